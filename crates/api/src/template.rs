@@ -1,0 +1,155 @@
+//! Embedded objects that are kept as they were written: Pod templates and claim templates.
+//!
+//! They are not modelled field by field, so that a field newer than this crate survives; their
+//! schemas name just what validation rules and server-side apply need to see.
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The longest key of a label: prefix, slash and name.
+const LABEL_KEY_MAX: u32 = 317;
+const LABEL_VALUE_MAX: u32 = 63;
+/// Limits that let the API server bound the cost of validation rules.
+const LABELS_MAX: u32 = 256;
+const SELECTOR_MAX: u32 = 64;
+
+/// A Pod template as its author wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodTemplate(pub Map<String, Value>);
+
+impl PodTemplate {
+    /// The template's labels.
+    #[must_use]
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.strings("labels")
+    }
+
+    /// The template's annotations.
+    #[must_use]
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.strings("annotations")
+    }
+
+    fn strings(&self, field: &str) -> BTreeMap<String, String> {
+        let map = self.0.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_object);
+        map.into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+            .collect()
+    }
+}
+
+impl JsonSchema for PodTemplate {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PodTemplate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {
+                "metadata": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": { "labels": strings(LABELS_MAX), "annotations": strings(LABELS_MAX) },
+                },
+                "spec": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "required": ["containers"],
+                    "properties": {
+                        "containers": {
+                            "type": "array",
+                            "minItems": 1,
+                            "items": {
+                                "type": "object",
+                                "x-kubernetes-preserve-unknown-fields": true,
+                                "required": ["name"],
+                                "properties": { "name": { "type": "string" }, "image": { "type": "string" } },
+                            },
+                            "x-kubernetes-list-type": "map",
+                            "x-kubernetes-list-map-keys": ["name"],
+                        },
+                    },
+                },
+            },
+        })
+    }
+}
+
+/// A PersistentVolumeClaim template as its author wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClaimTemplate(pub Map<String, Value>);
+
+impl JsonSchema for ClaimTemplate {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ClaimTemplate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+            "required": ["metadata"],
+            "properties": {
+                "metadata": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "required": ["name"],
+                    "properties": { "name": { "type": "string" } },
+                },
+            },
+        })
+    }
+}
+
+/// The schema of a map of labels or annotations.
+fn strings(most: u32) -> Value {
+    serde_json::json!({
+        "type": "object",
+        "additionalProperties": { "type": "string" },
+        "maxProperties": most,
+    })
+}
+
+/// The schema of a label selector, with limits that keep rules about it affordable.
+///
+/// # Panics
+///
+/// Never: the schema is a constant.
+pub fn selector_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-map-type": "atomic",
+        "properties": {
+            "matchLabels": {
+                "type": "object",
+                "additionalProperties": { "type": "string", "maxLength": LABEL_VALUE_MAX },
+                "maxProperties": SELECTOR_MAX,
+            },
+            "matchExpressions": {
+                "type": "array",
+                "maxItems": SELECTOR_MAX,
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": { "type": "string", "maxLength": LABEL_KEY_MAX },
+                        "operator": { "type": "string", "enum": ["In", "NotIn", "Exists", "DoesNotExist"] },
+                        "values": {
+                            "type": "array",
+                            "maxItems": SELECTOR_MAX,
+                            "items": { "type": "string", "maxLength": LABEL_VALUE_MAX },
+                        },
+                    },
+                },
+            },
+        },
+    })
+}

@@ -1,0 +1,16 @@
+//! Moves Pods through their operations: PreCheck, Preparing, Operate, PostCheck, Completing.
+//!
+//! Reads: Pods labelled `kusionstack.io/control=true`, Services. Writes: labels, the readiness
+//! condition and one annotation of those Pods, through `pods/status`; deletes Pods labelled
+//! `collaset.kusionstack.io/to-delete`. Owns: every lifecycle label but `operating`,
+//! `operation-type` and `undo-operation-type`, which belong to whoever operates.
+
+pub mod pod;
+
+pub mod machine;
+pub mod plan;
+
+pub mod render;
+
+#[cfg(feature = "shell")]
+pub mod shell;

@@ -1,0 +1,22 @@
+//! The lifecycle-operator program.
+
+use clap::Parser;
+use lifecycle_operator::shell;
+use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
+
+/// Moves Pods through PodOpsLifecycle: takes them out of service before they are operated on, and
+/// lets them back in afterwards
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(flatten)]
+    operator: OperatorArgs,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let mut operator = Operator::start(shell::NAME, args.operator).await?;
+    shell::start(&mut operator)?;
+    operator.run().await
+}

@@ -1,0 +1,411 @@
+//! Decides what becomes of one Pod's operations. Pure: a Pod and the time come in, a [`Plan`] goes
+//! out.
+//!
+//! The machine's steps are taken until none is left to take, so a Pod gets in one write to where it
+//! has to wait for somebody else. Everything is read off the labels as they stand: there is no old
+//! object to compare with, so nothing is missed over a restart, and labels that do not fit together
+//! (somebody edited them, or began anew) are put right first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::{
+    lifecycle::{
+        self, Garbled, LabelChanges, Operation, PodLifecycle, Phase, Word, difference, nanos,
+    },
+    marks,
+};
+
+use crate::{
+    machine::{Facts, Step, Who, step},
+    pod::PodView,
+};
+
+/// How long a newborn Pod is left to the scheduler and the kubelet, which write to it several times
+/// in its first moments; the gate has no use before its containers are ready.
+const NEWBORN: SignedDuration = SignedDuration::from_secs(2);
+
+/// More steps than any Pod can take in one plan, by far.
+const STEPS_MAX: usize = 1000;
+
+/// What to do about one Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Labels to set and remove.
+    pub labels: LabelChanges,
+    /// The gate's condition, if it changes.
+    pub gate: Option<bool>,
+    /// The expected finalizers, if some are struck off.
+    pub expected: Option<BTreeMap<String, String>>,
+    /// Whether to delete the Pod; nothing else is to be done then.
+    pub delete: bool,
+    /// Who each operation waits for.
+    pub waits: Vec<Wait>,
+    /// When to look again without being told.
+    pub look_again: Option<Duration>,
+}
+
+/// An operation that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The operation's ID.
+    pub id: String,
+    /// Where it waits.
+    pub phase: Phase,
+    /// Whose move it is.
+    pub who: Who,
+}
+
+impl Plan {
+    /// Whether nothing is to be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.gate.is_none() && self.expected.is_none() && !self.delete
+    }
+}
+
+impl fmt::Display for Plan {
+    /// One action after another, in words; label keys without their common part.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut actions: Vec<String> = Vec::new();
+        for (key, value) in &self.labels {
+            let short = key.replace(".podopslifecycle.kusionstack.io", "").replace("podopslifecycle.kusionstack.io/", "");
+            actions.push(format!("{}{short}", if value.is_some() { '+' } else { '-' }));
+        }
+        actions.extend(self.gate.map(|open| format!("gate {open}")));
+        actions.extend(self.expected.as_ref().map(|left| format!("expect {}", left.len())));
+        actions.extend(self.delete.then(|| "delete".to_owned()));
+        f.write_str(&actions.join(" "))
+    }
+}
+
+/// Plans the next write for a Pod.
+///
+/// # Errors
+///
+/// If a lifecycle label cannot be read; such a Pod is left alone.
+pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, Garbled> {
+    let mut draft = Draft::new(pod, now)?;
+    if pod.deleting {
+        return Ok(Plan::default());
+    }
+    draft.request_deletion();
+    if draft.may_delete() {
+        return Ok(Plan { delete: true, ..Plan::default() });
+    }
+    for _ in 0..STEPS_MAX {
+        let before = draft.state.clone();
+        draft.tidy();
+        draft.set_gate();
+        draft.advance();
+        draft.settle();
+        if draft.state == before {
+            return Ok(draft.into_plan());
+        }
+    }
+    unreachable!("every phase is entered once, in order, so the steps come to an end")
+}
+
+/// What a plan may change about a Pod.
+#[derive(Clone, PartialEq, Eq)]
+struct State {
+    lifecycle: PodLifecycle,
+    /// Labels that belong to no operation.
+    single: BTreeMap<String, String>,
+    gate: Option<bool>,
+    expected: BTreeMap<String, String>,
+}
+
+struct Draft<'a> {
+    pod: &'a PodView,
+    now: Timestamp,
+    was: State,
+    state: State,
+    waits: Vec<Wait>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(pod: &'a PodView, now: Timestamp) -> Result<Self, Garbled> {
+        let lifecycle = PodLifecycle::parse(&pod.labels)?;
+        let of_operations = lifecycle.labels();
+        let single = pod.labels.iter().filter(|(key, _)| !of_operations.contains_key(*key));
+        let was = State {
+            single: single.map(|(k, v)| (k.clone(), v.clone())).collect(),
+            lifecycle,
+            gate: pod.gate,
+            expected: pod.expected.clone().unwrap_or_default(),
+        };
+        Ok(Self { pod, now, state: was.clone(), was, waits: Vec::new() })
+    }
+
+    fn stamp(&self) -> String {
+        nanos(self.now)
+    }
+
+    fn has(&self, label: &str) -> bool {
+        self.state.single.contains_key(label)
+    }
+
+    fn has_gate(&self, prefix: &str) -> bool {
+        let named = |key: &String| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        self.state.single.keys().any(named)
+    }
+
+    /// Begins the deletion that the label asks for, and cancels one that it asks for no longer.
+    fn request_deletion(&mut self) {
+        let wanted = self.has(marks::TO_DELETE);
+        let operation = self.state.lifecycle.operations.get(lifecycle::POD_DELETE);
+        let under_way = operation.is_some_and(|o| {
+            o.has(Word::Operating) && o.operation_type() == Some(lifecycle::DELETE)
+        });
+        if wanted && !under_way {
+            let begin = lifecycle::begin(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE, self.now);
+            let operation = self.state.lifecycle.operations.entry(lifecycle::POD_DELETE.to_owned()).or_default();
+            *operation = Operation::default();
+            for word in [Word::Operating, Word::OperationType] {
+                if let Some(Some(value)) = begin.get(&word.key(lifecycle::POD_DELETE)) {
+                    operation.set(word, value.clone());
+                }
+            }
+            let stamp = self.stamp();
+            self.state.single.entry(marks::PREPARING_TO_DELETE.to_owned()).or_insert(stamp);
+        } else if !wanted && under_way {
+            self.state.lifecycle.operations.remove(lifecycle::POD_DELETE);
+        }
+    }
+
+    /// Whether the Pod as it stands, not as it is about to be, may be deleted.
+    fn may_delete(&self) -> bool {
+        let allowed = lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
+        self.has(marks::TO_DELETE) && allowed.is_some() && {
+            let mut tidy = self.state.clone();
+            tidy_all(&mut tidy.lifecycle);
+            tidy.lifecycle == self.state.lifecycle
+        }
+    }
+
+    fn tidy(&mut self) {
+        tidy_all(&mut self.state.lifecycle);
+    }
+
+    /// Closes the gate while a Pod is operated on, and opens it when nothing speaks against it.
+    fn set_gate(&mut self) {
+        let phases: BTreeSet<Phase> =
+            self.state.lifecycle.operations.values().map(Phase::of).collect();
+        if self.is_disrupted() {
+            self.state.single.remove(marks::SERVICE_AVAILABLE);
+            if self.pod.gated {
+                self.state.gate = Some(false);
+            }
+        } else if self.pod.gated
+            && phases.iter().all(|phase| *phase == Phase::Completing)
+            && !self.has(marks::STAY_OFFLINE)
+            && !self.is_newborn()
+        {
+            self.state.gate = Some(true);
+        }
+    }
+
+    fn is_disrupted(&self) -> bool {
+        let of = self.state.lifecycle.operations.values().map(Phase::of);
+        let out = |phase| matches!(phase, Phase::Preparing | Phase::Operate | Phase::Operated);
+        of.into_iter().any(out)
+    }
+
+    fn is_newborn(&self) -> bool {
+        self.state.gate.is_none()
+            && !self.pod.containers_ready
+            && self.state.lifecycle.operations.is_empty()
+            && self.now.duration_since(self.pod.created) < NEWBORN
+    }
+
+    fn gate_is(&self, open: bool) -> bool {
+        !self.pod.gated || self.state.gate == Some(open)
+    }
+
+    fn facts(&self, operation: &Operation) -> Facts {
+        Facts {
+            typed: operation.operation_type().is_some(),
+            pre_check_gate: self.has_gate(marks::PRE_CHECK_GATE),
+            post_check_gate: self.has_gate(marks::POST_CHECK_GATE),
+            out_of_service: self.gate_is(false) && !self.pod.is_protected(),
+            others_operating: self.state.lifecycle.operations.values().any(|o| o.has(Word::Operating)),
+            // A Pod that is to stay offline is never taken in, so nobody can be waited for.
+            in_service: self.has(marks::STAY_OFFLINE) || self.gate_is(true) && self.expects_nobody(),
+        }
+    }
+
+    fn expects_nobody(&self) -> bool {
+        self.pod.expected.is_ok()
+            && self.state.expected.values().all(|f| self.pod.finalizers.contains(f))
+    }
+
+    /// Takes one step with each operation.
+    fn advance(&mut self) {
+        self.waits.clear();
+        let ids: Vec<String> = self.state.lifecycle.operations.keys().cloned().collect();
+        for id in ids {
+            let Some(operation) = self.state.lifecycle.operations.get(&id) else { continue };
+            let phase = Phase::of(operation);
+            match step(phase, self.facts(operation)) {
+                Step::Enter(next) => self.enter(&id, next),
+                Step::Wait(who) => self.waits.push(Wait { id, phase, who }),
+                Step::Finish => {
+                    self.state.lifecycle.operations.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, id: &str, phase: Phase) {
+        let stamp = self.stamp();
+        let Some(operation) = self.state.lifecycle.operations.get_mut(id) else { return };
+        match phase {
+            Phase::Requested => {}
+            Phase::PreCheck => operation.set(Word::PreCheck, stamp),
+            Phase::PreChecked => {
+                // Not earlier than the begin, whoever's clock is right: see `is_granted`.
+                let begun = operation.get(Word::Operating).and_then(|v| v.parse::<i128>().ok());
+                let granted = begun.map_or(stamp, |at| at.max(self.now.as_nanosecond()).to_string());
+                operation.set(Word::PreChecked, granted);
+            }
+            Phase::Preparing => {
+                operation.remove(Word::PreCheck);
+                operation.set(Word::Preparing, stamp);
+            }
+            Phase::Operate => {
+                operation.remove(Word::Preparing);
+                operation.set(Word::Operate, stamp);
+            }
+            Phase::Operated => {}
+            Phase::PostCheck => {
+                let done = operation.operation_type().unwrap_or("unknown").to_owned();
+                operation.keep_only(&[]);
+                operation.set(Word::Operated, stamp.clone());
+                operation.set(Word::DoneOperationType, done);
+                operation.set(Word::PostCheck, stamp);
+            }
+            Phase::PostChecked => {
+                operation.remove(Word::PostCheck);
+                operation.set(Word::PostChecked, stamp);
+            }
+            Phase::Completing => operation.set(Word::Completing, stamp),
+        }
+    }
+
+    /// Brings the labels that follow from the operations in line with them.
+    fn settle(&mut self) {
+        self.settle_permissions();
+        self.settle_expectations();
+        if self.state.lifecycle.operations.is_empty() && !self.has(marks::TO_DELETE) {
+            self.state.single.remove(marks::PREPARING_TO_DELETE);
+        }
+        self.settle_availability();
+    }
+
+    /// A type is permitted if and only if an operation of it is granted.
+    fn settle_permissions(&mut self) {
+        let stamp = self.stamp();
+        let PodLifecycle { operations, permissions } = &mut self.state.lifecycle;
+        let granted = operations.values().filter(|o| o.has(Word::Operating) || o.has(Word::Operate));
+        let types: BTreeSet<String> = granted
+            .filter(|o| o.has(Word::PreChecked))
+            .filter_map(|o| o.operation_type().map(ToOwned::to_owned))
+            .collect();
+        permissions.retain(|kind, _| types.contains(kind));
+        for kind in types {
+            permissions.entry(kind).or_insert_with(|| stamp.clone());
+        }
+    }
+
+    /// Strikes off employers that will never take the Pod, once they are what it waits for.
+    fn settle_expectations(&mut self) {
+        let missing = |f: &String| !self.pod.finalizers.contains(f);
+        self.state.expected.retain(|key, finalizer| !(self.pod.dirty.contains(key) && missing(finalizer)));
+    }
+
+    fn settle_availability(&mut self) {
+        let idle = self.state.lifecycle.operations.is_empty();
+        if !self.pod.ready {
+            self.state.single.remove(marks::SERVICE_AVAILABLE);
+        } else if idle && self.gate_is(true) && self.expects_nobody() && !self.has(marks::STAY_OFFLINE) {
+            let stamp = self.stamp();
+            self.state.single.entry(marks::SERVICE_AVAILABLE.to_owned()).or_insert(stamp);
+            self.state.single.remove(marks::CREATING);
+            self.state.single.remove(marks::COMPLETING);
+        }
+    }
+
+    fn into_plan(self) -> Plan {
+        let all = |state: &State| {
+            let mut labels = state.lifecycle.labels();
+            labels.extend(state.single.clone());
+            labels
+        };
+        let look_again = self.is_newborn().then(|| {
+            let left = NEWBORN - self.now.duration_since(self.pod.created);
+            Duration::try_from(left).unwrap_or_default()
+        });
+        Plan {
+            labels: difference(&all(&self.was), &all(&self.state)),
+            gate: self.state.gate.filter(|_| self.state.gate != self.was.gate),
+            expected: (self.state.expected != self.was.expected).then_some(self.state.expected),
+            delete: false,
+            waits: self.waits,
+            look_again,
+        }
+    }
+}
+
+/// Puts right what does not fit together.
+fn tidy_all(lifecycle: &mut PodLifecycle) {
+    let permissions = lifecycle.permissions.clone();
+    lifecycle.operations.retain(|_, operation| {
+        tidy(operation, &permissions);
+        !operation.is_empty()
+    });
+}
+
+fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
+    let has = |word| operation.has(word);
+    let ended = [Word::Operated, Word::DoneOperationType, Word::PostCheck, Word::PostChecked, Word::Completing];
+    if has(Word::UndoOperationType) {
+        operation.keep_only(&[]);
+    } else if has(Word::Operating) {
+        let begun_again = ended.into_iter().any(has);
+        if begun_again || !is_granted(operation, permissions) {
+            operation.keep_only(&[Word::Operating, Word::OperationType, Word::PreCheck]);
+            if begun_again {
+                operation.remove(Word::PreCheck);
+            }
+        }
+    } else if !has(Word::Operate) && !ended.into_iter().any(has) {
+        // It ended before it was allowed to operate.
+        operation.keep_only(&[]);
+    } else if has(Word::Operate) {
+        // It ended; what it left of an earlier operation would skip the check of this one.
+        operation.keep_only(&[Word::Operate, Word::OperationType, Word::PreChecked]);
+    }
+}
+
+/// Whether what stands of a wanted operation's grant is this operation's own.
+///
+/// It is another's if it is older than the begin, or of another type: once past PreChecked,
+/// the type must be among those permitted, since permissions are kept in line with the types.
+fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
+    let time = |word| operation.get(word).and_then(|v| v.parse::<i128>().ok());
+    let past_check = operation.has(Word::Preparing) || operation.has(Word::Operate);
+    if !operation.has(Word::PreChecked) {
+        return !past_check;
+    }
+    let predates = matches!((time(Word::PreChecked), time(Word::Operating)), (Some(g), Some(b)) if g < b);
+    let permitted = operation.operation_type().is_some_and(|t| permissions.contains_key(t));
+    !predates && operation.operation_type().is_some() && (permitted || !past_check)
+}
+
+#[cfg(test)]
+mod tests;

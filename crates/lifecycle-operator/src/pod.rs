@@ -1,0 +1,39 @@
+//! What planning needs to know of a Pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use podops_api::{lifecycle::Labels, marks};
+
+/// A Pod as the plan sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodView {
+    /// Its labels, all of them.
+    pub labels: Labels,
+    /// Its finalizers.
+    pub finalizers: BTreeSet<String>,
+    /// The finalizers that must be on it, by employer; the error if the annotation is unreadable.
+    pub expected: Result<BTreeMap<String, String>, String>,
+    /// Employers among them that do not exist, or do not select this Pod.
+    pub dirty: BTreeSet<String>,
+    /// Whether its spec declares the readiness gate.
+    pub gated: bool,
+    /// The status of the gate's condition, once there is one.
+    pub gate: Option<bool>,
+    /// Whether the kubelet says that it is Ready.
+    pub ready: bool,
+    /// Whether the kubelet says that its containers are.
+    pub containers_ready: bool,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+}
+
+impl PodView {
+    /// Whether somebody keeps it from being operated on.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
+    }
+}

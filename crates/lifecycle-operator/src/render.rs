@@ -1,0 +1,72 @@
+//! A plan as the one write that carries it out.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podops_api::{availability::AvailableConditions, marks};
+use podops_runtime::effect::{Change, Effect, Resource, Target};
+use serde_json::{Map, Value, json};
+
+use crate::plan::Plan;
+
+/// Core Pods.
+pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+
+/// The message of the gate's condition.
+const MESSAGE: &str = "updated by PodOpsLifecycle";
+
+/// The Pod that a plan was made on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+}
+
+/// The write that carries out a plan, if it has one.
+///
+/// Labels and condition go in one request to `pods/status`, so that neither is ever seen without
+/// the other, and only to the very version that was looked at.
+#[must_use]
+pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Effect> {
+    let target = |subresource| Target {
+        resource: PODS,
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        subresource,
+    };
+    if plan.delete {
+        let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
+        return Some(Effect::Delete { target: target(None), uid, version });
+    }
+    if plan.is_empty() {
+        return None;
+    }
+    let mut metadata = Map::new();
+    metadata.insert("uid".to_owned(), json!(pod.uid));
+    metadata.insert("resourceVersion".to_owned(), json!(pod.version));
+    if !plan.labels.is_empty() {
+        metadata.insert("labels".to_owned(), json!(plan.labels));
+    }
+    if let Some(left) = &plan.expected {
+        let content = AvailableConditions { expected_finalizers: left.clone() };
+        let text = serde_json::to_string(&content).unwrap_or_default();
+        metadata.insert("annotations".to_owned(), json!({ marks::AVAILABLE_CONDITIONS: text }));
+    }
+    let mut body = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
+    if let Some(open) = plan.gate {
+        let status = if open { "True" } else { "False" };
+        let condition = json!({
+            "type": marks::SERVICE_READY,
+            "status": status,
+            "message": MESSAGE,
+            "lastTransitionTime": Time(now),
+        });
+        body.insert("status".to_owned(), json!({ "conditions": [condition] }));
+    }
+    Some(Effect::Patch(target(Some("status")), Change::Strategic(Value::Object(body))))
+}

@@ -1,0 +1,11 @@
+//! The operator around the plan: watches Pods and Services, plans, writes.
+
+mod controller;
+mod metrics;
+mod observe;
+
+pub use controller::start;
+pub use observe::{SlimPod, SlimService};
+
+/// The operator's name: in its Lease, its events and as field manager.
+pub const NAME: &str = "lifecycle-operator";

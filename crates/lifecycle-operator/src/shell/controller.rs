@@ -1,0 +1,204 @@
+//! Looks at a Pod, plans, writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use kube::{
+    Api, Resource as _,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, ObjectRef, Store},
+        watcher,
+    },
+};
+use podops_api::marks;
+use podops_runtime::{
+    backoff,
+    effect::Outcome,
+    freshness::Written,
+    shell::{
+        apply::Applier,
+        clock,
+        drive::{Drive, Failure, Next, drive},
+        events::{Events, Note},
+        operator::Operator,
+        watch::{Key, Mirror, Progress, events, key, reflect},
+    },
+};
+
+use super::{
+    NAME,
+    metrics::Metrics,
+    observe::{SlimPod, SlimService, trim},
+};
+use crate::{plan, render};
+
+/// Above this many remembered writes those that were seen are forgotten.
+const WRITTEN_MAX: usize = 4096;
+
+struct Context {
+    applier: Applier,
+    events: Events,
+    services: Arc<Mirror<SlimService>>,
+    pods: Progress,
+    written: Mutex<BTreeMap<Key, Written>>,
+    garbled: Mutex<BTreeSet<Key>>,
+    metrics: Metrics,
+}
+
+/// Adds the operator's tasks to its process.
+///
+/// # Errors
+///
+/// If its metrics cannot be registered.
+pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
+    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let services = Mirror::new(|_| None);
+    let pods = Progress::default();
+    operator.ready_when("pods", pods.ready());
+    operator.ready_when("services", services.progress.ready());
+    let context = Arc::new(Context {
+        applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
+        events: Events::new(client.clone(), NAME),
+        services: services.clone(),
+        pods: pods.clone(),
+        written: Mutex::default(),
+        garbled: Mutex::default(),
+        metrics: Metrics::register(&operator.registry)?,
+    });
+
+    let (store, writer) = reflector::store::<SlimPod>();
+    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
+    let watched = watcher::Config::default().labels(&controlled);
+    let objects = events(Api::all(client.clone()), watched, "pods", &shared)
+        .modify(trim)
+        .reflect(writer)
+        .inspect(move |event| event.iter().for_each(|event| pods.note(event)))
+        .touched_objects();
+    let service_events = events(Api::all(client), watcher::Config::default(), "services", &shared);
+    let waiting = store.clone();
+    let triggers = reflect(services.clone(), service_events)
+        .flat_map(move |service| stream::iter(employed(&waiting, &key(&*service))));
+
+    let work = Drive {
+        objects: objects.boxed(),
+        store,
+        triggers: triggers.boxed(),
+        concurrency: operator.args.concurrency,
+        pause: Duration::ZERO,
+        deadline: operator.args.reconcile_timeout,
+        grace: operator.args.shutdown_grace,
+        lease: operator.lease.clone(),
+        metrics: shared,
+    };
+    let stop = operator.stop();
+    operator.task("pod controller", drive(work, stop, move |pod| reconcile(pod, context.clone())));
+    Ok(())
+}
+
+/// The Pods that wait for a Service.
+fn employed(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
+    let pods = pods.state();
+    let waiting = pods.iter().filter(|pod| pod.employers().contains(service));
+    waiting.map(|pod| ObjectRef::from_obj(&**pod)).collect()
+}
+
+/// Brings one Pod to where it has to wait for somebody else.
+#[tracing::instrument(skip_all, fields(namespace = pod.metadata.namespace, pod = pod.metadata.name))]
+async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Failure> {
+    let key = key(&*pod);
+    if !context.is_fresh(&key) {
+        return Ok(Next::Stale);
+    }
+    // Before the Services are known, each would look as if it were gone.
+    if !*context.services.progress.ready().borrow() {
+        return Ok(Next::After(Duration::from_millis(100)));
+    }
+    let (view, now) = (pod.view(&context.services), clock::now());
+    if view.deleting {
+        context.forget_garbled(&key);
+        return Ok(Next::OnChange);
+    }
+    let plan = match plan::plan(&view, now) {
+        Ok(plan) => plan,
+        Err(garbled) => {
+            context.report_garbled(&pod, &garbled.to_string()).await;
+            return Ok(Next::OnChange);
+        }
+    };
+    context.forget_garbled(&key);
+    if let Err(unreadable) = &view.expected {
+        let message = format!("{}: {unreadable}", marks::AVAILABLE_CONDITIONS);
+        context.warn(&pod, "AvailableConditionsInvalid", message).await;
+    }
+    if let Some(effect) = render::render(&plan, &pod.identity(), now) {
+        tracing::debug!(%plan, "Planned");
+        let seen = context.pods.seen();
+        let outcome = context.applier.apply(&effect).await.map_err(|error| Failure {
+            kind: backoff::Kind::Transient,
+            class: "write",
+            error: error.into(),
+        })?;
+        match outcome {
+            Outcome::Done(version) => {
+                if plan.delete {
+                    context.metrics.deleted.inc();
+                    tracing::info!("Deleted the Pod");
+                }
+                context.note(key, version.as_deref(), seen);
+            }
+            Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => {}
+            Outcome::Refused(message) => {
+                context.warn(&pod, "LifecycleWriteRefused", message.clone()).await;
+                let error = anyhow::anyhow!(message).context("the write was refused");
+                return Err(Failure { kind: backoff::Kind::Refused, class: "refused", error });
+            }
+        }
+    }
+    Ok(plan.look_again.map_or(Next::OnChange, Next::After))
+}
+
+impl Context {
+    fn is_fresh(&self, key: &Key) -> bool {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = written.get(key).is_none_or(|w| w.is_seen(self.pods.seen()));
+        if fresh {
+            written.remove(key);
+        }
+        fresh
+    }
+
+    fn note(&self, key: Key, version: Option<&str>, seen: podops_runtime::freshness::Seen) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.len() > WRITTEN_MAX {
+            let now = self.pods.seen();
+            written.retain(|_, w| !w.is_seen(now));
+        }
+        written.entry(key).or_default().note(version, seen);
+    }
+
+    async fn report_garbled(&self, pod: &SlimPod, message: &str) {
+        let count = {
+            let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
+            garbled.insert(key(pod));
+            garbled.len()
+        };
+        self.metrics.garbled.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.warn(pod, "LifecycleLabelInvalid", format!("{message}; the Pod is left alone")).await;
+    }
+
+    fn forget_garbled(&self, key: &Key) {
+        let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
+        if garbled.remove(key) {
+            self.metrics.garbled.set(i64::try_from(garbled.len()).unwrap_or(i64::MAX));
+        }
+    }
+
+    async fn warn(&self, pod: &SlimPod, reason: &'static str, message: String) {
+        self.events.publish(&pod.object_ref(&()), &Note { warning: true, reason, message }).await;
+    }
+}

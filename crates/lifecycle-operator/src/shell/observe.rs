@@ -1,0 +1,182 @@
+//! Reads Pods and Services down to what planning needs, so that many fit into little memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use podops_api::{availability::AvailableConditions, marks};
+use podops_runtime::shell::watch::Mirror;
+use serde::{Deserialize, Serialize};
+
+use crate::{pod::PodView, render::Identity};
+
+/// The parts of a Pod that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub struct SlimPod {
+    /// Metadata, trimmed by [`trim`].
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    readiness_gates: Option<Vec<Gate>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Gate {
+    condition_type: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// The parts of a Service that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Service")]
+pub struct SlimService {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ServiceSpec {
+    selector: Option<BTreeMap<String, String>>,
+}
+
+/// Drops what planning does not look at.
+pub(super) fn trim(pod: &mut SlimPod) {
+    pod.metadata.owner_references = None;
+    pod.metadata.generate_name = None;
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.retain(|key, _| key == marks::AVAILABLE_CONDITIONS);
+    }
+}
+
+impl SlimPod {
+    fn condition(&self, type_: &str) -> Option<bool> {
+        let conditions = self.status.conditions.as_deref().unwrap_or_default();
+        conditions.iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+    }
+
+    /// Who the Pod is, and which version of it this is.
+    pub(super) fn identity(&self) -> Identity {
+        let metadata = &self.metadata;
+        Identity {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The finalizers that the annotation expects, by employer.
+    fn expected(&self) -> Result<BTreeMap<String, String>, String> {
+        let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
+        let Some(text) = annotation else { return Ok(BTreeMap::new()) };
+        serde_json::from_str::<AvailableConditions>(text)
+            .map(|conditions| conditions.expected_finalizers)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The Services that the Pod waits for, as `(namespace, name)`.
+    pub(super) fn employers(&self) -> Vec<(String, String)> {
+        self.expected().unwrap_or_default().keys().filter_map(|key| service(key)).collect()
+    }
+
+    /// The Pod as planning sees it.
+    pub(super) fn view(&self, services: &Mirror<SlimService>) -> PodView {
+        let labels = self.metadata.labels.clone().unwrap_or_default();
+        let expected = self.expected();
+        let is_dirty = |key: &&String| {
+            service(key).is_some_and(|name| !services.get(&name).is_some_and(|s| s.selects(&labels)))
+        };
+        let dirty: BTreeSet<String> =
+            expected.as_ref().map_or_else(|_| BTreeSet::new(), |e| e.keys().filter(is_dirty).cloned().collect());
+        let gates = self.spec.readiness_gates.as_deref().unwrap_or_default();
+        PodView {
+            finalizers: self.metadata.finalizers.iter().flatten().cloned().collect(),
+            dirty,
+            expected,
+            gated: gates.iter().any(|gate| gate.condition_type == marks::SERVICE_READY),
+            gate: self.condition(marks::SERVICE_READY),
+            ready: self.condition("Ready") == Some(true),
+            containers_ready: self.condition("ContainersReady") == Some(true),
+            created: self.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            labels,
+        }
+    }
+}
+
+impl SlimService {
+    fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let selector = self.spec.selector.as_ref().filter(|s| !s.is_empty());
+        selector.is_some_and(|s| s.iter().all(|(key, value)| labels.get(key) == Some(value)))
+    }
+}
+
+/// Reads an employer key `Service/<namespace>/<name>`; other kinds are nothing to judge.
+fn service(key: &str) -> Option<(String, String)> {
+    let (namespace, name) = key.strip_prefix("Service/")?.split_once('/')?;
+    (!name.contains('/')).then(|| (namespace.to_owned(), name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    fn pod(annotation: &str) -> SlimPod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web-1", "namespace": "ns", "labels": { "app": "web" },
+                "annotations": { marks::AVAILABLE_CONDITIONS: annotation },
+            },
+            "spec": { "readinessGates": null, "containers": [] },
+        }))
+        .unwrap()
+    }
+
+    fn services(selector: &serde_json::Value) -> std::sync::Arc<Mirror<SlimService>> {
+        let mirror = Mirror::new(|_| None);
+        let service = json!({ "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": selector } });
+        mirror.take(Event::Apply(serde_json::from_value(service).unwrap()));
+        mirror
+    }
+
+    #[test]
+    fn a_service_that_is_gone_or_selects_other_pods_is_dirty() {
+        let pod = pod(r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/gone":"y","LB/ns/z":"z"}}"#);
+        let dirty = |selector| pod.view(&services(&selector)).dirty.into_iter().collect::<Vec<_>>();
+        assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/gone"]);
+        assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/gone", "Service/ns/web"]);
+        assert_eq!(dirty(json!({})), ["Service/ns/gone", "Service/ns/web"]);
+    }
+
+    #[test]
+    fn an_unreadable_annotation_is_an_error_that_is_kept() {
+        assert!(pod("{").view(&services(&json!({}))).expected.is_err());
+    }
+}

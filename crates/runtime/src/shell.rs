@@ -1,0 +1,20 @@
+//! Everything that talks to the world, in the order in which an operator meets it.
+
+pub mod args;
+pub mod telemetry;
+
+pub mod clock;
+pub mod metrics;
+
+pub mod client;
+pub mod operator;
+
+pub mod admin;
+pub mod lease;
+
+pub mod watch;
+
+pub mod drive;
+
+pub mod apply;
+pub mod events;

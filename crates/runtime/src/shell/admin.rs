@@ -1,0 +1,98 @@
+//! The server for probes and metrics.
+
+use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use http_body_util::Full;
+use hyper::{Request, Response, StatusCode, body::Bytes, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::{Encoder, Registry, TextEncoder};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+
+/// What readiness waits for, by name.
+pub(super) type Readiness = Arc<BTreeMap<&'static str, watch::Receiver<bool>>>;
+
+/// How many connections are served at a time; more wait.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may take to send its request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
+pub(super) async fn serve(address: SocketAddr, registry: Registry, ready: Readiness) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, "Serving probes and metrics");
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        let (stream, _) = tokio::select! {
+            accepted = listener.accept() => accepted?,
+            Some(_) = connections.join_next() => continue,
+        };
+        let (registry, ready) = (registry.clone(), ready.clone());
+        connections.spawn(async move {
+            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+                let answer = respond(request.uri().path(), &registry, &ready);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), answer);
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "Dropping a connection");
+            }
+        });
+    }
+}
+
+fn respond(path: &str, registry: &Registry, ready: &Readiness) -> Response<Full<Bytes>> {
+    match path {
+        "/healthz" | "/livez" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => match ready.iter().find(|(_, part)| !*part.borrow()) {
+            None => text(StatusCode::OK, "ok\n"),
+            Some((part, _)) => text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {part}\n")),
+        },
+        "/metrics" => {
+            let mut body = Vec::new();
+            match TextEncoder::new().encode(&registry.gather(), &mut body) {
+                Ok(()) => text(StatusCode::OK, body),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            }
+        }
+        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /livez, /readyz and /metrics\n"),
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"),
+    );
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_only_when_every_part_is() {
+        let (pods, waiting) = watch::channel(false);
+        let ready: Readiness = Arc::new(BTreeMap::from([("pods", waiting)]));
+        let status = || respond("/readyz", &Registry::new(), &ready).status();
+        assert_eq!(status(), StatusCode::SERVICE_UNAVAILABLE);
+        pods.send_replace(true);
+        assert_eq!(status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn alive_before_ready() {
+        let (_pods, waiting) = watch::channel(false);
+        let ready: Readiness = Arc::new(BTreeMap::from([("pods", waiting)]));
+        assert_eq!(respond("/livez", &Registry::new(), &ready).status(), StatusCode::OK);
+    }
+}

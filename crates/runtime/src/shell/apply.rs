@@ -1,0 +1,228 @@
+//! Carries out effects: the only place that writes.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use kube::{
+    Client,
+    api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request},
+    core::{DynamicObject, Status},
+};
+use tokio::time::timeout;
+
+use super::metrics::Metrics;
+use crate::{
+    backoff,
+    effect::{Change, Effect, Outcome, Target},
+};
+
+/// How long one request may take; the server gives up after a minute itself.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a request has no outcome: the server did not answer it, or not to the point. The same
+/// request may go through later.
+#[derive(Debug, thiserror::Error)]
+#[error("writing {target}")]
+pub struct Error {
+    /// What was to be written.
+    pub target: Box<Target>,
+    /// What happened instead.
+    pub source: Source,
+}
+
+/// What happened instead of an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Source {
+    /// The connection or the server failed.
+    #[error(transparent)]
+    Kube(#[from] kube::Error),
+    /// The request cannot be built.
+    #[error(transparent)]
+    Request(#[from] kube::core::request::Error),
+    /// There was no answer in time.
+    #[error("no answer within {} s", REQUEST_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+/// An operator's hand: writes in its name, and counts.
+#[derive(Clone)]
+pub struct Applier {
+    client: Client,
+    manager: &'static str,
+    metrics: Metrics,
+    concurrency: usize,
+}
+
+impl Applier {
+    /// Writes as `manager`, at most `concurrency` requests of one call at a time.
+    #[must_use]
+    pub fn new(client: Client, manager: &'static str, metrics: Metrics, concurrency: u16) -> Self {
+        Self { client, manager, metrics, concurrency: usize::from(concurrency.max(1)) }
+    }
+
+    /// Carries out one effect.
+    ///
+    /// # Errors
+    ///
+    /// If the server gave no answer to the point.
+    pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
+        let target = effect.target();
+        let fail = |source| Error { target: Box::new(target.clone()), source };
+        let answer = timeout(REQUEST_TIMEOUT, self.send(effect)).await;
+        let answer = answer.unwrap_or(Err(Source::Timeout));
+        let result = match answer {
+            Ok(version) => Ok(Outcome::Done(version)),
+            Err(Source::Kube(kube::Error::Api(status))) => {
+                refusal(effect, &status).ok_or_else(|| fail(Source::Kube(kube::Error::Api(status))))
+            }
+            Err(other) => Err(fail(other)),
+        };
+        let class = result.as_ref().map_or("failed", Outcome::class);
+        if class == "outdated" {
+            self.metrics.conflicts.inc();
+        }
+        self.metrics.effects.with_label_values(&[effect.verb(), target.resource.plural, class]).inc();
+        tracing::debug!(verb = effect.verb(), %target, class, "Wrote");
+        result
+    }
+
+    /// Carries out independent effects side by side.
+    pub async fn apply_all(&self, effects: Vec<Effect>) -> Vec<(Effect, Result<Outcome, Error>)> {
+        let one = |effect: Effect| async move {
+            let result = self.apply(&effect).await;
+            (effect, result)
+        };
+        stream::iter(effects).map(one).buffer_unordered(self.concurrency).collect().await
+    }
+
+    /// Carries out independent effects in batches of 1, 2, 4, … and stops after a batch in which
+    /// one came to nothing, so that a server that refuses all is not asked for each.
+    pub async fn apply_slow_start(&self, effects: Vec<Effect>) -> Vec<(Effect, Result<Outcome, Error>)> {
+        let (mut results, mut rest, mut size) = (Vec::new(), effects, 1);
+        while !rest.is_empty() {
+            let later = rest.split_off(size.min(rest.len()));
+            let batch = self.apply_all(rest).await;
+            let went_well = batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Refused(_))));
+            results.extend(batch);
+            if !went_well {
+                break;
+            }
+            (rest, size) = (later, size * 2);
+        }
+        results
+    }
+
+    async fn send(&self, effect: &Effect) -> Result<Option<String>, Source> {
+        let request = self.request(effect)?;
+        let version = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
+        match effect {
+            Effect::Create(..) | Effect::Patch(..) => {
+                Ok(version(self.client.request(request).await?))
+            }
+            Effect::Delete { .. } => {
+                Ok(self.client.request_status(request).await?.left().and_then(version))
+            }
+        }
+    }
+
+    fn request(&self, effect: &Effect) -> Result<http::Request<Vec<u8>>, Source> {
+        let target = effect.target();
+        let at = Request::new(target.resource.path(&target.namespace));
+        let built = match effect {
+            Effect::Create(_, body) => {
+                let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
+                at.create(&params, body.to_string().into_bytes())
+            }
+            Effect::Patch(_, change) => {
+                let params = PatchParams { field_manager: Some(self.manager.to_owned()), ..PatchParams::default() };
+                let patch = match change {
+                    Change::Merge(body) => Patch::Merge(body),
+                    Change::Strategic(body) => Patch::Strategic(body),
+                    Change::Json(patch) => Patch::Json::<&serde_json::Value>(patch.clone()),
+                };
+                match target.subresource {
+                    Some(sub) => at.patch_subresource(sub, &target.name, &params, &patch),
+                    None => at.patch(&target.name, &params, &patch),
+                }
+            }
+            Effect::Delete { uid, version, .. } => {
+                let preconditions =
+                    Preconditions { uid: Some(uid.clone()), resource_version: version.clone() };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                at.delete(&target.name, &params)
+            }
+        };
+        Ok(built?)
+    }
+}
+
+/// Reads a refusal as an outcome, if it is one.
+fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
+    match (status.code, effect) {
+        (404, Effect::Delete { .. }) => Some(Outcome::Done(None)),
+        // Creating in a namespace or of a kind that is gone is a refusal, not an absence.
+        (404, Effect::Patch(..)) => Some(Outcome::Gone),
+        (409, Effect::Create(..)) if status.is_already_exists() => Some(Outcome::AlreadyThere),
+        (409, _) => Some(Outcome::Outdated),
+        // A failed `test` names no object, other than a value that is refused.
+        (422, Effect::Patch(_, Change::Json(_)))
+            if status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
+        {
+            Some(Outcome::Outdated)
+        }
+        (400 | 403 | 404 | 405 | 413 | 422, _) => Some(Outcome::Refused(status.message.clone())),
+        _ => None,
+    }
+}
+
+/// Which wait a batch's results ask for, if any: nothing may be lost, and nothing be asked in a
+/// hot loop.
+#[must_use]
+pub fn worst(results: &[(Effect, Result<Outcome, Error>)]) -> Option<backoff::Kind> {
+    let kinds = results.iter().filter_map(|(_, result)| match result {
+        Ok(Outcome::Refused(_)) => Some(backoff::Kind::Refused),
+        Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => None,
+        Err(_) => Some(backoff::Kind::Transient),
+    });
+    kinds.max_by_key(|kind| *kind == backoff::Kind::Refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effect::{JsonPatch, Resource};
+
+    fn pod() -> Target {
+        let resource = Resource { group: "", version: "v1", plural: "pods" };
+        Target { resource, namespace: "ns".to_owned(), name: "web-1".to_owned(), subresource: None }
+    }
+
+    fn status(code: u16, name: &str) -> Status {
+        let mut status = Status::failure("no", "Invalid").with_code(code);
+        status.details = Some(kube::core::response::StatusDetails {
+            name: name.to_owned(),
+            ..kube::core::response::StatusDetails::default()
+        });
+        status
+    }
+
+    #[test]
+    fn a_failed_test_means_look_again_and_an_invalid_value_does_not() {
+        let effect = Effect::Patch(pod(), JsonPatch::default().build());
+        assert_eq!(refusal(&effect, &status(422, "")), Some(Outcome::Outdated));
+        assert_eq!(refusal(&effect, &status(422, "web-1")), Some(Outcome::Refused("no".to_owned())));
+    }
+
+    #[test]
+    fn deleting_what_is_gone_is_done() {
+        let effect = Effect::Delete { target: pod(), uid: "1".to_owned(), version: None };
+        assert_eq!(refusal(&effect, &status(404, "web-1")), Some(Outcome::Done(None)));
+    }
+
+    #[test]
+    fn a_busy_server_is_no_outcome() {
+        let effect = Effect::Create(pod(), serde_json::Value::Null);
+        assert_eq!(refusal(&effect, &status(429, "")), None);
+        assert_eq!(refusal(&effect, &status(500, "")), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! Runs a reconcile function over a collection: kube's Controller, with what it lacks.
+//!
+//! Added are a deadline for each reconcile, back-off by kind of failure, a pause between two
+//! reconciles of one object, waiting for the Lease, the depth of the queue, and an end that comes
+//! even if a watch never got ready.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt as _, stream};
+use kube::{
+    Resource,
+    runtime::{
+        Controller,
+        controller::{self, Action},
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    lease::Held,
+    metrics::Metrics,
+    operator::Stop,
+    watch::{Key, key},
+};
+use crate::backoff;
+
+/// When to look at an object again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When something changes.
+    OnChange,
+    /// When something changes, and after this time.
+    After(Duration),
+    /// The cache has not seen the last write: nothing was decided.
+    Stale,
+}
+
+/// A reconcile that came to nothing.
+#[derive(Debug)]
+pub struct Failure {
+    /// Which wait it asks for.
+    pub kind: backoff::Kind,
+    /// Its name in metrics: from a closed set.
+    pub class: &'static str,
+    /// What happened.
+    pub error: anyhow::Error,
+}
+
+/// How long to wait for the cache to see a write before looking without it: an event can be lost.
+const STALE_WAIT: Duration = Duration::from_secs(5);
+
+/// What is driven, and how.
+pub struct Drive<K: Resource<DynamicType = ()> + 'static> {
+    /// Tells when an object changed; keeps `store` up to date.
+    pub objects: futures::stream::BoxStream<'static, Result<K, watcher::Error>>,
+    /// The objects.
+    pub store: Store<K>,
+    /// Names objects that other things changed for.
+    pub triggers: futures::stream::BoxStream<'static, ObjectRef<K>>,
+    /// How many objects are reconciled at a time.
+    pub concurrency: u16,
+    /// The shortest time between two reconciles of one object.
+    pub pause: Duration,
+    /// How long a reconcile may take.
+    pub deadline: Duration,
+    /// How long reconciles under way may take to end.
+    pub grace: Duration,
+    /// Whether to act.
+    pub lease: Held,
+    /// Where work is counted.
+    pub metrics: Metrics,
+}
+
+#[derive(Default)]
+struct Memory {
+    failures: BTreeMap<Key, u32>,
+    not_before: BTreeMap<Key, Instant>,
+    waiting: BTreeSet<Key>,
+}
+
+struct Context {
+    memory: Mutex<Memory>,
+    pause: Duration,
+    deadline: Duration,
+    lease: Held,
+    metrics: Metrics,
+}
+
+impl Context {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(&self, key: Key) {
+        let mut memory = self.memory();
+        memory.waiting.insert(key);
+        self.metrics.queue_depth.set(i64::try_from(memory.waiting.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Takes an object off the queue; tells how much longer it has to pause.
+    fn dequeue(&self, key: &Key) -> Option<Duration> {
+        let mut memory = self.memory();
+        let left = memory.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
+        if left.is_none() {
+            memory.waiting.remove(key);
+            self.metrics.queue_depth.set(i64::try_from(memory.waiting.len()).unwrap_or(i64::MAX));
+        }
+        left.filter(|left| !left.is_zero())
+    }
+
+    /// Notes how a reconcile ended, and says when to come back.
+    fn conclude(&self, key: Key, took: Duration, result: Result<Next, Failure>) -> Action {
+        let class = match &result {
+            Ok(Next::Stale) => "stale",
+            Ok(Next::OnChange | Next::After(_)) => "done",
+            Err(failure) => failure.class,
+        };
+        self.metrics.reconciles.with_label_values(&[class]).inc();
+        let mut memory = self.memory();
+        if !self.pause.is_zero() {
+            // A set that takes long to look at is looked at less often, so that one giant does not
+            // take the whole processor.
+            memory.not_before.insert(key.clone(), Instant::now() + self.pause.max(took * 2));
+            if memory.not_before.len() > memory.waiting.len() + 1000 {
+                memory.not_before.retain(|_, at| *at > Instant::now());
+            }
+        }
+        match result {
+            Ok(next) => {
+                memory.failures.remove(&key);
+                match next {
+                    Next::OnChange => Action::await_change(),
+                    Next::After(wait) => Action::requeue(wait),
+                    Next::Stale => {
+                        self.metrics.stale_skips.inc();
+                        Action::requeue(STALE_WAIT)
+                    }
+                }
+            }
+            Err(failure) => {
+                let count = memory.failures.entry(key).or_default();
+                *count = count.saturating_add(1);
+                let wait = backoff::wait(failure.kind, *count);
+                tracing::warn!(error = format!("{:#}", failure.error), class = failure.class, ?wait, "Trying again");
+                Action::requeue(wait)
+            }
+        }
+    }
+}
+
+/// Reconciles until told to stop.
+///
+/// # Errors
+///
+/// If a stream ends before that.
+pub async fn drive<K, F, Fut>(drive: Drive<K>, stop: Stop, reconcile: F) -> anyhow::Result<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Next, Failure>> + Send + 'static,
+{
+    let context = Arc::new(Context {
+        memory: Mutex::default(),
+        pause: drive.pause,
+        deadline: drive.deadline,
+        lease: drive.lease.clone(),
+        metrics: drive.metrics,
+    });
+    let reconcile = Arc::new(reconcile);
+    let (ends, grace) = (stop.clone(), drive.grace);
+    let run = Controller::for_stream(queued(drive.objects, &context), drive.store)
+        .with_config(controller::Config::default().concurrency(drive.concurrency))
+        .reconcile_on(drive.triggers.inspect({
+            let context = context.clone();
+            move |object| context.enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()))
+        }))
+        .reconcile_all_on(stream::once(drive.lease.wait()))
+        .graceful_shutdown_on(stop.wait())
+        .run(
+            move |object: Arc<K>, context: Arc<Context>| {
+                let reconcile = reconcile.clone();
+                async move { Ok::<_, std::convert::Infallible>(once(object, &context, &*reconcile).await) }
+            },
+            |_, impossible, _| match *impossible {},
+            context,
+        )
+        .for_each(|result| {
+            if let Err(error) = result {
+                // An object that is gone by its turn is an everyday thing.
+                tracing::debug!(%error, "Skipping");
+            }
+            std::future::ready(())
+        });
+    // The controller's own shutdown waits for ever for a watch that never got ready.
+    tokio::select! {
+        () = run => Ok(()),
+        () = async { ends.wait().await; tokio::time::sleep(grace).await } => Ok(()),
+    }
+}
+
+fn queued<K: Resource<DynamicType = ()>>(
+    objects: impl Stream<Item = Result<K, watcher::Error>> + Send + 'static,
+    context: &Arc<Context>,
+) -> impl Stream<Item = Result<K, watcher::Error>> + Send + 'static {
+    let context = context.clone();
+    objects.inspect(move |object| {
+        if let Ok(object) = object {
+            context.enqueue(key(object));
+        }
+    })
+}
+
+async fn once<K, F, Fut>(object: Arc<K>, context: &Context, reconcile: &F) -> Action
+where
+    K: Resource<DynamicType = ()>,
+    F: Fn(Arc<K>) -> Fut,
+    Fut: Future<Output = Result<Next, Failure>>,
+{
+    let key = key(&*object);
+    if !context.lease.is_held() {
+        return Action::await_change();
+    }
+    if let Some(pause) = context.dequeue(&key) {
+        return Action::requeue(pause);
+    }
+    let began = Instant::now();
+    let result = timeout(context.deadline, reconcile(object)).await.unwrap_or_else(|_| {
+        Err(Failure {
+            kind: backoff::Kind::Transient,
+            class: "timeout",
+            error: anyhow::anyhow!("no end within {:?}", context.deadline),
+        })
+    });
+    context.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
+    context.conclude(key, began.elapsed(), result)
+}

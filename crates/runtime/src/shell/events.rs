@@ -1,0 +1,80 @@
+//! Events for users, not repeated.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client,
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use tokio::time::timeout;
+
+/// How long the same event on the same object is not repeated.
+const QUIET: Duration = Duration::from_secs(300);
+/// How long publishing may hold up a reconcile.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Above this many remembered events the old ones are forgotten.
+const REMEMBERED_MAX: usize = 1024;
+
+/// Something a user should know of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Whether it calls for attention.
+    pub warning: bool,
+    /// Why, in one CamelCase word.
+    pub reason: &'static str,
+    /// What happened, for people.
+    pub message: String,
+}
+
+/// Publishes events in an operator's name.
+pub struct Events {
+    recorder: Recorder,
+    told: Mutex<BTreeMap<(String, &'static str), (String, Instant)>>,
+}
+
+impl Events {
+    /// Publishes as `controller`.
+    #[must_use]
+    pub fn new(client: Client, controller: &'static str) -> Self {
+        let reporter = Reporter { controller: controller.to_owned(), instance: None };
+        Self { recorder: Recorder::new(client, reporter), told: Mutex::default() }
+    }
+
+    /// Publishes a note on an object, unless it was just told the same. A failure is logged: no
+    /// work depends on an event.
+    pub async fn publish(&self, object: &ObjectReference, note: &Note) {
+        if !self.is_news(object.uid.as_deref().unwrap_or_default(), note) {
+            return;
+        }
+        let event = Event {
+            type_: if note.warning { EventType::Warning } else { EventType::Normal },
+            reason: note.reason.to_owned(),
+            note: Some(note.message.clone()),
+            action: note.reason.to_owned(),
+            secondary: None,
+        };
+        match timeout(TIMEOUT, self.recorder.publish(&event, object)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, reason = note.reason, "Publishing an event"),
+            Err(_) => tracing::warn!(reason = note.reason, "Publishing an event takes too long"),
+        }
+    }
+
+    fn is_news(&self, uid: &str, note: &Note) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() > REMEMBERED_MAX {
+            told.retain(|_, (_, at)| at.elapsed() < QUIET);
+        }
+        let last = told.get(&(uid.to_owned(), note.reason));
+        if last.is_some_and(|(message, at)| *message == note.message && at.elapsed() < QUIET) {
+            return false;
+        }
+        told.insert((uid.to_owned(), note.reason), (note.message.clone(), Instant::now()));
+        true
+    }
+}

@@ -1,0 +1,268 @@
+//! Leader election by a Lease, for replicas that wait rather than work twice.
+//!
+//! It saves work; correctness does not rest on it, as a paused holder may come back and write.
+//! Expiry is judged by this process's own clock since it last saw the Lease change, never by the
+//! times written in it, so clocks need not agree.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime};
+use kube::{Api, Client, api::PostParams};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{args::LeaseArgs, clock, metrics::Metrics, operator::Stop};
+
+/// Whether this replica acts.
+#[derive(Clone, Debug)]
+pub struct Held(watch::Receiver<bool>);
+
+impl Held {
+    /// Always held: for tests, and where there is one replica.
+    #[must_use]
+    pub fn always() -> Self {
+        Self(watch::channel(true).1)
+    }
+
+    /// Whether this replica may act now.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until this replica may act.
+    pub async fn wait(mut self) {
+        if self.0.wait_for(|held| *held).await.is_err() && !self.is_held() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How long the parts of an election last.
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    duration: Duration,
+    renew_deadline: Duration,
+}
+
+/// What is known of the Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sight {
+    holder: String,
+    version: Option<String>,
+    /// When this process first saw this version.
+    since: Option<Instant>,
+}
+
+/// What to do about the Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    /// Write one's own name, for the first time or again.
+    Take,
+    /// Leave it to its holder.
+    Follow,
+    /// It was held, and is no longer: end.
+    StepDown,
+}
+
+/// Decides, from what was last seen and when this replica last renewed.
+fn next(me: &str, sight: &Sight, renewed: Option<Instant>, now: Instant, timing: Timing) -> Move {
+    let overdue = renewed.is_some_and(|at| now.duration_since(at) >= timing.renew_deadline);
+    let taken_away = renewed.is_some() && !sight.holder.is_empty() && sight.holder != me;
+    if overdue || taken_away {
+        return Move::StepDown;
+    }
+    let expired = sight.since.is_some_and(|since| now.duration_since(since) >= timing.duration);
+    if sight.holder.is_empty() || sight.holder == me || expired { Move::Take } else { Move::Follow }
+}
+
+/// Takes part in one election.
+pub(super) struct Elector {
+    me: String,
+    name: &'static str,
+    api: Api<Lease>,
+    args: LeaseArgs,
+    held: Arc<watch::Sender<bool>>,
+    metrics: Metrics,
+}
+
+/// An election's outcome as it will stand, and the task that decides it.
+pub(super) fn elector(name: &'static str, args: &LeaseArgs, client: Client, metrics: &Metrics) -> (Held, Elector) {
+    let (sender, receiver) = watch::channel(!args.leader_elect);
+    metrics.lease_held.set(i64::from(!args.leader_elect));
+    let elector = Elector {
+        me: args.lease_identity.clone().unwrap_or_else(identity),
+        name,
+        api: Api::namespaced(client, &args.lease_namespace),
+        args: args.clone(),
+        held: Arc::new(sender),
+        metrics: metrics.clone(),
+    };
+    (Held(receiver), elector)
+}
+
+/// The host's name and the process ID: no two processes share both.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", host.trim(), std::process::id())
+}
+
+impl Elector {
+    /// Takes part until told to stop, then gives the Lease up.
+    ///
+    /// # Errors
+    ///
+    /// If the Lease was held and is lost.
+    pub(super) async fn run(self, stop: Stop) -> anyhow::Result<()> {
+        if !self.args.leader_elect {
+            stop.wait().await;
+            return Ok(());
+        }
+        let mut sight = Sight::default();
+        let lost = tokio::select! {
+            () = stop.wait() => false,
+            () = self.contend(&mut sight) => true,
+        };
+        let was_held = self.held.send_replace(false);
+        self.metrics.lease_held.set(0);
+        if lost {
+            anyhow::bail!("the Lease {} is lost", self.name);
+        }
+        if was_held {
+            self.release().await;
+        }
+        Ok(())
+    }
+
+    /// Contends for the Lease until it was held and is lost.
+    async fn contend(&self, sight: &mut Sight) {
+        let timing =
+            Timing { duration: self.args.lease_duration, renew_deadline: self.args.lease_renew_deadline };
+        let mut renewed: Option<Instant> = None;
+        loop {
+            // A read that hangs must not outlast the deadline for renewing.
+            let seen = timeout(self.args.lease_retry, self.api.get_opt(self.name)).await;
+            let lease = match seen {
+                Ok(Ok(lease)) => {
+                    look(sight, lease.as_ref());
+                    Some(lease)
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "Reading the Lease");
+                    None
+                }
+                Err(_) => None,
+            };
+            match next(&self.me, sight, renewed, Instant::now(), timing) {
+                Move::StepDown => return,
+                Move::Follow => {}
+                Move::Take => {
+                    let asked = Instant::now();
+                    if let Some(lease) = lease
+                        && matches!(timeout(self.args.lease_retry, self.write(lease)).await, Ok(true))
+                    {
+                        renewed = Some(asked);
+                        if !self.held.send_replace(true) {
+                            tracing::info!(lease = self.name, identity = self.me, "Leading");
+                            self.metrics.lease_held.set(1);
+                        }
+                    }
+                }
+            }
+            sleep(self.args.lease_retry).await;
+        }
+    }
+
+    /// Writes one's own name, if nobody wrote since the Lease was read.
+    async fn write(&self, seen: Option<Lease>) -> bool {
+        let fresh = seen.is_none();
+        let mut lease = seen.unwrap_or_default();
+        lease.metadata.name = Some(self.name.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        let now = MicroTime(clock::now());
+        if spec.holder_identity.as_deref() != Some(&self.me) {
+            spec.acquire_time = Some(now.clone());
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + 1);
+        }
+        spec.holder_identity = Some(self.me.clone());
+        spec.renew_time = Some(now);
+        spec.lease_duration_seconds = i32::try_from(self.args.lease_duration.as_secs()).ok();
+        let params = PostParams::default();
+        let written = if fresh {
+            self.api.create(&params, &lease).await
+        } else {
+            self.api.replace(self.name, &params, &lease).await
+        };
+        written.inspect_err(|error| tracing::debug!(%error, "Writing the Lease")).is_ok()
+    }
+
+    /// Empties the Lease, so that the next replica need not wait for it to expire.
+    async fn release(&self) {
+        let Ok(Ok(Some(mut lease))) = timeout(self.args.lease_retry, self.api.get_opt(self.name)).await else {
+            return;
+        };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some(&self.me) {
+            return;
+        }
+        spec.holder_identity = Some(String::new());
+        spec.renew_time = Some(MicroTime(Timestamp::UNIX_EPOCH));
+        spec.lease_duration_seconds = Some(1);
+        let params = PostParams::default();
+        let write = self.api.replace(self.name, &params, &lease);
+        if !matches!(timeout(self.args.lease_retry, write).await, Ok(Ok(_))) {
+            tracing::debug!("Leaving the Lease to expire");
+        }
+    }
+}
+
+/// Notes what the Lease says, and when it came to say so.
+fn look(sight: &mut Sight, lease: Option<&Lease>) {
+    let version = lease.and_then(|l| l.metadata.resource_version.clone());
+    if version == sight.version && sight.since.is_some() {
+        return;
+    }
+    let holder = lease.and_then(|l| l.spec.as_ref()).and_then(|s| s.holder_identity.clone());
+    *sight = Sight { holder: holder.unwrap_or_default(), version, since: Some(Instant::now()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMING: Timing =
+        Timing { duration: Duration::from_secs(15), renew_deadline: Duration::from_secs(10) };
+
+    /// What `me` does, seconds after it saw `holder` write and (if ever) after it last renewed.
+    fn check(holder: &str, seen: u64, renewed: Option<u64>, expected: Move) {
+        let now = Instant::now() + Duration::from_secs(1000);
+        let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
+        let sight = Sight { holder: holder.to_owned(), version: None, since: Some(ago(seen)) };
+        assert_eq!(next("me", &sight, renewed.map(ago), now, TIMING), expected);
+    }
+
+    #[test]
+    fn a_lease_that_nobody_holds_is_taken() {
+        check("", 0, None, Move::Take);
+    }
+
+    #[test]
+    fn a_live_holder_is_followed_and_a_silent_one_replaced() {
+        check("other", 14, None, Move::Follow);
+        check("other", 15, None, Move::Take);
+    }
+
+    #[test]
+    fn a_holder_that_cannot_renew_steps_down_before_others_may_take_over() {
+        check("me", 9, Some(9), Move::Take);
+        check("me", 10, Some(10), Move::StepDown);
+    }
+
+    #[test]
+    fn a_holder_that_was_replaced_steps_down() {
+        check("other", 0, Some(1), Move::StepDown);
+    }
+}

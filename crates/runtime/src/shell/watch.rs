@@ -1,0 +1,277 @@
+//! Caches kept by watches: what the cluster looked like a moment ago, and how long ago that is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+};
+
+use futures::{Stream, StreamExt as _};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use crate::freshness::Seen;
+
+/// Objects fetched in one page of a list: small, so that a restart needs little more memory than
+/// work does.
+const PAGE_SIZE: u32 = 100;
+
+/// An object's namespace and name.
+pub type Key = (String, String);
+
+/// The key of an object.
+#[must_use]
+pub fn key<K: Resource>(object: &K) -> Key {
+    (object.meta().namespace.clone().unwrap_or_default(), object.meta().name.clone().unwrap_or_default())
+}
+
+/// Watches a collection for as long as the stream is polled; errors are counted and backed off.
+///
+/// Lists are consistent reads, never from the server's cache: a restart does not travel back in
+/// time.
+pub fn events<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    resource: &'static str,
+    metrics: &Metrics,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let errors = metrics.watch_errors.with_label_values(&[resource]);
+    watcher(api, config.page_size(PAGE_SIZE))
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().clear())
+        .inspect(move |event| {
+            if let Err(error) = event {
+                errors.inc();
+                tracing::warn!(%error, resource, "Watching");
+            }
+        })
+}
+
+/// How far a watch has come, and whether its first list is complete.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    seen: Arc<Mutex<Seen>>,
+    ready: Arc<watch::Sender<bool>>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { seen: Arc::default(), ready: Arc::new(watch::channel(false).0) }
+    }
+}
+
+impl Progress {
+    /// How far the watch has come.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Becomes true with the first complete list.
+    #[must_use]
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.ready.subscribe()
+    }
+
+    /// Notes an event; to be called once the cache holds what the event says.
+    pub fn note<K: Resource>(&self, event: &Event<K>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Init => seen.lists_begun += 1,
+            Event::InitDone => {
+                seen.lists_done = seen.lists_begun;
+                self.ready.send_replace(true);
+            }
+            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
+                let version = object.meta().resource_version.as_deref().and_then(|v| v.parse().ok());
+                // A list's objects are older than the list, so they move nothing backwards.
+                seen.version = seen.version.max(version.unwrap_or_default());
+            }
+        }
+    }
+}
+
+struct Contents<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    by_index: BTreeMap<String, BTreeSet<Key>>,
+    /// What a list under way has named so far.
+    listed: Option<BTreeSet<Key>>,
+}
+
+/// A cache that finds objects by an index, so that a look costs what it finds, not what there is.
+pub struct Mirror<K> {
+    contents: RwLock<Contents<K>>,
+    index: fn(&K) -> Option<String>,
+    /// How far it has come.
+    pub progress: Progress,
+}
+
+impl<K: Resource + Clone> Mirror<K> {
+    /// An empty cache, indexed by what `index` says of each object.
+    #[must_use]
+    pub fn new(index: fn(&K) -> Option<String>) -> Arc<Self> {
+        let contents =
+            Contents { objects: BTreeMap::new(), by_index: BTreeMap::new(), listed: None };
+        Arc::new(Self { contents: RwLock::new(contents), index, progress: Progress::default() })
+    }
+
+    /// The object of this key.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.read(|contents| contents.objects.get(key).cloned())
+    }
+
+    /// All objects that the index puts under `value`, in the order of their keys.
+    #[must_use]
+    pub fn find(&self, value: &str) -> Vec<Arc<K>> {
+        self.read(|contents| {
+            let keys = contents.by_index.get(value).into_iter().flatten();
+            keys.filter_map(|key| contents.objects.get(key).cloned()).collect()
+        })
+    }
+
+    /// Takes an event in; returns the objects whose watchers should look again. After a list these
+    /// include the ones that vanished while nobody watched.
+    pub fn take(&self, event: Event<K>) -> Vec<Arc<K>> {
+        let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
+        let touched = match &event {
+            Event::Init => {
+                contents.listed = Some(BTreeSet::new());
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                if let Some(listed) = &mut contents.listed {
+                    listed.insert(key(object));
+                }
+                self.put(&mut contents, object)
+            }
+            Event::Apply(object) => self.put(&mut contents, object),
+            Event::Delete(object) => self.drop(&mut contents, &key(object)),
+            Event::InitDone => {
+                let listed = contents.listed.take().unwrap_or_default();
+                let vanished: Vec<Key> =
+                    contents.objects.keys().filter(|k| !listed.contains(*k)).cloned().collect();
+                vanished.iter().flat_map(|key| self.drop(&mut contents, key)).collect()
+            }
+        };
+        drop(contents);
+        self.progress.note(&event);
+        touched
+    }
+
+    fn put(&self, contents: &mut Contents<K>, object: &K) -> Vec<Arc<K>> {
+        let key = key(object);
+        let mut touched = self.drop(contents, &key);
+        if let Some(value) = (self.index)(object) {
+            contents.by_index.entry(value).or_default().insert(key.clone());
+        }
+        let object = Arc::new(object.clone());
+        contents.objects.insert(key, object.clone());
+        // One look serves both versions unless the object moved from one owner to another.
+        touched.retain(|old| (self.index)(old) != (self.index)(&object));
+        touched.push(object);
+        touched
+    }
+
+    fn drop(&self, contents: &mut Contents<K>, key: &Key) -> Vec<Arc<K>> {
+        let Some(old) = contents.objects.remove(key) else { return Vec::new() };
+        if let Some(value) = (self.index)(&old)
+            && let Some(keys) = contents.by_index.get_mut(&value)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                contents.by_index.remove(&value);
+            }
+        }
+        vec![old]
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Contents<K>) -> T) -> T {
+        look(&self.contents.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Keeps a mirror up to date for as long as the stream is polled, and tells what changed.
+pub fn reflect<K>(
+    mirror: Arc<Mirror<K>>,
+    events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
+) -> impl Stream<Item = Arc<K>> + Send + 'static
+where
+    K: Resource + Clone + Send + Sync + 'static,
+{
+    events.flat_map(move |event| futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| mirror.take(e))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    fn object(name: &str, owner: &str, version: u64) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.resource_version = Some(version.to_string());
+        object.metadata.labels = Some(BTreeMap::from([("owner".to_owned(), owner.to_owned())]));
+        object
+    }
+
+    fn mirror() -> Arc<Mirror<ConfigMap>> {
+        let mirror = Mirror::new(|o: &ConfigMap| o.metadata.labels.as_ref()?.get("owner").cloned());
+        for event in [
+            Event::Init,
+            Event::InitApply(object("a", "x", 1)),
+            Event::InitApply(object("b", "x", 2)),
+            Event::InitDone,
+        ] {
+            mirror.take(event);
+        }
+        mirror
+    }
+
+    fn names(objects: &[Arc<ConfigMap>]) -> Vec<String> {
+        objects.iter().map(|o| o.name_any()).collect()
+    }
+
+    #[test]
+    fn a_delete_lost_over_a_relist_is_told() {
+        let mirror = mirror();
+        mirror.take(Event::Init);
+        mirror.take(Event::InitApply(object("a", "x", 1)));
+        assert_eq!(names(&mirror.take(Event::InitDone)), ["b"]);
+        assert_eq!(names(&mirror.find("x")), ["a"]);
+    }
+
+    #[test]
+    fn both_owners_hear_of_an_object_that_moves() {
+        let mirror = mirror();
+        assert_eq!(mirror.take(Event::Apply(object("a", "y", 3))).len(), 2);
+        assert_eq!(names(&mirror.find("x")), ["b"]);
+        assert_eq!(names(&mirror.find("y")), ["a"]);
+    }
+
+    #[test]
+    fn knows_how_far_it_has_come() {
+        let mirror = mirror();
+        assert_eq!(mirror.progress.seen(), Seen { version: 2, lists_begun: 1, lists_done: 1 });
+        mirror.take(Event::Delete(object("a", "x", 9)));
+        assert_eq!(mirror.progress.seen().version, 9);
+    }
+
+    #[test]
+    fn serves_what_it_knew_while_a_list_is_under_way() {
+        let mirror = mirror();
+        mirror.take(Event::Init);
+        assert_eq!(mirror.find("x").len(), 2);
+    }
+}
