@@ -394,17 +394,15 @@ fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
 
 /// Whether what stands of a wanted operation's grant is this operation's own.
 ///
-/// It is another's if it is older than the begin, or of another type: once past PreChecked,
-/// the type must be among those permitted, since permissions are kept in line with the types.
+/// It is another's if it is older than the begin, or if its type is not permitted: who grants
+/// writes the permission for the type along with it.
 fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
     let time = |word| operation.get(word).and_then(|v| v.parse::<i128>().ok());
-    let past_check = operation.has(Word::Preparing) || operation.has(Word::Operate);
     if !operation.has(Word::PreChecked) {
-        return !past_check;
+        return !operation.has(Word::Preparing) && !operation.has(Word::Operate);
     }
     let predates = matches!((time(Word::PreChecked), time(Word::Operating)), (Some(g), Some(b)) if g < b);
-    let permitted = operation.operation_type().is_some_and(|t| permissions.contains_key(t));
-    !predates && operation.operation_type().is_some() && (permitted || !past_check)
+    !predates && operation.operation_type().is_some_and(|kind| permissions.contains_key(kind))
 }
 
 #[cfg(test)]

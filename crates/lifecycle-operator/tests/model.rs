@@ -1,7 +1,7 @@
 //! Every reachable state of one Pod under the shipped plan.
 //!
-//! The world: two leaders of lifecycle-operator at once, each with a cache that lags and a write
-//! that may land late; an operation of a controller that cleans up after itself and one of a
+//! The world: two leaders of lifecycle-operator at once, one of them with a cache that lags and a
+//! write that may land late; an operation of a controller that cleans up after itself and one of a
 //! controller that does not; a checker that grants; a participant with a protection finalizer and
 //! a load balancer; a kubelet; and a tenant who edits one lifecycle label. What is promised is
 //! checked at every write and in every state, and from every state the Pod must come to rest.
@@ -20,7 +20,7 @@ use podops_api::{
     lifecycle::{self, LabelChanges, Labels, PodLifecycle, Word},
     marks,
 };
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 /// The operation of a controller that uses our own `begin`.
 const OURS: &str = "a";
@@ -48,9 +48,10 @@ struct Pending {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     pod: Pod,
-    /// What each leader last saw, if it lags.
-    caches: [Pod; 2],
-    pending: [Option<Pending>; 2],
+    /// What the leader that lags last saw.
+    cache: Pod,
+    /// What it decided on and has not written.
+    pending: Option<Pending>,
     /// Whether traffic reaches the Pod.
     serving: bool,
     /// Grants that the checker gave, as operation and instance.
@@ -65,9 +66,11 @@ struct World {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Move {
-    Refresh(usize),
-    Decide(usize),
-    Land(usize),
+    /// The leader that does not lag looks, decides and writes.
+    Act,
+    Refresh,
+    Decide,
+    Land,
     Begin(&'static str),
     Retype,
     Finish(&'static str),
@@ -182,15 +185,13 @@ impl Lifecycle {
         plan
     }
 
-    fn decide(&self, world: &World, leader: usize) -> Option<Pending> {
-        let seen = &world.caches[leader];
+    fn decide(&self, world: &World, seen: &Pod) -> Option<Pending> {
         let plan = self.plan(seen, now(world));
         (!plan.is_empty()).then_some(Pending { version: seen.version, labels: plan.labels, gate: plan.gate })
     }
 
     /// A leader's write lands, if it is still about the Pod as it is.
-    fn land(&self, world: &mut World, leader: usize) {
-        let Some(write) = world.pending[leader].take() else { return };
+    fn land(&self, world: &mut World, write: &Pending) {
         if write.version != world.pod.version && self.without != Without::Version {
             return;
         }
@@ -247,17 +248,14 @@ impl Lifecycle {
 
     /// Counts versions from the oldest that anybody knows, so that equal states are equal.
     fn rebase(&self, world: &mut World) {
-        let pending = world.pending.iter().flatten().map(|w| w.version);
-        let mut known: Vec<u8> = world.caches.iter().map(|c| c.version).chain(pending).collect();
-        known.push(world.pod.version);
+        let pending = world.pending.iter().map(|w| w.version);
+        let mut known: Vec<u8> = pending.chain([world.cache.version, world.pod.version]).collect();
         known.sort_unstable();
         known.dedup();
         let rank = |version: u8| u8::try_from(known.iter().position(|k| *k == version).unwrap()).unwrap();
         world.pod.version = rank(world.pod.version);
-        for cache in &mut world.caches {
-            cache.version = rank(cache.version);
-        }
-        for write in world.pending.iter_mut().flatten() {
+        world.cache.version = rank(world.cache.version);
+        if let Some(write) = &mut world.pending {
             write.version = rank(write.version);
         }
     }
@@ -286,9 +284,7 @@ impl Lifecycle {
                     self.make(&mut world, &duty);
                 }
             }
-            for duty in [Move::Refresh(0), Move::Decide(0), Move::Land(0)] {
-                self.make(&mut world, &duty);
-            }
+            self.make(&mut world, &Move::Act);
             if world == before {
                 break;
             }
@@ -306,9 +302,10 @@ impl Lifecycle {
         let labels = &world.pod.labels;
         let has = |word: Word, id: &str| labels.contains_key(&word.key(id));
         match one {
-            Move::Refresh(leader) => world.caches[*leader] != world.pod,
-            Move::Decide(leader) => world.pending[*leader].is_none(),
-            Move::Land(leader) => world.pending[*leader].is_some(),
+            Move::Act => true,
+            Move::Refresh => world.cache != world.pod,
+            Move::Decide => world.pending.is_none(),
+            Move::Land => world.pending.is_some(),
             Move::Begin(id) => world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(Word::Operating, id),
             Move::Retype => {
                 world.undos_left > 0
@@ -334,17 +331,24 @@ impl Lifecycle {
     fn make(&self, world: &mut World, one: &Move) {
         let stamp = lifecycle::nanos(now(world));
         match one {
-            Move::Refresh(leader) => {
-                world.caches[*leader] = world.pod.clone();
+            Move::Act => {
+                if let Some(write) = self.decide(world, &world.pod) {
+                    self.land(world, &write);
+                }
+            }
+            Move::Refresh => {
+                world.cache = world.pod.clone();
                 self.rebase(world);
             }
-            Move::Decide(leader) => {
-                world.pending[*leader] = self.decide(world, *leader);
+            Move::Decide => {
+                world.pending = self.decide(world, &world.cache);
                 self.rebase(world);
             }
-            Move::Land(leader) => {
-                self.land(world, *leader);
-                self.rebase(world);
+            Move::Land => {
+                if let Some(write) = world.pending.take() {
+                    self.land(world, &write);
+                    self.rebase(world);
+                }
             }
             Move::Begin(id) => {
                 world.begins_left[usize::from(*id == FOREIGN)] -= 1;
@@ -401,7 +405,7 @@ impl Lifecycle {
     }
 
     fn run(self) -> (usize, Option<String>) {
-        let checker = self.checker().threads(2).spawn_bfs().join();
+        let checker = self.checker().threads(2).finish_when(HasDiscoveries::Any).spawn_bfs().join();
         let found = checker.discoveries().into_iter().next();
         let found = found.map(|(name, path)| format!("{name}: {:?}", path.last_state().broken));
         (checker.unique_state_count(), found)
@@ -419,9 +423,9 @@ impl Model for Lifecycle {
         }
         let pod = Pod { labels, protected: true, gate: Some(true), ready: true, version: 0 };
         vec![World {
-            caches: [pod.clone(), pod.clone()],
+            cache: pod.clone(),
             pod,
-            pending: [None, None],
+            pending: None,
             serving: true,
             grants: BTreeSet::new(),
             operating: BTreeMap::new(),
@@ -433,12 +437,8 @@ impl Model for Lifecycle {
     }
 
     fn actions(&self, world: &World, moves: &mut Vec<Move>) {
-        let each = |one: fn(usize) -> Move| [one(0), one(1)];
         let of = |one: fn(&'static str) -> Move| [one(OURS), one(FOREIGN)];
-        let mut all: Vec<Move> = Vec::new();
-        for group in [each(Move::Refresh), each(Move::Decide), each(Move::Land)] {
-            all.extend(group);
-        }
+        let mut all = vec![Move::Act, Move::Refresh, Move::Decide, Move::Land];
         for group in [of(Move::Begin), of(Move::Finish), of(Move::Undo), of(Move::Grant)] {
             all.extend(group);
         }
@@ -464,7 +464,10 @@ impl Model for Lifecycle {
             Property::always("no Pod serves while it may be operated on", |_, world: &World| {
                 world.operating.is_empty() || world.pod.gate == Some(false) && !world.serving
             }),
-            Property::always("the Pod can always come to rest", |model: &Self, world: &World| model.settles(world)),
+            Property::always("the Pod can always come to rest", |model: &Self, world: &World| {
+                // Whoever lags gets here by landing its write and looking again.
+                world.cache != world.pod || world.pending.is_some() || model.settles(world)
+            }),
         ]
     }
 }

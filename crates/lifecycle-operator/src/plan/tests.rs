@@ -380,3 +380,12 @@ fn a_plan_carried_out_leaves_nothing_to_do() {
         assert!(plan.delete || plan.is_empty(), "{text}: {plan}");
     }
 }
+
+/// Found by the model: a grant for one type, and then another type before anybody looked.
+#[test]
+fn a_grant_of_another_type_is_no_grant_even_before_it_was_used() {
+    check(
+        "open pre-gate operating/a operation-type/a=restart pre-check/a pre-checked/a operation-permission/update",
+        "-operation-permission/update -pre-checked/a",
+    );
+}
