@@ -1,0 +1,211 @@
+//! Decides what to do for one CollaSet. Pure: the world and the time come in, a [`Plan`] goes out.
+
+use std::{collections::BTreeSet, fmt, time::Duration};
+
+use jiff::Timestamp;
+use podops_api::{lifecycle, marks, resource_context::ContextDetail};
+
+use crate::view::{Observed, PodView};
+
+pub mod ids;
+pub mod revision;
+pub mod scale;
+pub mod template;
+pub mod update;
+
+use revision::Revisions;
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Take responsibility for the set's end.
+    AddFinalizer,
+    /// Give the set up.
+    RemoveFinalizer,
+    /// Record the template.
+    CreateRevision(revision::NewRevision),
+    /// Make an old revision the newest, since the template went back to it.
+    BumpRevision(String, i64),
+    /// Forget a revision.
+    DeleteRevision(String),
+    /// Record who has which instance ID; none at all removes the record.
+    WriteContexts(Vec<ContextDetail>),
+    /// Make a Pod of an instance from a revision; whether it is the instance's first.
+    CreatePod(i64, String, bool),
+    /// Give a Pod up that the selector no longer matches.
+    ReleasePod(String),
+    /// Ask for a Pod's graceful deletion.
+    RequestDeletion(String),
+    /// Begin an operation of this type; whether it ends with the Pod's deletion.
+    Begin(String, &'static str, bool),
+    /// Cancel the operation of this type.
+    Undo(String, &'static str),
+    /// Bring a Pod to a revision in place; whether under an operation, or in traffic.
+    Apply(String, String, bool),
+    /// End the update of a Pod.
+    Finish(String),
+    /// Delete a Pod that was given.
+    Delete(String, &'static str),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddFinalizer => write!(f, "guard"),
+            Self::RemoveFinalizer => write!(f, "unguard"),
+            Self::CreateRevision(new) => write!(f, "record {}", new.name),
+            Self::BumpRevision(name, _) => write!(f, "bump {name}"),
+            Self::DeleteRevision(name) => write!(f, "forget {name}"),
+            Self::WriteContexts(entries) => {
+                let ids: Vec<String> = entries.iter().map(|e| e.id.to_string()).collect();
+                write!(f, "contexts [{}]", ids.join(" "))
+            }
+            Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
+            Self::ReleasePod(pod) => write!(f, "release {pod}"),
+            Self::RequestDeletion(pod) => write!(f, "to-delete {pod}"),
+            Self::Begin(pod, kind, _) => write!(f, "begin {kind} {pod}"),
+            Self::Undo(pod, kind) => write!(f, "undo {kind} {pod}"),
+            Self::Apply(pod, revision, _) => write!(f, "apply {pod} {revision}"),
+            Self::Finish(pod) => write!(f, "finish {pod}"),
+            Self::Delete(pod, _) => write!(f, "delete {pod}"),
+        }
+    }
+}
+
+/// Why something that was asked for is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hindrance {
+    /// Whether it hinders scaling, or else updating.
+    pub scaling: bool,
+    /// In one CamelCase word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// What to do for a CollaSet.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// What to do, in order of kind.
+    pub actions: Vec<Action>,
+    /// What cannot be done.
+    pub hindrances: Vec<Hindrance>,
+    /// The name of the revision of the template.
+    pub updated: String,
+    /// The name of the revision that Pods outside the update's scope have.
+    pub current: String,
+    /// How often the hash of a new revision met another's name.
+    pub collisions: i32,
+    /// When to look again without being told.
+    pub look_again: Option<Duration>,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let actions: Vec<String> = self.actions.iter().map(ToString::to_string).collect();
+        f.write_str(&actions.join(", "))
+    }
+}
+
+/// What the parts of a plan work on.
+struct Draft<'a> {
+    seen: &'a Observed,
+    now: Timestamp,
+    revisions: Revisions<'a>,
+    plan: Plan,
+    /// Pods that have something done to them already: one thing at a time.
+    touched: BTreeSet<String>,
+}
+
+impl Draft<'_> {
+    /// Plans an action on a Pod, unless one is planned already.
+    fn touch(&mut self, pod: &PodView, action: Action) {
+        if self.touched.insert(pod.name.clone()) {
+            self.plan.actions.push(action);
+        }
+    }
+
+    fn look_again(&mut self, wait: Duration) {
+        self.plan.look_again = Some(self.plan.look_again.map_or(wait, |known| known.min(wait)));
+    }
+
+    /// How much longer a permission has to wait for the delay; `None` if it has not.
+    fn delayed(&self, since: Timestamp, delay_seconds: Option<i32>) -> Option<Duration> {
+        let until = since + jiff::SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
+    }
+}
+
+/// Plans the next moves for one set.
+#[must_use]
+pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
+    let revisions = Revisions::read(seen);
+    let plan = Plan {
+        updated: revisions.updated.clone(),
+        current: revisions.current.clone(),
+        collisions: revisions.collisions,
+        ..Plan::default()
+    };
+    let mut draft = Draft { seen, now, revisions, plan, touched: BTreeSet::new() };
+    if seen.deleting {
+        reclaim(&mut draft);
+        return draft.plan;
+    }
+    if !seen.finalizers.iter().any(|f| f == marks::PRE_RECLAIM) {
+        draft.plan.actions.push(Action::AddFinalizer);
+    }
+    revision::plan(&mut draft);
+    release(&mut draft);
+    let mut contexts = ids::plan(&mut draft);
+    let scope = update::scope(&draft, &mut contexts);
+    scale::plan(&mut draft, &mut contexts);
+    update::plan(&mut draft, &scope);
+    contexts.conclude(&mut draft);
+    draft.plan
+}
+
+/// Has every Pod deleted, then lets go of the IDs, then of the set.
+fn reclaim(draft: &mut Draft<'_>) {
+    let seen = draft.seen;
+    if !seen.finalizers.iter().any(|f| f == marks::PRE_RECLAIM) {
+        return;
+    }
+    for pod in &seen.pods {
+        if !pod.deleting && !pod.labels.contains_key(marks::TO_DELETE) {
+            draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
+        }
+    }
+    if !seen.pods.is_empty() {
+        return;
+    }
+    let entries = seen.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+    let others: Vec<ContextDetail> =
+        entries.iter().filter(|entry| !ids::is_owned(entry, &seen.name)).cloned().collect();
+    if seen.contexts.is_some() && others.len() < entries.len() {
+        draft.plan.actions.push(Action::WriteContexts(others));
+    }
+    draft.plan.actions.push(Action::RemoveFinalizer);
+}
+
+/// Lets go of Pods that the selector no longer matches.
+fn release(draft: &mut Draft<'_>) {
+    let seen = draft.seen;
+    for pod in seen.pods.iter().filter(|pod| !pod.deleting) {
+        if !template::selects(&seen.spec.selector, &pod.labels) {
+            draft.touch(pod, Action::ReleasePod(pod.name.clone()));
+        }
+    }
+}
+
+/// Whether the Pod is in an operation of the set.
+fn is_during(pod: &PodView, kind: &str) -> bool {
+    lifecycle::is_during(&pod.labels, lifecycle::COLLASET, kind)
+}
+
+/// Since when the Pod is given for an operation of the set.
+fn allowed_since(pod: &PodView, kind: &str) -> Option<Timestamp> {
+    lifecycle::allowed_since(&pod.labels, lifecycle::COLLASET, kind)
+}
+
+#[cfg(test)]
+mod tests;

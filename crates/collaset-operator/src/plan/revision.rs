@@ -1,0 +1,175 @@
+//! Current and updated revision, and history.
+
+use std::collections::BTreeSet;
+
+use podops_api::{collaset::CollaSetSpec, marks, template::PodTemplate};
+use serde_json::{Map, Value, json};
+
+use super::{Action, Draft, ids, template::normal};
+use crate::view::{Observed, RevisionView};
+
+/// The longest name of a revision: it is also the value of a label.
+const NAME_MAX: usize = 63;
+
+/// A revision to be recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRevision {
+    /// Its name.
+    pub name: String,
+    /// The hash part of the name.
+    pub hash: String,
+    /// The collision count that went into the hash.
+    pub collisions: i32,
+    /// Its place in history.
+    pub revision: i64,
+    /// What it holds.
+    pub data: Value,
+}
+
+/// The set's revisions, and which of them matter.
+pub(super) struct Revisions<'a> {
+    known: &'a [RevisionView],
+    /// The name of the template's revision, whether or not it is recorded yet.
+    pub(super) updated: String,
+    /// The name of the revision outside the update's scope.
+    pub(super) current: String,
+    /// How often the hash met another's name.
+    pub(super) collisions: i32,
+    record: Option<Action>,
+}
+
+impl<'a> Revisions<'a> {
+    /// Finds the template's revision among the recorded ones, or names a new one.
+    pub(super) fn read(seen: &'a Observed) -> Self {
+        let data = data(&seen.spec);
+        let wanted = normal(&data);
+        let equal = seen.revisions.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision);
+        let newest = seen.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
+        let mut collisions = seen.status.collision_count;
+        let (updated, record) = match equal {
+            Some(known) if known.revision == newest => (known.name.clone(), None),
+            Some(known) => (known.name.clone(), Some(Action::BumpRevision(known.name.clone(), newest + 1))),
+            None => {
+                let named = |collisions| {
+                    let hash = hash(&data, collisions);
+                    (name(&seen.name, &hash), hash)
+                };
+                while seen.revisions.iter().any(|r| r.name == named(collisions).0) {
+                    collisions += 1;
+                }
+                let (name, hash) = named(collisions);
+                let new = NewRevision { name: name.clone(), hash, collisions, revision: newest + 1, data };
+                (name, Some(Action::CreateRevision(new)))
+            }
+        };
+        let recorded = |name: &str| seen.revisions.iter().any(|r| r.name == name);
+        let mut current = seen.status.current_revision.clone();
+        if !recorded(&current) {
+            current.clone_from(&updated);
+        }
+        Self { known: &seen.revisions, updated, current, collisions, record }
+    }
+
+    /// Whether the template's revision is recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        !matches!(self.record, Some(Action::CreateRevision(_)))
+    }
+
+    /// The Pod template of a recorded revision.
+    pub(super) fn template(&self, name: &str) -> Option<PodTemplate> {
+        self.known.iter().find(|r| r.name == name).map(|r| template_of(&r.data))
+    }
+
+    /// Whether a revision of this name is recorded.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.known.iter().any(|r| r.name == name)
+    }
+}
+
+/// The Pod template in a revision's data.
+#[must_use]
+pub fn template_of(data: &Value) -> PodTemplate {
+    let mut template = data["spec"]["template"].as_object().cloned().unwrap_or_default();
+    template.remove("$patch");
+    PodTemplate(template)
+}
+
+/// Records the template and forgets what history need not keep.
+pub(super) fn plan(draft: &mut Draft<'_>) {
+    draft.plan.actions.extend(draft.revisions.record.clone());
+    let seen = draft.seen;
+    let entries = seen.contexts.iter().flat_map(|c| &c.entries);
+    let mut used: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.revision()).collect();
+    used.extend(entries.filter(|e| ids::is_owned(e, &seen.name)).filter_map(|e| e.data.get(marks::context::REVISION)).map(String::as_str));
+    used.extend([draft.revisions.updated.as_str(), draft.revisions.current.as_str()]);
+    let keep = usize::try_from(seen.spec.history_limit).unwrap_or_default() + 2;
+    let mut old: Vec<&RevisionView> = seen.revisions.iter().collect();
+    old.sort_by_key(|r| r.revision);
+    let surplus = old.len().saturating_sub(keep);
+    let forget = old.into_iter().filter(|r| !used.contains(r.name.as_str())).take(surplus);
+    let forget: Vec<Action> = forget.map(|r| Action::DeleteRevision(r.name.clone())).collect();
+    draft.plan.actions.extend(forget);
+}
+
+/// What a revision of this spec holds; Kuperator's form, keys sorted.
+fn data(spec: &CollaSetSpec) -> Value {
+    let mut template = spec.template.0.clone();
+    template.insert("$patch".to_owned(), json!("replace"));
+    let mut inner = Map::from_iter([("template".to_owned(), Value::Object(template))]);
+    if !spec.volume_claim_templates.is_empty() {
+        inner.insert("volumeClaimTemplates".to_owned(), json!(spec.volume_claim_templates));
+    }
+    json!({ "spec": inner })
+}
+
+fn hash(data: &Value, collisions: i32) -> String {
+    safe_encode(fnv1_32(format!("{data}{collisions}").as_bytes()))
+}
+
+/// FNV-1 (not 1a), 32 bits.
+fn fnv1_32(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(*byte))
+}
+
+/// Kubernetes' "safe encoding" of a number's decimal digits: no vowels, so no words.
+fn safe_encode(number: u32) -> String {
+    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    number.to_string().bytes().map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()])).collect()
+}
+
+/// A short name part from anything: the same for the same.
+#[must_use]
+pub fn suffix(of: &str) -> String {
+    safe_encode(fnv1_32(of.as_bytes()))
+}
+
+/// `<set>-<hash>` as a DNS-1035 label.
+fn name(set: &str, hash: &str) -> String {
+    let lower = set.to_ascii_lowercase();
+    let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
+    let label: String =
+        from_letter.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).collect();
+    let room = NAME_MAX - hash.len() - 1;
+    format!("{}-{hash}", label[..label.len().min(room)].trim_end_matches('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_kuperators() {
+        let data = r#"{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"foo"}},"spec":{"containers":[{"image":"nginx:v1","name":"foo","resources":{}}]}}}}"#;
+        assert_eq!(suffix(&format!("{data}0")), "5875f669f4");
+        assert_eq!(suffix(&format!("{data}1")), "5875f669f5");
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(hash(&data, 0), "5875f669f4");
+    }
+
+    #[test]
+    fn names_are_dns_labels() {
+        assert_eq!(name("web", "abc"), "web-abc");
+        assert_eq!(name("1.Web.x.", "abc"), "web-x-abc");
+        assert_eq!(name(&"w".repeat(80), "abc").len(), 63);
+    }
+}

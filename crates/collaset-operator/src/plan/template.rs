@@ -1,0 +1,176 @@
+//! Templates compared: are they the same, can one follow the other in place.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use podops_api::{lifecycle::Labels, template::PodTemplate};
+use serde_json::{Map, Value};
+
+/// Whether a label selector matches.
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    let expressions = selector.match_expressions.iter().flatten();
+    equal
+        && expressions.into_iter().all(|e| {
+            let value = labels.get(&e.key);
+            let listed = value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
+            match e.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// The template in a form that is equal for templates that mean the same: nothing empty, and
+/// quantities as numbers.
+///
+/// Kuperator stores `creationTimestamp: null`, `resources: {}` and `1Gi` for `1024Mi`.
+#[must_use]
+pub fn normal(value: &Value) -> Value {
+    normalize(value, false).unwrap_or(Value::Null)
+}
+
+fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::Object(fields) => {
+            let fields: Map<String, Value> = fields
+                .iter()
+                .filter(|(key, _)| *key != "$patch")
+                .filter_map(|(key, value)| {
+                    let quantities = matches!(key.as_str(), "limits" | "requests" | "sizeLimit");
+                    let below = value.is_object() && quantities;
+                    let value = if below || (is_quantity && !value.is_object()) || (quantities && value.is_string()) {
+                        normalize(value, true)
+                    } else {
+                        normalize(value, false)
+                    };
+                    Some((key.clone(), value?))
+                })
+                .collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        Value::Array(items) => {
+            let items: Vec<Value> = items.iter().map(|v| normalize(v, false).unwrap_or(Value::Null)).collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::String(text) if is_quantity => Some(quantity(text).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n")))),
+        Value::Number(number) if is_quantity => {
+            Some(quantity(&number.to_string()).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))))
+        }
+        Value::String(text) if text.is_empty() => None,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
+    }
+}
+
+/// A Kubernetes quantity in billionths.
+fn quantity(text: &str) -> Option<i128> {
+    const NANO: i128 = 1_000_000_000;
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '-' && c != '+').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let unit: i128 = match suffix {
+        "n" => 1,
+        "u" => 1_000,
+        "m" => 1_000_000,
+        "" => NANO,
+        "k" => NANO * 1_000,
+        "M" => NANO * 1_000_000,
+        "G" => NANO * 1_000_000_000,
+        "T" => NANO * 1_000_000_000_000,
+        "Ki" => NANO << 10,
+        "Mi" => NANO << 20,
+        "Gi" => NANO << 30,
+        "Ti" => NANO << 40,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    digits.checked_mul(unit).map(|n| n / scale)
+}
+
+/// How a Pod of one template becomes one of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By its metadata alone: nothing in it restarts.
+    Metadata,
+    /// In place, by its images.
+    Images,
+    /// Not in place.
+    Recreate,
+}
+
+/// Finds the way from one template to another.
+#[must_use]
+pub fn way(from: &PodTemplate, to: &PodTemplate) -> Way {
+    let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
+    let (old, new) = (spec(from), spec(to));
+    if old == new {
+        return Way::Metadata;
+    }
+    let images = |spec: &Value| -> Vec<Option<Value>> {
+        spec["containers"].as_array().into_iter().flatten().map(|c| c.get("image").cloned()).collect()
+    };
+    let mut moved = old;
+    let wanted = images(&new);
+    if let Some(containers) = moved["containers"].as_array_mut() {
+        if containers.len() != wanted.len() {
+            return Way::Recreate;
+        }
+        for (container, image) in containers.iter_mut().zip(wanted) {
+            if let (Some(fields), Some(image)) = (container.as_object_mut(), image) {
+                fields.insert("image".to_owned(), image);
+            }
+        }
+    }
+    if moved == new { Way::Images } else { Way::Recreate }
+}
+
+/// The images of a template's containers, by container.
+#[must_use]
+pub fn images(template: &PodTemplate) -> BTreeMap<String, String> {
+    let containers = template.0.get("spec").and_then(|s| s["containers"].as_array());
+    let named = containers.into_iter().flatten().filter_map(|c| {
+        Some((c["name"].as_str()?.to_owned(), c["image"].as_str().unwrap_or_default().to_owned()))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn template(value: Value) -> PodTemplate {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn what_go_writes_means_the_same_as_what_was_written() {
+        let written = json!({"spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "1024Mi", "cpu": "0.5"}}}]}});
+        let stored = json!({"$patch": "replace", "metadata": {"creationTimestamp": null}, "spec": {"containers": [
+            {"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": "500m"}}}]}});
+        assert_eq!(normal(&written), normal(&stored));
+    }
+
+    #[test]
+    fn other_quantities_are_not_the_same() {
+        let of = |memory: &str| normal(&json!({"resources": {"requests": {"memory": memory}}}));
+        assert_ne!(of("1Gi"), of("1G"));
+    }
+
+    #[test]
+    fn images_and_metadata_change_in_place_and_nothing_else_does() {
+        let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
+        let to = |value| way(&from, &template(value));
+        assert_eq!(to(json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})), Way::Metadata);
+        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})), Way::Images);
+        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v2", "env": [{"name": "x"}]}]}})), Way::Recreate);
+        assert_eq!(to(json!({"spec": {"containers": [{"name": "b", "image": "v2"}]}})), Way::Recreate);
+        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v1"}, {"name": "b", "image": "v1"}]}})), Way::Recreate);
+    }
+}

@@ -1,0 +1,225 @@
+//! Which Pods next, and by which way.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use podops_api::{
+    collaset::PodUpgradePolicy,
+    lifecycle::{self, Word},
+    marks,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Action, Draft, Hindrance, allowed_since,
+    ids::Contexts,
+    is_during,
+    template::{Way, way},
+};
+use crate::view::{Observed, PodView};
+
+/// Annotation `collaset.kusionstack.io/last-pod-status`: what ran before an update in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LastPodStatus {
+    /// By container.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub container_states: BTreeMap<String, LastContainerState>,
+}
+
+/// What a container ran before an update in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastContainerState {
+    /// The image it is to run.
+    #[serde(rename = "latestImage", skip_serializing_if = "String::is_empty")]
+    pub latest_image: String,
+    /// What it really ran, if that is to change.
+    #[serde(rename = "lastImageID", skip_serializing_if = "String::is_empty")]
+    pub last_image_id: String,
+}
+
+/// How many of the new instances are made from the updated revision.
+pub(super) fn updated_share(seen: &Observed, on_updated: usize, missing: usize) -> usize {
+    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
+    if rolling.is_some_and(|r| r.by_label.is_some()) {
+        return 0;
+    }
+    seen.replicas().saturating_sub(partition(seen)).saturating_sub(on_updated).min(missing)
+}
+
+fn partition(seen: &Observed) -> usize {
+    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
+    let kept = rolling.and_then(|r| r.by_partition.as_ref()).and_then(|p| p.partition).unwrap_or_default();
+    usize::try_from(kept).unwrap_or_default()
+}
+
+/// The instances that are to be on the updated revision, and records so, so that one whose Pod is
+/// lost meanwhile comes back on it.
+pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64> {
+    let seen = draft.seen;
+    let pods: BTreeMap<i64, &PodView> = seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
+    let by_label = seen.spec.update_strategy.rolling_update.as_ref().is_some_and(|r| r.by_label.is_some());
+    let scope: BTreeSet<i64> = if by_label {
+        let included = pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
+        included.map(|(id, _)| *id).collect()
+    } else {
+        let count = match partition(seen) {
+            0 => usize::MAX,
+            kept => seen.replicas().saturating_sub(kept),
+        };
+        let mut order: Vec<i64> = contexts.own.keys().copied().collect();
+        order.sort_by_key(|id| priority(pods.get(id).copied(), &draft.revisions.updated));
+        order.into_iter().take(count).collect()
+    };
+    for (id, pod) in &pods {
+        if !scope.contains(id) && draft.revisions.has(pod.revision()) {
+            contexts.set_revision(*id, pod.revision());
+        }
+    }
+    for id in &scope {
+        contexts.set_revision(*id, &draft.revisions.updated);
+    }
+    scope
+}
+
+/// Who is updated first: those that are, those that are being, then those that serve nobody.
+fn priority(pod: Option<&PodView>, updated: &str) -> impl Ord + use<> {
+    (
+        !pod.is_some_and(|p| p.revision() == updated),
+        !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
+        pod.is_none(),
+        pod.is_some_and(|p| p.ready.is_some()),
+        Reverse(pod.and_then(|p| p.ready)),
+        Reverse(pod.map(|p| p.created)),
+    )
+}
+
+/// Whether the set's operation on the Pod is being cancelled.
+pub(super) fn is_undone(pod: &PodView) -> bool {
+    pod.labels.contains_key(&Word::UndoOperationType.key(lifecycle::COLLASET))
+}
+
+/// Brings Pods closer to the updated revision.
+pub(super) fn plan(draft: &mut Draft<'_>, scope: &BTreeSet<i64>) {
+    if !draft.revisions.is_recorded() {
+        return;
+    }
+    let seen = draft.seen;
+    for pod in seen.active() {
+        let skip = pod.deleting
+            || draft.touched.contains(&pod.name)
+            || is_undone(pod)
+            || is_during(pod, lifecycle::SCALE_IN);
+        if skip {
+            continue;
+        }
+        let wanted = pod.id().is_some_and(|id| scope.contains(&id));
+        let updated = pod.revision() == draft.revisions.updated;
+        if is_during(pod, lifecycle::UPDATE) {
+            go_on(draft, pod, wanted, updated);
+        } else if wanted && !updated && !seen.spec.paused {
+            begin(draft, pod);
+        }
+    }
+}
+
+fn begin(draft: &mut Draft<'_>, pod: &PodView) {
+    let name = pod.name.clone();
+    match chosen_way(draft, pod) {
+        Ok(Way::Metadata) => {
+            let updated = draft.revisions.updated.clone();
+            draft.touch(pod, Action::Apply(name, updated, false));
+        }
+        Ok(Way::Images) => draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, false)),
+        Ok(Way::Recreate) => draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, true)),
+        Err(hindrance) => {
+            if !draft.plan.hindrances.contains(&hindrance) {
+                draft.plan.hindrances.push(hindrance);
+            }
+        }
+    }
+}
+
+/// The next move of an update under way.
+fn go_on(draft: &mut Draft<'_>, pod: &PodView, wanted: bool, updated: bool) {
+    let name = pod.name.clone();
+    let Some(since) = allowed_since(pod, lifecycle::UPDATE) else {
+        if !wanted || updated {
+            draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+        }
+        return;
+    };
+    if updated {
+        if is_finished(pod) {
+            draft.touch(pod, Action::Finish(name));
+        }
+    } else if !wanted {
+        // A Pod that left the scope is not kept out of service for it.
+        draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+    } else if let Some(wait) = draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds) {
+        draft.look_again(wait);
+    } else {
+        match chosen_way(draft, pod) {
+            Ok(Way::Metadata | Way::Images) => {
+                let updated = draft.revisions.updated.clone();
+                draft.touch(pod, Action::Apply(name, updated, true));
+            }
+            Ok(Way::Recreate) => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
+            Err(hindrance) => {
+                draft.plan.hindrances.push(hindrance);
+                draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+            }
+        }
+    }
+}
+
+/// The way a Pod is updated under the set's policy.
+fn chosen_way(draft: &Draft<'_>, pod: &PodView) -> Result<Way, Hindrance> {
+    let revisions = &draft.revisions;
+    let templates = revisions.template(pod.revision()).zip(revisions.template(&revisions.updated));
+    let way = templates.map_or(Way::Recreate, |(from, to)| way(&from, &to));
+    let hindrance = |reason, message: &str| Hindrance { scaling: false, reason, message: message.to_owned() };
+    match draft.seen.spec.update_strategy.pod_upgrade_policy {
+        PodUpgradePolicy::Recreate => Ok(Way::Recreate),
+        PodUpgradePolicy::InPlaceIfPossible => Ok(way),
+        PodUpgradePolicy::InPlaceOnly if way == Way::Recreate => Err(hindrance(
+            "InPlaceUpdateImpossible",
+            "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images and metadata",
+        )),
+        PodUpgradePolicy::InPlaceOnly => Ok(way),
+        PodUpgradePolicy::Replace => Err(hindrance(
+            "PolicyNotSupported",
+            "spec.updateStrategy.podUpgradePolicy: this version does not replace Pods",
+        )),
+    }
+}
+
+/// Whether every container runs the image that the update gave it.
+fn is_finished(pod: &PodView) -> bool {
+    if pod.image_ids.len() < pod.containers.len() {
+        return false;
+    }
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::LAST_POD_STATUS));
+    let last: LastPodStatus = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    pod.containers.iter().all(|container| {
+        let Some(state) = last.container_states.get(&container.name) else { return true };
+        state.last_image_id.is_empty()
+            || state.latest_image != container.image
+            || pod.image_ids.get(&container.name).is_some_and(|id| *id != state.last_image_id)
+    })
+}
+
+/// What to remember of a Pod before its images change: `{}` if none does.
+#[must_use]
+pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodStatus {
+    let states = pod.containers.iter().filter_map(|container| {
+        let image = images.get(&container.name)?;
+        let changes = *image != container.image;
+        let ran = pod.image_ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default();
+        Some((container.name.clone(), LastContainerState { latest_image: image.clone(), last_image_id: ran }))
+    });
+    LastPodStatus { container_states: states.collect() }
+}

@@ -1,0 +1,223 @@
+//! A plan as the writes that carry it out, each conditional on what it was decided on.
+
+use jiff::Timestamp;
+use podops_api::{
+    GROUP, VERSION,
+    collaset::CollaSetStatus,
+    lifecycle::{self, LabelChanges, Word, nanos},
+    marks,
+    resource_context::ContextDetail,
+};
+use podops_runtime::effect::{Change, Effect, JsonPatch, Resource, Target};
+use serde_json::{Value, json};
+
+use crate::{
+    plan::{Action, revision::NewRevision},
+    view::{Observed, PodView},
+};
+
+pub mod pod;
+
+/// Core Pods.
+pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+/// ControllerRevisions.
+pub const REVISIONS: Resource = Resource { group: "apps", version: "v1", plural: "controllerrevisions" };
+/// CollaSets.
+pub const COLLASETS: Resource = Resource { group: GROUP, version: VERSION, plural: "collasets" };
+/// ResourceContexts.
+pub const CONTEXTS: Resource = Resource { group: GROUP, version: VERSION, plural: "resourcecontexts" };
+
+/// The writes of a plan in the order in which they have to go out: a step starts only when the one
+/// before it fully succeeded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Steps {
+    /// What is recorded before anything is done.
+    pub records: Vec<Effect>,
+    /// New Pods; many that fail alike are not all tried.
+    pub creations: Vec<Effect>,
+    /// Changes to Pods.
+    pub changes: Vec<Effect>,
+    /// What lets the set go, once nothing is left of it.
+    pub farewell: Vec<Effect>,
+}
+
+/// Renders a plan.
+#[must_use]
+pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
+    let mut steps = Steps::default();
+    for action in actions {
+        match action {
+            Action::AddFinalizer => steps.records.push(finalizers(seen, true)),
+            Action::RemoveFinalizer => steps.farewell.push(finalizers(seen, false)),
+            Action::CreateRevision(new) => steps.records.push(create_revision(seen, new)),
+            Action::BumpRevision(name, revision) => steps.records.extend(bump_revision(seen, name, *revision)),
+            Action::DeleteRevision(name) => steps.records.extend(delete_revision(seen, name)),
+            Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
+            Action::CreatePod(id, revision, first) => {
+                steps.creations.extend(pod::create(seen, *id, revision, *first, now));
+            }
+            Action::ReleasePod(name)
+            | Action::RequestDeletion(name)
+            | Action::Begin(name, ..)
+            | Action::Undo(name, _)
+            | Action::Apply(name, ..)
+            | Action::Finish(name)
+            | Action::Delete(name, _) => {
+                let pod = seen.pods.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.and_then(|pod| change_pod(seen, pod, action, now)));
+            }
+        }
+    }
+    steps
+}
+
+fn target(seen: &Observed, resource: Resource, name: &str) -> Target {
+    Target { resource, namespace: seen.namespace.clone(), name: name.to_owned(), subresource: None }
+}
+
+/// What every object made for the set says of its owner.
+fn owner(seen: &Observed) -> Value {
+    json!([{
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "CollaSet",
+        "name": seen.name,
+        "uid": seen.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    }])
+}
+
+fn finalizers(seen: &Observed, add: bool) -> Effect {
+    let mut list: Vec<&str> =
+        seen.finalizers.iter().map(String::as_str).filter(|f| *f != marks::PRE_RECLAIM).collect();
+    if add {
+        list.push(marks::PRE_RECLAIM);
+    }
+    let body = json!({ "metadata": { "resourceVersion": seen.version, "finalizers": list } });
+    Effect::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
+}
+
+/// Writes a status.
+#[must_use]
+pub fn status(seen: &Observed, status: &CollaSetStatus) -> Effect {
+    let to = Target { subresource: Some("status"), ..target(seen, COLLASETS, &seen.name) };
+    // By its UID and not its version: status has one writer, and an edit of the spec between look
+    // and write makes it no less true of the generation that it names.
+    Effect::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": status })))
+}
+
+fn create_revision(seen: &Observed, new: &NewRevision) -> Effect {
+    let mut labels = seen.spec.selector.match_labels.clone().unwrap_or_default();
+    labels.insert(marks::REVISION_HASH.to_owned(), new.hash.clone());
+    labels.insert(marks::REVISION_COLLISION.to_owned(), new.collisions.to_string());
+    let body = json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": { "name": new.name, "labels": labels, "ownerReferences": owner(seen) },
+        "revision": new.revision,
+        "data": new.data,
+    });
+    Effect::Create(target(seen, REVISIONS, &new.name), body)
+}
+
+fn bump_revision(seen: &Observed, name: &str, revision: i64) -> Option<Effect> {
+    let known = seen.revisions.iter().find(|r| r.name == name)?;
+    let body = json!({ "metadata": { "resourceVersion": known.version }, "revision": revision });
+    Some(Effect::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+}
+
+fn delete_revision(seen: &Observed, name: &str) -> Option<Effect> {
+    let known = seen.revisions.iter().find(|r| r.name == name)?;
+    let (uid, version) = (known.uid.clone(), Some(known.version.clone()));
+    Some(Effect::Delete { target: target(seen, REVISIONS, name), uid, version })
+}
+
+fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
+    let to = target(seen, CONTEXTS, seen.context_name());
+    match &seen.contexts {
+        None => {
+            let body = json!({
+                "apiVersion": format!("{GROUP}/{VERSION}"),
+                "kind": "ResourceContext",
+                "metadata": { "name": seen.context_name() },
+                "spec": { "contexts": entries },
+            });
+            Effect::Create(to, body)
+        }
+        Some(known) if entries.is_empty() => {
+            Effect::Delete { target: to, uid: known.uid.clone(), version: Some(known.version.clone()) }
+        }
+        Some(known) => {
+            let body = json!({ "metadata": { "resourceVersion": known.version }, "spec": { "contexts": entries } });
+            Effect::Patch(to, Change::Merge(body))
+        }
+    }
+}
+
+fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
+    let to = target(seen, PODS, &pod.name);
+    let labels = ["metadata", "labels"];
+    let bound = JsonPatch::default().test(&["metadata", "uid"], pod.uid.as_str());
+    let operating = Word::Operating.key(lifecycle::COLLASET);
+    let instance = pod.labels.get(&operating).map(String::as_str);
+    // A label that is tested is the one that was decided on; one that is null is not there.
+    let bound_to_operation =
+        |patch: JsonPatch| patch.test(&[&labels[..], &[operating.as_str()]].concat(), instance.map_or(Value::Null, Value::from));
+    let change = match action {
+        Action::ReleasePod(_) => {
+            let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
+            Change::Strategic(json!({ "metadata": { "uid": pod.uid, "ownerReferences": references } }))
+        }
+        Action::RequestDeletion(_) => {
+            let label = json!({ marks::TO_DELETE: nanos(now) });
+            Change::Merge(json!({ "metadata": { "uid": pod.uid, "labels": label } }))
+        }
+        Action::Begin(_, kind, deletes) => {
+            let mut changes = lifecycle::begin(&pod.labels, lifecycle::COLLASET, kind, now);
+            if *deletes && !pod.labels.contains_key(marks::PREPARING_TO_DELETE) {
+                changes.insert(marks::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
+            }
+            relabel(bound_to_operation(bound), &changes).build()
+        }
+        Action::Undo(_, kind) => {
+            relabel(bound_to_operation(bound), &lifecycle::undo(lifecycle::COLLASET, kind)).build()
+        }
+        Action::Finish(_) => {
+            let mut changes = lifecycle::finish(lifecycle::COLLASET);
+            if pod.labels.contains_key(marks::UPDATE_INCLUDED) {
+                changes.insert(marks::UPDATE_INCLUDED.to_owned(), None);
+            }
+            let patch = relabel(bound_to_operation(bound), &changes);
+            let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
+            let note = ["metadata", "annotations", marks::LAST_POD_STATUS];
+            if noted { patch.remove(&note) } else { patch }.build()
+        }
+        Action::Apply(_, revision, operated) => {
+            let bound = if *operated {
+                let operate = Word::Operate.key(lifecycle::COLLASET);
+                let given = pod.labels.get(&operate).map(String::as_str);
+                bound_to_operation(bound)
+                    .test(&[&labels[..], &[operate.as_str()]].concat(), given.map_or(Value::Null, Value::from))
+            } else {
+                bound
+            };
+            pod::apply(seen, pod, revision, bound)?.build()
+        }
+        Action::Delete(..) => {
+            return Some(Effect::Delete { target: to, uid: pod.uid.clone(), version: Some(pod.version.clone()) });
+        }
+        _ => return None,
+    };
+    Some(Effect::Patch(to, change))
+}
+
+/// Adds label changes to a patch.
+fn relabel(patch: JsonPatch, changes: &LabelChanges) -> JsonPatch {
+    changes.iter().fold(patch, |patch, (key, value)| {
+        let path = ["metadata", "labels", key.as_str()];
+        match value {
+            Some(value) => patch.add(&path, value.as_str()),
+            None => patch.remove(&path),
+        }
+    })
+}

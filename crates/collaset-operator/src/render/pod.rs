@@ -1,0 +1,118 @@
+//! A template, a revision and an instance ID as a Pod; and one Pod brought to another revision.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use podops_api::{lifecycle::nanos, marks, template::PodTemplate};
+use podops_runtime::effect::{Effect, JsonPatch};
+use serde_json::{Map, Value, json};
+
+use super::{PODS, owner, target};
+use crate::{
+    plan::{
+        revision::{suffix, template_of},
+        template::images,
+        update::last_status,
+    },
+    view::{Observed, PodView},
+};
+
+fn template(seen: &Observed, revision: &str) -> Option<PodTemplate> {
+    seen.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
+}
+
+/// The name of an instance's next Pod: the same for the same look, so that creating twice is
+/// creating once; another than that of a Pod that is still on its way out.
+fn name(seen: &Observed, id: i64, revision: &str) -> String {
+    if seen.has_persistent_names() {
+        return format!("{}-{id}", seen.name);
+    }
+    let before: Vec<&str> = seen.pods.iter().filter(|p| p.id() == Some(id)).map(|p| p.uid.as_str()).collect();
+    format!("{}-{}", seen.name, suffix(&format!("{} {id} {revision} {}", seen.uid, before.join(" "))))
+}
+
+/// Makes an instance's Pod from a recorded revision.
+pub(super) fn create(seen: &Observed, id: i64, revision: &str, first: bool, now: Timestamp) -> Option<Effect> {
+    let template = template(seen, revision)?;
+    let name = name(seen, id, revision);
+    let mut labels = template.labels();
+    let born = if first { marks::CREATING } else { marks::COMPLETING };
+    for (key, value) in [
+        (marks::INSTANCE_ID, id.to_string()),
+        (marks::REVISION, revision.to_owned()),
+        (marks::CONTROL, marks::CONTROL_ON.to_owned()),
+        (born, nanos(now)),
+    ] {
+        labels.insert(key.to_owned(), value);
+    }
+    let mut metadata = template.0.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    metadata.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
+    metadata.insert("name".to_owned(), json!(name));
+    metadata.insert("labels".to_owned(), json!(labels));
+    metadata.insert("ownerReferences".to_owned(), owner(seen));
+    let mut spec = template.0.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    add_gate(&mut spec);
+    if seen.has_persistent_names() {
+        spec.insert("hostname".to_owned(), json!(name));
+    }
+    let body = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+    Some(Effect::Create(target(seen, PODS, &name), body))
+}
+
+/// Declares the readiness gate, so that the Pod is in service only when the lifecycle says so.
+fn add_gate(spec: &mut Map<String, Value>) {
+    let gate = json!({ "conditionType": marks::SERVICE_READY });
+    match spec.get_mut("readinessGates") {
+        Some(Value::Array(gates)) if gates.contains(&gate) => {}
+        Some(Value::Array(gates)) => gates.push(gate),
+        _ => drop(spec.insert("readinessGates".to_owned(), json!([gate]))),
+    }
+}
+
+/// Brings a Pod to a revision in place; what others added to it stays.
+pub(super) fn apply(seen: &Observed, pod: &PodView, revision: &str, bound: JsonPatch) -> Option<JsonPatch> {
+    let new = template(seen, revision)?;
+    let old = template(seen, pod.revision()).unwrap_or_default();
+    let images = images(&new);
+    let mut patch = bound;
+    let mut restarts = false;
+    for (place, container) in pod.containers.iter().enumerate() {
+        let Some(image) = images.get(&container.name).filter(|image| **image != container.image) else { continue };
+        let place = place.to_string();
+        patch = patch
+            .test(&["spec", "containers", &place, "name"], container.name.as_str())
+            .add(&["spec", "containers", &place, "image"], image.as_str());
+        restarts = true;
+    }
+    patch = merge(patch, "labels", &pod.labels, (&old.labels(), &new.labels()));
+    patch = patch.add(&["metadata", "labels", marks::REVISION], revision);
+    let annotations = pod.annotations.clone().unwrap_or_default();
+    let wanted = new.annotations();
+    if pod.annotations.is_none() && (restarts || !wanted.is_empty()) {
+        patch = patch.test(&["metadata", "annotations"], Value::Null).add(&["metadata", "annotations"], json!({}));
+    }
+    patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
+    if restarts {
+        let note = serde_json::to_string(&last_status(pod, &images)).unwrap_or_default();
+        patch = patch.add(&["metadata", "annotations", marks::LAST_POD_STATUS], note);
+    }
+    Some(patch)
+}
+
+/// Three-way: what the template sets is set, what it no longer sets is removed, the rest stays.
+fn merge(
+    mut patch: JsonPatch,
+    field: &str,
+    live: &BTreeMap<String, String>,
+    (old, new): (&BTreeMap<String, String>, &BTreeMap<String, String>),
+) -> JsonPatch {
+    for (key, value) in new {
+        if live.get(key) != Some(value) && old.get(key) != Some(value) {
+            patch = patch.add(&["metadata", field, key], value.as_str());
+        }
+    }
+    for key in old.keys().filter(|key| !new.contains_key(*key) && live.contains_key(*key)) {
+        patch = patch.remove(&["metadata", field, key]);
+    }
+    patch
+}

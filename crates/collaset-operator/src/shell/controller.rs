@@ -1,0 +1,329 @@
+//! Looks at a CollaSet, plans, writes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, stream};
+use kube::{
+    Api, Resource,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, ObjectRef},
+        watcher,
+    },
+};
+use podops_api::{collaset::CollaSet, marks, resource_context::ResourceContext};
+use podops_runtime::{
+    backoff,
+    effect::{Effect, Outcome},
+    freshness::Written,
+    shell::{
+        apply::{self, Applier, worst},
+        clock,
+        drive::{Drive, Failure, Next, drive},
+        events::{Events, Note},
+        operator::Operator,
+        watch::{Mirror, Progress, events, reflect},
+    },
+};
+
+use super::{
+    NAME,
+    observe::{Caches, SlimPod, SlimRevision, observe, owner, owner_name, trim_pod, trim_revision},
+};
+use crate::{
+    plan::{self, Action, Hindrance, Plan},
+    render::{self, CONTEXTS, PODS, REVISIONS},
+    status::status,
+    view::Observed,
+};
+
+/// The shortest time between two looks at one set: events of many Pods are taken together.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest time between two writes of one status.
+const STATUS_PAUSE: Duration = Duration::from_secs(1);
+/// How long a settled set goes without a look.
+const RESYNC: Duration = Duration::from_secs(600);
+
+type Guarded = DeserializeGuard<CollaSet>;
+
+/// What was last written for one set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    pods: Written,
+    revisions: Written,
+    contexts: Written,
+    set: Written,
+    status_at: Option<Instant>,
+}
+
+struct Context {
+    applier: Applier,
+    events: Events,
+    caches: Caches,
+    sets: Progress,
+    memory: Mutex<BTreeMap<String, Memory>>,
+}
+
+/// Adds the operator's tasks to its process.
+///
+/// # Errors
+///
+/// None today; the signature leaves room for metrics of its own.
+pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
+    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let caches =
+        Caches { pods: Mirror::new(owner), revisions: Mirror::new(owner), contexts: Mirror::new(|_| None) };
+    let sets = Progress::default();
+    for (part, progress) in [
+        ("collasets", &sets),
+        ("pods", &caches.pods.progress),
+        ("controllerrevisions", &caches.revisions.progress),
+        ("resourcecontexts", &caches.contexts.progress),
+    ] {
+        operator.ready_when(part, progress.ready());
+    }
+    let controlled = watcher::Config::default().labels(&format!("{}={}", marks::CONTROL, marks::CONTROL_ON));
+    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", &shared).modify(trim_pod);
+    let revisions =
+        events(Api::<SlimRevision>::all(client.clone()), watcher::Config::default(), "controllerrevisions", &shared)
+            .modify(trim_revision);
+    let contexts =
+        events(Api::<ResourceContext>::all(client.clone()), watcher::Config::default(), "resourcecontexts", &shared);
+    let triggers = stream::select_all([
+        reflect(caches.pods.clone(), pods).filter_map(|o| std::future::ready(owner_ref(&*o))).boxed(),
+        reflect(caches.revisions.clone(), revisions).filter_map(|o| std::future::ready(owner_ref(&*o))).boxed(),
+        reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o))).boxed(),
+    ]);
+    let (store, writer) = reflector::store::<Guarded>();
+    let noted = sets.clone();
+    let objects = events(Api::<Guarded>::all(client.clone()), watcher::Config::default(), "collasets", &shared)
+        .reflect(writer)
+        .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
+        .touched_objects();
+    let context = Arc::new(Context {
+        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
+        events: Events::new(client, NAME),
+        caches,
+        sets,
+        memory: Mutex::default(),
+    });
+    let work = Drive {
+        objects: objects.boxed(),
+        store,
+        triggers: triggers.boxed(),
+        concurrency: operator.args.concurrency,
+        pause: PAUSE,
+        deadline: operator.args.reconcile_timeout,
+        grace: operator.args.shutdown_grace,
+        lease: operator.lease.clone(),
+        metrics: shared,
+    };
+    let stop = operator.stop();
+    operator.task("collaset controller", drive(work, stop, move |set| reconcile(set, context.clone())));
+    Ok(())
+}
+
+fn owner_ref<K: Resource>(object: &K) -> Option<ObjectRef<Guarded>> {
+    let namespace = object.meta().namespace.as_deref()?;
+    Some(ObjectRef::new(&owner_name(object)?).within(namespace))
+}
+
+/// The sets that draw IDs from a ResourceContext, as far as it knows, and the one of its name.
+fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
+    let owners = contexts.spec.contexts.iter().filter_map(|entry| entry.data.get(marks::context::OWNER));
+    let mut names: Vec<&String> = owners.chain(contexts.metadata.name.iter()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let namespace = contexts.metadata.namespace.as_deref().unwrap_or_default();
+    names.into_iter().map(|name| ObjectRef::new(name).within(namespace)).collect()
+}
+
+/// Brings one set a step closer to its spec: look, decide, act. It is safe to stop anywhere and
+/// start over.
+#[tracing::instrument(skip_all, fields(namespace = set.meta().namespace, collaset = set.meta().name))]
+async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Failure> {
+    let reference = set.object_ref(&());
+    let set = match &set.0 {
+        Ok(set) => set,
+        Err(invalid) => {
+            let note = Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
+            context.events.publish(&reference, &note).await;
+            return Ok(Next::OnChange);
+        }
+    };
+    if !context.is_ready() {
+        return Ok(Next::After(Duration::from_millis(100)));
+    }
+    let uid = set.metadata.uid.clone().unwrap_or_default();
+    if !context.is_fresh(&uid) {
+        return Ok(Next::Stale);
+    }
+    let (seen, now) = (observe(set, &context.caches), clock::now());
+    let plan = plan::plan(&seen, now);
+    if !plan.actions.is_empty() {
+        tracing::debug!(%plan, "Planned");
+    }
+    for note in notes(&seen, &plan) {
+        context.events.publish(&reference, &note).await;
+    }
+    let (failures, retry) = context.carry_out(&seen, &plan, now).await;
+    let parting = plan.actions.contains(&Action::RemoveFinalizer);
+    let wait = if parting { None } else { context.report(&seen, &plan, &failures).await? };
+    if let Some(kind) = retry {
+        let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
+        return Err(Failure { kind, class: "write", error: anyhow::anyhow!("{}", reasons.join("; ")) });
+    }
+    if parting {
+        context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    }
+    let waits = [wait, plan.look_again, Some(RESYNC)];
+    Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+}
+
+impl Context {
+    fn is_ready(&self) -> bool {
+        let parts = [
+            &self.caches.pods.progress,
+            &self.caches.revisions.progress,
+            &self.caches.contexts.progress,
+        ];
+        parts.into_iter().all(|progress| progress.seen().lists_done > 0)
+    }
+
+    fn is_fresh(&self, uid: &str) -> bool {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.get(uid).is_none_or(|m| {
+            m.pods.is_seen(self.caches.pods.progress.seen())
+                && m.revisions.is_seen(self.caches.revisions.progress.seen())
+                && m.contexts.is_seen(self.caches.contexts.progress.seen())
+                && m.set.is_seen(self.sets.seen())
+        })
+    }
+
+    fn note(&self, uid: &str, effect: &Effect, version: Option<&str>) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = memory.entry(uid.to_owned()).or_default();
+        let resource = effect.target().resource;
+        let (written, progress) = match () {
+            () if resource == PODS => (&mut memory.pods, &self.caches.pods.progress),
+            () if resource == REVISIONS => (&mut memory.revisions, &self.caches.revisions.progress),
+            () if resource == CONTEXTS => (&mut memory.contexts, &self.caches.contexts.progress),
+            () => (&mut memory.set, &self.sets),
+        };
+        written.note(version, progress.seen());
+    }
+
+    /// Carries out a plan, step by step; tells what came to nothing, and which wait that asks for.
+    async fn carry_out(
+        &self,
+        seen: &Observed,
+        plan: &Plan,
+        now: jiff::Timestamp,
+    ) -> (Vec<Hindrance>, Option<backoff::Kind>) {
+        let steps = render::render(seen, &plan.actions, now);
+        let records = self.applier.apply_all(steps.records).await;
+        if !self.conclude(&seen.uid, &records) {
+            return (failures(&records), worst(&records));
+        }
+        let creations = self.applier.apply_slow_start(steps.creations).await;
+        self.conclude(&seen.uid, &creations);
+        let changes = self.applier.apply_all(steps.changes).await;
+        let mut done = self.conclude(&seen.uid, &changes);
+        let mut results = [creations, changes].into_iter().flatten().collect::<Vec<_>>();
+        if done && !steps.farewell.is_empty() {
+            let farewell = self.applier.apply_all(steps.farewell).await;
+            done = self.conclude(&seen.uid, &farewell);
+            results.extend(farewell);
+        }
+        let _ = done;
+        (failures(&results), worst(&results))
+    }
+
+    /// Notes what was written; tells whether all of it was.
+    fn conclude(&self, uid: &str, results: &[(Effect, Result<Outcome, apply::Error>)]) -> bool {
+        results.iter().fold(true, |all, (effect, result)| match result {
+            Ok(Outcome::Done(version)) => {
+                self.note(uid, effect, version.as_deref());
+                all
+            }
+            Ok(Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_)) | Err(_) => false,
+        })
+    }
+
+    /// Writes the status if it changed, but not too often; tells how long that has to wait.
+    async fn report(
+        &self,
+        seen: &Observed,
+        plan: &Plan,
+        failures: &[Hindrance],
+    ) -> Result<Option<Duration>, Failure> {
+        let status = status(seen, plan, failures, clock::now());
+        if status == seen.status {
+            return Ok(None);
+        }
+        let last = {
+            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.get(&seen.uid).and_then(|m| m.status_at)
+        };
+        if let Some(left) = last.and_then(|at| STATUS_PAUSE.checked_sub(at.elapsed())) {
+            return Ok(Some(left));
+        }
+        let effect = render::status(seen, &status);
+        let fail = |error: anyhow::Error| Failure { kind: backoff::Kind::Transient, class: "status", error };
+        match self.applier.apply(&effect).await.map_err(|error| fail(error.into()))? {
+            Outcome::Done(version) => {
+                self.note(&seen.uid, &effect, version.as_deref());
+                let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+                memory.entry(seen.uid.clone()).or_default().status_at = Some(Instant::now());
+                Ok(None)
+            }
+            Outcome::Refused(message) => Err(fail(anyhow::anyhow!(message))),
+            Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => Ok(None),
+        }
+    }
+}
+
+/// What users are told of a plan: once for many Pods.
+fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
+    let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
+    let note = |reason, message| Note { warning: false, reason, message };
+    let mut notes = Vec::new();
+    if has(&|a| matches!(a, Action::CreatePod(..))) {
+        notes.push(note("ScalingOut", format!("making Pods until there are {}", seen.replicas())));
+    }
+    if has(&|a| matches!(a, Action::Begin(_, podops_api::lifecycle::SCALE_IN, _))) {
+        notes.push(note("ScalingIn", format!("taking Pods out until there are {}", seen.replicas())));
+    }
+    let updates = |a: &Action| {
+        matches!(a, Action::Begin(_, podops_api::lifecycle::UPDATE, _) | Action::Apply(_, _, false))
+    };
+    if has(&updates) {
+        notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
+    }
+    let hindrances = plan.hindrances.iter();
+    notes.extend(hindrances.map(|h| Note { warning: true, reason: h.reason, message: h.message.clone() }));
+    notes
+}
+
+/// What came to nothing, as the set's conditions put it.
+fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
+    let failed = results.iter().filter_map(|(effect, result)| {
+        let message = match result {
+            Ok(Outcome::Refused(message)) => format!("{}: {message}", effect.target()),
+            Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
+            Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => return None,
+        };
+        let (scaling, reason) = match effect {
+            Effect::Create(..) => (true, "ScaleOutFailed"),
+            Effect::Delete { .. } => (true, "ScaleInFailed"),
+            Effect::Patch(..) => (false, "UpdateFailed"),
+        };
+        Some(Hindrance { scaling, reason, message })
+    });
+    failed.collect()
+}

@@ -1,0 +1,168 @@
+//! What planning needs to know of a CollaSet and what belongs to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use podops_api::{
+    collaset::{CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy},
+    lifecycle::Labels,
+    marks,
+    resource_context::ContextDetail,
+};
+use serde_json::Value;
+
+/// A CollaSet and what belongs to it.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The set's namespace.
+    pub namespace: String,
+    /// The set's name.
+    pub name: String,
+    /// The set's UID.
+    pub uid: String,
+    /// The version of the set that was looked at.
+    pub version: String,
+    /// The generation of its spec.
+    pub generation: i64,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+    /// What it should be.
+    pub spec: CollaSetSpec,
+    /// What it was said to be.
+    pub status: CollaSetStatus,
+    /// The Pods that it owns, in the order of their names.
+    pub pods: Vec<PodView>,
+    /// Its ResourceContext, if there is one.
+    pub contexts: Option<ContextsView>,
+    /// The ControllerRevisions that it owns.
+    pub revisions: Vec<RevisionView>,
+}
+
+impl Observed {
+    /// How many Pods it should have.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        usize::try_from(self.spec.replicas.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Whether Pods are named by their instance IDs.
+    #[must_use]
+    pub fn has_persistent_names(&self) -> bool {
+        let policy = self.spec.naming_strategy.as_ref().map(|n| n.pod_naming_suffix_policy);
+        policy == Some(PodNamingSuffixPolicy::PersistentSequence)
+    }
+
+    /// The name of its ResourceContext.
+    #[must_use]
+    pub fn context_name(&self) -> &str {
+        let named = self.spec.scale_strategy.as_ref().and_then(|s| s.context.as_deref());
+        named.filter(|name| !name.is_empty()).unwrap_or(&self.name)
+    }
+
+    /// Whether other sets may draw from the same ResourceContext.
+    #[must_use]
+    pub fn shares_contexts(&self) -> bool {
+        self.context_name() != self.name
+    }
+
+    /// The Pods that count as replicas.
+    ///
+    /// A Pod on its way out does not, so that another takes its place at once, unless they have to
+    /// share a name; nor does one that ended.
+    pub fn active(&self) -> impl Iterator<Item = &PodView> {
+        let names = self.has_persistent_names();
+        self.pods.iter().filter(move |pod| names || !pod.deleting && !pod.ended)
+    }
+}
+
+/// A Pod as planning sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodView {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations, as far as they are the template's business or ours.
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Whether it succeeded or failed for good.
+    pub ended: bool,
+    /// Whether it has a node.
+    pub scheduled: bool,
+    /// Since when it is Ready, if it is.
+    pub ready: Option<Timestamp>,
+    /// Its containers, in order.
+    pub containers: Vec<Container>,
+    /// The image each container really runs, by container.
+    pub image_ids: BTreeMap<String, String>,
+}
+
+/// A container of a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// The image that it should run.
+    pub image: String,
+}
+
+impl PodView {
+    /// Its instance ID, if it has a readable one.
+    #[must_use]
+    pub fn id(&self) -> Option<i64> {
+        self.labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
+    }
+
+    /// The name of the revision it was made from, or brought to.
+    #[must_use]
+    pub fn revision(&self) -> &str {
+        self.labels.get(marks::REVISION).map_or("", String::as_str)
+    }
+
+    /// Whether it serves.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.labels.contains_key(marks::SERVICE_AVAILABLE)
+    }
+}
+
+/// A ResourceContext as planning sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContextsView {
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Its entries.
+    pub entries: Vec<ContextDetail>,
+}
+
+/// A ControllerRevision as planning sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RevisionView {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Its place in history.
+    pub revision: i64,
+    /// What it holds.
+    pub data: Value,
+}
+
+/// The IDs that Pods carry.
+#[must_use]
+pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<i64> {
+    pods.filter_map(PodView::id).collect()
+}
