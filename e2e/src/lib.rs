@@ -1,1 +1,6 @@
-//! x
+//! A real control plane with simulated nodes, and the operators as separate processes on it.
+
+pub mod audit;
+pub mod control_plane;
+pub mod lab;
+pub mod nodes;

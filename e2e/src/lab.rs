@@ -1,0 +1,232 @@
+//! The operators on a live control plane: each a process of its own, with a token of its shipped
+//! ServiceAccount.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::{Api, api::{ListParams, Patch, PatchParams, PostParams}};
+use podops_api::collaset::{CollaSet, CollaSetStatus};
+use serde_json::{Value, json};
+use tokio::{
+    process::{Child, Command},
+    task::JoinSet,
+};
+
+use crate::{audit, control_plane::ControlPlane, nodes};
+
+/// The operators, by the names of their programs and ServiceAccounts.
+pub const OPERATORS: [&str; 2] = ["collaset-operator", "lifecycle-operator"];
+
+/// A control plane, nodes and operators; all end when it is dropped.
+pub struct Lab {
+    /// The control plane.
+    pub plane: ControlPlane,
+    operators: Vec<(&'static str, Child)>,
+    programs: PathBuf,
+    _nodes: JoinSet<anyhow::Result<()>>,
+}
+
+impl Lab {
+    /// Starts everything; the operators' programs are in `programs`.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not start.
+    pub async fn start(programs: &Path) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start().await?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let at = |path: &str| root.join(path).display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-k", &at("crds")]).await?;
+        plane.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]).await?;
+        plane.kubectl(&["apply", "--server-side", "-k", &at("deploy/overlays/all")]).await?;
+        let mut simulated = JoinSet::new();
+        simulated.spawn(nodes::run(plane.admin.clone(), 5, nodes::Delays::default()));
+        let mut lab = Self { plane, operators: Vec::new(), programs: programs.to_owned(), _nodes: simulated };
+        for name in OPERATORS {
+            lab.start_operator(name).await?;
+        }
+        // ServiceAccount admission refuses Pods of a namespace that has no account yet.
+        eventually(Duration::from_secs(30), async || {
+            let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "default");
+            Ok(accounts.get_opt("default").await?.is_some())
+        })
+        .await
+        .context("waiting for the default ServiceAccount")?;
+        Ok(lab)
+    }
+
+    /// Starts an operator under its ServiceAccount.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub async fn start_operator(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin.clone(), "podops-system");
+        let request = serde_json::from_value(json!({ "spec": { "audiences": [], "expirationSeconds": 86400 } }))?;
+        let token = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+        let token = token.status.and_then(|s| s.token).context("a token request without a token")?;
+        let kubeconfig = self.plane.kubeconfig(name, &token)?;
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log(name))?;
+        let mut command = Command::new(self.programs.join(name));
+        command
+            .env("KUBECONFIG", kubeconfig)
+            .args(["--admin-address=127.0.0.1:0", "--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms", "--log=info"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
+        self.operators.push((name, command.spawn().with_context(|| format!("starting {name}"))?));
+        Ok(())
+    }
+
+    /// Kills an operator without warning, and starts it again.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start again.
+    pub async fn kill_and_restart(&mut self, name: &'static str) -> anyhow::Result<()> {
+        for (_, child) in self.operators.iter_mut().filter(|(n, _)| *n == name) {
+            child.kill().await?;
+        }
+        self.operators.retain(|(n, _)| *n != name);
+        self.start_operator(name).await
+    }
+
+    /// Where an operator's log is.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.plane.dir.path().join(format!("{name}.log"))
+    }
+
+    /// The operators' requests since a place in the log, and the place it has come to.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read.
+    pub fn requests(&self, since: usize) -> anyhow::Result<(Vec<audit::Request>, usize)> {
+        audit::since(&self.plane.dir.path().join("audit.log"), since)
+    }
+
+    /// CollaSets in the default namespace.
+    #[must_use]
+    pub fn sets(&self) -> Api<CollaSet> {
+        Api::namespaced(self.plane.admin.clone(), "default")
+    }
+
+    /// Pods in the default namespace.
+    #[must_use]
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.plane.admin.clone(), "default")
+    }
+
+    /// The Pods of a set.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub async fn pods_of(&self, set: &str) -> anyhow::Result<Vec<Pod>> {
+        Ok(self.pods().list(&ListParams::default().labels(&format!("app={set}"))).await?.items)
+    }
+
+    /// Makes a set whose Pods are labelled `app=<name>`.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn create(&self, name: &str, replicas: usize, image: &str) -> anyhow::Result<()> {
+        let set = serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": name } },
+                "template": {
+                    "metadata": { "labels": { "app": name } },
+                    "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": image }] },
+                },
+            },
+        }))?;
+        self.sets().create(&PostParams::default(), &set).await?;
+        Ok(())
+    }
+
+    /// Merges a change into a set.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn patch(&self, name: &str, spec: Value) -> anyhow::Result<()> {
+        self.sets().patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await?;
+        Ok(())
+    }
+
+    /// Gives a set another image.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn set_image(&self, name: &str, image: &str) -> anyhow::Result<()> {
+        let containers = json!([{ "name": "web", "image": image }]);
+        self.patch(name, json!({ "template": { "spec": { "containers": containers } } })).await
+    }
+
+    /// Waits until the set's status is of its current spec and `holds`.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long; the error is the status.
+    pub async fn wait(
+        &self,
+        name: &str,
+        within: Duration,
+        holds: impl Fn(&CollaSetStatus) -> bool,
+    ) -> anyhow::Result<()> {
+        let waited = eventually(within, async || {
+            let set = self.sets().get(name).await?;
+            let current = |s: &CollaSetStatus| Some(s.observed_generation) == set.metadata.generation;
+            Ok(set.status.as_ref().is_some_and(|s| current(s) && holds(s)))
+        });
+        if waited.await.is_err() {
+            bail!("{name} after {within:?}: {:#?}", self.sets().get(name).await?.status);
+        }
+        Ok(())
+    }
+
+    /// Waits until all of a set's Pods are of its template and serve.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long.
+    pub async fn settled(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
+        self.wait(name, within, |s| {
+            s.replicas == replicas
+                && s.updated_available_replicas == replicas
+                && s.operating_replicas == 0
+                && s.terminating_replicas == 0
+        })
+        .await
+    }
+}
+
+/// Asks again and again until something holds.
+///
+/// # Errors
+///
+/// If it does not in time, or asking fails.
+pub async fn eventually(
+    within: Duration,
+    holds: impl AsyncFn() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let until = Instant::now() + within;
+    while !holds().await? {
+        if Instant::now() > until {
+            bail!("not within {within:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
