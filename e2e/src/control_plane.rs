@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use kube::{Client, Config, config::{KubeConfigOptions, Kubeconfig}};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::process::{Child, Command};
 
@@ -46,7 +49,10 @@ impl Programs {
         Ok(Self {
             etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
             apiserver: find("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")?,
-            controller_manager: find("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager")?,
+            controller_manager: find(
+                "kube-controller-manager",
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+            )?,
             kubectl: find("kubectl", "k8s.io/kubernetes/cmd/kubectl")?,
         })
     }
@@ -79,7 +85,9 @@ fn build(package: &str, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to.parent().context("the cache has no parent")?)?;
     let partial = to.with_extension("partial");
     let version = "k8s.io/component-base/version";
-    let flags = format!("-s -w -X {version}.gitVersion={VERSION} -X {version}.gitMajor=1 -X {version}.gitMinor=36");
+    let flags = format!(
+        "-s -w -X {version}.gitVersion={VERSION} -X {version}.gitMajor=1 -X {version}.gitMinor=36"
+    );
     let status = std::process::Command::new("go")
         .current_dir(at)
         .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
@@ -114,38 +122,76 @@ impl ControlPlane {
     /// If a program is missing or does not get ready.
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
-        let dir = tempfile::tempdir()?;
+        let mut dir = tempfile::tempdir()?;
+        // For looking at what went wrong: logs, the audit log and kubeconfigs stay.
+        dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
         let at = |name: &str| dir.path().join(name).display().to_string();
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
-        let [clients, peers, port] = [free_port()?, free_port()?, free_port()?];
+        let [clients, peers, port] = free_ports()?;
         let etcd = format!("http://127.0.0.1:{clients}");
         let peer = format!("http://127.0.0.1:{peers}");
         let server = format!("https://127.0.0.1:{port}");
         write_kubeconfig(&dir.path().join("admin.kubeconfig"), dir.path(), &server, None)?;
         let mut children = Vec::new();
-        children.push(spawn(&programs.etcd, dir.path(), &[
-            ("data-dir", &at("etcd")), ("listen-client-urls", &etcd), ("advertise-client-urls", &etcd),
-            ("listen-peer-urls", &peer), ("initial-advertise-peer-urls", &peer),
-            ("initial-cluster", &format!("default={peer}")), ("unsafe-no-fsync", "true"), ("log-level", "warn"),
-        ])?);
-        children.push(spawn(&programs.apiserver, dir.path(), &[
-            ("etcd-servers", &etcd), ("secure-port", &port.to_string()), ("bind-address", "127.0.0.1"),
-            ("tls-cert-file", &at("server.crt")), ("tls-private-key-file", &at("server.key")),
-            ("client-ca-file", &at("ca.crt")), ("cert-dir", &at("certs")),
-            ("service-account-issuer", "https://podops.test"), ("service-account-key-file", &at("sa.key")),
-            ("service-account-signing-key-file", &at("sa.key")), ("authorization-mode", "RBAC"),
-            ("service-cluster-ip-range", "10.0.0.0/16"), ("audit-policy-file", &at("audit-policy.yaml")),
-            ("audit-log-path", &at("audit.log")), ("max-requests-inflight", "2000"), ("max-mutating-requests-inflight", "1000"),
-        ])?);
+        children.push(spawn(
+            &programs.etcd,
+            dir.path(),
+            &[
+                ("data-dir", &at("etcd")),
+                ("listen-client-urls", &etcd),
+                ("advertise-client-urls", &etcd),
+                ("listen-peer-urls", &peer),
+                ("initial-advertise-peer-urls", &peer),
+                ("initial-cluster", &format!("default={peer}")),
+                ("unsafe-no-fsync", "true"),
+                ("log-level", "warn"),
+            ],
+        )?);
+        children.push(spawn(
+            &programs.apiserver,
+            dir.path(),
+            &[
+                ("etcd-servers", &etcd),
+                ("secure-port", &port.to_string()),
+                ("bind-address", "127.0.0.1"),
+                ("tls-cert-file", &at("server.crt")),
+                ("tls-private-key-file", &at("server.key")),
+                ("client-ca-file", &at("ca.crt")),
+                ("cert-dir", &at("certs")),
+                ("service-account-issuer", "https://podops.test"),
+                ("service-account-key-file", &at("sa.pub")),
+                ("service-account-signing-key-file", &at("sa.key")),
+                ("authorization-mode", "RBAC"),
+                ("service-cluster-ip-range", "10.0.0.0/16"),
+                ("audit-policy-file", &at("audit-policy.yaml")),
+                ("audit-log-path", &at("audit.log")),
+                ("max-requests-inflight", "2000"),
+                ("max-mutating-requests-inflight", "1000"),
+            ],
+        )?);
         let admin = connect(&dir.path().join("admin.kubeconfig")).await?;
-        wait_ready(&admin).await.context("waiting for kube-apiserver")?;
-        children.push(spawn(&programs.controller_manager, dir.path(), &[
-            ("kubeconfig", &at("admin.kubeconfig")), ("leader-elect", "false"), ("secure-port", "0"),
-            ("controllers", "*,-node-lifecycle-controller,-node-ipam-controller"),
-            ("service-account-private-key-file", &at("sa.key")), ("root-ca-file", &at("ca.crt")),
-            ("kube-api-qps", "500"), ("kube-api-burst", "1000"),
-        ])?);
+        if let Err(error) = wait_ready(&admin).await {
+            let said =
+                std::fs::read_to_string(dir.path().join("kube-apiserver.log")).unwrap_or_default();
+            let end: Vec<&str> = said.lines().rev().take(5).collect();
+            return Err(error
+                .context(format!("waiting for kube-apiserver, which said: {}", end.join(" | "))));
+        }
+        children.push(spawn(
+            &programs.controller_manager,
+            dir.path(),
+            &[
+                ("kubeconfig", &at("admin.kubeconfig")),
+                ("leader-elect", "false"),
+                ("secure-port", "0"),
+                ("controllers", "*,-node-lifecycle-controller,-node-ipam-controller"),
+                ("service-account-private-key-file", &at("sa.key")),
+                ("root-ca-file", &at("ca.crt")),
+                ("kube-api-qps", "500"),
+                ("kube-api-burst", "1000"),
+            ],
+        )?);
         Ok(Self { dir, programs, server, admin, _children: children })
     }
 
@@ -185,8 +231,12 @@ fn spawn(program: &Path, dir: &Path, flags: &[(&str, &str)]) -> anyhow::Result<C
     command.spawn().with_context(|| format!("starting {name}"))
 }
 
-fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+/// Three ports that nobody listens on; taken together, so that they differ.
+fn free_ports() -> anyhow::Result<[u16; 3]> {
+    let bind = || TcpListener::bind("127.0.0.1:0");
+    let held = [bind()?, bind()?, bind()?];
+    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
+    Ok([port(&held[0])?, port(&held[1])?, port(&held[2])?])
 }
 
 /// Connects as a kubeconfig says.
@@ -196,7 +246,8 @@ fn free_port() -> anyhow::Result<u16> {
 /// If it cannot be read.
 pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &options).await?;
+    let config =
+        Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &options).await?;
     Ok(Client::try_from(config)?)
 }
 
@@ -217,7 +268,11 @@ fn issue_certificates(dir: &Path) -> anyhow::Result<()> {
     ca.distinguished_name.push(DnType::CommonName, "podops-test-ca");
     std::fs::write(dir.join("ca.crt"), ca.self_signed(&ca_key)?.pem())?;
     let issuer = Issuer::new(ca, ca_key);
-    let mut server = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "kubernetes.default.svc".to_owned()])?;
+    let mut server = CertificateParams::new(vec![
+        "127.0.0.1".to_owned(),
+        "localhost".to_owned(),
+        "kubernetes.default.svc".to_owned(),
+    ])?;
     server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
     let mut admin = CertificateParams::default();
     admin.distinguished_name.push(DnType::CommonName, "admin");
@@ -227,10 +282,17 @@ fn issue_certificates(dir: &Path) -> anyhow::Result<()> {
         std::fs::write(dir.join(format!("{name}.crt")), params.signed_by(&key, &issuer)?.pem())?;
         std::fs::write(dir.join(format!("{name}.key")), key.serialize_pem())?;
     }
-    Ok(std::fs::write(dir.join("sa.key"), KeyPair::generate()?.serialize_pem())?)
+    let accounts = KeyPair::generate()?;
+    std::fs::write(dir.join("sa.pub"), accounts.public_key_pem())?;
+    Ok(std::fs::write(dir.join("sa.key"), accounts.serialize_pem())?)
 }
 
-fn write_kubeconfig(path: &Path, dir: &Path, server: &str, token: Option<&str>) -> anyhow::Result<()> {
+fn write_kubeconfig(
+    path: &Path,
+    dir: &Path,
+    server: &str,
+    token: Option<&str>,
+) -> anyhow::Result<()> {
     let at = |name: &str| dir.join(name).display().to_string();
     let user = token.map_or_else(
         || serde_json::json!({ "client-certificate": at("admin.crt"), "client-key": at("admin.key") }),

@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use kube::{Api, api::{ListParams, Patch, PatchParams, PostParams}};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
 use podops_api::collaset::{CollaSet, CollaSetStatus};
 use serde_json::{Value, json};
 use tokio::{
@@ -42,11 +45,14 @@ impl Lab {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let at = |path: &str| root.join(path).display().to_string();
         plane.kubectl(&["apply", "--server-side", "-k", &at("crds")]).await?;
-        plane.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]).await?;
+        plane
+            .kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"])
+            .await?;
         plane.kubectl(&["apply", "--server-side", "-k", &at("deploy/overlays/all")]).await?;
         let mut simulated = JoinSet::new();
         simulated.spawn(nodes::run(plane.admin.clone(), 5, nodes::Delays::default()));
-        let mut lab = Self { plane, operators: Vec::new(), programs: programs.to_owned(), _nodes: simulated };
+        let mut lab =
+            Self { plane, operators: Vec::new(), programs: programs.to_owned(), _nodes: simulated };
         for name in OPERATORS {
             lab.start_operator(name).await?;
         }
@@ -66,16 +72,26 @@ impl Lab {
     ///
     /// If it does not start.
     pub async fn start_operator(&mut self, name: &'static str) -> anyhow::Result<()> {
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.plane.admin.clone(), "podops-system");
-        let request = serde_json::from_value(json!({ "spec": { "audiences": [], "expirationSeconds": 86400 } }))?;
+        let accounts: Api<ServiceAccount> =
+            Api::namespaced(self.plane.admin.clone(), "podops-system");
+        let request = serde_json::from_value(
+            json!({ "spec": { "audiences": [], "expirationSeconds": 86400 } }),
+        )?;
         let token = accounts.create_token_request(name, &PostParams::default(), &request).await?;
-        let token = token.status.and_then(|s| s.token).context("a token request without a token")?;
+        let token =
+            token.status.and_then(|s| s.token).context("a token request without a token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = Command::new(self.programs.join(name));
         command
             .env("KUBECONFIG", kubeconfig)
-            .args(["--admin-address=127.0.0.1:0", "--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms", "--log=info"])
+            .args([
+                "--admin-address=127.0.0.1:0",
+                "--lease-duration=3s",
+                "--lease-renew-deadline=2s",
+                "--lease-retry=500ms",
+                "--log=info",
+            ])
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -160,7 +176,9 @@ impl Lab {
     ///
     /// If it is refused.
     pub async fn patch(&self, name: &str, spec: Value) -> anyhow::Result<()> {
-        self.sets().patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await?;
+        self.sets()
+            .patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec })))
+            .await?;
         Ok(())
     }
 
@@ -187,7 +205,8 @@ impl Lab {
     ) -> anyhow::Result<()> {
         let waited = eventually(within, async || {
             let set = self.sets().get(name).await?;
-            let current = |s: &CollaSetStatus| Some(s.observed_generation) == set.metadata.generation;
+            let current =
+                |s: &CollaSetStatus| Some(s.observed_generation) == set.metadata.generation;
             Ok(set.status.as_ref().is_some_and(|s| current(s) && holds(s)))
         });
         if waited.await.is_err() {

@@ -55,7 +55,12 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     }
     let spec = pod.spec.as_ref()?;
     if spec.node_name.is_none() {
-        return spec.scheduling_gates.as_deref().unwrap_or_default().is_empty().then_some((Duration::ZERO, Act::Bind));
+        return spec
+            .scheduling_gates
+            .as_deref()
+            .unwrap_or_default()
+            .is_empty()
+            .then_some((Duration::ZERO, Act::Bind));
     }
     let status = pod.status.clone().unwrap_or_default();
     let known: BTreeMap<String, ContainerStatus> =
@@ -63,18 +68,29 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     let containers: Vec<(Stage, Value)> = spec
         .containers
         .iter()
-        .map(|c| container(&c.name, c.image.as_deref().unwrap_or_default(), known.get(&c.name), now))
+        .map(|c| {
+            container(&c.name, c.image.as_deref().unwrap_or_default(), known.get(&c.name), now)
+        })
         .collect();
     let up = containers.iter().all(|(stage, _)| *stage == Stage::Running);
     let condition = |type_: &str| -> Option<bool> {
-        status.conditions.iter().flatten().find(|c: &&PodCondition| c.type_ == type_).map(|c| c.status == "True")
+        status
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c: &&PodCondition| c.type_ == type_)
+            .map(|c| c.status == "True")
     };
     let gates = spec.readiness_gates.iter().flatten();
-    let settled = containers.iter().all(|(stage, _)| matches!(stage, Stage::Running | Stage::Failing));
+    let settled =
+        containers.iter().all(|(stage, _)| matches!(stage, Stage::Running | Stage::Failing));
     let waits = containers.iter().any(|(stage, _)| *stage == Stage::Starting);
-    let changes = containers.iter().any(|(stage, _)| matches!(stage, Stage::Stopping | Stage::Starting));
-    let up_now = up || waits && containers.iter().all(|(s, _)| matches!(s, Stage::Running | Stage::Starting));
-    let ready = up_now && gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
+    let changes =
+        containers.iter().any(|(stage, _)| matches!(stage, Stage::Stopping | Stage::Starting));
+    let up_now = up
+        || waits && containers.iter().all(|(s, _)| matches!(s, Stage::Running | Stage::Starting));
+    let ready =
+        up_now && gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
     let stands = condition("ContainersReady") == Some(up) && condition("Ready") == Some(ready);
     if settled && !changes && stands && status.pod_ip.is_some() {
         return None;
@@ -108,10 +124,17 @@ enum Stage {
 }
 
 /// A container's next status: stopped first if its image changed, then started.
-fn container(name: &str, image: &str, was: Option<&ContainerStatus>, now: Timestamp) -> (Stage, Value) {
+fn container(
+    name: &str,
+    image: &str,
+    was: Option<&ContainerStatus>,
+    now: Timestamp,
+) -> (Stage, Value) {
     let restarts = was.map_or(0, |s| s.restart_count);
-    let running = was.is_some_and(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
-    let waiting = was.and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone()).unwrap_or_default();
+    let running =
+        was.is_some_and(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
+    let waiting =
+        was.and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone()).unwrap_or_default();
     let ran = was.map(|s| s.image_id.clone()).unwrap_or_default();
     let same = was.is_some_and(|s| s.image == image);
     let status = |ready: bool, image_id: &str, restarts: i32, state: Value| {
@@ -130,16 +153,32 @@ fn container(name: &str, image: &str, was: Option<&ContainerStatus>, now: Timest
     if running && same {
         let since = was.and_then(|s| s.state.as_ref()?.running.as_ref()?.started_at.clone());
         let since = since.map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        return (Stage::Running, status(true, &ran, restarts, json!({ "running": { "startedAt": since } })));
+        return (
+            Stage::Running,
+            status(true, &ran, restarts, json!({ "running": { "startedAt": since } })),
+        );
     }
     if running {
         let image = was.map(|s| s.image.clone()).unwrap_or_default();
-        let mut stopped = status(false, &ran, restarts + 1, json!({ "waiting": { "reason": "ContainerCreating" } }));
+        let mut stopped = status(
+            false,
+            &ran,
+            restarts + 1,
+            json!({ "waiting": { "reason": "ContainerCreating" } }),
+        );
         stopped["image"] = json!(image);
         return (Stage::Stopping, stopped);
     }
     let since = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    (Stage::Starting, status(true, &format!("sim://{image}"), restarts, json!({ "running": { "startedAt": since } })))
+    (
+        Stage::Starting,
+        status(
+            true,
+            &format!("sim://{image}"),
+            restarts,
+            json!({ "running": { "startedAt": since } }),
+        ),
+    )
 }
 
 /// The simulated nodes.
@@ -162,7 +201,8 @@ pub async fn run(client: Client, count: usize, delays: Delays) -> anyhow::Result
         make_node(&client, name).await?;
     }
     let nodes = Arc::new(Nodes { client: client.clone(), names, delays, pods: Mutex::default() });
-    let mut events = watcher(Api::<Pod>::all(client), watcher::Config::default()).default_backoff().boxed();
+    let mut events =
+        watcher(Api::<Pod>::all(client), watcher::Config::default()).default_backoff().boxed();
     let mut work = JoinSet::new();
     loop {
         tokio::select! {
@@ -195,7 +235,8 @@ impl Nodes {
     /// Takes note of a Pod; tells whether nobody is at it yet.
     fn admit(&self, pod: Pod) -> bool {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = pods.entry(pod.uid().unwrap_or_default()).or_insert_with(|| (pod.clone(), false));
+        let entry =
+            pods.entry(pod.uid().unwrap_or_default()).or_insert_with(|| (pod.clone(), false));
         entry.0 = pod;
         !std::mem::replace(&mut entry.1, true)
     }
@@ -247,9 +288,16 @@ impl Nodes {
         match act {
             Act::Bind => {
                 let place = name.bytes().map(usize::from).sum::<usize>() % self.names.len();
-                let target = json!({ "apiVersion": "v1", "kind": "Node", "name": self.names[place] });
+                let target =
+                    json!({ "apiVersion": "v1", "kind": "Node", "name": self.names[place] });
                 let binding = json!({ "metadata": { "name": name }, "target": target });
-                api.create_subresource::<Value, Value>("binding", &name, &PostParams::default(), &binding).await?;
+                api.create_subresource::<Value, Value>(
+                    "binding",
+                    &name,
+                    &PostParams::default(),
+                    &binding,
+                )
+                .await?;
             }
             Act::Report(status) => {
                 let mut body = status;
@@ -258,7 +306,10 @@ impl Nodes {
             }
             Act::Remove => {
                 let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
-                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };
+                let params = DeleteParams {
+                    preconditions: Some(preconditions),
+                    ..DeleteParams::default().grace_period(0)
+                };
                 api.delete(&name, &params).await?;
             }
         }
@@ -287,10 +338,17 @@ mod tests {
     /// Follows a Pod until nothing is left to do.
     fn follow(mut status: Value, image: &str) -> (Value, usize) {
         for steps in 0..10 {
-            let Some((_, Act::Report(report))) = next(&pod(&status, image), Delays::default(), Timestamp::UNIX_EPOCH) else {
+            let Some((_, Act::Report(report))) =
+                next(&pod(&status, image), Delays::default(), Timestamp::UNIX_EPOCH)
+            else {
                 return (status, steps);
             };
-            let gate = status["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "g").cloned();
+            let gate = status["conditions"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|c| c["type"] == "g")
+                .cloned();
             status = report["status"].clone();
             status["conditions"].as_array_mut().unwrap().extend(gate);
         }
@@ -300,8 +358,12 @@ mod tests {
     #[test]
     fn the_gate_decides_whether_a_running_pod_is_ready() {
         let (status, _) = follow(json!({}), "x:1");
-        assert_eq!((&status["phase"], &status["conditions"][2]["status"]), (&json!("Running"), &json!("False")));
-        let (status, _) = follow(json!({ "conditions": [{ "type": "g", "status": "True" }] }), "x:1");
+        assert_eq!(
+            (&status["phase"], &status["conditions"][2]["status"]),
+            (&json!("Running"), &json!("False"))
+        );
+        let (status, _) =
+            follow(json!({ "conditions": [{ "type": "g", "status": "True" }] }), "x:1");
         assert_eq!(status["conditions"][2]["status"], "True");
     }
 
@@ -310,12 +372,22 @@ mod tests {
         let (status, _) = follow(json!({}), "x:1");
         let (status, steps) = follow(status, "x:2");
         assert_eq!(steps, 2);
-        assert_eq!((&status["containerStatuses"][0]["imageID"], &status["containerStatuses"][0]["restartCount"]), (&json!("sim://x:2"), &json!(1)));
+        assert_eq!(
+            (
+                &status["containerStatuses"][0]["imageID"],
+                &status["containerStatuses"][0]["restartCount"]
+            ),
+            (&json!("sim://x:2"), &json!(1))
+        );
     }
 
     #[test]
     fn an_image_that_does_not_exist_never_gets_ready() {
-        let (status, _) = follow(json!({ "conditions": [{ "type": "g", "status": "True" }] }), "x:non-exist");
-        assert_eq!((&status["phase"], &status["conditions"][2]["status"]), (&json!("Pending"), &json!("False")));
+        let (status, _) =
+            follow(json!({ "conditions": [{ "type": "g", "status": "True" }] }), "x:non-exist");
+        assert_eq!(
+            (&status["phase"], &status["conditions"][2]["status"]),
+            (&json!("Pending"), &json!("False"))
+        );
     }
 }

@@ -33,7 +33,8 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     lab.settled("web", 100, MINUTE).await.unwrap();
     let (created, start) = lab.requests(start).unwrap();
     at_most("requests to create", created.len(), PODS, 3.6);
-    let uids: BTreeSet<_> = lab.pods_of("web").await.unwrap().into_iter().map(|p| p.metadata.uid).collect();
+    let uids: BTreeSet<_> =
+        lab.pods_of("web").await.unwrap().into_iter().map(|p| p.metadata.uid).collect();
 
     lab.set_image("web", "nginx:2").await.unwrap();
     lab.settled("web", 100, MINUTE).await.unwrap();
@@ -56,7 +57,10 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
         lab.kill_and_restart(name).await.unwrap();
     }
     lab.settled("web", 100, MINUTE).await.unwrap();
-    assert_eq!(uids, lab.pods_of("web").await.unwrap().into_iter().map(|p| p.metadata.uid).collect());
+    assert_eq!(
+        uids,
+        lab.pods_of("web").await.unwrap().into_iter().map(|p| p.metadata.uid).collect()
+    );
 
     lab.patch("web", serde_json::json!({ "replicas": 40 })).await.unwrap();
     lab.settled("web", 40, MINUTE).await.unwrap();
@@ -68,7 +72,9 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     assert!(quiet.is_empty(), "a settled set is written to: {quiet:?}");
 
     lab.sets().delete("web", &kube::api::DeleteParams::default()).await.unwrap();
-    podops_e2e::lab::eventually(MINUTE, async || Ok(lab.sets().get_opt("web").await?.is_none())).await.unwrap();
+    podops_e2e::lab::eventually(MINUTE, async || Ok(lab.sets().get_opt("web").await?.is_none()))
+        .await
+        .unwrap();
     assert!(lab.pods_of("web").await.unwrap().is_empty());
 
     let (all, _) = lab.requests(0).unwrap();

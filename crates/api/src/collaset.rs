@@ -35,10 +35,26 @@ pub const HISTORY_LIMIT: i32 = 20;
     printcolumn(name = "CURRENT", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "AVAILABLE", type_ = "integer", json_path = ".status.availableReplicas"),
     printcolumn(name = "UPDATED", type_ = "integer", json_path = ".status.updatedReplicas"),
-    printcolumn(name = "UPDATED_READY", type_ = "integer", json_path = ".status.updatedReadyReplicas"),
-    printcolumn(name = "UPDATED_AVAILABLE", type_ = "integer", json_path = ".status.updatedAvailableReplicas"),
-    printcolumn(name = "CURRENT_REVISION", type_ = "string", json_path = ".status.currentRevision"),
-    printcolumn(name = "UPDATED_REVISION", type_ = "string", json_path = ".status.updatedRevision"),
+    printcolumn(
+        name = "UPDATED_READY",
+        type_ = "integer",
+        json_path = ".status.updatedReadyReplicas"
+    ),
+    printcolumn(
+        name = "UPDATED_AVAILABLE",
+        type_ = "integer",
+        json_path = ".status.updatedAvailableReplicas"
+    ),
+    printcolumn(
+        name = "CURRENT_REVISION",
+        type_ = "string",
+        json_path = ".status.currentRevision"
+    ),
+    printcolumn(
+        name = "UPDATED_REVISION",
+        type_ = "string",
+        json_path = ".status.updatedRevision"
+    ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

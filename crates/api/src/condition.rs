@@ -26,7 +26,13 @@ pub struct Condition {
 }
 
 /// Sets a condition; its transition time moves only when its status does.
-pub fn set(list: &mut Vec<Condition>, type_: &str, holds: bool, why: (&str, String), now: Timestamp) {
+pub fn set(
+    list: &mut Vec<Condition>,
+    type_: &str,
+    holds: bool,
+    why: (&str, String),
+    now: Timestamp,
+) {
     let status = if holds { "True" } else { "False" };
     let (reason, message) = (Some(why.0.to_owned()), Some(why.1).filter(|m| !m.is_empty()));
     if let Some(known) = list.iter_mut().find(|c| c.type_ == type_) {

@@ -298,7 +298,8 @@ pub fn is_during(labels: &Labels, id: &str, operation_type: &str) -> bool {
 /// A value that is no time counts as long ago, as Kuperator has it.
 #[must_use]
 pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<Timestamp> {
-    if !is_during(labels, id, operation_type) || labels.contains_key(&Word::UndoOperationType.key(id))
+    if !is_during(labels, id, operation_type)
+        || labels.contains_key(&Word::UndoOperationType.key(id))
     {
         return None;
     }
@@ -385,7 +386,10 @@ mod tests {
 
     #[test]
     fn keys_are_kuperators() {
-        assert_eq!(Word::Operating.key("collaset"), "operating.podopslifecycle.kusionstack.io/collaset");
+        assert_eq!(
+            Word::Operating.key("collaset"),
+            "operating.podopslifecycle.kusionstack.io/collaset"
+        );
         assert_eq!(
             permission_key("update"),
             "operation-permission.podopslifecycle.kusionstack.io/update"

@@ -1,10 +1,8 @@
 //! PodTransitionRule: which Pods may be operated on now.
 
-use k8s_openapi::{
-    apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, Time},
-        util::intstr::IntOrString,
-    },
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{LabelSelector, Time},
+    util::intstr::IntOrString,
 };
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

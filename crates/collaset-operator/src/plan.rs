@@ -131,7 +131,8 @@ impl Draft<'_> {
 
     /// How much longer a permission has to wait for the delay; `None` if it has not.
     fn delayed(&self, since: Timestamp, delay_seconds: Option<i32>) -> Option<Duration> {
-        let until = since + jiff::SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+        let until =
+            since + jiff::SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
         Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 }

@@ -21,11 +21,13 @@ pub mod pod;
 /// Core Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// ControllerRevisions.
-pub const REVISIONS: Resource = Resource { group: "apps", version: "v1", plural: "controllerrevisions" };
+pub const REVISIONS: Resource =
+    Resource { group: "apps", version: "v1", plural: "controllerrevisions" };
 /// CollaSets.
 pub const COLLASETS: Resource = Resource { group: GROUP, version: VERSION, plural: "collasets" };
 /// ResourceContexts.
-pub const CONTEXTS: Resource = Resource { group: GROUP, version: VERSION, plural: "resourcecontexts" };
+pub const CONTEXTS: Resource =
+    Resource { group: GROUP, version: VERSION, plural: "resourcecontexts" };
 
 /// The writes of a plan in the order in which they have to go out: a step starts only when the one
 /// before it fully succeeded.
@@ -50,7 +52,9 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::AddFinalizer => steps.records.push(finalizers(seen, true)),
             Action::RemoveFinalizer => steps.farewell.push(finalizers(seen, false)),
             Action::CreateRevision(new) => steps.records.push(create_revision(seen, new)),
-            Action::BumpRevision(name, revision) => steps.records.extend(bump_revision(seen, name, *revision)),
+            Action::BumpRevision(name, revision) => {
+                steps.records.extend(bump_revision(seen, name, *revision))
+            }
             Action::DeleteRevision(name) => steps.records.extend(delete_revision(seen, name)),
             Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
             Action::CreatePod(id, revision, first) => {
@@ -144,9 +148,11 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
             });
             Effect::Create(to, body)
         }
-        Some(known) if entries.is_empty() => {
-            Effect::Delete { target: to, uid: known.uid.clone(), version: Some(known.version.clone()) }
-        }
+        Some(known) if entries.is_empty() => Effect::Delete {
+            target: to,
+            uid: known.uid.clone(),
+            version: Some(known.version.clone()),
+        },
         Some(known) => {
             let body = json!({ "metadata": { "resourceVersion": known.version }, "spec": { "contexts": entries } });
             Effect::Patch(to, Change::Merge(body))
@@ -161,12 +167,18 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
     let operating = Word::Operating.key(lifecycle::COLLASET);
     let instance = pod.labels.get(&operating).map(String::as_str);
     // A label that is tested is the one that was decided on; one that is null is not there.
-    let bound_to_operation =
-        |patch: JsonPatch| patch.test(&[&labels[..], &[operating.as_str()]].concat(), instance.map_or(Value::Null, Value::from));
+    let bound_to_operation = |patch: JsonPatch| {
+        patch.test(
+            &[&labels[..], &[operating.as_str()]].concat(),
+            instance.map_or(Value::Null, Value::from),
+        )
+    };
     let change = match action {
         Action::ReleasePod(_) => {
             let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
-            Change::Strategic(json!({ "metadata": { "uid": pod.uid, "ownerReferences": references } }))
+            Change::Strategic(
+                json!({ "metadata": { "uid": pod.uid, "ownerReferences": references } }),
+            )
         }
         Action::RequestDeletion(_) => {
             let label = json!({ marks::TO_DELETE: nanos(now) });
@@ -188,7 +200,8 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
                 changes.insert(marks::UPDATE_INCLUDED.to_owned(), None);
             }
             let patch = relabel(bound_to_operation(bound), &changes);
-            let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
+            let noted =
+                pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
             let note = ["metadata", "annotations", marks::LAST_POD_STATUS];
             if noted { patch.remove(&note) } else { patch }.build()
         }
@@ -196,15 +209,21 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
             let bound = if *operated {
                 let operate = Word::Operate.key(lifecycle::COLLASET);
                 let given = pod.labels.get(&operate).map(String::as_str);
-                bound_to_operation(bound)
-                    .test(&[&labels[..], &[operate.as_str()]].concat(), given.map_or(Value::Null, Value::from))
+                bound_to_operation(bound).test(
+                    &[&labels[..], &[operate.as_str()]].concat(),
+                    given.map_or(Value::Null, Value::from),
+                )
             } else {
                 bound
             };
             pod::apply(seen, pod, revision, bound)?.build()
         }
         Action::Delete(..) => {
-            return Some(Effect::Delete { target: to, uid: pod.uid.clone(), version: Some(pod.version.clone()) });
+            return Some(Effect::Delete {
+                target: to,
+                uid: pod.uid.clone(),
+                version: Some(pod.version.clone()),
+            });
         }
         _ => return None,
     };

@@ -15,7 +15,12 @@ use crate::{
 
 /// The status after a look; counts are of what was observed, never of what was just done.
 #[must_use]
-pub fn status(seen: &Observed, plan: &Plan, failures: &[Hindrance], now: Timestamp) -> CollaSetStatus {
+pub fn status(
+    seen: &Observed,
+    plan: &Plan,
+    failures: &[Hindrance],
+    now: Timestamp,
+) -> CollaSetStatus {
     let active: Vec<&PodView> = seen.active().collect();
     let count = |holds: &dyn Fn(&PodView) -> bool| {
         i32::try_from(active.iter().filter(|pod| holds(pod)).count()).unwrap_or(i32::MAX)
@@ -31,7 +36,8 @@ pub fn status(seen: &Observed, plan: &Plan, failures: &[Hindrance], now: Timesta
         updated_revision: plan.updated.clone(),
         collision_count: plan.collisions,
         replicas: count(&|_| true),
-        terminating_replicas: i32::try_from(seen.pods.iter().filter(|p| p.deleting).count()).unwrap_or(i32::MAX),
+        terminating_replicas: i32::try_from(seen.pods.iter().filter(|p| p.deleting).count())
+            .unwrap_or(i32::MAX),
         updated_replicas: count(&updated),
         operating_replicas: count(&operating),
         ready_replicas: count(&|pod| pod.ready.is_some()),
@@ -49,17 +55,31 @@ pub fn status(seen: &Observed, plan: &Plan, failures: &[Hindrance], now: Timesta
     status
 }
 
-fn conditions(status: &mut CollaSetStatus, seen: &Observed, plan: &Plan, failures: &[Hindrance], now: Timestamp) {
+fn conditions(
+    status: &mut CollaSetStatus,
+    seen: &Observed,
+    plan: &Plan,
+    failures: &[Hindrance],
+    now: Timestamp,
+) {
     let list = &mut status.conditions;
     let problem = |scaling| failures.iter().chain(&plan.hindrances).find(|h| h.scaling == scaling);
     for (type_, scaling, fine) in [("Scale", true, "Scaled"), ("Update", false, "Updated")] {
         match problem(scaling) {
-            Some(hindrance) => set(list, type_, false, (hindrance.reason, hindrance.message.clone()), now),
+            Some(hindrance) => {
+                set(list, type_, false, (hindrance.reason, hindrance.message.clone()), now)
+            }
             None => set(list, type_, true, (fine, String::new()), now),
         }
     }
     if seen.spec.paused {
-        set(list, "Paused", true, ("SpecPaused", "spec.paused is true: nothing new begins".to_owned()), now);
+        set(
+            list,
+            "Paused",
+            true,
+            ("SpecPaused", "spec.paused is true: nothing new begins".to_owned()),
+            now,
+        );
     } else {
         remove(list, "Paused");
     }

@@ -15,7 +15,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     lifecycle::{
-        self, Garbled, LabelChanges, Operation, PodLifecycle, Phase, Word, difference, nanos,
+        self, Garbled, LabelChanges, Operation, Phase, PodLifecycle, Word, difference, nanos,
     },
     marks,
 };
@@ -73,7 +73,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut actions: Vec<String> = Vec::new();
         for (key, value) in &self.labels {
-            let short = key.replace(".podopslifecycle.kusionstack.io", "").replace("podopslifecycle.kusionstack.io/", "");
+            let short = key
+                .replace(".podopslifecycle.kusionstack.io", "")
+                .replace("podopslifecycle.kusionstack.io/", "");
             actions.push(format!("{}{short}", if value.is_some() { '+' } else { '-' }));
         }
         actions.extend(self.gate.map(|open| format!("gate {open}")));
@@ -151,7 +153,8 @@ impl<'a> Draft<'a> {
     }
 
     fn has_gate(&self, prefix: &str) -> bool {
-        let named = |key: &String| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        let named =
+            |key: &String| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
         self.state.single.keys().any(named)
     }
 
@@ -163,8 +166,18 @@ impl<'a> Draft<'a> {
             o.has(Word::Operating) && o.operation_type() == Some(lifecycle::DELETE)
         });
         if wanted && !under_way {
-            let begin = lifecycle::begin(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE, self.now);
-            let operation = self.state.lifecycle.operations.entry(lifecycle::POD_DELETE.to_owned()).or_default();
+            let begin = lifecycle::begin(
+                &self.pod.labels,
+                lifecycle::POD_DELETE,
+                lifecycle::DELETE,
+                self.now,
+            );
+            let operation = self
+                .state
+                .lifecycle
+                .operations
+                .entry(lifecycle::POD_DELETE.to_owned())
+                .or_default();
             *operation = Operation::default();
             for word in [Word::Operating, Word::OperationType] {
                 if let Some(Some(value)) = begin.get(&word.key(lifecycle::POD_DELETE)) {
@@ -180,7 +193,8 @@ impl<'a> Draft<'a> {
 
     /// Whether the Pod as it stands, not as it is about to be, may be deleted.
     fn may_delete(&self) -> bool {
-        let allowed = lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
+        let allowed =
+            lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
         self.has(marks::TO_DELETE) && allowed.is_some() && {
             let mut tidy = self.state.clone();
             tidy_all(&mut tidy.lifecycle);
@@ -233,9 +247,15 @@ impl<'a> Draft<'a> {
             pre_check_gate: self.has_gate(marks::PRE_CHECK_GATE),
             post_check_gate: self.has_gate(marks::POST_CHECK_GATE),
             out_of_service: self.gate_is(false) && !self.pod.is_protected(),
-            others_operating: self.state.lifecycle.operations.values().any(|o| o.has(Word::Operating)),
+            others_operating: self
+                .state
+                .lifecycle
+                .operations
+                .values()
+                .any(|o| o.has(Word::Operating)),
             // A Pod that is to stay offline is never taken in, so nobody can be waited for.
-            in_service: self.has(marks::STAY_OFFLINE) || self.gate_is(true) && self.expects_nobody(),
+            in_service: self.has(marks::STAY_OFFLINE)
+                || self.gate_is(true) && self.expects_nobody(),
         }
     }
 
@@ -270,7 +290,8 @@ impl<'a> Draft<'a> {
             Phase::PreChecked => {
                 // Not earlier than the begin, whoever's clock is right: see `is_granted`.
                 let begun = operation.get(Word::Operating).and_then(|v| v.parse::<i128>().ok());
-                let granted = begun.map_or(stamp, |at| at.max(self.now.as_nanosecond()).to_string());
+                let granted =
+                    begun.map_or(stamp, |at| at.max(self.now.as_nanosecond()).to_string());
                 operation.set(Word::PreChecked, granted);
             }
             Phase::Preparing => {
@@ -311,7 +332,8 @@ impl<'a> Draft<'a> {
     fn settle_permissions(&mut self) {
         let stamp = self.stamp();
         let PodLifecycle { operations, permissions } = &mut self.state.lifecycle;
-        let granted = operations.values().filter(|o| o.has(Word::Operating) || o.has(Word::Operate));
+        let granted =
+            operations.values().filter(|o| o.has(Word::Operating) || o.has(Word::Operate));
         let types: BTreeSet<String> = granted
             .filter(|o| o.has(Word::PreChecked))
             .filter_map(|o| o.operation_type().map(ToOwned::to_owned))
@@ -325,14 +347,20 @@ impl<'a> Draft<'a> {
     /// Strikes off employers that will never take the Pod, once they are what it waits for.
     fn settle_expectations(&mut self) {
         let missing = |f: &String| !self.pod.finalizers.contains(f);
-        self.state.expected.retain(|key, finalizer| !(self.pod.dirty.contains(key) && missing(finalizer)));
+        self.state
+            .expected
+            .retain(|key, finalizer| !(self.pod.dirty.contains(key) && missing(finalizer)));
     }
 
     fn settle_availability(&mut self) {
         let idle = self.state.lifecycle.operations.is_empty();
         if !self.pod.ready {
             self.state.single.remove(marks::SERVICE_AVAILABLE);
-        } else if idle && self.gate_is(true) && self.expects_nobody() && !self.has(marks::STAY_OFFLINE) {
+        } else if idle
+            && self.gate_is(true)
+            && self.expects_nobody()
+            && !self.has(marks::STAY_OFFLINE)
+        {
             let stamp = self.stamp();
             self.state.single.entry(marks::SERVICE_AVAILABLE.to_owned()).or_insert(stamp);
             self.state.single.remove(marks::CREATING);
@@ -372,7 +400,13 @@ fn tidy_all(lifecycle: &mut PodLifecycle) {
 
 fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
     let has = |word| operation.has(word);
-    let ended = [Word::Operated, Word::DoneOperationType, Word::PostCheck, Word::PostChecked, Word::Completing];
+    let ended = [
+        Word::Operated,
+        Word::DoneOperationType,
+        Word::PostCheck,
+        Word::PostChecked,
+        Word::Completing,
+    ];
     if has(Word::UndoOperationType) {
         operation.keep_only(&[]);
     } else if has(Word::Operating) {
@@ -401,7 +435,8 @@ fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> 
     if !operation.has(Word::PreChecked) {
         return !operation.has(Word::Preparing) && !operation.has(Word::Operate);
     }
-    let predates = matches!((time(Word::PreChecked), time(Word::Operating)), (Some(g), Some(b)) if g < b);
+    let predates =
+        matches!((time(Word::PreChecked), time(Word::Operating)), (Some(g), Some(b)) if g < b);
     !predates && operation.operation_type().is_some_and(|kind| permissions.contains_key(kind))
 }
 

@@ -128,7 +128,11 @@ fn now(world: &World) -> Timestamp {
 fn view(pod: &Pod) -> PodView {
     PodView {
         labels: pod.labels.clone(),
-        finalizers: if pod.protected { BTreeSet::from([PROTECTION.to_owned()]) } else { BTreeSet::new() },
+        finalizers: if pod.protected {
+            BTreeSet::from([PROTECTION.to_owned()])
+        } else {
+            BTreeSet::new()
+        },
         expected: Ok(BTreeMap::new()),
         dirty: BTreeSet::new(),
         gated: true,
@@ -156,7 +160,9 @@ impl Lifecycle {
         match self.without {
             Without::Nothing | Without::Version | Without::Gate | Without::Tidy => {}
             Without::Finalizer => seen.finalizers.clear(),
-            Without::Checker => seen.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE)),
+            Without::Checker => {
+                seen.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE))
+            }
             Without::Age => {
                 for id in [OURS, FOREIGN] {
                     if let Some(granted) = seen.labels.get_mut(&Word::PreChecked.key(id)) {
@@ -177,17 +183,27 @@ impl Lifecycle {
             Without::Tidy => {
                 let live = |id: &str| pod.labels.contains_key(&Word::Operating.key(id));
                 plan.labels.retain(|key, value| {
-                    value.is_some() || [OURS, FOREIGN].iter().any(|id| key.ends_with(id) && live(id))
+                    value.is_some()
+                        || [OURS, FOREIGN].iter().any(|id| key.ends_with(id) && live(id))
                 });
             }
-            Without::Nothing | Without::Version | Without::Finalizer | Without::Age | Without::Type | Without::Checker => {}
+            Without::Nothing
+            | Without::Version
+            | Without::Finalizer
+            | Without::Age
+            | Without::Type
+            | Without::Checker => {}
         }
         plan
     }
 
     fn decide(&self, world: &World, seen: &Pod) -> Option<Pending> {
         let plan = self.plan(seen, now(world));
-        (!plan.is_empty()).then_some(Pending { version: seen.version, labels: plan.labels, gate: plan.gate })
+        (!plan.is_empty()).then_some(Pending {
+            version: seen.version,
+            labels: plan.labels,
+            gate: plan.gate,
+        })
     }
 
     /// A leader's write lands, if it is still about the Pod as it is.
@@ -210,7 +226,9 @@ impl Lifecycle {
         }
         let parsed = PodLifecycle::parse(&pod.labels).unwrap();
         let orphan = parsed.operations.values().any(|o| {
-            (o.has(Word::PreChecked) || o.has(Word::Preparing)) && !o.has(Word::Operating) && !o.has(Word::Operate)
+            (o.has(Word::PreChecked) || o.has(Word::Preparing))
+                && !o.has(Word::Operating)
+                && !o.has(Word::Operate)
         });
         if orphan {
             world.broken = world.broken.or(Some("S7: a grant stands without an operation"));
@@ -224,7 +242,9 @@ impl Lifecycle {
         let kind = pod.labels.get(&Word::OperationType.key(id)).cloned().unwrap_or_default();
         let broken = if pod.gate != Some(false) || pod.protected || world.serving {
             Some("S3: a serving Pod may be operated on")
-        } else if self.checked && !world.grants.contains(&(id.to_owned(), format!("{instance} {kind}"))) {
+        } else if self.checked
+            && !world.grants.contains(&(id.to_owned(), format!("{instance} {kind}")))
+        {
             Some("S2: an operation that was not granted may operate")
         } else {
             None
@@ -252,7 +272,8 @@ impl Lifecycle {
         let mut known: Vec<u8> = pending.chain([world.cache.version, world.pod.version]).collect();
         known.sort_unstable();
         known.dedup();
-        let rank = |version: u8| u8::try_from(known.iter().position(|k| *k == version).unwrap()).unwrap();
+        let rank =
+            |version: u8| u8::try_from(known.iter().position(|k| *k == version).unwrap()).unwrap();
         world.pod.version = rank(world.pod.version);
         world.cache.version = rank(world.cache.version);
         if let Some(write) = &mut world.pending {
@@ -306,25 +327,41 @@ impl Lifecycle {
             Move::Refresh => world.cache != world.pod,
             Move::Decide => world.pending.is_none(),
             Move::Land => world.pending.is_some(),
-            Move::Begin(id) => world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(Word::Operating, id),
+            Move::Begin(id) => {
+                world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(Word::Operating, id)
+            }
             Move::Retype => {
                 world.undos_left > 0
-                    && labels.get(&Word::OperationType.key(FOREIGN)).is_some_and(|t| t == lifecycle::UPDATE)
+                    && labels
+                        .get(&Word::OperationType.key(FOREIGN))
+                        .is_some_and(|t| t == lifecycle::UPDATE)
                     && has(Word::Operating, FOREIGN)
             }
             Move::Finish(id) => world.operating.contains_key(*id),
             Move::Undo(id) => world.undos_left > 0 && has(Word::Operating, id),
-            Move::Grant(id) => self.checked && has(Word::Operating, id) && has(Word::PreCheck, id) && !has(Word::PreChecked, id)
-                && has(Word::OperationType, id),
-            Move::Protect => world.pod.gate == Some(true) && world.pod.ready && !world.pod.protected,
+            Move::Grant(id) => {
+                self.checked
+                    && has(Word::Operating, id)
+                    && has(Word::PreCheck, id)
+                    && !has(Word::PreChecked, id)
+                    && has(Word::OperationType, id)
+            }
+            Move::Protect => {
+                world.pod.gate == Some(true) && world.pod.ready && !world.pod.protected
+            }
             Move::Join => world.pod.gate == Some(true) && world.pod.protected && !world.serving,
             Move::Leave => world.pod.gate == Some(false) && world.serving,
-            Move::Unprotect => world.pod.gate == Some(false) && world.pod.protected && !world.serving,
+            Move::Unprotect => {
+                world.pod.gate == Some(false) && world.pod.protected && !world.serving
+            }
             Move::Kubelet => world.pod.ready != (world.pod.gate == Some(true)),
-            Move::Edit(edit) => world.edits_left > 0 && match edit {
-                Edit::Remove(word) => has(*word, FOREIGN),
-                Edit::Add(word) => !has(*word, FOREIGN),
-            },
+            Move::Edit(edit) => {
+                world.edits_left > 0
+                    && match edit {
+                        Edit::Remove(word) => has(*word, FOREIGN),
+                        Edit::Add(word) => !has(*word, FOREIGN),
+                    }
+            }
         }
     }
 
@@ -365,7 +402,10 @@ impl Lifecycle {
             Move::Retype => {
                 world.undos_left -= 1;
                 let kind = Some("restart".to_owned());
-                self.relabel(world, &LabelChanges::from([(Word::OperationType.key(FOREIGN), kind)]));
+                self.relabel(
+                    world,
+                    &LabelChanges::from([(Word::OperationType.key(FOREIGN), kind)]),
+                );
             }
             Move::Finish(id) => self.relabel(world, &lifecycle::finish(id)),
             Move::Undo(id) => {
@@ -373,7 +413,8 @@ impl Lifecycle {
                 self.relabel(world, &lifecycle::undo(id, lifecycle::UPDATE));
             }
             Move::Grant(id) => {
-                let get = |word: Word| world.pod.labels.get(&word.key(id)).cloned().unwrap_or_default();
+                let get =
+                    |word: Word| world.pod.labels.get(&word.key(id)).cloned().unwrap_or_default();
                 let (instance, kind) = (get(Word::Operating), get(Word::OperationType));
                 world.grants.insert(((*id).to_owned(), format!("{instance} {kind}")));
                 let changes = LabelChanges::from([
@@ -442,10 +483,21 @@ impl Model for Lifecycle {
         for group in [of(Move::Begin), of(Move::Finish), of(Move::Undo), of(Move::Grant)] {
             all.extend(group);
         }
-        all.extend([Move::Retype, Move::Protect, Move::Join, Move::Leave, Move::Unprotect, Move::Kubelet]);
+        all.extend([
+            Move::Retype,
+            Move::Protect,
+            Move::Join,
+            Move::Leave,
+            Move::Unprotect,
+            Move::Kubelet,
+        ]);
         if world.edits_left > 0 {
             // A tenant who grants itself is a policy's concern, so a checked world has no such edit.
-            let adds = if self.checked { vec![] } else { vec![Word::PreChecked, Word::Completing, Word::PostChecked] };
+            let adds = if self.checked {
+                vec![]
+            } else {
+                vec![Word::PreChecked, Word::Completing, Word::PostChecked]
+            };
             all.extend(adds.into_iter().map(|word| Move::Edit(Edit::Add(word))));
             all.extend(Word::ALL.into_iter().map(|word| Move::Edit(Edit::Remove(word))));
         }
@@ -460,7 +512,9 @@ impl Model for Lifecycle {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("every write keeps its promise", |_, world: &World| world.broken.is_none()),
+            Property::always("every write keeps its promise", |_, world: &World| {
+                world.broken.is_none()
+            }),
             Property::always("no Pod serves while it may be operated on", |_, world: &World| {
                 world.operating.is_empty() || world.pod.gate == Some(false) && !world.serving
             }),

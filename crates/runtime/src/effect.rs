@@ -84,7 +84,9 @@ impl Effect {
     #[must_use]
     pub fn target(&self) -> &Target {
         match self {
-            Self::Create(target, _) | Self::Patch(target, _) | Self::Delete { target, .. } => target,
+            Self::Create(target, _) | Self::Patch(target, _) | Self::Delete { target, .. } => {
+                target
+            }
         }
     }
 
@@ -137,20 +139,28 @@ impl JsonPatch {
     #[must_use]
     pub fn test(self, path: &[&str], value: impl Into<Value>) -> Self {
         let value = value.into();
-        self.with(json_patch::PatchOperation::Test(json_patch::TestOperation { path: pointer(path), value }))
+        self.with(json_patch::PatchOperation::Test(json_patch::TestOperation {
+            path: pointer(path),
+            value,
+        }))
     }
 
     /// Sets the value at `path`.
     #[must_use]
     pub fn add(self, path: &[&str], value: impl Into<Value>) -> Self {
         let value = value.into();
-        self.with(json_patch::PatchOperation::Add(json_patch::AddOperation { path: pointer(path), value }))
+        self.with(json_patch::PatchOperation::Add(json_patch::AddOperation {
+            path: pointer(path),
+            value,
+        }))
     }
 
     /// Removes the value at `path`; there must be one.
     #[must_use]
     pub fn remove(self, path: &[&str]) -> Self {
-        self.with(json_patch::PatchOperation::Remove(json_patch::RemoveOperation { path: pointer(path) }))
+        self.with(json_patch::PatchOperation::Remove(json_patch::RemoveOperation {
+            path: pointer(path),
+        }))
     }
 
     /// The whole patch.
@@ -175,7 +185,8 @@ mod tests {
 
     #[test]
     fn paths_escape_what_stands_in_label_keys() {
-        let Change::Json(patch) = JsonPatch::default().test(&["metadata", "labels", "a.b/c"], "1").build()
+        let Change::Json(patch) =
+            JsonPatch::default().test(&["metadata", "labels", "a.b/c"], "1").build()
         else {
             unreachable!("build makes a JSON patch")
         };

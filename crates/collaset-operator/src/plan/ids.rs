@@ -34,9 +34,11 @@ pub(super) fn plan(draft: &mut Draft<'_>) -> Contexts {
     contexts.settle_flags(&carried);
     contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
     if !seen.spec.paused && draft.revisions.is_recorded() {
-        contexts.allocate(seen.replicas(), &|on_updated, missing| {
-            super::update::updated_share(seen, on_updated, missing)
-        }, (&draft.revisions.current, &draft.revisions.updated));
+        contexts.allocate(
+            seen.replicas(),
+            &|on_updated, missing| super::update::updated_share(seen, on_updated, missing),
+            (&draft.revisions.current, &draft.revisions.updated),
+        );
     }
     contexts
 }
@@ -44,7 +46,8 @@ pub(super) fn plan(draft: &mut Draft<'_>) -> Contexts {
 impl Contexts {
     fn read(seen: &Observed) -> Self {
         let entries = seen.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
-        let (own, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| is_owned(e, &seen.name));
+        let (own, others): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|e| is_owned(e, &seen.name));
         Self {
             owner: seen.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
@@ -84,7 +87,8 @@ impl Contexts {
 
     /// Drops IDs that nobody needs, the highest first.
     fn drop_surplus(&mut self, carried: &BTreeSet<i64>, needed: usize) {
-        let free: Vec<i64> = self.own.keys().rev().filter(|id| !carried.contains(id)).copied().collect();
+        let free: Vec<i64> =
+            self.own.keys().rev().filter(|id| !carried.contains(id)).copied().collect();
         let surplus = self.own.len().saturating_sub(needed);
         for id in free.into_iter().take(surplus) {
             self.own.remove(&id);
@@ -93,11 +97,21 @@ impl Contexts {
 
     /// Takes the lowest free IDs until there are `want`; the highest of the new ones are the ones
     /// to be made from the updated revision.
-    fn allocate(&mut self, want: usize, share: &dyn Fn(usize, usize) -> usize, (current, updated): (&str, &str)) {
-        let taken: BTreeSet<i64> = self.own.keys().copied().chain(self.others.iter().map(|e| e.id)).collect();
+    fn allocate(
+        &mut self,
+        want: usize,
+        share: &dyn Fn(usize, usize) -> usize,
+        (current, updated): (&str, &str),
+    ) {
+        let taken: BTreeSet<i64> =
+            self.own.keys().copied().chain(self.others.iter().map(|e| e.id)).collect();
         let missing = want.saturating_sub(self.own.len());
         let new: Vec<i64> = (0..).filter(|id| !taken.contains(id)).take(missing).collect();
-        let on_updated = self.own.values().filter(|d| d.get(context::REVISION).is_some_and(|r| r == updated)).count();
+        let on_updated = self
+            .own
+            .values()
+            .filter(|d| d.get(context::REVISION).is_some_and(|r| r == updated))
+            .count();
         let old = missing - share(on_updated, missing);
         for (place, id) in new.into_iter().enumerate() {
             let mut data = self.entry(if place < old { current } else { updated });
@@ -136,7 +150,8 @@ impl Contexts {
 
     /// Writes the record if it changed.
     pub(super) fn conclude(self, draft: &mut Draft<'_>) {
-        let entries = draft.seen.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+        let entries =
+            draft.seen.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
         let was: BTreeMap<i64, &Data> =
             entries.iter().filter(|e| is_owned(e, &self.owner)).map(|e| (e.id, &e.data)).collect();
         let is: BTreeMap<i64, &Data> = self.own.iter().map(|(id, data)| (*id, data)).collect();

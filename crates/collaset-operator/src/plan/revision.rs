@@ -43,12 +43,15 @@ impl<'a> Revisions<'a> {
     pub(super) fn read(seen: &'a Observed) -> Self {
         let data = data(&seen.spec);
         let wanted = normal(&data);
-        let equal = seen.revisions.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision);
+        let equal =
+            seen.revisions.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision);
         let newest = seen.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
         let mut collisions = seen.status.collision_count;
         let (updated, record) = match equal {
             Some(known) if known.revision == newest => (known.name.clone(), None),
-            Some(known) => (known.name.clone(), Some(Action::BumpRevision(known.name.clone(), newest + 1))),
+            Some(known) => {
+                (known.name.clone(), Some(Action::BumpRevision(known.name.clone(), newest + 1)))
+            }
             None => {
                 let named = |collisions| {
                     let hash = hash(&data, collisions);
@@ -58,7 +61,13 @@ impl<'a> Revisions<'a> {
                     collisions += 1;
                 }
                 let (name, hash) = named(collisions);
-                let new = NewRevision { name: name.clone(), hash, collisions, revision: newest + 1, data };
+                let new = NewRevision {
+                    name: name.clone(),
+                    hash,
+                    collisions,
+                    revision: newest + 1,
+                    data,
+                };
                 (name, Some(Action::CreateRevision(new)))
             }
         };
@@ -100,7 +109,12 @@ pub(super) fn plan(draft: &mut Draft<'_>) {
     let seen = draft.seen;
     let entries = seen.contexts.iter().flat_map(|c| &c.entries);
     let mut used: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.revision()).collect();
-    used.extend(entries.filter(|e| ids::is_owned(e, &seen.name)).filter_map(|e| e.data.get(marks::context::REVISION)).map(String::as_str));
+    used.extend(
+        entries
+            .filter(|e| ids::is_owned(e, &seen.name))
+            .filter_map(|e| e.data.get(marks::context::REVISION))
+            .map(String::as_str),
+    );
     used.extend([draft.revisions.updated.as_str(), draft.revisions.current.as_str()]);
     let keep = usize::try_from(seen.spec.history_limit).unwrap_or_default() + 2;
     let mut old: Vec<&RevisionView> = seen.revisions.iter().collect();
@@ -128,13 +142,19 @@ fn hash(data: &Value, collisions: i32) -> String {
 
 /// FNV-1 (not 1a), 32 bits.
 fn fnv1_32(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(*byte))
+    bytes
+        .iter()
+        .fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(*byte))
 }
 
 /// Kubernetes' "safe encoding" of a number's decimal digits: no vowels, so no words.
 fn safe_encode(number: u32) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    number.to_string().bytes().map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()])).collect()
+    number
+        .to_string()
+        .bytes()
+        .map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]))
+        .collect()
 }
 
 /// A short name part from anything: the same for the same.
@@ -147,8 +167,10 @@ pub fn suffix(of: &str) -> String {
 fn name(set: &str, hash: &str) -> String {
     let lower = set.to_ascii_lowercase();
     let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
-    let label: String =
-        from_letter.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).collect();
+    let label: String = from_letter
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .collect();
     let room = NAME_MAX - hash.len() - 1;
     format!("{}-{hash}", label[..label.len().min(room)].trim_end_matches('-'))
 }

@@ -10,7 +10,8 @@ use crate::view::{PodView, ids};
 /// Brings the number of Pods closer to what it should be.
 pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
     let seen = draft.seen;
-    let counted: Vec<&PodView> = seen.active().filter(|pod| !draft.touched.contains(&pod.name)).collect();
+    let counted: Vec<&PodView> =
+        seen.active().filter(|pod| !draft.touched.contains(&pod.name)).collect();
     let surplus = counted.len().saturating_sub(seen.replicas());
     scale_in(draft, contexts, &counted, surplus);
     let missing = seen.replicas().saturating_sub(counted.len());
@@ -33,7 +34,8 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
         return;
     }
     let carried = ids(seen.active());
-    let free: Vec<i64> = contexts.own.keys().filter(|id| !carried.contains(id)).take(missing).copied().collect();
+    let free: Vec<i64> =
+        contexts.own.keys().filter(|id| !carried.contains(id)).take(missing).copied().collect();
     for id in free {
         let revision = contexts.revision(id).filter(|r| draft.revisions.has(r));
         let revision = revision.unwrap_or(&draft.revisions.updated).to_owned();
@@ -42,7 +44,8 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
 }
 
 fn scale_in(draft: &mut Draft<'_>, contexts: &mut Contexts, counted: &[&PodView], surplus: usize) {
-    let leaving: BTreeSet<&str> = victims(counted).into_iter().take(surplus).map(|pod| pod.name.as_str()).collect();
+    let leaving: BTreeSet<&str> =
+        victims(counted).into_iter().take(surplus).map(|pod| pod.name.as_str()).collect();
     let delay = draft.seen.spec.scale_strategy.as_ref().and_then(|s| s.operation_delay_seconds);
     for pod in counted.iter().filter(|pod| !pod.deleting) {
         let leaves = leaving.contains(pod.name.as_str());

@@ -44,7 +44,10 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
                 .filter_map(|(key, value)| {
                     let quantities = matches!(key.as_str(), "limits" | "requests" | "sizeLimit");
                     let below = value.is_object() && quantities;
-                    let value = if below || (is_quantity && !value.is_object()) || (quantities && value.is_string()) {
+                    let value = if below
+                        || (is_quantity && !value.is_object())
+                        || (quantities && value.is_string())
+                    {
                         normalize(value, true)
                     } else {
                         normalize(value, false)
@@ -55,13 +58,17 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
             (!fields.is_empty()).then_some(Value::Object(fields))
         }
         Value::Array(items) => {
-            let items: Vec<Value> = items.iter().map(|v| normalize(v, false).unwrap_or(Value::Null)).collect();
+            let items: Vec<Value> =
+                items.iter().map(|v| normalize(v, false).unwrap_or(Value::Null)).collect();
             (!items.is_empty()).then_some(Value::Array(items))
         }
-        Value::String(text) if is_quantity => Some(quantity(text).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n")))),
-        Value::Number(number) if is_quantity => {
-            Some(quantity(&number.to_string()).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))))
+        Value::String(text) if is_quantity => {
+            Some(quantity(text).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))))
         }
+        Value::Number(number) if is_quantity => Some(
+            quantity(&number.to_string())
+                .map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))),
+        ),
         Value::String(text) if text.is_empty() => None,
         Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
     }
@@ -70,7 +77,9 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
 /// A Kubernetes quantity in billionths.
 fn quantity(text: &str) -> Option<i128> {
     const NANO: i128 = 1_000_000_000;
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '-' && c != '+').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '-' && c != '+')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let unit: i128 = match suffix {
         "n" => 1,
@@ -113,7 +122,12 @@ pub fn way(from: &PodTemplate, to: &PodTemplate) -> Way {
         return Way::Metadata;
     }
     let images = |spec: &Value| -> Vec<Option<Value>> {
-        spec["containers"].as_array().into_iter().flatten().map(|c| c.get("image").cloned()).collect()
+        spec["containers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|c| c.get("image").cloned())
+            .collect()
     };
     let mut moved = old;
     let wanted = images(&new);
@@ -167,10 +181,31 @@ mod tests {
     fn images_and_metadata_change_in_place_and_nothing_else_does() {
         let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
         let to = |value| way(&from, &template(value));
-        assert_eq!(to(json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})), Way::Metadata);
-        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})), Way::Images);
-        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v2", "env": [{"name": "x"}]}]}})), Way::Recreate);
-        assert_eq!(to(json!({"spec": {"containers": [{"name": "b", "image": "v2"}]}})), Way::Recreate);
-        assert_eq!(to(json!({"spec": {"containers": [{"name": "a", "image": "v1"}, {"name": "b", "image": "v1"}]}})), Way::Recreate);
+        assert_eq!(
+            to(
+                json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
+            ),
+            Way::Metadata
+        );
+        assert_eq!(
+            to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})),
+            Way::Images
+        );
+        assert_eq!(
+            to(
+                json!({"spec": {"containers": [{"name": "a", "image": "v2", "env": [{"name": "x"}]}]}})
+            ),
+            Way::Recreate
+        );
+        assert_eq!(
+            to(json!({"spec": {"containers": [{"name": "b", "image": "v2"}]}})),
+            Way::Recreate
+        );
+        assert_eq!(
+            to(
+                json!({"spec": {"containers": [{"name": "a", "image": "v1"}, {"name": "b", "image": "v1"}]}})
+            ),
+            Way::Recreate
+        );
     }
 }

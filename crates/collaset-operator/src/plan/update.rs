@@ -52,7 +52,8 @@ pub(super) fn updated_share(seen: &Observed, on_updated: usize, missing: usize) 
 
 fn partition(seen: &Observed) -> usize {
     let rolling = seen.spec.update_strategy.rolling_update.as_ref();
-    let kept = rolling.and_then(|r| r.by_partition.as_ref()).and_then(|p| p.partition).unwrap_or_default();
+    let kept =
+        rolling.and_then(|r| r.by_partition.as_ref()).and_then(|p| p.partition).unwrap_or_default();
     usize::try_from(kept).unwrap_or_default()
 }
 
@@ -60,10 +61,13 @@ fn partition(seen: &Observed) -> usize {
 /// lost meanwhile comes back on it.
 pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64> {
     let seen = draft.seen;
-    let pods: BTreeMap<i64, &PodView> = seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
-    let by_label = seen.spec.update_strategy.rolling_update.as_ref().is_some_and(|r| r.by_label.is_some());
+    let pods: BTreeMap<i64, &PodView> =
+        seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
+    let by_label =
+        seen.spec.update_strategy.rolling_update.as_ref().is_some_and(|r| r.by_label.is_some());
     let scope: BTreeSet<i64> = if by_label {
-        let included = pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
+        let included =
+            pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
         included.map(|(id, _)| *id).collect()
     } else {
         let count = match partition(seen) {
@@ -159,7 +163,9 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, wanted: bool, updated: bool) {
     } else if !wanted {
         // A Pod that left the scope is not kept out of service for it.
         draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
-    } else if let Some(wait) = draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds) {
+    } else if let Some(wait) =
+        draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds)
+    {
         draft.look_again(wait);
     } else {
         match chosen_way(draft, pod) {
@@ -181,7 +187,8 @@ fn chosen_way(draft: &Draft<'_>, pod: &PodView) -> Result<Way, Hindrance> {
     let revisions = &draft.revisions;
     let templates = revisions.template(pod.revision()).zip(revisions.template(&revisions.updated));
     let way = templates.map_or(Way::Recreate, |(from, to)| way(&from, &to));
-    let hindrance = |reason, message: &str| Hindrance { scaling: false, reason, message: message.to_owned() };
+    let hindrance =
+        |reason, message: &str| Hindrance { scaling: false, reason, message: message.to_owned() };
     match draft.seen.spec.update_strategy.pod_upgrade_policy {
         PodUpgradePolicy::Recreate => Ok(Way::Recreate),
         PodUpgradePolicy::InPlaceIfPossible => Ok(way),
@@ -203,7 +210,8 @@ fn is_finished(pod: &PodView) -> bool {
         return false;
     }
     let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::LAST_POD_STATUS));
-    let last: LastPodStatus = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let last: LastPodStatus =
+        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     pod.containers.iter().all(|container| {
         let Some(state) = last.container_states.get(&container.name) else { return true };
         state.last_image_id.is_empty()
@@ -218,8 +226,12 @@ pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodS
     let states = pod.containers.iter().filter_map(|container| {
         let image = images.get(&container.name)?;
         let changes = *image != container.image;
-        let ran = pod.image_ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default();
-        Some((container.name.clone(), LastContainerState { latest_image: image.clone(), last_image_id: ran }))
+        let ran =
+            pod.image_ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default();
+        Some((
+            container.name.clone(),
+            LastContainerState { latest_image: image.clone(), last_image_id: ran },
+        ))
     });
     LastPodStatus { container_states: states.collect() }
 }

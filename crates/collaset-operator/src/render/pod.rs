@@ -27,12 +27,23 @@ fn name(seen: &Observed, id: i64, revision: &str) -> String {
     if seen.has_persistent_names() {
         return format!("{}-{id}", seen.name);
     }
-    let before: Vec<&str> = seen.pods.iter().filter(|p| p.id() == Some(id)).map(|p| p.uid.as_str()).collect();
-    format!("{}-{}", seen.name, suffix(&format!("{} {id} {revision} {}", seen.uid, before.join(" "))))
+    let before: Vec<&str> =
+        seen.pods.iter().filter(|p| p.id() == Some(id)).map(|p| p.uid.as_str()).collect();
+    format!(
+        "{}-{}",
+        seen.name,
+        suffix(&format!("{} {id} {revision} {}", seen.uid, before.join(" ")))
+    )
 }
 
 /// Makes an instance's Pod from a recorded revision.
-pub(super) fn create(seen: &Observed, id: i64, revision: &str, first: bool, now: Timestamp) -> Option<Effect> {
+pub(super) fn create(
+    seen: &Observed,
+    id: i64,
+    revision: &str,
+    first: bool,
+    now: Timestamp,
+) -> Option<Effect> {
     let template = template(seen, revision)?;
     let name = name(seen, id, revision);
     let mut labels = template.labels();
@@ -45,7 +56,8 @@ pub(super) fn create(seen: &Observed, id: i64, revision: &str, first: bool, now:
     ] {
         labels.insert(key.to_owned(), value);
     }
-    let mut metadata = template.0.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut metadata =
+        template.0.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     metadata.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     metadata.insert("name".to_owned(), json!(name));
     metadata.insert("labels".to_owned(), json!(labels));
@@ -70,14 +82,22 @@ fn add_gate(spec: &mut Map<String, Value>) {
 }
 
 /// Brings a Pod to a revision in place; what others added to it stays.
-pub(super) fn apply(seen: &Observed, pod: &PodView, revision: &str, bound: JsonPatch) -> Option<JsonPatch> {
+pub(super) fn apply(
+    seen: &Observed,
+    pod: &PodView,
+    revision: &str,
+    bound: JsonPatch,
+) -> Option<JsonPatch> {
     let new = template(seen, revision)?;
     let old = template(seen, pod.revision()).unwrap_or_default();
     let images = images(&new);
     let mut patch = bound;
     let mut restarts = false;
     for (place, container) in pod.containers.iter().enumerate() {
-        let Some(image) = images.get(&container.name).filter(|image| **image != container.image) else { continue };
+        let Some(image) = images.get(&container.name).filter(|image| **image != container.image)
+        else {
+            continue;
+        };
         let place = place.to_string();
         patch = patch
             .test(&["spec", "containers", &place, "name"], container.name.as_str())
@@ -89,7 +109,9 @@ pub(super) fn apply(seen: &Observed, pod: &PodView, revision: &str, bound: JsonP
     let annotations = pod.annotations.clone().unwrap_or_default();
     let wanted = new.annotations();
     if pod.annotations.is_none() && (restarts || !wanted.is_empty()) {
-        patch = patch.test(&["metadata", "annotations"], Value::Null).add(&["metadata", "annotations"], json!({}));
+        patch = patch
+            .test(&["metadata", "annotations"], Value::Null)
+            .add(&["metadata", "annotations"], json!({}));
     }
     patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
     if restarts {

@@ -76,8 +76,11 @@ struct Context {
 /// None today; the signature leaves room for metrics of its own.
 pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
-    let caches =
-        Caches { pods: Mirror::new(owner), revisions: Mirror::new(owner), contexts: Mirror::new(|_| None) };
+    let caches = Caches {
+        pods: Mirror::new(owner),
+        revisions: Mirror::new(owner),
+        contexts: Mirror::new(|_| None),
+    };
     let sets = Progress::default();
     for (part, progress) in [
         ("collasets", &sets),
@@ -87,24 +90,43 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
     ] {
         operator.ready_when(part, progress.ready());
     }
-    let controlled = watcher::Config::default().labels(&format!("{}={}", marks::CONTROL, marks::CONTROL_ON));
-    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", &shared).modify(trim_pod);
-    let revisions =
-        events(Api::<SlimRevision>::all(client.clone()), watcher::Config::default(), "controllerrevisions", &shared)
-            .modify(trim_revision);
-    let contexts =
-        events(Api::<ResourceContext>::all(client.clone()), watcher::Config::default(), "resourcecontexts", &shared);
+    let controlled =
+        watcher::Config::default().labels(&format!("{}={}", marks::CONTROL, marks::CONTROL_ON));
+    let pods =
+        events(Api::<SlimPod>::all(client.clone()), controlled, "pods", &shared).modify(trim_pod);
+    let revisions = events(
+        Api::<SlimRevision>::all(client.clone()),
+        watcher::Config::default(),
+        "controllerrevisions",
+        &shared,
+    )
+    .modify(trim_revision);
+    let contexts = events(
+        Api::<ResourceContext>::all(client.clone()),
+        watcher::Config::default(),
+        "resourcecontexts",
+        &shared,
+    );
     let triggers = stream::select_all([
-        reflect(caches.pods.clone(), pods).filter_map(|o| std::future::ready(owner_ref(&*o))).boxed(),
-        reflect(caches.revisions.clone(), revisions).filter_map(|o| std::future::ready(owner_ref(&*o))).boxed(),
+        reflect(caches.pods.clone(), pods)
+            .filter_map(|o| std::future::ready(owner_ref(&*o)))
+            .boxed(),
+        reflect(caches.revisions.clone(), revisions)
+            .filter_map(|o| std::future::ready(owner_ref(&*o)))
+            .boxed(),
         reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o))).boxed(),
     ]);
     let (store, writer) = reflector::store::<Guarded>();
     let noted = sets.clone();
-    let objects = events(Api::<Guarded>::all(client.clone()), watcher::Config::default(), "collasets", &shared)
-        .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
-        .touched_objects();
+    let objects = events(
+        Api::<Guarded>::all(client.clone()),
+        watcher::Config::default(),
+        "collasets",
+        &shared,
+    )
+    .reflect(writer)
+    .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
+    .touched_objects();
     let context = Arc::new(Context {
         applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
         events: Events::new(client, NAME),
@@ -124,7 +146,8 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
         metrics: shared,
     };
     let stop = operator.stop();
-    operator.task("collaset controller", drive(work, stop, move |set| reconcile(set, context.clone())));
+    operator
+        .task("collaset controller", drive(work, stop, move |set| reconcile(set, context.clone())));
     Ok(())
 }
 
@@ -135,7 +158,8 @@ fn owner_ref<K: Resource>(object: &K) -> Option<ObjectRef<Guarded>> {
 
 /// The sets that draw IDs from a ResourceContext, as far as it knows, and the one of its name.
 fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
-    let owners = contexts.spec.contexts.iter().filter_map(|entry| entry.data.get(marks::context::OWNER));
+    let owners =
+        contexts.spec.contexts.iter().filter_map(|entry| entry.data.get(marks::context::OWNER));
     let mut names: Vec<&String> = owners.chain(contexts.metadata.name.iter()).collect();
     names.sort_unstable();
     names.dedup();
@@ -151,7 +175,8 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     let set = match &set.0 {
         Ok(set) => set,
         Err(invalid) => {
-            let note = Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
+            let note =
+                Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
             context.events.publish(&reference, &note).await;
             return Ok(Next::OnChange);
         }
@@ -176,7 +201,11 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     let wait = if parting { None } else { context.report(&seen, &plan, &failures).await? };
     if let Some(kind) = retry {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
-        return Err(Failure { kind, class: "write", error: anyhow::anyhow!("{}", reasons.join("; ")) });
+        return Err(Failure {
+            kind,
+            class: "write",
+            error: anyhow::anyhow!("{}", reasons.join("; ")),
+        });
     }
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
@@ -251,7 +280,8 @@ impl Context {
                 self.note(uid, effect, version.as_deref());
                 all
             }
-            Ok(Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_)) | Err(_) => false,
+            Ok(Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_))
+            | Err(_) => false,
         })
     }
 
@@ -274,7 +304,11 @@ impl Context {
             return Ok(Some(left));
         }
         let effect = render::status(seen, &status);
-        let fail = |error: anyhow::Error| Failure { kind: backoff::Kind::Transient, class: "status", error };
+        let fail = |error: anyhow::Error| Failure {
+            kind: backoff::Kind::Transient,
+            class: "status",
+            error,
+        };
         match self.applier.apply(&effect).await.map_err(|error| fail(error.into()))? {
             Outcome::Done(version) => {
                 self.note(&seen.uid, &effect, version.as_deref());
@@ -297,7 +331,10 @@ fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
         notes.push(note("ScalingOut", format!("making Pods until there are {}", seen.replicas())));
     }
     if has(&|a| matches!(a, Action::Begin(_, podops_api::lifecycle::SCALE_IN, _))) {
-        notes.push(note("ScalingIn", format!("taking Pods out until there are {}", seen.replicas())));
+        notes.push(note(
+            "ScalingIn",
+            format!("taking Pods out until there are {}", seen.replicas()),
+        ));
     }
     let updates = |a: &Action| {
         matches!(a, Action::Begin(_, podops_api::lifecycle::UPDATE, _) | Action::Apply(_, _, false))
@@ -306,7 +343,11 @@ fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
         notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
     }
     let hindrances = plan.hindrances.iter();
-    notes.extend(hindrances.map(|h| Note { warning: true, reason: h.reason, message: h.message.clone() }));
+    notes.extend(hindrances.map(|h| Note {
+        warning: true,
+        reason: h.reason,
+        message: h.message.clone(),
+    }));
     notes
 }
 
@@ -316,7 +357,9 @@ fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindranc
         let message = match result {
             Ok(Outcome::Refused(message)) => format!("{}: {message}", effect.target()),
             Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
-            Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => return None,
+            Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => {
+                return None;
+            }
         };
         let (scaling, reason) = match effect {
             Effect::Create(..) => (true, "ScaleOutFailed"),

@@ -115,9 +115,11 @@ impl SlimPod {
     fn view(&self) -> PodView {
         let metadata = &self.metadata;
         let conditions = self.status.conditions.as_deref().unwrap_or_default();
-        let condition = |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
+        let condition =
+            |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
         let statuses = self.status.container_statuses.iter().flatten();
-        let container = |c: &SlimContainer| Container { name: c.name.clone(), image: c.image.clone() };
+        let container =
+            |c: &SlimContainer| Container { name: c.name.clone(), image: c.image.clone() };
         PodView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),

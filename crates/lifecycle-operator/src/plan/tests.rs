@@ -29,10 +29,15 @@ fn pod(text: &str) -> PodView {
             "starting" => pod.containers_ready = false,
             "newborn" => pod.created = now(),
             "deleting" => pod.deleting = true,
-            "protected" => pod.finalizers.extend(["prot.podopslifecycle.kusionstack.io/x".to_owned()]),
+            "protected" => {
+                pod.finalizers.extend(["prot.podopslifecycle.kusionstack.io/x".to_owned()])
+            }
             "finalizer" => pod.finalizers.extend([value.to_owned()]),
             "expect" => {
-                pod.expected.as_mut().unwrap().insert(format!("Service/ns/{value}"), value.to_owned());
+                pod.expected
+                    .as_mut()
+                    .unwrap()
+                    .insert(format!("Service/ns/{value}"), value.to_owned());
             }
             "unreadable" => pod.expected = Err("not JSON".to_owned()),
             "dirty" => pod.dirty.extend([format!("Service/ns/{value}")]),
@@ -46,7 +51,8 @@ fn pod(text: &str) -> PodView {
             other => {
                 let (word, id) = other.split_once('/').unwrap_or((other, ""));
                 let slash = if id.is_empty() { "" } else { "/" };
-                pod.labels.extend([label(&format!("{word}.podopslifecycle.kusionstack.io{slash}{id}"))]);
+                pod.labels
+                    .extend([label(&format!("{word}.podopslifecycle.kusionstack.io{slash}{id}"))]);
             }
         }
     }
@@ -78,8 +84,7 @@ fn after(text: &str) -> PodView {
 }
 
 const SERVING: &str = "open ready available";
-const UPDATING: &str =
-    "closed operating/a operation-type/a=update pre-checked/a operation-permission/update operate/a";
+const UPDATING: &str = "closed operating/a operation-type/a=update pre-checked/a operation-permission/update operate/a";
 
 #[test]
 fn a_fresh_pod_is_let_into_service() {
@@ -90,7 +95,10 @@ fn a_fresh_pod_is_let_into_service() {
 #[test]
 fn a_newborn_pod_is_left_to_the_kubelet_for_a_moment() {
     check("newborn starting", "");
-    assert_eq!(plan(&pod("newborn starting"), now()).unwrap().look_again, Some(Duration::from_secs(2)));
+    assert_eq!(
+        plan(&pod("newborn starting"), now()).unwrap().look_again,
+        Some(Duration::from_secs(2))
+    );
     check("newborn", "gate true");
     check("starting", "gate true");
 }
@@ -136,7 +144,8 @@ fn expected_finalizers_hold_a_pod_back_from_available() {
         "+completing/a +done-operation-type/a -operate/a +operated/a -operation-permission/update \
          -operation-type/a +post-checked/a -pre-checked/a gate true",
     );
-    let completing = "open ready operated/a done-operation-type/a=update post-checked/a completing/a expect=web";
+    let completing =
+        "open ready operated/a done-operation-type/a=update post-checked/a completing/a expect=web";
     check(completing, "");
     check(
         &format!("{completing} finalizer=web"),
@@ -180,14 +189,18 @@ fn undo_wipes_the_operation_and_serves_again() {
 #[test]
 fn undo_leaves_other_operations_alone() {
     check(
-        &format!("{UPDATING} undo-operation-type/a=update operating/b operation-type/b=update pre-checked/b operate/b"),
+        &format!(
+            "{UPDATING} undo-operation-type/a=update operating/b operation-type/b=update pre-checked/b operate/b"
+        ),
         "-operate/a -operating/a -operation-type/a -pre-checked/a -undo-operation-type/a",
     );
 }
 
 #[test]
 fn all_operations_end_before_any_goes_on() {
-    let both = &format!("{UPDATING} operation-type/b=restart pre-checked/b operation-permission/restart operate/b");
+    let both = &format!(
+        "{UPDATING} operation-type/b=restart pre-checked/b operation-permission/restart operate/b"
+    );
     check(both, "");
     check(
         &both.replace("operating/a ", ""),
@@ -261,7 +274,10 @@ fn a_deletion_that_is_no_longer_asked_for_is_cancelled() {
 
 #[test]
 fn a_deletion_waits_for_services_and_for_checkers() {
-    check("open to-delete pre-gate", "+operating/pod-delete +operation-type/pod-delete +preparing-to-delete +pre-check/pod-delete");
+    check(
+        "open to-delete pre-gate",
+        "+operating/pod-delete +operation-type/pod-delete +preparing-to-delete +pre-check/pod-delete",
+    );
     let held = after("open to-delete protected");
     assert!(!plan(&held, now()).unwrap().delete);
 }
@@ -298,7 +314,9 @@ fn weakness_5_an_operation_begun_while_another_completes_blocks_neither() {
         "+operate/b +operation-permission/y +pre-checked/b gate false",
     );
     check(
-        &format!("closed finalizer=web {completing} operation-type/b=y pre-checked/b operation-permission/y operate/b"),
+        &format!(
+            "closed finalizer=web {completing} operation-type/b=y pre-checked/b operation-permission/y operate/b"
+        ),
         "-completing/a -done-operation-type/a -operate/b -operated/a -operation-permission/y \
          -operation-type/b -post-checked/a -pre-checked/b gate true",
     );
@@ -369,13 +387,18 @@ fn weakness_27_a_pod_that_is_not_ready_costs_no_write() {
 
 #[test]
 fn an_orphan_grant_is_dropped() {
-    check("open pre-checked/a operation-permission/update", "-operation-permission/update -pre-checked/a");
+    check(
+        "open pre-checked/a operation-permission/update",
+        "-operation-permission/update -pre-checked/a",
+    );
     check("open operation-permission/update", "-operation-permission/update");
 }
 
 #[test]
 fn a_plan_carried_out_leaves_nothing_to_do() {
-    for text in [SERVING, UPDATING, "", "to-delete", "operate/a", "open ready expect=web operating/b"] {
+    for text in
+        [SERVING, UPDATING, "", "to-delete", "operate/a", "open ready expect=web operating/b"]
+    {
         let plan = plan(&after(text), now()).unwrap();
         assert!(plan.delete || plan.is_empty(), "{text}: {plan}");
     }

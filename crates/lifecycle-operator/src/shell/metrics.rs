@@ -30,7 +30,10 @@ impl Metrics {
             )?,
             deleted: add(
                 registry,
-                IntCounter::new("podops_lifecycle_pods_deleted_total", "Pods deleted after their lifecycle.")?,
+                IntCounter::new(
+                    "podops_lifecycle_pods_deleted_total",
+                    "Pods deleted after their lifecycle.",
+                )?,
             )?,
         })
     }

@@ -92,7 +92,8 @@ impl SlimPod {
 
     /// The finalizers that the annotation expects, by employer.
     fn expected(&self) -> Result<BTreeMap<String, String>, String> {
-        let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
+        let annotation =
+            self.metadata.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
         let Some(text) = annotation else { return Ok(BTreeMap::new()) };
         serde_json::from_str::<AvailableConditions>(text)
             .map(|conditions| conditions.expected_finalizers)
@@ -109,10 +110,12 @@ impl SlimPod {
         let labels = self.metadata.labels.clone().unwrap_or_default();
         let expected = self.expected();
         let is_dirty = |key: &&String| {
-            service(key).is_some_and(|name| !services.get(&name).is_some_and(|s| s.selects(&labels)))
+            service(key)
+                .is_some_and(|name| !services.get(&name).is_some_and(|s| s.selects(&labels)))
         };
-        let dirty: BTreeSet<String> =
-            expected.as_ref().map_or_else(|_| BTreeSet::new(), |e| e.keys().filter(is_dirty).cloned().collect());
+        let dirty: BTreeSet<String> = expected
+            .as_ref()
+            .map_or_else(|_| BTreeSet::new(), |e| e.keys().filter(is_dirty).cloned().collect());
         let gates = self.spec.readiness_gates.as_deref().unwrap_or_default();
         PodView {
             finalizers: self.metadata.finalizers.iter().flatten().cloned().collect(),
@@ -122,7 +125,11 @@ impl SlimPod {
             gate: self.condition(marks::SERVICE_READY),
             ready: self.condition("Ready") == Some(true),
             containers_ready: self.condition("ContainersReady") == Some(true),
-            created: self.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            created: self
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
             deleting: self.metadata.deletion_timestamp.is_some(),
             labels,
         }
@@ -168,7 +175,9 @@ mod tests {
 
     #[test]
     fn a_service_that_is_gone_or_selects_other_pods_is_dirty() {
-        let pod = pod(r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/gone":"y","LB/ns/z":"z"}}"#);
+        let pod = pod(
+            r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/gone":"y","LB/ns/z":"z"}}"#,
+        );
         let dirty = |selector| pod.view(&services(&selector)).dirty.into_iter().collect::<Vec<_>>();
         assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/gone"]);
         assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/gone", "Service/ns/web"]);

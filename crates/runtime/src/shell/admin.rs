@@ -18,8 +18,13 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
-pub(super) async fn serve(address: SocketAddr, registry: Registry, ready: Readiness) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+pub(super) async fn serve(
+    address: SocketAddr,
+    registry: Registry,
+    ready: Readiness,
+) -> anyhow::Result<()> {
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "Serving probes and metrics");
     let mut connections = JoinSet::new();
     loop {
@@ -52,7 +57,9 @@ fn respond(path: &str, registry: &Registry, ready: &Readiness) -> Response<Full<
         "/healthz" | "/livez" => text(StatusCode::OK, "ok\n"),
         "/readyz" => match ready.iter().find(|(_, part)| !*part.borrow()) {
             None => text(StatusCode::OK, "ok\n"),
-            Some((part, _)) => text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {part}\n")),
+            Some((part, _)) => {
+                text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {part}\n"))
+            }
         },
         "/metrics" => {
             let mut body = Vec::new();

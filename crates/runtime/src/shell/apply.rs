@@ -5,7 +5,9 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use kube::{
     Client,
-    api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request},
+    api::{
+        DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request,
+    },
     core::{DynamicObject, Status},
 };
 use tokio::time::timeout;
@@ -81,7 +83,10 @@ impl Applier {
         if class == "outdated" {
             self.metrics.conflicts.inc();
         }
-        self.metrics.effects.with_label_values(&[effect.verb(), target.resource.plural, class]).inc();
+        self.metrics
+            .effects
+            .with_label_values(&[effect.verb(), target.resource.plural, class])
+            .inc();
         tracing::debug!(verb = effect.verb(), %target, class, "Wrote");
         result
     }
@@ -97,12 +102,16 @@ impl Applier {
 
     /// Carries out independent effects in batches of 1, 2, 4, … and stops after a batch in which
     /// one came to nothing, so that a server that refuses all is not asked for each.
-    pub async fn apply_slow_start(&self, effects: Vec<Effect>) -> Vec<(Effect, Result<Outcome, Error>)> {
+    pub async fn apply_slow_start(
+        &self,
+        effects: Vec<Effect>,
+    ) -> Vec<(Effect, Result<Outcome, Error>)> {
         let (mut results, mut rest, mut size) = (Vec::new(), effects, 1);
         while !rest.is_empty() {
             let later = rest.split_off(size.min(rest.len()));
             let batch = self.apply_all(rest).await;
-            let went_well = batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Refused(_))));
+            let went_well =
+                batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Refused(_))));
             results.extend(batch);
             if !went_well {
                 break;
@@ -130,11 +139,17 @@ impl Applier {
         let at = Request::new(target.resource.path(&target.namespace));
         let built = match effect {
             Effect::Create(_, body) => {
-                let params = PostParams { field_manager: Some(self.manager.to_owned()), ..PostParams::default() };
+                let params = PostParams {
+                    field_manager: Some(self.manager.to_owned()),
+                    ..PostParams::default()
+                };
                 at.create(&params, body.to_string().into_bytes())
             }
             Effect::Patch(_, change) => {
-                let params = PatchParams { field_manager: Some(self.manager.to_owned()), ..PatchParams::default() };
+                let params = PatchParams {
+                    field_manager: Some(self.manager.to_owned()),
+                    ..PatchParams::default()
+                };
                 let patch = match change {
                     Change::Merge(body) => Patch::Merge(body),
                     Change::Strategic(body) => Patch::Strategic(body),
@@ -148,7 +163,8 @@ impl Applier {
             Effect::Delete { uid, version, .. } => {
                 let preconditions =
                     Preconditions { uid: Some(uid.clone()), resource_version: version.clone() };
-                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                let params =
+                    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                 at.delete(&target.name, &params)
             }
         };
@@ -210,7 +226,10 @@ mod tests {
     fn a_failed_test_means_look_again_and_an_invalid_value_does_not() {
         let effect = Effect::Patch(pod(), JsonPatch::default().build());
         assert_eq!(refusal(&effect, &status(422, "")), Some(Outcome::Outdated));
-        assert_eq!(refusal(&effect, &status(422, "web-1")), Some(Outcome::Refused("no".to_owned())));
+        assert_eq!(
+            refusal(&effect, &status(422, "web-1")),
+            Some(Outcome::Refused("no".to_owned()))
+        );
     }
 
     #[test]

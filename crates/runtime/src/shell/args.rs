@@ -12,15 +12,33 @@ pub struct OperatorArgs {
     pub log_format: LogFormat,
 
     /// Which log lines are written: a level, or directives such as `info,kube=debug`
-    #[arg(long, default_value = "info", env = "PODOPS_LOG", help_heading = "Logging", value_name = "FILTER")]
+    #[arg(
+        long,
+        default_value = "info",
+        env = "PODOPS_LOG",
+        help_heading = "Logging",
+        value_name = "FILTER"
+    )]
     pub log: String,
 
     /// Where /healthz, /livez, /readyz and /metrics are served
-    #[arg(long, default_value = "0.0.0.0:8080", env = "PODOPS_ADMIN_ADDRESS", help_heading = "Serving", value_name = "ADDRESS")]
+    #[arg(
+        long,
+        default_value = "0.0.0.0:8080",
+        env = "PODOPS_ADMIN_ADDRESS",
+        help_heading = "Serving",
+        value_name = "ADDRESS"
+    )]
     pub admin_address: SocketAddr,
 
     /// How many objects are reconciled at a time
-    #[arg(long, default_value_t = 16, env = "PODOPS_CONCURRENCY", help_heading = "Work", value_name = "N")]
+    #[arg(
+        long,
+        default_value_t = 16,
+        env = "PODOPS_CONCURRENCY",
+        help_heading = "Work",
+        value_name = "N"
+    )]
     pub concurrency: u16,
 
     /// How long a reconcile may take before it is given up and tried again
@@ -44,11 +62,22 @@ pub struct LeaseArgs {
     pub leader_elect: bool,
 
     /// The namespace of the Lease
-    #[arg(long, default_value = "podops-system", env = "PODOPS_LEASE_NAMESPACE", help_heading = "Leader election", value_name = "NAMESPACE")]
+    #[arg(
+        long,
+        default_value = "podops-system",
+        env = "PODOPS_LEASE_NAMESPACE",
+        help_heading = "Leader election",
+        value_name = "NAMESPACE"
+    )]
     pub lease_namespace: String,
 
     /// Who this replica is in the Lease; the host's name and the process ID by default
-    #[arg(long, env = "PODOPS_LEASE_IDENTITY", help_heading = "Leader election", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "PODOPS_LEASE_IDENTITY",
+        help_heading = "Leader election",
+        value_name = "NAME"
+    )]
     pub lease_identity: Option<String>,
 
     /// How long others wait, after the last sign of the holder, before they take the Lease

@@ -58,9 +58,14 @@ where
         Box::pin(async move {
             let asked = Instant::now();
             let answer = answer.await;
-            let code = answer.as_ref().map_or_else(|_| "error".to_owned(), |r| r.status().as_u16().to_string());
+            let code = answer
+                .as_ref()
+                .map_or_else(|_| "error".to_owned(), |r| r.status().as_u16().to_string());
             metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
-            metrics.request_seconds.with_label_values(&[verb]).observe(asked.elapsed().as_secs_f64());
+            metrics
+                .request_seconds
+                .with_label_values(&[verb])
+                .observe(asked.elapsed().as_secs_f64());
             answer
         })
     }

@@ -109,7 +109,8 @@ impl Context {
     /// Takes an object off the queue; tells how much longer it has to pause.
     fn dequeue(&self, key: &Key) -> Option<Duration> {
         let mut memory = self.memory();
-        let left = memory.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
+        let left =
+            memory.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
         if left.is_none() {
             memory.waiting.remove(key);
             self.metrics.queue_depth.set(i64::try_from(memory.waiting.len()).unwrap_or(i64::MAX));
@@ -150,7 +151,12 @@ impl Context {
                 let count = memory.failures.entry(key).or_default();
                 *count = count.saturating_add(1);
                 let wait = backoff::wait(failure.kind, *count);
-                tracing::warn!(error = format!("{:#}", failure.error), class = failure.class, ?wait, "Trying again");
+                tracing::warn!(
+                    error = format!("{:#}", failure.error),
+                    class = failure.class,
+                    ?wait,
+                    "Trying again"
+                );
                 Action::requeue(wait)
             }
         }
@@ -181,14 +187,18 @@ where
         .with_config(controller::Config::default().concurrency(drive.concurrency))
         .reconcile_on(drive.triggers.inspect({
             let context = context.clone();
-            move |object| context.enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()))
+            move |object| {
+                context.enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()))
+            }
         }))
         .reconcile_all_on(stream::once(drive.lease.wait()))
         .graceful_shutdown_on(stop.wait())
         .run(
             move |object: Arc<K>, context: Arc<Context>| {
                 let reconcile = reconcile.clone();
-                async move { Ok::<_, std::convert::Infallible>(once(object, &context, &*reconcile).await) }
+                async move {
+                    Ok::<_, std::convert::Infallible>(once(object, &context, &*reconcile).await)
+                }
             },
             |_, impossible, _| match *impossible {},
             context,

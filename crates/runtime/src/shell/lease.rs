@@ -90,7 +90,12 @@ pub(super) struct Elector {
 }
 
 /// An election's outcome as it will stand, and the task that decides it.
-pub(super) fn elector(name: &'static str, args: &LeaseArgs, client: Client, metrics: &Metrics) -> (Held, Elector) {
+pub(super) fn elector(
+    name: &'static str,
+    args: &LeaseArgs,
+    client: Client,
+    metrics: &Metrics,
+) -> (Held, Elector) {
     let (sender, receiver) = watch::channel(!args.leader_elect);
     metrics.lease_held.set(i64::from(!args.leader_elect));
     let elector = Elector {
@@ -139,8 +144,10 @@ impl Elector {
 
     /// Contends for the Lease until it was held and is lost.
     async fn contend(&self, sight: &mut Sight) {
-        let timing =
-            Timing { duration: self.args.lease_duration, renew_deadline: self.args.lease_renew_deadline };
+        let timing = Timing {
+            duration: self.args.lease_duration,
+            renew_deadline: self.args.lease_renew_deadline,
+        };
         let mut renewed: Option<Instant> = None;
         loop {
             // A read that hangs must not outlast the deadline for renewing.
@@ -162,7 +169,10 @@ impl Elector {
                 Move::Take => {
                     let asked = Instant::now();
                     if let Some(lease) = lease
-                        && matches!(timeout(self.args.lease_retry, self.write(lease)).await, Ok(true))
+                        && matches!(
+                            timeout(self.args.lease_retry, self.write(lease)).await,
+                            Ok(true)
+                        )
                     {
                         renewed = Some(asked);
                         if !self.held.send_replace(true) {
@@ -201,7 +211,9 @@ impl Elector {
 
     /// Empties the Lease, so that the next replica need not wait for it to expire.
     async fn release(&self) {
-        let Ok(Ok(Some(mut lease))) = timeout(self.args.lease_retry, self.api.get_opt(self.name)).await else {
+        let Ok(Ok(Some(mut lease))) =
+            timeout(self.args.lease_retry, self.api.get_opt(self.name)).await
+        else {
             return;
         };
         let spec = lease.spec.get_or_insert_default();

@@ -44,10 +44,17 @@ impl Metrics {
         };
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
         Ok(Self {
-            reconciles: counter("podops_reconciles_total", "Reconciles, by how they ended.", &["outcome"])?,
+            reconciles: counter(
+                "podops_reconciles_total",
+                "Reconciles, by how they ended.",
+                &["outcome"],
+            )?,
             reconcile_seconds: add(
                 registry,
-                Histogram::with_opts(seconds("podops_reconcile_duration_seconds", "How long reconciles took."))?,
+                Histogram::with_opts(seconds(
+                    "podops_reconcile_duration_seconds",
+                    "How long reconciles took.",
+                ))?,
             )?,
             stale_skips: add(
                 registry,
@@ -80,11 +87,17 @@ impl Metrics {
             request_seconds: add(
                 registry,
                 HistogramVec::new(
-                    seconds("podops_client_request_duration_seconds", "How long the API server took to answer."),
+                    seconds(
+                        "podops_client_request_duration_seconds",
+                        "How long the API server took to answer.",
+                    ),
                     &["verb"],
                 )?,
             )?,
-            lease_held: add(registry, IntGauge::new("podops_lease_held", "1 while this replica acts.")?)?,
+            lease_held: add(
+                registry,
+                IntGauge::new("podops_lease_held", "1 while this replica acts.")?,
+            )?,
             watch_errors: counter(
                 "podops_watch_errors_total",
                 "Watches that ended in an error, by resource.",
@@ -99,7 +112,10 @@ impl Metrics {
 /// # Errors
 ///
 /// If a metric of the same name is there already.
-pub fn add<C: Collector + Clone + 'static>(registry: &Registry, metric: C) -> prometheus::Result<C> {
+pub fn add<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    metric: C,
+) -> prometheus::Result<C> {
     registry.register(Box::new(metric.clone()))?;
     Ok(metric)
 }

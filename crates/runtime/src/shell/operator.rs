@@ -62,7 +62,8 @@ impl Operator {
         let metrics = Metrics::register(&registry)?;
         let client = client::connect(&metrics).await?;
         let (lease_stop, stopping) = Stop::new();
-        let (lease, elector) = lease::elector(name, &args.lease, client::connect(&metrics).await?, &metrics);
+        let (lease, elector) =
+            lease::elector(name, &args.lease, client::connect(&metrics).await?, &metrics);
         let mut lease_task = JoinSet::new();
         lease_task.spawn(elector.run(stopping));
         Ok(Self {
@@ -91,7 +92,11 @@ impl Operator {
     }
 
     /// Adds a task; when one ends, the process ends.
-    pub fn task(&mut self, name: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+    pub fn task(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
@@ -102,7 +107,11 @@ impl Operator {
     ///
     /// If it was not a signal that ended it.
     pub async fn run(mut self) -> anyhow::Result<()> {
-        let admin = admin::serve(self.args.admin_address, self.registry.clone(), Arc::new(self.readiness.clone()));
+        let admin = admin::serve(
+            self.args.admin_address,
+            self.registry.clone(),
+            Arc::new(self.readiness.clone()),
+        );
         self.task("admin server", admin);
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -122,7 +131,9 @@ impl Operator {
         }
         self.tasks.shutdown().await;
         self.lease_stop.send_replace(true);
-        let released = timeout(self.args.shutdown_grace, async { while self.lease_task.join_next().await.is_some() {} });
+        let released = timeout(self.args.shutdown_grace, async {
+            while self.lease_task.join_next().await.is_some() {}
+        });
         if released.await.is_err() {
             tracing::warn!("Leaving the Lease to expire");
         }
@@ -130,7 +141,9 @@ impl Operator {
     }
 }
 
-fn early_end(task: Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>) -> anyhow::Error {
+fn early_end(
+    task: Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>,
+) -> anyhow::Error {
     match task {
         Ok((name, Ok(()))) => anyhow::anyhow!("{name} ended"),
         Ok((name, Err(error))) => error.context(format!("{name} failed")),

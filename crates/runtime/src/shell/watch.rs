@@ -30,7 +30,10 @@ pub type Key = (String, String);
 /// The key of an object.
 #[must_use]
 pub fn key<K: Resource>(object: &K) -> Key {
-    (object.meta().namespace.clone().unwrap_or_default(), object.meta().name.clone().unwrap_or_default())
+    (
+        object.meta().namespace.clone().unwrap_or_default(),
+        object.meta().name.clone().unwrap_or_default(),
+    )
 }
 
 /// Watches a collection for as long as the stream is polled; errors are counted and backed off.
@@ -94,7 +97,8 @@ impl Progress {
                 self.ready.send_replace(true);
             }
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
-                let version = object.meta().resource_version.as_deref().and_then(|v| v.parse().ok());
+                let version =
+                    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok());
                 // A list's objects are older than the list, so they move nothing backwards.
                 seen.version = seen.version.max(version.unwrap_or_default());
             }
@@ -210,7 +214,9 @@ pub fn reflect<K>(
 where
     K: Resource + Clone + Send + Sync + 'static,
 {
-    events.flat_map(move |event| futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| mirror.take(e))))
+    events.flat_map(move |event| {
+        futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| mirror.take(e)))
+    })
 }
 
 #[cfg(test)]
