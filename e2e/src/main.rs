@@ -1,2 +1,98 @@
-//! x
-fn main() {}
+//! The lab: `podops-lab demo` shows a CollaSet's life on a real control plane.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use podops_api::collaset::CollaSetStatus;
+use podops_e2e::lab::Lab;
+
+/// A real control plane with simulated nodes, and the operators on it
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show 20 Pods being created, updated in place, rolled back and scaled in
+    Demo {
+        /// Leave the cluster running until Ctrl-C, and print how to use it
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+/// How long one act of the demo may take.
+const ACT: Duration = Duration::from_secs(120);
+const REPLICAS: i32 = 20;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let Command::Demo { keep } = Args::parse().command;
+    let programs =
+        std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
+    eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
+    let lab = Lab::start(&programs).await?;
+    let started = Instant::now();
+    let (_, log) = lab.requests(0)?;
+    lab.create("web", 20, "nginx:1.27").await?;
+    act(&lab, "created", REPLICAS).await?;
+    lab.set_image("web", "nginx:1.28").await?;
+    act(&lab, "updated in place to nginx:1.28", REPLICAS).await?;
+    lab.set_image("web", "nginx:1.27").await?;
+    act(&lab, "rolled back to nginx:1.27", REPLICAS).await?;
+    lab.patch("web", serde_json::json!({ "replicas": 8 })).await?;
+    act(&lab, "scaled in to 8", 8).await?;
+    let (requests, _) = lab.requests(log)?;
+    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+    let each = requests.len() as f64 / f64::from(REPLICAS);
+    eprintln!(
+        "==> {:.1} s, {} requests by operators: {each:.1} per Pod for its whole life",
+        started.elapsed().as_secs_f64(),
+        requests.len(),
+    );
+    if keep {
+        let kubeconfig = lab.plane.dir.path().join("admin.kubeconfig");
+        eprintln!("==> until Ctrl-C:\n    export KUBECONFIG={}", kubeconfig.display());
+        eprintln!("    {} get collasets,pods", lab.plane.programs.kubectl.display());
+        tokio::signal::ctrl_c().await?;
+    }
+    Ok(())
+}
+
+/// Shows an act until the set is settled; plain lines where there is no terminal.
+async fn act(lab: &Lab, what: &str, replicas: i32) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let bar = ProgressBar::new(u64::try_from(replicas).unwrap_or_default());
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos:>2}/{len} {msg}")?);
+    lab.wait("web", ACT, |status| {
+        bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
+        bar.set_message(counts(status));
+        status.replicas == replicas
+            && status.updated_available_replicas == replicas
+            && status.operating_replicas == 0
+            && status.terminating_replicas == 0
+    })
+    .await?;
+    bar.finish_and_clear();
+    eprintln!("{what}: {replicas} Pods available after {:.1} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn counts(status: &CollaSetStatus) -> String {
+    format!(
+        "pods {}, available {}, operating {}, updated {}, terminating {}",
+        status.replicas,
+        status.available_replicas,
+        status.operating_replicas,
+        status.updated_replicas,
+        status.terminating_replicas,
+    )
+}

@@ -11,13 +11,16 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   crds [--check]   Write crds/ from the types in crates/api; with --check, fail if they differ
-  test             Everything CI runs: formatting, lints, unit and property tests, the model";
+  demo [--keep]    A CollaSet's life on a real control plane with simulated nodes
+  test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
+        ["demo"] => demo(&[]),
+        ["demo", "--keep"] => demo(&["--keep"]),
         ["test"] => test(),
         _ => bail!("{USAGE}"),
     }
@@ -25,6 +28,24 @@ fn main() -> anyhow::Result<()> {
 
 /// The crates whose decisions must compile with nothing that talks to the world.
 const PURE: [&str; 3] = ["podops-runtime", "collaset-operator", "lifecycle-operator"];
+
+/// The programs that the demo and the end-to-end tests run.
+const BUILD: [&str; 7] = [
+    "build",
+    "--package",
+    "collaset-operator",
+    "--package",
+    "lifecycle-operator",
+    "--package",
+    "podops-e2e",
+];
+
+/// Shows what this is about.
+fn demo(args: &[&str]) -> anyhow::Result<()> {
+    cargo(&BUILD)?;
+    let run = ["run", "--quiet", "--package", "podops-e2e", "--bin", "podops-lab", "--", "demo"];
+    cargo(&[&run[..], args].concat())
+}
 
 /// Runs every check, the cheapest first.
 fn test() -> anyhow::Result<()> {
@@ -35,6 +56,7 @@ fn test() -> anyhow::Result<()> {
         cargo(&["check", "--package", package, "--no-default-features"])?;
     }
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+    cargo(&BUILD)?;
     cargo(&["test", "--workspace"])
 }
 
