@@ -120,6 +120,7 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If a program is missing or does not get ready.
+    #[allow(clippy::too_many_lines, reason = "most of them are flags")]
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
         let mut dir = tempfile::tempdir()?;

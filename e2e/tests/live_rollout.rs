@@ -1,9 +1,12 @@
 //! One CollaSet from its first Pod to its last, and what that costs.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use podops_e2e::{audit::Request, lab::Lab};
 
+const PODS: usize = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn programs() -> PathBuf {
@@ -26,7 +29,6 @@ fn at_most(what: &str, count: usize, pods: usize, most: f64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     let mut lab = Lab::start(&programs()).await.unwrap();
-    const PODS: usize = 100;
 
     let (_, start) = lab.requests(0).unwrap();
     lab.create("web", PODS, "nginx:1").await.unwrap();

@@ -139,6 +139,7 @@ pub struct UpdateStrategy {
     pub operation_delay_seconds: Option<i32>,
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "the type of the field it is the default of")]
 fn by_partition() -> Option<RollingUpdate> {
     Some(RollingUpdate { by_partition: Some(ByPartition::default()), by_label: None })
 }

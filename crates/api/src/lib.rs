@@ -3,6 +3,7 @@
 //! Wire-compatible with KusionStack Kuperator. Holds no client, no I/O and no decision: what a
 //! label *is* stands here, when to write it stands in the operators.
 
+#![allow(clippy::duplicated_attributes, reason = "each CEL rule is an attribute of its own")]
 #![allow(unreachable_pub, reason = "the twin that KubeSchema generates triggers it")]
 
 pub mod marks;

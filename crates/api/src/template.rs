@@ -123,6 +123,7 @@ fn strings(most: u32) -> Value {
 /// # Panics
 ///
 /// Never: the schema is a constant.
+#[must_use]
 pub fn selector_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",

@@ -17,6 +17,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut operator = Operator::start(shell::NAME, args.operator).await?;
-    shell::start(&mut operator)?;
+    shell::start(&mut operator);
     operator.run().await
 }

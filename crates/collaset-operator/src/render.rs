@@ -53,7 +53,7 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::RemoveFinalizer => steps.farewell.push(finalizers(seen, false)),
             Action::CreateRevision(new) => steps.records.push(create_revision(seen, new)),
             Action::BumpRevision(name, revision) => {
-                steps.records.extend(bump_revision(seen, name, *revision))
+                steps.records.extend(bump_revision(seen, name, *revision));
             }
             Action::DeleteRevision(name) => steps.records.extend(delete_revision(seen, name)),
             Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
@@ -162,17 +162,6 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
 
 fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
     let to = target(seen, PODS, &pod.name);
-    let labels = ["metadata", "labels"];
-    let bound = JsonPatch::default().test(&["metadata", "uid"], pod.uid.as_str());
-    let operating = Word::Operating.key(lifecycle::COLLASET);
-    let instance = pod.labels.get(&operating).map(String::as_str);
-    // A label that is tested is the one that was decided on; one that is null is not there.
-    let bound_to_operation = |patch: JsonPatch| {
-        patch.test(
-            &[&labels[..], &[operating.as_str()]].concat(),
-            instance.map_or(Value::Null, Value::from),
-        )
-    };
     let change = match action {
         Action::ReleasePod(_) => {
             let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
@@ -189,54 +178,63 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
             if *deletes && !pod.labels.contains_key(marks::PREPARING_TO_DELETE) {
                 changes.insert(marks::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
             }
-            relabel(bound_to_operation(bound), &changes).build()
+            relabel(bound(pod, &[Word::Operating]), &changes).build()
         }
         Action::Undo(_, kind) => {
-            relabel(bound_to_operation(bound), &lifecycle::undo(lifecycle::COLLASET, kind)).build()
+            let changes = lifecycle::undo(lifecycle::COLLASET, kind);
+            relabel(bound(pod, &[Word::Operating]), &changes).build()
         }
-        Action::Finish(_) => {
-            let mut changes = lifecycle::finish(lifecycle::COLLASET);
-            if pod.labels.contains_key(marks::UPDATE_INCLUDED) {
-                changes.insert(marks::UPDATE_INCLUDED.to_owned(), None);
-            }
-            let patch = relabel(bound_to_operation(bound), &changes);
-            let noted =
-                pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
-            let note = ["metadata", "annotations", marks::LAST_POD_STATUS];
-            if noted { patch.remove(&note) } else { patch }.build()
+        Action::Finish(_) => finish(pod),
+        Action::Apply(_, revision, true) => {
+            pod::apply(seen, pod, revision, bound(pod, &[Word::Operating, Word::Operate]))?.build()
         }
-        Action::Apply(_, revision, operated) => {
-            let bound = if *operated {
-                let operate = Word::Operate.key(lifecycle::COLLASET);
-                let given = pod.labels.get(&operate).map(String::as_str);
-                bound_to_operation(bound).test(
-                    &[&labels[..], &[operate.as_str()]].concat(),
-                    given.map_or(Value::Null, Value::from),
-                )
-            } else {
-                bound
-            };
-            pod::apply(seen, pod, revision, bound)?.build()
+        Action::Apply(_, revision, false) => {
+            pod::apply(seen, pod, revision, bound(pod, &[]))?.build()
         }
         Action::Delete(..) => {
-            return Some(Effect::Delete {
-                target: to,
-                uid: pod.uid.clone(),
-                version: Some(pod.version.clone()),
-            });
+            let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
+            return Some(Effect::Delete { target: to, uid, version });
         }
-        _ => return None,
+        Action::AddFinalizer
+        | Action::RemoveFinalizer
+        | Action::CreateRevision(_)
+        | Action::BumpRevision(..)
+        | Action::DeleteRevision(_)
+        | Action::WriteContexts(_)
+        | Action::CreatePod(..) => return None,
     };
     Some(Effect::Patch(to, change))
+}
+
+/// A patch for this very Pod, and only while these labels of the set's operation are as they were
+/// when it was decided on. Other writers, the kubelet above all, do not get in its way.
+fn bound(pod: &PodView, words: &[Word]) -> JsonPatch {
+    let uid = JsonPatch::default().test(&["metadata", "uid"], pod.uid.as_str());
+    words.iter().fold(uid, |patch, word| {
+        let key = word.key(lifecycle::COLLASET);
+        let known = pod.labels.get(&key).map_or(Value::Null, |value| Value::from(value.as_str()));
+        patch.test(&["metadata", "labels", &key], known)
+    })
+}
+
+fn finish(pod: &PodView) -> Change {
+    let mut changes = lifecycle::finish(lifecycle::COLLASET);
+    if pod.labels.contains_key(marks::UPDATE_INCLUDED) {
+        changes.insert(marks::UPDATE_INCLUDED.to_owned(), None);
+    }
+    let patch = relabel(bound(pod, &[Word::Operating]), &changes);
+    let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
+    let note = ["metadata", "annotations", marks::LAST_POD_STATUS];
+    if noted { patch.remove(&note) } else { patch }.build()
 }
 
 /// Adds label changes to a patch.
 fn relabel(patch: JsonPatch, changes: &LabelChanges) -> JsonPatch {
     changes.iter().fold(patch, |patch, (key, value)| {
-        let path = ["metadata", "labels", key.as_str()];
+        let at = ["metadata", "labels", key.as_str()];
         match value {
-            Some(value) => patch.add(&path, value.as_str()),
-            None => patch.remove(&path),
+            Some(value) => patch.add(&at, value.as_str()),
+            None => patch.remove(&at),
         }
     })
 }

@@ -67,7 +67,7 @@ fn conditions(
     for (type_, scaling, fine) in [("Scale", true, "Scaled"), ("Update", false, "Updated")] {
         match problem(scaling) {
             Some(hindrance) => {
-                set(list, type_, false, (hindrance.reason, hindrance.message.clone()), now)
+                set(list, type_, false, (hindrance.reason, hindrance.message.clone()), now);
             }
             None => set(list, type_, true, (fine, String::new()), now),
         }

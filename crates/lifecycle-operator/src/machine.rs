@@ -6,6 +6,7 @@ use podops_api::lifecycle::Phase;
 
 /// What an operation's next step depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// The operation says of what type it is.
     pub typed: bool,

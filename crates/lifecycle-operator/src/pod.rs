@@ -7,6 +7,7 @@ use podops_api::{lifecycle::Labels, marks};
 
 /// A Pod as the plan sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PodView {
     /// Its labels, all of them.
     pub labels: Labels,

@@ -9,6 +9,14 @@
 //! A promise is only worth its guard: for each guard there is a mutant without it, and the model
 //! has to catch that.
 
+#![allow(clippy::too_many_lines, reason = "one arm a move is the point")]
+#![allow(
+    clippy::similar_names,
+    clippy::needless_pass_by_value,
+    reason = "a world is used up by its run"
+)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -161,7 +169,7 @@ impl Lifecycle {
             Without::Nothing | Without::Version | Without::Gate | Without::Tidy => {}
             Without::Finalizer => seen.finalizers.clear(),
             Without::Checker => {
-                seen.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE))
+                seen.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
             }
             Without::Age => {
                 for id in [OURS, FOREIGN] {
@@ -233,7 +241,7 @@ impl Lifecycle {
         if orphan {
             world.broken = world.broken.or(Some("S7: a grant stands without an operation"));
         }
-        self.put(world, pod);
+        Self::put(world, pod);
     }
 
     /// What has to be true of a Pod when a leader lets it be operated on.
@@ -253,7 +261,7 @@ impl Lifecycle {
         world.operating.insert(id.to_owned(), instance);
     }
 
-    fn put(&self, world: &mut World, mut pod: Pod) {
+    fn put(world: &mut World, mut pod: Pod) {
         if pod == world.pod {
             return;
         }
@@ -263,11 +271,11 @@ impl Lifecycle {
                 && pod.labels.contains_key(&Word::Operate.key(id))
         });
         world.pod = pod;
-        self.rebase(world);
+        Self::rebase(world);
     }
 
     /// Counts versions from the oldest that anybody knows, so that equal states are equal.
-    fn rebase(&self, world: &mut World) {
+    fn rebase(world: &mut World) {
         let pending = world.pending.iter().map(|w| w.version);
         let mut known: Vec<u8> = pending.chain([world.cache.version, world.pod.version]).collect();
         known.sort_unstable();
@@ -284,7 +292,7 @@ impl Lifecycle {
     fn relabel(&self, world: &mut World, changes: &LabelChanges) {
         let mut pod = world.pod.clone();
         apply(&mut pod.labels, changes);
-        self.put(world, pod);
+        Self::put(world, pod);
     }
 
     /// Lets everybody do their duty, in order, until nothing is left to do; tells whether the Pod
@@ -375,16 +383,16 @@ impl Lifecycle {
             }
             Move::Refresh => {
                 world.cache = world.pod.clone();
-                self.rebase(world);
+                Self::rebase(world);
             }
             Move::Decide => {
                 world.pending = self.decide(world, &world.cache);
-                self.rebase(world);
+                Self::rebase(world);
             }
             Move::Land => {
                 if let Some(write) = world.pending.take() {
                     self.land(world, &write);
-                    self.rebase(world);
+                    Self::rebase(world);
                 }
             }
             Move::Begin(id) => {
@@ -426,13 +434,13 @@ impl Lifecycle {
             Move::Protect | Move::Unprotect => {
                 let protected = matches!(one, Move::Protect);
                 let pod = Pod { protected, ..world.pod.clone() };
-                self.put(world, pod);
+                Self::put(world, pod);
             }
             Move::Join => world.serving = true,
             Move::Leave => world.serving = false,
             Move::Kubelet => {
                 let pod = Pod { ready: world.pod.gate == Some(true), ..world.pod.clone() };
-                self.put(world, pod);
+                Self::put(world, pod);
             }
             Move::Edit(edit) => {
                 world.edits_left -= 1;

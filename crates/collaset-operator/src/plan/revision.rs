@@ -108,7 +108,8 @@ pub(super) fn plan(draft: &mut Draft<'_>) {
     draft.plan.actions.extend(draft.revisions.record.clone());
     let seen = draft.seen;
     let entries = seen.contexts.iter().flat_map(|c| &c.entries);
-    let mut used: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.revision()).collect();
+    let mut used: BTreeSet<&str> =
+        seen.pods.iter().map(super::super::view::PodView::revision).collect();
     used.extend(
         entries
             .filter(|e| ids::is_owned(e, &seen.name))

@@ -52,12 +52,11 @@ fn scale_in(draft: &mut Draft<'_>, contexts: &mut Contexts, counted: &[&PodView]
         let mut deleted = false;
         if let Some(since) = allowed_since(pod, lifecycle::SCALE_IN) {
             // A Pod that was given is out of service: it goes, and if need be another comes.
-            match draft.delayed(since, delay) {
-                Some(wait) => draft.look_again(wait),
-                None => {
-                    deleted = true;
-                    draft.touch(pod, Action::Delete(pod.name.clone(), lifecycle::SCALE_IN));
-                }
+            if let Some(wait) = draft.delayed(since, delay) {
+                draft.look_again(wait);
+            } else {
+                deleted = true;
+                draft.touch(pod, Action::Delete(pod.name.clone(), lifecycle::SCALE_IN));
             }
         } else if is_during(pod, lifecycle::SCALE_IN) {
             if !leaves && !super::update::is_undone(pod) {

@@ -1,1 +1,389 @@
+//! The planner by example: a set and its Pods in words, and what is done.
 
+use std::collections::BTreeMap;
+
+use podops_api::{
+    collaset::{ByLabel, ByPartition, CollaSetSpec, PodUpgradePolicy, RollingUpdate},
+    lifecycle::Word,
+    resource_context::ContextDetail,
+    template::PodTemplate,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::view::{Container, ContextsView, RevisionView};
+
+fn template(image: &str) -> Value {
+    json!({ "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [{ "name": "c", "image": image }] } })
+}
+
+fn revision(name: &str, place: i64, image: &str) -> RevisionView {
+    let mut template = template(image);
+    template["$patch"] = json!("replace");
+    RevisionView {
+        name: name.to_owned(),
+        revision: place,
+        data: json!({ "spec": { "template": template } }),
+        ..RevisionView::default()
+    }
+}
+
+/// Reads `<id> <revision> [ready] [<type>[:given]] [deleting|failed|included|to-delete]`.
+fn pod(text: &str) -> PodView {
+    let mut words = text.split_whitespace();
+    let (id, revision) = (words.next().unwrap(), words.next().unwrap());
+    let mut pod = PodView {
+        name: format!("web-{id}"),
+        containers: vec![Container { name: "c".to_owned(), image: revision.to_owned() }],
+        image_ids: BTreeMap::from([("c".to_owned(), format!("id-{revision}"))]),
+        ..PodView::default()
+    };
+    let labels = &mut pod.labels;
+    let mut label = |key: &str, value: &str| drop(labels.insert(key.to_owned(), value.to_owned()));
+    label("app", "web");
+    label(marks::INSTANCE_ID, id);
+    label(marks::REVISION, revision);
+    for word in words {
+        let (kind, given) = word.split_once(':').map_or((word, false), |(kind, _)| (kind, true));
+        match kind {
+            "ready" => pod.ready = Some(Timestamp::UNIX_EPOCH),
+            "deleting" => pod.deleting = true,
+            "failed" => pod.ended = true,
+            "included" => label(marks::UPDATE_INCLUDED, "1"),
+            "to-delete" => label(marks::TO_DELETE, "1"),
+            "other" => label("app", "other"),
+            "undone" => label(&Word::UndoOperationType.key("collaset"), "update"),
+            "restarting" => {
+                let note =
+                    r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2"}}}"#;
+                pod.annotations =
+                    Some(BTreeMap::from([(marks::LAST_POD_STATUS.to_owned(), note.to_owned())]));
+            }
+            kind => {
+                label(&Word::Operating.key("collaset"), "1");
+                label(&Word::OperationType.key("collaset"), kind);
+                if given {
+                    label(&Word::Operate.key("collaset"), "1");
+                }
+            }
+        }
+    }
+    pod
+}
+
+/// A set at rest on revision v1 of image v1, changed by `edit` and with these Pods; its record
+/// holds an ID a replica, on v1.
+fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Observed {
+    let mut spec = CollaSetSpec {
+        replicas: Some(replicas),
+        template: serde_json::from_value(template("v1")).unwrap(),
+        history_limit: 20,
+        ..CollaSetSpec::default()
+    };
+    spec.selector.match_labels = Some(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
+    edit(&mut spec);
+    let pods: Vec<PodView> = pods.split(", ").filter(|p| !p.is_empty()).map(pod).collect();
+    let carried = pods.iter().filter_map(PodView::id);
+    let ids: BTreeSet<i64> = carried.chain(0..i64::from(replicas)).collect();
+    let entry = |id| {
+        let revision =
+            pods.iter().find(|p| p.id() == Some(id)).map_or("v1", PodView::revision).to_owned();
+        let data =
+            [(marks::context::OWNER, "web".to_owned()), (marks::context::REVISION, revision)];
+        ContextDetail { id, data: data.into_iter().map(|(k, v)| (k.to_owned(), v)).collect() }
+    };
+    let mut seen = Observed {
+        name: "web".to_owned(),
+        finalizers: vec![marks::PRE_RECLAIM.to_owned()],
+        revisions: vec![revision("v1", 1, "v1"), revision("v2", 2, "v2")],
+        contexts: Some(ContextsView {
+            entries: ids.into_iter().map(entry).collect(),
+            ..ContextsView::default()
+        }),
+        spec,
+        pods,
+        ..Observed::default()
+    };
+    if seen.spec.template == serde_json::from_value::<PodTemplate>(template("v1")).unwrap() {
+        seen.revisions.pop();
+    }
+    seen.status.current_revision = "v1".to_owned();
+    seen
+}
+
+fn to_v2(spec: &mut CollaSetSpec) {
+    spec.template = serde_json::from_value(template("v2")).unwrap();
+}
+
+fn rolling(partition: Option<i32>, by_label: bool) -> Option<RollingUpdate> {
+    let by_partition = partition.map(|p| ByPartition { partition: Some(p) });
+    Some(RollingUpdate { by_partition, by_label: by_label.then_some(ByLabel {}) })
+}
+
+/// What is planned, the record of IDs left out.
+fn acts(seen: &Observed) -> String {
+    let plan = plan(seen, Timestamp::from_second(100).unwrap());
+    let acts = plan.actions.iter().filter(|a| !matches!(a, Action::WriteContexts(_)));
+    acts.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[track_caller]
+fn check(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec), expected: &str) {
+    assert_eq!(acts(&seen(replicas, pods, edit)), expected);
+}
+
+#[test]
+fn a_settled_set_costs_nothing() {
+    let seen = seen(2, "0 v1 ready, 1 v1 ready", |_| ());
+    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
+}
+
+#[test]
+fn a_new_set_is_guarded_and_its_template_recorded_before_a_pod_is_made() {
+    let mut new = seen(2, "", |_| ());
+    (new.finalizers, new.revisions, new.contexts) = (Vec::new(), Vec::new(), None);
+    assert!(acts(&new).starts_with("guard, record web-"), "{}", acts(&new));
+    assert!(!acts(&new).contains("create"));
+}
+
+#[test]
+fn ids_are_recorded_along_with_the_first_pods() {
+    let mut new = seen(2, "", |_| ());
+    new.contexts = None;
+    assert_eq!(
+        plan(&new, Timestamp::UNIX_EPOCH).to_string(),
+        "create 0 v1, create 1 v1, contexts [0 1]"
+    );
+}
+
+#[test]
+fn the_lowest_free_id_comes_back() {
+    check(3, "0 v1, 2 v1", |_| (), "create 1 v1");
+}
+
+#[test]
+fn a_pod_on_its_way_out_is_replaced_at_once_and_a_failed_one_too() {
+    check(2, "0 v1 deleting, 1 v1 failed", |_| (), "create 0 v1, create 1 v1");
+}
+
+#[test]
+fn pods_that_serve_nobody_go_first_and_then_the_last_to_come() {
+    check(1, "0 v1 ready, 1 v1, 2 v1 ready", |_| (), "begin scale-in web-1, begin scale-in web-2");
+}
+
+#[test]
+fn waits_for_a_pod_it_asked_for_rather_than_ask_for_another() {
+    check(1, "0 v1, 1 v1 ready scale-in", |_| (), "");
+}
+
+#[test]
+fn deletes_only_what_it_was_given() {
+    check(0, "0 v1 scale-in, 1 v1 scale-in:given", |_| (), "delete web-1");
+}
+
+#[test]
+fn a_scale_in_is_undone_when_the_number_rises_before_the_pod_was_given() {
+    check(2, "0 v1, 1 v1 scale-in", |_| (), "undo scale-in web-1");
+    check(2, "0 v1, 1 v1 scale-in:given", |_| (), "delete web-1");
+}
+
+#[test]
+fn every_pod_in_scope_is_begun_at_once() {
+    check(2, "0 v1 ready, 1 v1 ready", to_v2, "begin update web-0, begin update web-1");
+}
+
+#[test]
+fn the_partition_is_how_many_stay() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(2), false);
+    };
+    check(3, "0 v1 ready, 1 v1, 2 v1 ready", edit, "begin update web-1");
+    check(3, "0 v2 ready, 1 v1, 2 v1 ready", edit, "");
+}
+
+#[test]
+fn only_labelled_pods_are_updated_by_label() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(None, true);
+    };
+    check(2, "0 v1 ready, 1 v1 ready included", edit, "begin update web-1");
+}
+
+#[test]
+fn a_pod_that_was_given_is_changed_in_place_and_finished_when_its_image_runs() {
+    check(1, "0 v1 update", to_v2, "");
+    check(1, "0 v1 update:given", to_v2, "apply web-0 v2");
+    check(1, "0 v2 update:given restarting", to_v2, "");
+    check(1, "0 v2 update:given", to_v2, "finish web-0");
+}
+
+#[test]
+fn metadata_changes_without_leaving_traffic() {
+    check(
+        1,
+        "0 v1 ready",
+        |spec| {
+            spec.template.0["metadata"]["labels"]["more"] = json!("1");
+        },
+        // The changed template is not recorded yet, so that comes first.
+        &acts(&seen(1, "0 v1 ready", |spec| {
+            spec.template.0["metadata"]["labels"]["more"] = json!("1")
+        })),
+    );
+    let mut recorded =
+        seen(1, "0 v1 ready", |spec| spec.template.0["metadata"]["labels"]["more"] = json!("1"));
+    recorded.revisions[1].data["spec"]["template"] =
+        Value::Object(recorded.spec.template.0.clone());
+    assert_eq!(acts(&recorded), "apply web-0 v2");
+}
+
+#[test]
+fn a_change_beyond_images_recreates_and_is_refused_where_only_in_place_will_do() {
+    let more = |spec: &mut CollaSetSpec| spec.template.0["spec"]["hostNetwork"] = json!(true);
+    let mut recreated = seen(1, "0 v1 update:given", more);
+    recreated.revisions[1].data["spec"]["template"] =
+        Value::Object(recreated.spec.template.0.clone());
+    assert_eq!(acts(&recreated), "delete web-0");
+    recreated.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::InPlaceOnly;
+    assert_eq!(acts(&recreated), "undo update web-0");
+    let plan = plan(&recreated, Timestamp::from_second(100).unwrap());
+    assert_eq!(plan.hindrances[0].reason, "InPlaceUpdateImpossible");
+}
+
+#[test]
+fn the_recreate_policy_recreates() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Recreate;
+    };
+    check(1, "0 v1 update:given", edit, "delete web-0");
+    check(1, "0 v1 deleting", edit, "create 0 v2");
+}
+
+#[test]
+fn weakness_b7_a_pod_that_leaves_the_scope_is_not_kept_out_of_service() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    };
+    check(1, "0 v1 update:given", edit, "undo update web-0");
+    check(1, "0 v1 update", edit, "undo update web-0");
+    check(1, "0 v1 update undone", edit, "");
+}
+
+#[test]
+fn weakness_b1_a_paused_set_begins_nothing() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.paused = true;
+    };
+    check(3, "0 v1 ready, 1 v2 update:given", edit, "finish web-1");
+    check(0, "0 v1 ready", edit, "");
+}
+
+#[test]
+fn weakness_b8_the_scale_in_waits_for_its_own_delay() {
+    let edit = |spec: &mut CollaSetSpec| {
+        spec.scale_strategy.get_or_insert_default().operation_delay_seconds = Some(1000);
+    };
+    let delayed = seen(0, "0 v1 scale-in:given", edit);
+    assert_eq!(acts(&delayed), "");
+    let plan = plan(&delayed, Timestamp::from_second(100).unwrap());
+    assert!(plan.look_again.is_some_and(|wait| wait.as_secs() >= 899), "{:?}", plan.look_again);
+}
+
+#[test]
+fn a_lost_pod_outside_the_scope_comes_back_on_its_own_revision() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    };
+    check(2, "0 v2 ready", edit, "create 1 v1");
+}
+
+#[test]
+fn a_rollback_makes_the_old_revision_the_newest() {
+    let mut back = seen(1, "0 v2 ready", |_| ());
+    back.revisions.push(revision("v2", 2, "v2"));
+    assert_eq!(acts(&back), "bump v1, begin update web-0");
+}
+
+#[test]
+fn history_keeps_what_is_in_use_and_so_many_more() {
+    let mut long = seen(1, "0 v1 ready", |spec| spec.history_limit = 1);
+    long.revisions = (2..8).map(|n| revision(&format!("old{n}"), n, &format!("x{n}"))).collect();
+    long.revisions.push(revision("v1", 9, "v1"));
+    assert_eq!(acts(&long), "forget old2, forget old3, forget old4, forget old5");
+}
+
+#[test]
+fn weakness_b15_a_revision_that_only_an_id_needs_is_kept() {
+    let mut long = seen(2, "0 v1 ready, 1 v1 ready", |spec| spec.history_limit = 0);
+    long.revisions = (2..6).map(|n| revision(&format!("old{n}"), n, &format!("x{n}"))).collect();
+    long.revisions.push(revision("v1", 9, "v1"));
+    long.contexts.as_mut().unwrap().entries[1]
+        .data
+        .insert(marks::context::REVISION.to_owned(), "old2".to_owned());
+    long.pods.pop();
+    assert!(!acts(&long).contains("old2"), "{}", acts(&long));
+}
+
+#[test]
+fn a_pod_that_the_selector_no_longer_matches_is_released_and_replaced() {
+    check(1, "0 v1 ready other", |_| (), "release web-0");
+}
+
+#[test]
+fn a_deleted_set_asks_for_its_pods_deletion_and_goes_last() {
+    let mut going = seen(1, "0 v1 ready, 1 v1 to-delete", |_| ());
+    going.deleting = true;
+    assert_eq!(acts(&going), "to-delete web-0");
+    going.pods.clear();
+    assert_eq!(plan(&going, Timestamp::UNIX_EPOCH).to_string(), "contexts [], unguard");
+}
+
+#[test]
+fn an_installation_that_kuperator_left_is_taken_over_without_a_rollout() {
+    let mut taken = seen(1, "0 v1 ready", |_| ());
+    taken.revisions[0].data = json!({ "spec": { "template": { "$patch": "replace",
+        "metadata": { "creationTimestamp": null, "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "c", "image": "v1", "resources": {} }] } } } });
+    assert_eq!(plan(&taken, Timestamp::UNIX_EPOCH).to_string(), "");
+}
+
+proptest! {
+    /// Whatever the Pods are doing: never more are asked for than must go, nor made than are
+    /// missing, nor has one Pod two things done to it.
+    #[test]
+    fn never_too_many(
+        replicas in 0..6_i32,
+        partition in 0..6_i32,
+        pods in prop::collection::vec(
+            prop::sample::select(vec!["v1", "v1 ready", "v2 ready", "v1 update", "v1 update:given", "v1 scale-in", "v1 scale-in:given", "v1 deleting", "v1 failed"]),
+            0..8,
+        ),
+    ) {
+        let text: Vec<String> = pods.iter().enumerate().map(|(id, pod)| format!("{id} {pod}")).collect();
+        let seen = seen(replicas, &text.join(", "), |spec| {
+            to_v2(spec);
+            spec.update_strategy.rolling_update = rolling(Some(partition), false);
+        });
+        let plan = plan(&seen, Timestamp::from_second(100).unwrap());
+        let count = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().filter(|a| is(a)).count();
+        let active = seen.active().count();
+        let wanted = usize::try_from(replicas).unwrap();
+        let leaving = seen.active().filter(|p| is_during(p, lifecycle::SCALE_IN)).count();
+        let asked = count(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _)));
+        prop_assert!(asked + leaving.min(active.saturating_sub(wanted)) <= active.saturating_sub(wanted));
+        prop_assert!(count(&|a| matches!(a, Action::CreatePod(..))) <= wanted.saturating_sub(active));
+        let updated = seen.active().filter(|p| p.revision() == "v2").count();
+        let begun = count(&|a| matches!(a, Action::Begin(_, lifecycle::UPDATE, _)));
+        let kept = usize::try_from(partition).unwrap();
+        let entries = seen.contexts.as_ref().map_or(0, |c| c.entries.len());
+        let most = if kept == 0 { entries } else { wanted.saturating_sub(kept) };
+        prop_assert!(begun == 0 || begun + updated <= most.max(updated));
+    }
+}

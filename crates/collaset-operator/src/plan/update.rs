@@ -92,7 +92,7 @@ pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64>
 /// Who is updated first: those that are, those that are being, then those that serve nobody.
 fn priority(pod: Option<&PodView>, updated: &str) -> impl Ord + use<> {
     (
-        !pod.is_some_and(|p| p.revision() == updated),
+        pod.is_none_or(|p| p.revision() != updated),
         !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
         pod.is_none(),
         pod.is_some_and(|p| p.ready.is_some()),

@@ -6,9 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt as _, stream};
+use std::future::ready;
+
+use futures::{StreamExt as _, stream, stream::BoxStream};
 use kube::{
-    Api, Resource,
+    Api, Client, Resource,
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
@@ -26,6 +28,7 @@ use podops_runtime::{
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
+        metrics::Metrics,
         operator::Operator,
         watch::{Mirror, Progress, events, reflect},
     },
@@ -70,11 +73,7 @@ struct Context {
 }
 
 /// Adds the operator's tasks to its process.
-///
-/// # Errors
-///
-/// None today; the signature leaves room for metrics of its own.
-pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
+pub fn start(operator: &mut Operator) {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let caches = Caches {
         pods: Mirror::new(owner),
@@ -90,43 +89,14 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
     ] {
         operator.ready_when(part, progress.ready());
     }
-    let controlled =
-        watcher::Config::default().labels(&format!("{}={}", marks::CONTROL, marks::CONTROL_ON));
-    let pods =
-        events(Api::<SlimPod>::all(client.clone()), controlled, "pods", &shared).modify(trim_pod);
-    let revisions = events(
-        Api::<SlimRevision>::all(client.clone()),
-        watcher::Config::default(),
-        "controllerrevisions",
-        &shared,
-    )
-    .modify(trim_revision);
-    let contexts = events(
-        Api::<ResourceContext>::all(client.clone()),
-        watcher::Config::default(),
-        "resourcecontexts",
-        &shared,
-    );
-    let triggers = stream::select_all([
-        reflect(caches.pods.clone(), pods)
-            .filter_map(|o| std::future::ready(owner_ref(&*o)))
-            .boxed(),
-        reflect(caches.revisions.clone(), revisions)
-            .filter_map(|o| std::future::ready(owner_ref(&*o)))
-            .boxed(),
-        reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o))).boxed(),
-    ]);
+    let triggers = triggers(&client, &caches, &shared);
     let (store, writer) = reflector::store::<Guarded>();
     let noted = sets.clone();
-    let objects = events(
-        Api::<Guarded>::all(client.clone()),
-        watcher::Config::default(),
-        "collasets",
-        &shared,
-    )
-    .reflect(writer)
-    .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
-    .touched_objects();
+    let all = watcher::Config::default();
+    let objects = events(Api::<Guarded>::all(client.clone()), all, "collasets", &shared)
+        .reflect(writer)
+        .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
+        .touched_objects();
     let context = Arc::new(Context {
         applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
         events: Events::new(client, NAME),
@@ -137,7 +107,7 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
     let work = Drive {
         objects: objects.boxed(),
         store,
-        triggers: triggers.boxed(),
+        triggers,
         concurrency: operator.args.concurrency,
         pause: PAUSE,
         deadline: operator.args.reconcile_timeout,
@@ -146,9 +116,30 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
         metrics: shared,
     };
     let stop = operator.stop();
-    operator
-        .task("collaset controller", drive(work, stop, move |set| reconcile(set, context.clone())));
-    Ok(())
+    let controller = drive(work, stop, move |set| reconcile(set, context.clone()));
+    operator.task("collaset controller", controller);
+}
+
+/// Keeps the caches, and names the sets that a change in them is about.
+fn triggers(
+    client: &Client,
+    caches: &Caches,
+    shared: &Metrics,
+) -> BoxStream<'static, ObjectRef<Guarded>> {
+    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
+    let controlled = watcher::Config::default().labels(&controlled);
+    let all = watcher::Config::default;
+    let pods =
+        events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim_pod);
+    let revisions = Api::<SlimRevision>::all(client.clone());
+    let revisions = events(revisions, all(), "controllerrevisions", shared).modify(trim_revision);
+    let contexts = Api::<ResourceContext>::all(client.clone());
+    let contexts = events(contexts, all(), "resourcecontexts", shared);
+    let owned = reflect(caches.pods.clone(), pods).filter_map(|o| ready(owner_ref(&*o))).boxed();
+    let recorded =
+        reflect(caches.revisions.clone(), revisions).filter_map(|o| ready(owner_ref(&*o)));
+    let drawn = reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o)));
+    stream::select_all([owned, recorded.boxed(), drawn.boxed()]).boxed()
 }
 
 fn owner_ref<K: Resource>(object: &K) -> Option<ObjectRef<Guarded>> {
@@ -262,14 +253,13 @@ impl Context {
         let creations = self.applier.apply_slow_start(steps.creations).await;
         self.conclude(&seen.uid, &creations);
         let changes = self.applier.apply_all(steps.changes).await;
-        let mut done = self.conclude(&seen.uid, &changes);
+        let done = self.conclude(&seen.uid, &changes);
         let mut results = [creations, changes].into_iter().flatten().collect::<Vec<_>>();
         if done && !steps.farewell.is_empty() {
             let farewell = self.applier.apply_all(steps.farewell).await;
-            done = self.conclude(&seen.uid, &farewell);
+            self.conclude(&seen.uid, &farewell);
             results.extend(farewell);
         }
-        let _ = done;
         (failures(&results), worst(&results))
     }
 

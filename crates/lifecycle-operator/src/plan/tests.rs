@@ -30,7 +30,7 @@ fn pod(text: &str) -> PodView {
             "newborn" => pod.created = now(),
             "deleting" => pod.deleting = true,
             "protected" => {
-                pod.finalizers.extend(["prot.podopslifecycle.kusionstack.io/x".to_owned()])
+                pod.finalizers.extend(["prot.podopslifecycle.kusionstack.io/x".to_owned()]);
             }
             "finalizer" => pod.finalizers.extend([value.to_owned()]),
             "expect" => {

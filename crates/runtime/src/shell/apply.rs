@@ -214,12 +214,9 @@ mod tests {
     }
 
     fn status(code: u16, name: &str) -> Status {
-        let mut status = Status::failure("no", "Invalid").with_code(code);
-        status.details = Some(kube::core::response::StatusDetails {
-            name: name.to_owned(),
-            ..kube::core::response::StatusDetails::default()
-        });
-        status
+        let details = serde_json::json!({ "name": name });
+        let text = serde_json::json!({ "status": "Failure", "message": "no", "code": code, "details": details });
+        serde_json::from_value(text).unwrap()
     }
 
     #[test]

@@ -188,7 +188,8 @@ where
         .reconcile_on(drive.triggers.inspect({
             let context = context.clone();
             move |object| {
-                context.enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()))
+                context
+                    .enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()));
             }
         }))
         .reconcile_all_on(stream::once(drive.lease.wait()))

@@ -31,10 +31,13 @@ pub struct Note {
     pub message: String,
 }
 
+/// An object's UID and the reason of what was told of it.
+type Subject = (String, &'static str);
+
 /// Publishes events in an operator's name.
 pub struct Events {
     recorder: Recorder,
-    told: Mutex<BTreeMap<(String, &'static str), (String, Instant)>>,
+    told: Mutex<BTreeMap<Subject, (String, Instant)>>,
 }
 
 impl Events {

@@ -147,6 +147,7 @@ impl<K: Resource + Clone> Mirror<K> {
 
     /// Takes an event in; returns the objects whose watchers should look again. After a list these
     /// include the ones that vanished while nobody watched.
+    #[allow(clippy::needless_pass_by_value, reason = "the event is used up")]
     pub fn take(&self, event: Event<K>) -> Vec<Arc<K>> {
         let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
         let touched = match &event {
