@@ -289,7 +289,7 @@ impl Lifecycle {
         }
     }
 
-    fn relabel(&self, world: &mut World, changes: &LabelChanges) {
+    fn relabel(world: &mut World, changes: &LabelChanges) {
         let mut pod = world.pod.clone();
         apply(&mut pod.labels, changes);
         Self::put(world, pod);
@@ -405,20 +405,20 @@ impl Lifecycle {
                         (Word::OperationType.key(id), Some(lifecycle::UPDATE.to_owned())),
                     ])
                 };
-                self.relabel(world, &changes);
+                Self::relabel(world, &changes);
             }
             Move::Retype => {
                 world.undos_left -= 1;
                 let kind = Some("restart".to_owned());
-                self.relabel(
+                Self::relabel(
                     world,
                     &LabelChanges::from([(Word::OperationType.key(FOREIGN), kind)]),
                 );
             }
-            Move::Finish(id) => self.relabel(world, &lifecycle::finish(id)),
+            Move::Finish(id) => Self::relabel(world, &lifecycle::finish(id)),
             Move::Undo(id) => {
                 world.undos_left -= 1;
-                self.relabel(world, &lifecycle::undo(id, lifecycle::UPDATE));
+                Self::relabel(world, &lifecycle::undo(id, lifecycle::UPDATE));
             }
             Move::Grant(id) => {
                 let get =
@@ -429,7 +429,7 @@ impl Lifecycle {
                     (Word::PreChecked.key(id), Some(stamp.clone())),
                     (lifecycle::permission_key(&kind), Some(stamp)),
                 ]);
-                self.relabel(world, &changes);
+                Self::relabel(world, &changes);
             }
             Move::Protect | Move::Unprotect => {
                 let protected = matches!(one, Move::Protect);
@@ -448,7 +448,7 @@ impl Lifecycle {
                     Edit::Remove(word) => (*word, None),
                     Edit::Add(word) => (*word, Some(stamp)),
                 };
-                self.relabel(world, &LabelChanges::from([(word.key(FOREIGN), value)]));
+                Self::relabel(world, &LabelChanges::from([(word.key(FOREIGN), value)]));
             }
         }
     }

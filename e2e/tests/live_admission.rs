@@ -1,0 +1,120 @@
+//! What the API server refuses, by the shipped CRDs alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use kube::api::{Patch, PatchParams, PostParams};
+use podops_e2e::control_plane::ControlPlane;
+use serde_json::{Value, json};
+
+fn set(name: &str, changes: &Value) -> Value {
+    let mut set = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": name },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+            },
+        },
+    });
+    json_patch_merge(&mut set["spec"], changes);
+    set
+}
+
+fn json_patch_merge(into: &mut Value, changes: &Value) {
+    match (into, changes) {
+        (Value::Object(into), Value::Object(changes)) => {
+            for (key, change) in changes {
+                json_patch_merge(into.entry(key.clone()).or_insert(Value::Null), change);
+            }
+        }
+        (into, change) => *into = change.clone(),
+    }
+}
+
+fn crds() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
+    let plane = ControlPlane::start().await.unwrap();
+    plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+    plane.kubectl(&established).await.unwrap();
+    let kind = kube::core::ApiResource::erase::<podops_api::collaset::CollaSet>(&());
+    let sets = kube::Api::<kube::core::DynamicObject>::namespaced_with(
+        plane.admin.clone(),
+        "default",
+        &kind,
+    );
+    let create = async |name: &str, changes: Value| {
+        let object = serde_json::from_value(set(name, &changes)).unwrap();
+        sets.create(&PostParams::default(), &object).await
+    };
+
+    let rolling = |partition: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });
+    let refused = [
+        (json!({ "replicas": -1 }), "spec.replicas: replicas should not be smaller than 0"),
+        (
+            json!({ "selector": { "matchLabels": { "app": "other" } } }),
+            "selector does not match labels in pod template",
+        ),
+        (
+            json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": ["web"] }] } }),
+            "spec.selector.matchExpressions: selector does not match",
+        ),
+        (
+            json!({ "updateStrategy": { "podUpgradePolicy": "Sometimes" } }),
+            "spec.updateStrategy.podUpgradePolicy: Unsupported value",
+        ),
+        (rolling(-1), "partition should not be smaller than 0"),
+        (
+            json!({ "scaleStrategy": { "context": "Not_A_Label" } }),
+            "spec.scaleStrategy.context: context should be a DNS label",
+        ),
+        (
+            json!({ "updateStrategy": { "operationDelaySeconds": -1 } }),
+            "operationDelaySeconds should not be smaller than 0",
+        ),
+        (
+            json!({ "namingStrategy": { "podNamingSuffixPolicy": "Funny" } }),
+            "spec.namingStrategy.podNamingSuffixPolicy: Unsupported value",
+        ),
+        (
+            json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" }, "scaleStrategy": { "podToExclude": ["a"] } }),
+            "podToExclude and podToInclude are not allowed",
+        ),
+        (json!({ "template": { "spec": { "containers": [] } } }), "spec.template.spec.containers"),
+        (
+            json!({ "historyLimit": -1 }),
+            "spec.historyLimit: historyLimit should not be smaller than 0",
+        ),
+    ];
+    for (place, (changes, reason)) in refused.into_iter().enumerate() {
+        let error = create(&format!("bad-{place}"), changes.clone())
+            .await
+            .expect_err(&changes.to_string())
+            .to_string();
+        assert!(error.contains(reason), "{changes}: {error}");
+    }
+
+    let newer = json!({ "template": { "spec": { "hostUsers": false, "fieldOfTheFuture": 1 } } });
+    let good = create("good", newer).await.unwrap().data;
+    assert_eq!(
+        good["spec"]["template"]["spec"]["fieldOfTheFuture"], 1,
+        "unknown template fields are kept"
+    );
+    assert_eq!(good["spec"]["updateStrategy"]["podUpgradePolicy"], "InPlaceIfPossible");
+    assert_eq!(good["spec"]["updateStrategy"]["rollingUpdate"], json!({ "byPartition": {} }));
+    assert_eq!(good["spec"]["historyLimit"], 20);
+
+    let moved = Patch::Merge(json!({ "spec": { "scaleStrategy": { "context": "pool" } } }));
+    let error = sets.patch("good", &PatchParams::default(), &moved).await.unwrap_err().to_string();
+    assert!(error.contains("scaleStrategy.context is not allowed to be changed"), "{error}");
+    plane.kubectl(&["scale", "collaset", "good", "--replicas=3"]).await.unwrap();
+    assert_eq!(sets.get("good").await.unwrap().data["spec"]["replicas"], 3);
+}
