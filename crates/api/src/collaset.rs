@@ -120,7 +120,7 @@ fn history_limit() -> i32 {
 }
 
 /// How Pods follow a new template.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
     /// Which Pods are updated.
@@ -137,6 +137,16 @@ pub struct UpdateStrategy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.updateStrategy.operationDelaySeconds: operationDelaySeconds should not be smaller than 0"))]
     pub operation_delay_seconds: Option<i32>,
+}
+
+impl Default for UpdateStrategy {
+    fn default() -> Self {
+        Self {
+            rolling_update: by_partition(),
+            pod_upgrade_policy: PodUpgradePolicy::default(),
+            operation_delay_seconds: None,
+        }
+    }
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the type of the field it is the default of")]
