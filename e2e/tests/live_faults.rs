@@ -40,8 +40,13 @@ async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behi
             panic!("after kill {turn} of {victim}: {stuck:#}");
         }
         for pod in lab.pods_of("web").await.unwrap() {
-            let left: Vec<_> = pod.labels().keys().filter(|key| key.contains(".podopslifecycle.")).collect();
-            assert!(left.is_empty(), "after kill {turn} of {victim}: {} has {left:?}", pod.name_any());
+            let left: Vec<_> =
+                pod.labels().keys().filter(|key| key.contains(".podopslifecycle.")).collect();
+            assert!(
+                left.is_empty(),
+                "after kill {turn} of {victim}: {} has {left:?}",
+                pod.name_any()
+            );
             assert!(pod.labels().contains_key(marks::SERVICE_AVAILABLE));
         }
     }
