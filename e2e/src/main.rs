@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use podops_api::collaset::CollaSetStatus;
 use podops_e2e::lab::Lab;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A real control plane with simulated nodes, and the operators on it
 #[derive(Parser)]
@@ -36,6 +37,16 @@ const REPLICAS: i32 = 20;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let Command::Demo { keep } = Args::parse().command;
+    // Whatever ends it, the lab is dropped, and everything it started ends with it.
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        shown = demo(keep) => shown,
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+        _ = terminated.recv() => Ok(()),
+    }
+}
+
+async fn demo(keep: bool) -> anyhow::Result<()> {
     let programs =
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
     eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
@@ -62,7 +73,7 @@ async fn main() -> anyhow::Result<()> {
         let kubeconfig = lab.plane.dir.path().join("admin.kubeconfig");
         eprintln!("==> until Ctrl-C:\n    export KUBECONFIG={}", kubeconfig.display());
         eprintln!("    {} get collasets,pods", lab.plane.programs.kubectl.display());
-        tokio::signal::ctrl_c().await?;
+        std::future::pending::<()>().await;
     }
     Ok(())
 }

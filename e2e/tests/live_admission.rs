@@ -39,25 +39,10 @@ fn crds() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
-    let plane = ControlPlane::start().await.unwrap();
-    plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
-    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-    plane.kubectl(&established).await.unwrap();
-    let kind = kube::core::ApiResource::erase::<podops_api::collaset::CollaSet>(&());
-    let sets = kube::Api::<kube::core::DynamicObject>::namespaced_with(
-        plane.admin.clone(),
-        "default",
-        &kind,
-    );
-    let create = async |name: &str, changes: Value| {
-        let object = serde_json::from_value(set(name, &changes)).unwrap();
-        sets.create(&PostParams::default(), &object).await
-    };
-
+/// Changes that are refused, and what has to be said of each.
+fn refused() -> Vec<(Value, &'static str)> {
     let rolling = |partition: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });
-    let refused = [
+    vec![
         (json!({ "replicas": -1 }), "spec.replicas: replicas should not be smaller than 0"),
         (
             json!({ "selector": { "matchLabels": { "app": "other" } } }),
@@ -93,8 +78,27 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
             json!({ "historyLimit": -1 }),
             "spec.historyLimit: historyLimit should not be smaller than 0",
         ),
-    ];
-    for (place, (changes, reason)) in refused.into_iter().enumerate() {
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
+    let plane = ControlPlane::start().await.unwrap();
+    plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+    plane.kubectl(&established).await.unwrap();
+    let kind = kube::core::ApiResource::erase::<podops_api::collaset::CollaSet>(&());
+    let sets = kube::Api::<kube::core::DynamicObject>::namespaced_with(
+        plane.admin.clone(),
+        "default",
+        &kind,
+    );
+    let create = async |name: &str, changes: Value| {
+        let object = serde_json::from_value(set(name, &changes)).unwrap();
+        sets.create(&PostParams::default(), &object).await
+    };
+
+    for (place, (changes, reason)) in refused().into_iter().enumerate() {
         let error = create(&format!("bad-{place}"), changes.clone())
             .await
             .expect_err(&changes.to_string())
