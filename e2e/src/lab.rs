@@ -221,14 +221,27 @@ impl Lab {
     ///
     /// If that takes too long.
     pub async fn settled(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
-        self.wait(name, within, |s| {
-            s.replicas == replicas
-                && s.updated_available_replicas == replicas
-                && s.operating_replicas == 0
-                && s.terminating_replicas == 0
-        })
-        .await
+        self.wait(name, within, |status| is_settled(status, replicas)).await
     }
+}
+
+/// Whether all of a set's Pods are of its template and serve, and nothing is under way.
+#[must_use]
+pub fn is_settled(status: &CollaSetStatus, replicas: i32) -> bool {
+    status.replicas == replicas
+        && status.updated_available_replicas == replicas
+        && status.operating_replicas == 0
+        && status.terminating_replicas == 0
+}
+
+/// Where the operators' programs are, for a test: beside the folder that tests are built into.
+///
+/// # Errors
+///
+/// If the test is nowhere.
+pub fn programs() -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    Ok(test.ancestors().nth(2).context("the test is nowhere")?.to_owned())
 }
 
 /// Asks again and again until something holds.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use podops_api::collaset::CollaSetStatus;
-use podops_e2e::lab::Lab;
+use podops_e2e::lab::{Lab, is_settled};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A real control plane with simulated nodes, and the operators on it
@@ -86,10 +86,7 @@ async fn act(lab: &Lab, what: &str, replicas: i32) -> anyhow::Result<()> {
     lab.wait("web", ACT, |status| {
         bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
         bar.set_message(counts(status));
-        status.replicas == replicas
-            && status.updated_available_replicas == replicas
-            && status.operating_replicas == 0
-            && status.terminating_replicas == 0
+        is_settled(status, replicas)
     })
     .await?;
     bar.finish_and_clear();

@@ -2,20 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use kube::ResourceExt as _;
 use podops_api::marks;
-use podops_e2e::lab::{Lab, OPERATORS};
+use podops_e2e::lab::{Lab, OPERATORS, programs};
 
 const PODS: i32 = 10;
 const KILLS: u64 = 20;
 /// Fixed, so that a failure can be looked at again.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
-
-fn programs() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
-}
 
 /// A number below `below` for each turn (SplitMix64).
 fn dice(turn: u64, below: u64) -> u64 {
@@ -27,7 +23,7 @@ fn dice(turn: u64, below: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behind() {
-    let mut lab = Lab::start(&programs()).await.unwrap();
+    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
     lab.create("web", 10, "nginx:0").await.unwrap();
     lab.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
     let born: Vec<_> = lab.pods_of("web").await.unwrap().into_iter().map(|pod| pod.uid()).collect();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -10,14 +10,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{lifecycle::Word, marks};
-use podops_e2e::lab::{Lab, eventually};
+use podops_e2e::lab::{Lab, eventually, programs};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
-
-fn programs() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
-}
 
 /// Makes a Pod of nobody's, gated and under the lifecycle, with these labels besides.
 async fn make(lab: &Lab, name: &str, labels: Value) {
@@ -55,7 +51,7 @@ fn gate(pod: &Pod) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_any_origin_walk_the_lifecycle() {
-    let lab = Lab::start(&programs()).await.unwrap();
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
         a_foreign_operation(&lab),
         a_graceful_deletion(&lab),

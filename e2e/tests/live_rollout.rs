@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use podops_e2e::{audit::Request, lab::Lab};
+use podops_e2e::{
+    audit::Request,
+    lab::{Lab, programs},
+};
 
 const PODS: usize = 100;
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn programs() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().to_owned()
-}
 
 fn writes(requests: &[Request], resource: &str) -> usize {
     requests.iter().filter(|r| r.is_write() && r.resource() == resource).count()
@@ -28,7 +26,7 @@ fn at_most(what: &str, count: usize, pods: usize, most: f64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
-    let mut lab = Lab::start(&programs()).await.unwrap();
+    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
 
     let (_, start) = lab.requests(0).unwrap();
     lab.create("web", PODS, "nginx:1").await.unwrap();
