@@ -119,13 +119,28 @@ impl Lab {
         self.plane.dir.path().join(format!("{name}.log"))
     }
 
-    /// The operators' requests since a place in the log, and the place it has come to.
+    /// The requests of everybody since a place in the audit log, and the place it has come to.
     ///
     /// # Errors
     ///
     /// If the log cannot be read.
-    pub fn requests(&self, since: usize) -> anyhow::Result<(Vec<audit::Request>, usize)> {
+    pub fn requests(&self, since: u64) -> anyhow::Result<(Vec<audit::Request>, u64)> {
         audit::since(&self.plane.dir.path().join("audit.log"), since)
+    }
+
+    /// The place that the audit log has come to.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read.
+    pub fn log_end(&self) -> anyhow::Result<u64> {
+        audit::end(&self.plane.dir.path().join("audit.log"))
+    }
+
+    /// The process of an operator.
+    #[must_use]
+    pub fn pid(&self, name: &str) -> Option<u32> {
+        self.operators.iter().find(|(n, _)| *n == name).and_then(|(_, child)| child.id())
     }
 
     /// CollaSets in the default namespace.

@@ -1,6 +1,8 @@
 //! A real control plane with simulated nodes, and the operators as separate processes on it.
 
 pub mod audit;
+pub mod bench;
 pub mod control_plane;
 pub mod lab;
+pub mod measure;
 pub mod nodes;

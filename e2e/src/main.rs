@@ -1,7 +1,7 @@
 //! The lab: `podops-lab demo` shows a CollaSet's life on a real control plane.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -9,7 +9,10 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use podops_api::collaset::CollaSetStatus;
-use podops_e2e::lab::{Lab, is_settled};
+use podops_e2e::{
+    bench,
+    lab::{Lab, is_settled},
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A real control plane with simulated nodes, and the operators on it
@@ -28,6 +31,8 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
+    /// Measure what Podops promises; prints a table in Markdown
+    Bench,
 }
 
 /// How long one act of the demo may take.
@@ -36,23 +41,36 @@ const REPLICAS: i32 = 20;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let Command::Demo { keep } = Args::parse().command;
+    let command = Args::parse().command;
     // Whatever ends it, the lab is dropped, and everything it started ends with it.
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
-        shown = demo(keep) => shown,
+        done = run(command) => done,
         interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
         _ = terminated.recv() => Ok(()),
     }
 }
 
-async fn demo(keep: bool) -> anyhow::Result<()> {
+async fn run(command: Command) -> anyhow::Result<()> {
     let programs =
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
+    match command {
+        Command::Demo { keep } => demo(&programs, keep).await,
+        Command::Bench => {
+            #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
+            {
+                println!("{}", bench::run(&programs).await?);
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn demo(programs: &Path, keep: bool) -> anyhow::Result<()> {
     eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
-    let lab = Lab::start(&programs).await?;
+    let lab = Lab::start(programs).await?;
     let started = Instant::now();
-    let (_, log) = lab.requests(0)?;
+    let log = lab.log_end()?;
     lab.create("web", 20, "nginx:1.27").await?;
     act(&lab, "created", REPLICAS).await?;
     lab.set_image("web", "nginx:1.28").await?;
@@ -62,6 +80,7 @@ async fn demo(keep: bool) -> anyhow::Result<()> {
     lab.patch("web", serde_json::json!({ "replicas": 8 })).await?;
     act(&lab, "scaled in to 8", 8).await?;
     let (requests, _) = lab.requests(log)?;
+    let requests: Vec<_> = requests.iter().filter(|r| r.is_work()).collect();
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
     let each = requests.len() as f64 / f64::from(REPLICAS);
     eprintln!(

@@ -1,6 +1,11 @@
 //! The chores of this repository: `cargo xtask <command>`.
 
-use std::{env, process::Command};
+use std::{
+    env, fs,
+    io::{self, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, bail};
 
@@ -10,6 +15,7 @@ const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
+  bench            Measure what is promised, with release builds; writes docs/benchmarks.md
   crds [--check]   Write crds/ from the types in crates/api; with --check, fail if they differ
   demo [--keep]    A CollaSet's life on a real control plane with simulated nodes
   test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
@@ -17,6 +23,7 @@ Commands:
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["bench"] => bench(),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["demo"] => demo(&[]),
@@ -43,6 +50,22 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
         bail!("the demo failed");
     }
     Ok(())
+}
+
+/// Measures release builds and keeps the table.
+fn bench() -> anyhow::Result<()> {
+    cargo(&["build", "--release", "--workspace", "--bins"])?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = env::current_exe()?;
+    let target = target.ancestors().nth(2).context("this program is nowhere")?;
+    let lab = target.join("release/podops-lab");
+    let output = Command::new(&lab).arg("bench").stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting {}", lab.display()))?;
+    if !output.status.success() {
+        bail!("the benchmark failed");
+    }
+    io::stdout().write_all(&output.stdout)?;
+    fs::write(root.join("docs/benchmarks.md"), output.stdout).context("keeping the table")
 }
 
 /// Runs every check, the cheapest first.

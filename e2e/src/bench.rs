@@ -1,0 +1,314 @@
+//! `podops-lab bench`: the figures that Podops promises, measured side by side in one run.
+
+use std::{fmt::Write as _, path::Path, time::Duration};
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use procfs::Current as _;
+use serde_json::{Value, json};
+
+use crate::{
+    lab::{Lab, OPERATORS, eventually, is_settled},
+    measure::{Cost, Process},
+};
+
+/// The small set, of which each Pod's cost is counted.
+const SMALL: usize = 100;
+/// How often the small set and the Deployment are timed.
+const ROUNDS: usize = 5;
+/// The Pods with which memory and rest are measured, in sets of [`SMALL`].
+const MANY: usize = 1000;
+/// How long the settled sets are watched.
+const REST: Duration = Duration::from_secs(60);
+/// The set that is rolled out as one.
+const BIG: usize = 5000;
+/// How long anything may take before it counts as stuck.
+const STUCK: Duration = Duration::from_secs(900);
+
+/// One promise, and what was measured.
+struct Row {
+    figure: &'static str,
+    limit: String,
+    measured: String,
+    /// Whether it was kept; nothing was promised where there is none.
+    kept: Option<bool>,
+}
+
+/// Measures everything with the operators in `programs`, and tells it as a table in Markdown.
+///
+/// # Errors
+///
+/// If something gets stuck.
+pub async fn run(programs: &Path) -> anyhow::Result<String> {
+    let mut rows = Vec::new();
+    sizes(programs, &mut rows)?;
+    let mut lab = Lab::start(programs).await?;
+    say("100 Pods: created, and updated in place");
+    costs(&lab, &mut rows).await?;
+    say("100 Pods in place, and in turn a Deployment's");
+    against_deployment(&lab, &mut rows).await?;
+    say("1,000 Pods: memory");
+    memory(&mut lab, &mut rows).await?;
+    say("1,000 Pods at rest for a minute");
+    rest(&lab, &mut rows).await?;
+    say("5,000 Pods as one set: created, and updated in place");
+    big(&lab, &mut rows).await.context("the set of 5,000 Pods")?;
+    table(&rows)
+}
+
+fn say(what: &str) {
+    eprintln!("==> {what}");
+}
+
+/// Waits until a set is settled, and shows how far it is.
+async fn settle(lab: &Lab, name: &str, replicas: usize) -> anyhow::Result<()> {
+    let bar = ProgressBar::new(replicas as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} Pods {elapsed}")?);
+    let all = i32::try_from(replicas)?;
+    lab.wait(name, STUCK, |status| {
+        bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
+        is_settled(status, all)
+    })
+    .await?;
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> anyhow::Result<String> {
+    #[allow(clippy::disallowed_methods, reason = "a record of when it was measured")]
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    let memory = procfs::Meminfo::current()?.mem_total >> 30;
+    let cores = std::thread::available_parallelism()?;
+    let mut text = format!(
+        "# Benchmarks\n\n\
+         Written by `cargo xtask bench` on {date}, on a machine of {cores} cores and {memory} GiB: a real etcd and kube-apiserver v1.36 with simulated nodes and release builds of both operators share it.\n\
+         Requests are counted in the API server's audit log.\n\n\
+         | figure | must reach | measured | kept |\n|---|---|---|---|\n"
+    );
+    for row in rows {
+        let kept = row.kept.map_or("–", |kept| if kept { "yes" } else { "**no**" });
+        writeln!(text, "| {} | {} | {} | {kept} |", row.figure, row.limit, row.measured)?;
+    }
+    Ok(text)
+}
+
+fn most(figure: &'static str, measured: f64, limit: f64, unit: &str) -> Row {
+    Row {
+        figure,
+        limit: format!("≤ {limit}{unit}"),
+        measured: format!("{measured:.2}{unit}"),
+        kept: Some(measured <= limit),
+    }
+}
+
+fn none(figure: &'static str, measured: usize) -> Row {
+    Row { figure, limit: "0".into(), measured: measured.to_string(), kept: Some(measured == 0) }
+}
+
+fn told(figure: &'static str, measured: String) -> Row {
+    Row { figure, limit: "–".into(), measured, kept: None }
+}
+
+fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for (name, figure) in OPERATORS.into_iter().zip([
+        "stripped release binary, collaset-operator",
+        "stripped release binary, lifecycle-operator",
+    ]) {
+        #[allow(clippy::cast_precision_loss, reason = "programs are small")]
+        let megabytes = programs.join(name).metadata()?.len() as f64 / 1e6;
+        rows.push(most(figure, megabytes, 10.0, " MB"));
+    }
+    Ok(())
+}
+
+async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let created = Cost::of(lab, SMALL, async {
+        lab.create("web", SMALL, "nginx:0").await?;
+        settle(lab, "web", SMALL).await
+    })
+    .await?;
+    rows.push(most("requests per Pod to create", created.requests_per_pod(), 3.6, ""));
+    let updated = Cost::of(lab, SMALL, async {
+        lab.set_image("web", "nginx:1").await?;
+        settle(lab, "web", SMALL).await
+    })
+    .await?;
+    rows.extend([
+        most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
+        none("of these refused, in all", updated.rejected()),
+        none("of these without effect, in all", updated.without_effect()),
+        most("requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
+        Row {
+            figure: "CollaSet status writes in any second of that rollout",
+            limit: "≤ 1".to_owned(),
+            measured: updated.status_writes_in_a_second().to_string(),
+            kept: Some(updated.status_writes_in_a_second() <= 1),
+        },
+    ]);
+    Ok(())
+}
+
+async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(lab.plane.admin.clone(), "default");
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "native" },
+        "spec": {
+            "replicas": SMALL,
+            "selector": { "matchLabels": { "app": "native" } },
+            "template": {
+                "metadata": { "labels": { "app": "native" } },
+                "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:0" }] },
+            },
+        },
+    }))?;
+    deployments.create(&PostParams::default(), &deployment).await?;
+    rolled_out(&deployments).await?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let image = format!("nginx:round-{round}");
+        let cost = Cost::of(lab, SMALL, async {
+            lab.set_image("web", &image).await?;
+            settle(lab, "web", SMALL).await
+        });
+        ours.push(cost.await?.took);
+        let containers = json!([{ "name": "web", "image": image }]);
+        let change: Value =
+            json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+        let cost = Cost::of(lab, SMALL, async {
+            deployments.patch("native", &PatchParams::default(), &Patch::Strategic(change)).await?;
+            rolled_out(&deployments).await
+        });
+        theirs.push(cost.await?.took);
+    }
+    deployments.delete("native", &DeleteParams::background()).await?;
+    let (ours, theirs) = (median(ours), median(theirs));
+    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
+    rows.push(most(
+        "wall time, 100 Pods in place, as a multiple of a Deployment's rolling update",
+        ratio,
+        3.0,
+        "",
+    ));
+    rows.push(told(
+        "the two times, medians of 5",
+        format!("{:.1} s, {:.1} s", ours.as_secs_f64(), theirs.as_secs_f64()),
+    ));
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+async fn rolled_out(deployments: &Api<Deployment>) -> anyhow::Result<()> {
+    eventually(STUCK, async || {
+        let deployment = deployments.get("native").await?;
+        let status = deployment.status.unwrap_or_default();
+        let all = Some(i32::try_from(SMALL)?);
+        Ok(status.observed_generation == deployment.metadata.generation
+            && status.updated_replicas == all
+            && status.replicas == all
+            && status.available_replicas == all)
+    })
+    .await
+    .context("waiting for the Deployment")
+}
+
+async fn memory(lab: &mut Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for set in 1..MANY / SMALL {
+        lab.create(&format!("web-{set}"), SMALL, "nginx:0").await?;
+    }
+    for set in 1..MANY / SMALL {
+        settle(lab, &format!("web-{set}"), SMALL).await?;
+    }
+    for set in 1..MANY / SMALL {
+        lab.set_image(&format!("web-{set}"), "nginx:1").await?;
+    }
+    for set in 1..MANY / SMALL {
+        settle(lab, &format!("web-{set}"), SMALL).await?;
+    }
+    for (name, after, peak) in [
+        (
+            OPERATORS[0],
+            "resident memory with 1,000 Pods, after a rollout of all, collaset-operator",
+            "peak after a restart with 1,000 Pods, collaset-operator",
+        ),
+        (
+            OPERATORS[1],
+            "resident memory with 1,000 Pods, after a rollout of all, lifecycle-operator",
+            "peak after a restart with 1,000 Pods, lifecycle-operator",
+        ),
+    ] {
+        let now = Process::of(lab, name)?;
+        rows.push(most(after, now.resident_mebibytes, 30.0, " MiB"));
+        lab.kill_and_restart(name).await?;
+        // The Lease of the one that was killed has to expire first.
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        rows.push(most(peak, Process::of(lab, name)?.peak_mebibytes, 30.0, " MiB"));
+    }
+    Ok(())
+}
+
+async fn rest(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let settled = lab.log_end()?;
+    tokio::time::sleep(REST).await;
+    let (requests, _) = lab.requests(settled)?;
+    let writes = requests.iter().filter(|r| r.is_work() && r.is_write()).count();
+    rows.push(none("writes by all operators in 60 s with 1,000 settled Pods", writes));
+    let (all, _) = lab.requests(0)?;
+    let forbidden = all.iter().filter(|r| r.is_work() && r.code() == 403).count();
+    rows.push(none("requests that the shipped roles forbid", forbidden));
+    Ok(())
+}
+
+async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    for set in 1..MANY / SMALL {
+        lab.sets().delete(&format!("web-{set}"), &DeleteParams::default()).await?;
+    }
+    lab.sets().delete("web", &DeleteParams::default()).await?;
+    let all = ListParams::default();
+    eventually(STUCK, async || Ok(lab.sets().list(&all).await?.items.is_empty())).await?;
+    let cost = Cost::of(lab, BIG, async {
+        lab.create("big", BIG, "nginx:0").await?;
+        settle(lab, "big", BIG).await
+    })
+    .await?;
+    rows.push(told("5,000 Pods as one set: created", summary(&cost)));
+    let before = OPERATORS.map(|name| Process::of(lab, name));
+    let cost = Cost::of(lab, BIG, async {
+        lab.set_image("big", "nginx:1").await?;
+        settle(lab, "big", BIG).await
+    })
+    .await?;
+    rows.push(told("5,000 Pods as one set: updated in place", summary(&cost)));
+    for ((name, figure), before) in OPERATORS
+        .into_iter()
+        .zip(["for that, collaset-operator", "for that, lifecycle-operator"])
+        .zip(before)
+    {
+        let now = Process::of(lab, name)?;
+        let cpu = now.cpu.saturating_sub(before?.cpu).as_secs_f64();
+        #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+        let each = cpu * 1000.0 / BIG as f64;
+        rows.push(told(
+            figure,
+            format!("{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB", now.peak_mebibytes),
+        ));
+    }
+    Ok(())
+}
+
+fn summary(cost: &Cost) -> String {
+    format!(
+        "{:.0} s, {:.2} requests per Pod, {} refused",
+        cost.took.as_secs_f64(),
+        cost.requests_per_pod(),
+        cost.rejected(),
+    )
+}
