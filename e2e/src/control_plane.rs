@@ -16,8 +16,10 @@ use kube::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::process::{Child, Command};
 
-/// The Kubernetes version that is built when none is found; `e2e/controlplane/go.mod` pins it.
-const VERSION: &str = "v1.36.3";
+use crate::{
+    process::{self, signal},
+    programs::Programs,
+};
 
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
@@ -29,78 +31,6 @@ rules:
 - level: Metadata
 ";
 
-/// Where the programs are.
-pub struct Programs {
-    etcd: PathBuf,
-    apiserver: PathBuf,
-    controller_manager: PathBuf,
-    /// kubectl.
-    pub kubectl: PathBuf,
-}
-
-impl Programs {
-    /// Finds the programs: in `KUBEBUILDER_ASSETS`, on `PATH`, in their own cache; else builds them
-    /// from Go modules into the cache, which takes some minutes.
-    ///
-    /// # Errors
-    ///
-    /// If one is found nowhere and cannot be built.
-    pub fn find() -> anyhow::Result<Self> {
-        Ok(Self {
-            etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
-            apiserver: find("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")?,
-            controller_manager: find(
-                "kube-controller-manager",
-                "k8s.io/kubernetes/cmd/kube-controller-manager",
-            )?,
-            kubectl: find("kubectl", "k8s.io/kubernetes/cmd/kubectl")?,
-        })
-    }
-}
-
-fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
-    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(name));
-    if let Some(found) = assets.filter(|path| path.is_file()) {
-        return Ok(found);
-    }
-    if let Ok(found) = which::which(name) {
-        return Ok(found);
-    }
-    let home = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME is set")?;
-    let cached = home.join("podops").join(VERSION).join(name);
-    if !cached.is_file() {
-        build(package, &cached)?;
-    }
-    Ok(cached)
-}
-
-/// Builds a program next to its place and moves it there, so that a build that is cut off leaves
-/// nothing that looks like a program.
-fn build(package: &str, to: &Path) -> anyhow::Result<()> {
-    eprintln!("==> building {package} from Go modules; this is done once and takes some minutes");
-    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
-    std::fs::create_dir_all(to.parent().context("the cache has no parent")?)?;
-    let partial = to.with_extension("partial");
-    let version = "k8s.io/component-base/version";
-    let flags = format!(
-        "-s -w -X {version}.gitVersion={VERSION} -X {version}.gitMajor=1 -X {version}.gitMinor=36"
-    );
-    let status = std::process::Command::new("go")
-        .current_dir(at)
-        .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
-        .arg(&partial)
-        .arg(package)
-        .status()
-        .context("starting go")?;
-    if !status.success() {
-        bail!("go build {package} failed");
-    }
-    Ok(std::fs::rename(partial, to)?)
-}
-
 /// A running control plane; it ends when it is dropped.
 pub struct ControlPlane {
     /// Where its files are.
@@ -111,7 +41,8 @@ pub struct ControlPlane {
     pub server: String,
     /// The client of an administrator.
     pub admin: Client,
-    _children: Vec<Child>,
+    apiserver: Server,
+    _others: [Server; 2],
 }
 
 impl ControlPlane {
@@ -120,80 +51,65 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If a program is missing or does not get ready.
-    #[allow(clippy::too_many_lines, reason = "most of them are flags")]
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
         let mut dir = tempfile::tempdir()?;
         // For looking at what went wrong: logs, the audit log and kubeconfigs stay.
         dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
-        let at = |name: &str| dir.path().join(name).display().to_string();
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
         let [clients, peers, port] = free_ports()?;
-        let etcd = format!("http://127.0.0.1:{clients}");
-        let peer = format!("http://127.0.0.1:{peers}");
+        let (etcd, peer) =
+            (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
         let server = format!("https://127.0.0.1:{port}");
-        write_kubeconfig(&dir.path().join("admin.kubeconfig"), dir.path(), &server, None)?;
-        let mut children = Vec::new();
-        children.push(spawn(
-            &programs.etcd,
-            dir.path(),
-            &[
-                ("data-dir", &at("etcd")),
-                ("listen-client-urls", &etcd),
-                ("advertise-client-urls", &etcd),
-                ("listen-peer-urls", &peer),
-                ("initial-advertise-peer-urls", &peer),
-                ("initial-cluster", &format!("default={peer}")),
-                ("unsafe-no-fsync", "true"),
-                ("log-level", "warn"),
-            ],
-        )?);
-        children.push(spawn(
-            &programs.apiserver,
-            dir.path(),
-            &[
-                ("etcd-servers", &etcd),
-                ("secure-port", &port.to_string()),
-                ("bind-address", "127.0.0.1"),
-                ("tls-cert-file", &at("server.crt")),
-                ("tls-private-key-file", &at("server.key")),
-                ("client-ca-file", &at("ca.crt")),
-                ("cert-dir", &at("certs")),
-                ("service-account-issuer", "https://podops.test"),
-                ("service-account-key-file", &at("sa.pub")),
-                ("service-account-signing-key-file", &at("sa.key")),
-                ("authorization-mode", "RBAC"),
-                ("service-cluster-ip-range", "10.0.0.0/16"),
-                ("audit-policy-file", &at("audit-policy.yaml")),
-                ("audit-log-path", &at("audit.log")),
-                ("max-requests-inflight", "2000"),
-                ("max-mutating-requests-inflight", "1000"),
-            ],
-        )?);
-        let admin = connect(&dir.path().join("admin.kubeconfig")).await?;
-        if let Err(error) = wait_ready(&admin).await {
-            let said =
-                std::fs::read_to_string(dir.path().join("kube-apiserver.log")).unwrap_or_default();
-            let end: Vec<&str> = said.lines().rev().take(5).collect();
-            return Err(error
-                .context(format!("waiting for kube-apiserver, which said: {}", end.join(" | "))));
-        }
-        children.push(spawn(
-            &programs.controller_manager,
-            dir.path(),
-            &[
-                ("kubeconfig", &at("admin.kubeconfig")),
-                ("leader-elect", "false"),
-                ("secure-port", "0"),
-                ("controllers", "*,-node-lifecycle-controller,-node-ipam-controller"),
-                ("service-account-private-key-file", &at("sa.key")),
-                ("root-ca-file", &at("ca.crt")),
-                ("kube-api-qps", "500"),
-                ("kube-api-burst", "1000"),
-            ],
-        )?);
-        Ok(Self { dir, programs, server, admin, _children: children })
+        let kubeconfig = dir.path().join("admin.kubeconfig");
+        write_kubeconfig(&kubeconfig, dir.path(), &server, None)?;
+        let store =
+            Server::start(&programs.etcd, dir.path(), etcd_flags(dir.path(), &etcd, &peer))?;
+        let flags = apiserver_flags(dir.path(), &etcd, port);
+        let mut apiserver = Server::start(&programs.apiserver, dir.path(), flags)?;
+        let admin = connect(&kubeconfig).await?;
+        apiserver.wait_ready(&admin).await?;
+        let flags = controller_manager_flags(dir.path());
+        let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
+        Ok(Self { dir, programs, server, admin, apiserver, _others: [store, controllers] })
+    }
+
+    /// Ends the API server without warning; it is gone when this returns.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be ended.
+    pub async fn kill_apiserver(&mut self) -> anyhow::Result<()> {
+        Ok(self.apiserver.child.kill().await?)
+    }
+
+    /// Starts the API server again; it is ready when this returns.
+    ///
+    /// # Errors
+    ///
+    /// If it does not get ready.
+    pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
+        self.apiserver = self.apiserver.again(self.dir.path())?;
+        self.apiserver.wait_ready(&self.admin).await
+    }
+
+    /// Stops the API server where it is: connections stay, and nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn freeze_apiserver(&self) -> anyhow::Result<()> {
+        signal(self.apiserver.child.id(), process::Signal::STOP)
+    }
+
+    /// Lets a frozen API server go on.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub fn thaw_apiserver(&self) -> anyhow::Result<()> {
+        signal(self.apiserver.child.id(), process::Signal::CONT)
     }
 
     /// A kubeconfig for a bearer token.
@@ -223,13 +139,102 @@ impl ControlPlane {
     }
 }
 
-fn spawn(program: &Path, dir: &Path, flags: &[(&str, &str)]) -> anyhow::Result<Child> {
-    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let log = std::fs::File::create(dir.join(format!("{name}.log")))?;
-    let mut command = Command::new(program);
-    command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
-    command.spawn().with_context(|| format!("starting {name}"))
+/// All but those whose part the simulated nodes play.
+const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller,\
+    -persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,\
+    -persistentvolume-expander-controller";
+
+type Flags = Vec<(&'static str, String)>;
+
+fn etcd_flags(dir: &Path, etcd: &str, peer: &str) -> Flags {
+    vec![
+        ("data-dir", at(dir, "etcd")),
+        ("listen-client-urls", etcd.to_owned()),
+        ("advertise-client-urls", etcd.to_owned()),
+        ("listen-peer-urls", peer.to_owned()),
+        ("initial-advertise-peer-urls", peer.to_owned()),
+        ("initial-cluster", format!("default={peer}")),
+        ("unsafe-no-fsync", "true".to_owned()),
+        ("log-level", "warn".to_owned()),
+    ]
+}
+
+fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
+    vec![
+        ("etcd-servers", etcd.to_owned()),
+        ("secure-port", port.to_string()),
+        ("bind-address", "127.0.0.1".to_owned()),
+        ("tls-cert-file", at(dir, "server.crt")),
+        ("tls-private-key-file", at(dir, "server.key")),
+        ("client-ca-file", at(dir, "ca.crt")),
+        ("cert-dir", at(dir, "certs")),
+        ("service-account-issuer", "https://podops.test".to_owned()),
+        ("service-account-key-file", at(dir, "sa.pub")),
+        ("service-account-signing-key-file", at(dir, "sa.key")),
+        ("authorization-mode", "RBAC".to_owned()),
+        ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
+        ("audit-policy-file", at(dir, "audit-policy.yaml")),
+        ("audit-log-path", at(dir, "audit.log")),
+        // Never rotated, since it is read from where it was left.
+        ("audit-log-maxsize", "100000".to_owned()),
+        ("max-requests-inflight", "2000".to_owned()),
+        ("max-mutating-requests-inflight", "1000".to_owned()),
+    ]
+}
+
+fn controller_manager_flags(dir: &Path) -> Flags {
+    vec![
+        ("kubeconfig", at(dir, "admin.kubeconfig")),
+        ("leader-elect", "false".to_owned()),
+        ("secure-port", "0".to_owned()),
+        ("controllers", CONTROLLERS.to_owned()),
+        ("service-account-private-key-file", at(dir, "sa.key")),
+        ("root-ca-file", at(dir, "ca.crt")),
+        ("kube-api-qps", "500".to_owned()),
+        ("kube-api-burst", "1000".to_owned()),
+    ]
+}
+
+fn at(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
+}
+
+/// One of the programs, running.
+struct Server {
+    program: PathBuf,
+    flags: Flags,
+    child: Child,
+}
+
+impl Server {
+    fn start(program: &Path, dir: &Path, flags: Flags) -> anyhow::Result<Self> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = process::log(&dir.join(format!("{name}.log")))?;
+        let mut command = Command::new(program);
+        command.args(flags.iter().map(|(flag, value)| format!("--{flag}={value}")));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        Ok(Self { program: program.to_owned(), flags, child })
+    }
+
+    /// Starts the same once more.
+    fn again(&self, dir: &Path) -> anyhow::Result<Self> {
+        Self::start(&self.program, dir, self.flags.clone())
+    }
+
+    /// Waits until the API server says that it is ready.
+    async fn wait_ready(&mut self, client: &Client) -> anyhow::Result<()> {
+        for _ in 0..300 {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("kube-apiserver ended early: {status}");
+            }
+            if client.request_text(http::Request::get("/readyz").body(Vec::new())?).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        bail!("kube-apiserver is not ready within a minute")
+    }
 }
 
 /// Three ports that nobody listens on; taken together, so that they differ.
@@ -250,16 +255,6 @@ pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
     let config =
         Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &options).await?;
     Ok(Client::try_from(config)?)
-}
-
-async fn wait_ready(client: &Client) -> anyhow::Result<()> {
-    for _ in 0..300 {
-        if client.request_text(http::Request::get("/readyz").body(Vec::new())?).await.is_ok() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    bail!("not ready within a minute")
 }
 
 fn issue_certificates(dir: &Path) -> anyhow::Result<()> {

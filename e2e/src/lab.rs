@@ -2,8 +2,9 @@
 //! ServiceAccount.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
-    process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,26 +13,34 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
+    core::NamespaceResourceScope,
 };
 use podops_api::collaset::{CollaSet, CollaSetStatus};
 use serde_json::{Value, json};
-use tokio::{
-    process::{Child, Command},
-    task::JoinSet,
-};
+use tokio::task::JoinSet;
 
-use crate::{audit, control_plane::ControlPlane, nodes};
+use crate::{
+    audit,
+    control_plane::ControlPlane,
+    nodes::{self, Nodes},
+    process::{Kept, Signal, Spec},
+};
 
 /// The operators, by the names of their programs and ServiceAccounts.
 pub const OPERATORS: [&str; 2] = ["collaset-operator", "lifecycle-operator"];
+
+/// How many nodes there are.
+const NODES: usize = 5;
 
 /// A control plane, nodes and operators; all end when it is dropped.
 pub struct Lab {
     /// The control plane.
     pub plane: ControlPlane,
-    operators: Vec<(&'static str, Child)>,
+    operators: BTreeMap<&'static str, Kept>,
     programs: PathBuf,
-    _nodes: JoinSet<anyhow::Result<()>>,
+    /// The nodes that its Pods are on.
+    pub nodes: Arc<Nodes>,
+    _simulated: JoinSet<anyhow::Result<()>>,
 }
 
 impl Lab {
@@ -41,6 +50,19 @@ impl Lab {
     ///
     /// If a part does not start.
     pub async fn start(programs: &Path) -> anyhow::Result<Self> {
+        let mut lab = Self::prepare(programs).await?;
+        for name in OPERATORS {
+            lab.start_operator(name).await?;
+        }
+        Ok(lab)
+    }
+
+    /// Starts everything but the operators.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not start.
+    pub async fn prepare(programs: &Path) -> anyhow::Result<Self> {
         let plane = ControlPlane::start().await?;
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let at = |path: &str| root.join(path).display().to_string();
@@ -50,12 +72,15 @@ impl Lab {
             .await?;
         plane.kubectl(&["apply", "--server-side", "-k", &at("deploy/overlays/all")]).await?;
         let mut simulated = JoinSet::new();
-        simulated.spawn(nodes::run(plane.admin.clone(), 5, nodes::Delays::default()));
-        let mut lab =
-            Self { plane, operators: Vec::new(), programs: programs.to_owned(), _nodes: simulated };
-        for name in OPERATORS {
-            lab.start_operator(name).await?;
-        }
+        let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
+        let nodes = nodes::start(client, NODES, delays, &mut simulated).await?;
+        let lab = Self {
+            plane,
+            operators: BTreeMap::new(),
+            programs: programs.to_owned(),
+            nodes,
+            _simulated: simulated,
+        };
         // ServiceAccount admission refuses Pods of a namespace that has no account yet.
         eventually(Duration::from_secs(30), async || {
             let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "default");
@@ -81,36 +106,39 @@ impl Lab {
         let token =
             token.status.and_then(|s| s.token).context("a token request without a token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log(name))?;
-        let mut command = Command::new(self.programs.join(name));
-        command
-            .env("KUBECONFIG", kubeconfig)
-            .args([
-                "--admin-address=127.0.0.1:0",
-                "--lease-duration=3s",
-                "--lease-renew-deadline=2s",
-                "--lease-retry=500ms",
-                "--log=info",
-            ])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true);
-        self.operators.push((name, command.spawn().with_context(|| format!("starting {name}"))?));
+        let flags = [
+            "--admin-address=127.0.0.1:0",
+            "--lease-duration=3s",
+            "--lease-renew-deadline=2s",
+            "--lease-retry=500ms",
+            "--log=info",
+        ];
+        let spec = Spec {
+            program: self.programs.join(name),
+            args: flags.map(ToOwned::to_owned).to_vec(),
+            kubeconfig,
+            log: self.log(name),
+        };
+        self.operators.insert(name, Kept::start(spec));
         Ok(())
     }
 
-    /// Kills an operator without warning, and starts it again.
+    /// A running operator.
     ///
     /// # Errors
     ///
-    /// If it does not start again.
-    pub async fn kill_and_restart(&mut self, name: &'static str) -> anyhow::Result<()> {
-        for (_, child) in self.operators.iter_mut().filter(|(n, _)| *n == name) {
-            child.kill().await?;
-        }
-        self.operators.retain(|(n, _)| *n != name);
-        self.start_operator(name).await
+    /// If it was not started.
+    pub fn operator(&self, name: &str) -> anyhow::Result<&Kept> {
+        self.operators.get(name).with_context(|| format!("{name} was not started"))
+    }
+
+    /// Kills an operator without warning; it runs again when this returns.
+    ///
+    /// # Errors
+    ///
+    /// If it does not run.
+    pub async fn kill_and_restart(&self, name: &str) -> anyhow::Result<()> {
+        self.operator(name)?.end(Signal::KILL).await.map(drop)
     }
 
     /// Where an operator's log is.
@@ -137,22 +165,25 @@ impl Lab {
         audit::end(&self.plane.dir.path().join("audit.log"))
     }
 
-    /// The process of an operator.
+    /// Objects of a kind in the default namespace.
     #[must_use]
-    pub fn pid(&self, name: &str) -> Option<u32> {
-        self.operators.iter().find(|(n, _)| *n == name).and_then(|(_, child)| child.id())
+    pub fn all_of<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.plane.admin.clone(), "default")
     }
 
     /// CollaSets in the default namespace.
     #[must_use]
     pub fn sets(&self) -> Api<CollaSet> {
-        Api::namespaced(self.plane.admin.clone(), "default")
+        self.all_of()
     }
 
     /// Pods in the default namespace.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.plane.admin.clone(), "default")
+        self.all_of()
     }
 
     /// The Pods of a set.
@@ -170,17 +201,33 @@ impl Lab {
     ///
     /// If it is refused.
     pub async fn create(&self, name: &str, replicas: usize, image: &str) -> anyhow::Result<()> {
-        let set = serde_json::from_value(json!({
-            "metadata": { "name": name },
-            "spec": {
-                "replicas": replicas,
-                "selector": { "matchLabels": { "app": name } },
-                "template": {
-                    "metadata": { "labels": { "app": name } },
-                    "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": image }] },
-                },
+        self.create_with(name, replicas, image, &json!({})).await
+    }
+
+    /// Makes a set with more said in its spec.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn create_with(
+        &self,
+        name: &str,
+        replicas: usize,
+        image: &str,
+        more: &Value,
+    ) -> anyhow::Result<()> {
+        let mut spec = json!({
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": image }] },
             },
-        }))?;
+        });
+        for (key, value) in more.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        let set = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
         self.sets().create(&PostParams::default(), &set).await?;
         Ok(())
     }

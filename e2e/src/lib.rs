@@ -6,3 +6,5 @@ pub mod control_plane;
 pub mod lab;
 pub mod measure;
 pub mod nodes;
+pub mod process;
+pub mod programs;

@@ -32,7 +32,11 @@ enum Command {
         keep: bool,
     },
     /// Measure what Podops promises; prints a table in Markdown
-    Bench,
+    Bench {
+        /// Measure sets of 100 Pods only
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 /// How long one act of the demo may take.
@@ -56,10 +60,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
     match command {
         Command::Demo { keep } => demo(&programs, keep).await,
-        Command::Bench => {
+        Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
             {
-                println!("{}", bench::run(&programs).await?);
+                println!("{}", bench::run(&programs, quick).await?);
             }
             Ok(())
         }

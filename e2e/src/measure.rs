@@ -175,7 +175,7 @@ impl Process {
     ///
     /// If it does not run.
     pub fn of(lab: &Lab, operator: &str) -> anyhow::Result<Self> {
-        let pid = lab.pid(operator).with_context(|| format!("{operator} does not run"))?;
+        let pid = lab.operator(operator)?.pid().context("the operator does not run")?;
         let process = procfs::process::Process::new(i32::try_from(pid)?)?;
         let (status, stat) = (process.status()?, process.stat()?);
         #[allow(clippy::cast_precision_loss, reason = "memory is small")]

@@ -2,24 +2,24 @@
 //! that the API shows of one happens.
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
-//! up. The decision is [`next`], a pure function; what is around it waits and writes.
+//! up. A node can fall silent, and every claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and writes.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod, PodCondition};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
+use tokio::{sync::mpsc, task::JoinSet};
 
 /// How long things take.
 #[derive(Clone, Copy, Debug)]
@@ -182,40 +182,61 @@ fn container(
 }
 
 /// The simulated nodes.
-struct Nodes {
+pub struct Nodes {
     client: Client,
     names: Vec<String>,
     delays: Delays,
-    /// The newest version of each Pod, and whether somebody is at it.
-    pods: Mutex<BTreeMap<String, (Pod, bool)>>,
+    pods: Mutex<Known>,
+    /// Nodes that do and say nothing.
+    silent: Mutex<BTreeSet<String>>,
+    /// Names Pods that somebody has to look at.
+    wake: mpsc::UnboundedSender<String>,
 }
 
-/// Makes `count` nodes and plays scheduler and kubelet until dropped.
+/// The Pods there are, by UID.
+#[derive(Default)]
+struct Known {
+    /// The newest version of each, and whether somebody is at it.
+    pods: BTreeMap<String, (Pod, bool)>,
+    /// What a list under way has named so far.
+    listed: BTreeSet<String>,
+}
+
+/// Makes `count` nodes and plays scheduler, kubelet and volume provisioner until `tasks` ends.
 ///
 /// # Errors
 ///
-/// If a node cannot be made or the watch ends.
-pub async fn run(client: Client, count: usize, delays: Delays) -> anyhow::Result<()> {
+/// If a node cannot be made.
+pub async fn start(
+    client: Client,
+    count: usize,
+    delays: Delays,
+    tasks: &mut JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<Arc<Nodes>> {
     let names: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
     for name in &names {
         make_node(&client, name).await?;
     }
-    let nodes = Arc::new(Nodes { client: client.clone(), names, delays, pods: Mutex::default() });
-    let mut events =
-        watcher(Api::<Pod>::all(client), watcher::Config::default()).default_backoff().boxed();
+    let (wake, woken) = mpsc::unbounded_channel();
+    let (pods, silent) = (Mutex::default(), Mutex::default());
+    let nodes = Arc::new(Nodes { client: client.clone(), names, delays, pods, silent, wake });
+    tasks.spawn(run(nodes.clone(), woken));
+    tasks.spawn(bind_claims(client));
+    Ok(nodes)
+}
+
+async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::all(nodes.client.clone());
+    let mut events = watcher(pods, watcher::Config::default()).default_backoff().boxed();
     let mut work = JoinSet::new();
     loop {
         tokio::select! {
             event = events.next() => match event {
-                Some(Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod))) => {
-                    if nodes.admit(pod.clone()) {
-                        work.spawn(nodes.clone().attend(pod.uid().unwrap_or_default()));
-                    }
-                }
-                Some(Ok(watcher::Event::Delete(pod))) => nodes.forget(&pod),
-                Some(Ok(watcher::Event::Init | watcher::Event::InitDone) | Err(_)) => {}
+                Some(Ok(event)) => nodes.take(event),
+                Some(Err(error)) => tracing::debug!(%error, "Watching Pods"),
                 None => anyhow::bail!("the watch of Pods ended"),
             },
+            Some(uid) = woken.recv() => { work.spawn(nodes.clone().attend(uid)); }
             Some(_) = work.join_next() => {}
         }
     }
@@ -226,51 +247,144 @@ async fn make_node(client: &Client, name: &str) -> anyhow::Result<()> {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
     nodes.create(&PostParams::default(), &node).await?;
     let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }],
-        "capacity": { "pods": "1000" }, "allocatable": { "pods": "1000" } } });
+        "capacity": { "pods": "10000" }, "allocatable": { "pods": "10000" } } });
     nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
     Ok(())
 }
 
+/// Gives every claim a volume, as a provisioner would.
+async fn bind_claims(client: Client) -> anyhow::Result<()> {
+    let all = Api::<PersistentVolumeClaim>::all(client.clone());
+    let mut claims = watcher(all, watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = claims.next().await {
+        let Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) = event else {
+            continue;
+        };
+        let bound = claim.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Bound"));
+        if !bound && let Err(error) = bind_claim(&client, &claim).await {
+            tracing::debug!(%error, claim = claim.name_any(), "Binding");
+        }
+    }
+    anyhow::bail!("the watch of claims ended")
+}
+
+async fn bind_claim(client: &Client, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+    let namespace = claim.namespace().unwrap_or_default();
+    let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), &namespace);
+    let (name, params) = (claim.name_any(), PatchParams::default());
+    let spec = claim.spec.clone().unwrap_or_default();
+    let volume = format!("sim-{}", claim.uid().unwrap_or_default());
+    let chosen = json!({ "spec": { "volumeName": volume } });
+    claims.patch(&name, &params, &Patch::Merge(chosen)).await?;
+    let capacity = spec.resources.and_then(|r| r.requests).unwrap_or_default();
+    let status = json!({ "status": { "phase": "Bound", "accessModes": spec.access_modes, "capacity": capacity } });
+    claims.patch_status(&name, &params, &Patch::Merge(status)).await.map(drop)
+}
+
 impl Nodes {
-    /// Takes note of a Pod; tells whether nobody is at it yet.
-    fn admit(&self, pod: Pod) -> bool {
-        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry =
-            pods.entry(pod.uid().unwrap_or_default()).or_insert_with(|| (pod.clone(), false));
-        entry.0 = pod;
-        !std::mem::replace(&mut entry.1, true)
+    /// Makes a node fall silent: what its Pods do is not told any more, nothing that is asked of
+    /// them happens, and the cluster takes them for not ready.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be told.
+    pub async fn silence(&self, node: &str) -> anyhow::Result<()> {
+        lock(&self.silent).insert(node.to_owned());
+        self.report_node(node, "Unknown").await?;
+        for pod in self.pods_of(node) {
+            // What the node lifecycle controller does about the Pods of a node that is lost.
+            let report =
+                json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+            self.act(&pod, Act::Report(report)).await?;
+        }
+        Ok(())
     }
 
-    fn forget(&self, pod: &Pod) {
-        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        pods.remove(&pod.uid().unwrap_or_default());
+    /// Lets a silent node go on.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster cannot be told.
+    pub async fn speak(&self, node: &str) -> anyhow::Result<()> {
+        lock(&self.silent).remove(node);
+        self.report_node(node, "True").await?;
+        for pod in self.pods_of(node) {
+            self.look_at(&mut lock(&self.pods), &pod.uid().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn report_node(&self, node: &str, ready: &str) -> anyhow::Result<()> {
+        let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
+        let nodes = Api::<Node>::all(self.client.clone());
+        nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(status)).await?;
+        Ok(())
+    }
+
+    fn pods_of(&self, node: &str) -> Vec<Pod> {
+        let known = lock(&self.pods);
+        let pods = known.pods.values().map(|(pod, _)| pod);
+        pods.filter(|pod| node_of(pod) == Some(node)).cloned().collect()
+    }
+
+    /// Takes an event in.
+    fn take(&self, event: watcher::Event<Pod>) {
+        let mut known = lock(&self.pods);
+        match event {
+            watcher::Event::Apply(pod) => self.put(&mut known, pod),
+            watcher::Event::InitApply(pod) => {
+                known.listed.insert(pod.uid().unwrap_or_default());
+                self.put(&mut known, pod);
+            }
+            watcher::Event::Delete(pod) => {
+                known.pods.remove(&pod.uid().unwrap_or_default());
+            }
+            watcher::Event::Init => known.listed.clear(),
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut known.listed);
+                known.pods.retain(|uid, _| listed.contains(uid));
+            }
+        }
+    }
+
+    fn put(&self, known: &mut Known, pod: Pod) {
+        let uid = pod.uid().unwrap_or_default();
+        let busy = known.pods.get(&uid).is_some_and(|(_, busy)| *busy);
+        known.pods.insert(uid.clone(), (pod, busy));
+        self.look_at(known, &uid);
+    }
+
+    /// Has somebody look at a Pod, unless somebody is at it.
+    fn look_at(&self, known: &mut Known, uid: &str) {
+        let Some((_, busy)) = known.pods.get_mut(uid) else { return };
+        if !std::mem::replace(busy, true) && self.wake.send(uid.to_owned()).is_err() {
+            tracing::debug!("The nodes have ended");
+        }
     }
 
     /// Does what is to be done about a Pod until nothing is.
     async fn attend(self: Arc<Self>, uid: String) {
         let mut done: Option<String> = None;
         loop {
-            let (pod, act) = {
-                let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some((pod, busy)) = pods.get_mut(&uid) else { return };
+            let act = {
+                let mut known = lock(&self.pods);
+                let Some((pod, busy)) = known.pods.get_mut(&uid) else { return };
                 // What was just done shows in the next version; until then there is nothing to do.
                 let unseen = done == pod.resource_version();
-                let act = if unseen { None } else { next(pod, self.delays, now()) };
+                let silent = node_of(pod).is_some_and(|node| lock(&self.silent).contains(node));
+                let act = if unseen || silent { None } else { next(pod, self.delays, now()) };
                 match act {
                     None => {
                         *busy = false;
                         return;
                     }
-                    Some(act) => (pod.clone(), act),
+                    Some(act) => act,
                 }
             };
             let (wait, _) = act;
             tokio::time::sleep(wait).await;
             // The Pod may have changed meanwhile; what is done is decided on what it is by then.
-            let pod = {
-                let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-                pods.get(&uid).map_or(pod, |(pod, _)| pod.clone())
-            };
+            let Some((pod, _)) = lock(&self.pods).pods.get(&uid).cloned() else { return };
             done = pod.resource_version();
             if let Some((_, act)) = next(&pod, self.delays, now())
                 && let Err(error) = self.act(&pod, act).await
@@ -315,6 +429,14 @@ impl Nodes {
         }
         Ok(())
     }
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the nodes live in real time")]

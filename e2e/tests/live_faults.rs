@@ -23,7 +23,7 @@ fn dice(turn: u64, below: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behind() {
-    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
     lab.create("web", 10, "nginx:0").await.unwrap();
     lab.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
     let born: Vec<_> = lab.pods_of("web").await.unwrap().into_iter().map(|pod| pod.uid()).collect();

@@ -24,7 +24,7 @@ async fn uids(lab: &Lab) -> BTreeSet<Option<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
-    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
     let created = Cost::of(&lab, PODS, async {
         lab.create("web", PODS, "nginx:1").await?;
         lab.settled("web", 100, MINUTE).await

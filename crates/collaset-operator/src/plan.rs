@@ -15,6 +15,11 @@ pub mod update;
 
 use revision::Revisions;
 
+/// How many Pods one plan does something about. The rest is left to the next look, so that the first
+/// Pods of a large set are well on their way before the last are begun with, and a plan of any set
+/// takes little memory.
+const PODS_AT_ONCE: usize = 500;
+
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -120,9 +125,18 @@ struct Draft<'a> {
 impl Draft<'_> {
     /// Plans an action on a Pod, unless one is planned already.
     fn touch(&mut self, pod: &PodView, action: Action) {
-        if self.touched.insert(pod.name.clone()) {
+        if self.room() > 0 && self.touched.insert(pod.name.clone()) {
             self.plan.actions.push(action);
         }
+    }
+
+    /// How many more Pods this plan may do something about; if none, another look is due at once.
+    fn room(&mut self) -> usize {
+        let room = PODS_AT_ONCE.saturating_sub(self.touched.len());
+        if room == 0 {
+            self.look_again(Duration::ZERO);
+        }
+        room
     }
 
     fn look_again(&mut self, wait: Duration) {

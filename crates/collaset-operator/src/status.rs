@@ -55,6 +55,18 @@ pub fn status(
     status
 }
 
+/// Whether the difference tells only how far Pods are on a way that goes on: worth telling, but not
+/// at once.
+#[must_use]
+pub fn is_progress(told: &CollaSetStatus, now: &CollaSetStatus) -> bool {
+    let on_its_way = now.operating_replicas > 0
+        || now.terminating_replicas > 0
+        || now.available_replicas < now.replicas;
+    on_its_way
+        && told.observed_generation == now.observed_generation
+        && told.conditions == now.conditions
+}
+
 fn conditions(
     status: &mut CollaSetStatus,
     seen: &Observed,
@@ -102,4 +114,21 @@ fn text(selector: &LabelSelector) -> String {
         }
     });
     equal.chain(expressions).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_way_is_no_mere_progress_and_neither_is_its_beginning() {
+        let at = |generation, operating| CollaSetStatus {
+            observed_generation: generation,
+            operating_replicas: operating,
+            ..CollaSetStatus::default()
+        };
+        assert!(is_progress(&at(1, 9), &at(1, 5)));
+        assert!(!is_progress(&at(1, 5), &at(1, 0)));
+        assert!(!is_progress(&at(1, 0), &at(2, 9)));
+    }
 }

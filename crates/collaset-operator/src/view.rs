@@ -38,6 +38,8 @@ pub struct Observed {
     pub contexts: Option<ContextsView>,
     /// The ControllerRevisions that it owns.
     pub revisions: Vec<RevisionView>,
+    /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
+    pub last_pods: BTreeMap<i64, String>,
 }
 
 impl Observed {

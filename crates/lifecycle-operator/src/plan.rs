@@ -25,9 +25,11 @@ use crate::{
     pod::PodView,
 };
 
-/// How long a newborn Pod is left to the scheduler and the kubelet, which write to it several times
-/// in its first moments; the gate has no use before its containers are ready.
+/// How long a newborn Pod is left to the scheduler, and one that has a node to its kubelet: they
+/// write to it several times in its first moments, and the gate has no use before its containers are
+/// ready.
 const NEWBORN: SignedDuration = SignedDuration::from_secs(2);
+const STARTING: SignedDuration = SignedDuration::from_secs(30);
 
 /// More steps than any Pod can take in one plan, by far.
 const STEPS_MAX: usize = 1000;
@@ -234,7 +236,11 @@ impl<'a> Draft<'a> {
         self.state.gate.is_none()
             && !self.pod.containers_ready
             && self.state.lifecycle.operations.is_empty()
-            && self.now.duration_since(self.pod.created) < NEWBORN
+            && self.now.duration_since(self.pod.created) < self.newborn_for()
+    }
+
+    fn newborn_for(&self) -> SignedDuration {
+        if self.pod.scheduled { STARTING } else { NEWBORN }
     }
 
     fn gate_is(&self, open: bool) -> bool {
@@ -375,7 +381,7 @@ impl<'a> Draft<'a> {
             labels
         };
         let look_again = self.is_newborn().then(|| {
-            let left = NEWBORN - self.now.duration_since(self.pod.created);
+            let left = self.newborn_for() - self.now.duration_since(self.pod.created);
             Duration::try_from(left).unwrap_or_default()
         });
         Plan {

@@ -27,6 +27,8 @@ pub struct PodView {
     pub containers_ready: bool,
     /// When it was created.
     pub created: Timestamp,
+    /// Whether it has a node.
+    pub scheduled: bool,
     /// Whether it is being deleted.
     pub deleting: bool,
 }

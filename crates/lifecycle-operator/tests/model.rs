@@ -148,6 +148,7 @@ fn view(pod: &Pod) -> PodView {
         ready: pod.ready,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
+        scheduled: true,
         deleting: false,
     }
 }

@@ -42,9 +42,7 @@ impl<'a> Revisions<'a> {
     /// Finds the template's revision among the recorded ones, or names a new one.
     pub(super) fn read(seen: &'a Observed) -> Self {
         let data = data(&seen.spec);
-        let wanted = normal(&data);
-        let equal =
-            seen.revisions.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision);
+        let equal = equal(&seen.revisions, &data);
         let newest = seen.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
         let mut collisions = seen.status.collision_count;
         let (updated, record) = match equal {
@@ -93,6 +91,17 @@ impl<'a> Revisions<'a> {
     pub(super) fn has(&self, name: &str) -> bool {
         self.known.iter().any(|r| r.name == name)
     }
+}
+
+/// The newest of the revisions that mean the same as `data`.
+fn equal<'a>(known: &'a [RevisionView], data: &Value) -> Option<&'a RevisionView> {
+    let newest = known.iter().max_by_key(|r| r.revision)?;
+    // Nearly always the newest holds just that, and nothing has to be put in its normal form.
+    if newest.data == *data {
+        return Some(newest);
+    }
+    let wanted = normal(data);
+    known.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision)
 }
 
 /// The Pod template in a revision's data.

@@ -1,6 +1,6 @@
 //! Out and in.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use podops_api::{lifecycle, marks};
 
@@ -34,8 +34,12 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
         return;
     }
     let carried = ids(seen.active());
+    let now = missing.min(draft.room());
+    if now < missing {
+        draft.look_again(Duration::ZERO);
+    }
     let free: Vec<i64> =
-        contexts.own.keys().filter(|id| !carried.contains(id)).take(missing).copied().collect();
+        contexts.own.keys().filter(|id| !carried.contains(id)).take(now).copied().collect();
     for id in free {
         let revision = contexts.revision(id).filter(|r| draft.revisions.has(r));
         let revision = revision.unwrap_or(&draft.revisions.updated).to_owned();

@@ -112,6 +112,7 @@ pub(super) fn plan(draft: &mut Draft<'_>, scope: &BTreeSet<i64>) {
         return;
     }
     let seen = draft.seen;
+    let ways = ways(draft);
     for pod in seen.active() {
         let skip = pod.deleting
             || draft.touched.contains(&pod.name)
@@ -123,16 +124,30 @@ pub(super) fn plan(draft: &mut Draft<'_>, scope: &BTreeSet<i64>) {
         let wanted = pod.id().is_some_and(|id| scope.contains(&id));
         let updated = pod.revision() == draft.revisions.updated;
         if is_during(pod, lifecycle::UPDATE) {
-            go_on(draft, pod, wanted, updated);
+            go_on(draft, pod, &ways, (wanted, updated));
         } else if wanted && !updated && !seen.spec.paused {
-            begin(draft, pod);
+            begin(draft, pod, &ways);
         }
     }
 }
 
-fn begin(draft: &mut Draft<'_>, pod: &PodView) {
+/// The way from each revision that a Pod is of, worked out once for all Pods of it.
+type Ways = BTreeMap<String, Way>;
+
+fn ways(draft: &Draft<'_>) -> Ways {
+    let revisions = &draft.revisions;
+    let old: BTreeSet<&str> =
+        draft.seen.pods.iter().map(PodView::revision).filter(|r| *r != revisions.updated).collect();
+    let updated = if old.is_empty() { None } else { revisions.template(&revisions.updated) };
+    let known = old.into_iter().filter_map(|revision| {
+        Some((revision.to_owned(), way(&revisions.template(revision)?, updated.as_ref()?)))
+    });
+    known.collect()
+}
+
+fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways) {
     let name = pod.name.clone();
-    match chosen_way(draft, pod) {
+    match chosen_way(draft, pod, ways) {
         Ok(Way::Metadata) => {
             let updated = draft.revisions.updated.clone();
             draft.touch(pod, Action::Apply(name, updated, false));
@@ -148,7 +163,7 @@ fn begin(draft: &mut Draft<'_>, pod: &PodView) {
 }
 
 /// The next move of an update under way.
-fn go_on(draft: &mut Draft<'_>, pod: &PodView, wanted: bool, updated: bool) {
+fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, (wanted, updated): (bool, bool)) {
     let name = pod.name.clone();
     let Some(since) = allowed_since(pod, lifecycle::UPDATE) else {
         if !wanted || updated {
@@ -168,7 +183,7 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, wanted: bool, updated: bool) {
     {
         draft.look_again(wait);
     } else {
-        match chosen_way(draft, pod) {
+        match chosen_way(draft, pod, ways) {
             Ok(Way::Metadata | Way::Images) => {
                 let updated = draft.revisions.updated.clone();
                 draft.touch(pod, Action::Apply(name, updated, true));
@@ -183,10 +198,8 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, wanted: bool, updated: bool) {
 }
 
 /// The way a Pod is updated under the set's policy.
-fn chosen_way(draft: &Draft<'_>, pod: &PodView) -> Result<Way, Hindrance> {
-    let revisions = &draft.revisions;
-    let templates = revisions.template(pod.revision()).zip(revisions.template(&revisions.updated));
-    let way = templates.map_or(Way::Recreate, |(from, to)| way(&from, &to));
+fn chosen_way(draft: &Draft<'_>, pod: &PodView, ways: &Ways) -> Result<Way, Hindrance> {
+    let way = ways.get(pod.revision()).copied().unwrap_or(Way::Recreate);
     let hindrance =
         |reason, message: &str| Hindrance { scaling: false, reason, message: message.to_owned() };
     match draft.seen.spec.update_strategy.pod_upgrade_policy {

@@ -22,18 +22,13 @@ fn template(seen: &Observed, revision: &str) -> Option<PodTemplate> {
 }
 
 /// The name of an instance's next Pod: the same for the same look, so that creating twice is
-/// creating once; another than that of a Pod that is still on its way out.
+/// creating once; another than that of the Pod before it, so that nobody takes one for the other.
 fn name(seen: &Observed, id: i64, revision: &str) -> String {
     if seen.has_persistent_names() {
         return format!("{}-{id}", seen.name);
     }
-    let before: Vec<&str> =
-        seen.pods.iter().filter(|p| p.id() == Some(id)).map(|p| p.uid.as_str()).collect();
-    format!(
-        "{}-{}",
-        seen.name,
-        suffix(&format!("{} {id} {revision} {}", seen.uid, before.join(" ")))
-    )
+    let before = seen.last_pods.get(&id).map_or("", String::as_str);
+    format!("{}-{}", seen.name, suffix(&format!("{} {id} {revision} {before}", seen.uid)))
 }
 
 /// Makes an instance's Pod from a recorded revision.

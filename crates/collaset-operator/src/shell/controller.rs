@@ -41,7 +41,7 @@ use super::{
 use crate::{
     plan::{self, Action, Hindrance, Plan},
     render::{self, CONTEXTS, PODS, REVISIONS},
-    status::status,
+    status::{is_progress, status},
     view::Observed,
 };
 
@@ -49,19 +49,22 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two writes of one status.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time between two writes of one status that tell only how far Pods are.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(3);
 /// How long a settled set goes without a look.
 const RESYNC: Duration = Duration::from_secs(600);
 
 type Guarded = DeserializeGuard<CollaSet>;
 
-/// What was last written for one set.
-#[derive(Clone, Copy, Debug, Default)]
+/// What was last written for one set, and last seen of it.
+#[derive(Debug, Default)]
 struct Memory {
     pods: Written,
     revisions: Written,
     contexts: Written,
     set: Written,
     status_at: Option<Instant>,
+    last_pods: BTreeMap<i64, String>,
 }
 
 struct Context {
@@ -179,7 +182,8 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     if !context.is_fresh(&uid) {
         return Ok(Next::Stale);
     }
-    let (seen, now) = (observe(set, &context.caches), clock::now());
+    let (mut seen, now) = (observe(set, &context.caches), clock::now());
+    context.remember(&mut seen);
     let plan = plan::plan(&seen, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
@@ -223,6 +227,21 @@ impl Context {
                 && m.contexts.is_seen(self.caches.contexts.progress.seen())
                 && m.set.is_seen(self.sets.seen())
         })
+    }
+
+    /// Adds what earlier looks saw.
+    fn remember(&self, seen: &mut Observed) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut memory.entry(seen.uid.clone()).or_default().last_pods;
+        for pod in &seen.pods {
+            if let Some(id) = pod.id()
+                && known.get(&id) != Some(&pod.uid)
+                && !(pod.deleting && known.contains_key(&id))
+            {
+                known.insert(id, pod.uid.clone());
+            }
+        }
+        seen.last_pods.clone_from(known);
     }
 
     fn note(&self, uid: &str, effect: &Effect, version: Option<&str>) {
@@ -290,7 +309,8 @@ impl Context {
             let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.get(&seen.uid).and_then(|m| m.status_at)
         };
-        if let Some(left) = last.and_then(|at| STATUS_PAUSE.checked_sub(at.elapsed())) {
+        let pause = if is_progress(&seen.status, &status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
+        if let Some(left) = last.and_then(|at| pause.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
         let effect = render::status(seen, &status);

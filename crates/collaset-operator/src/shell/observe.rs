@@ -175,6 +175,7 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         status: set.status.clone().unwrap_or_default(),
         pods: caches.pods.find(&uid).iter().map(|pod| pod.view()).collect(),
         contexts: None,
+        last_pods: BTreeMap::new(),
         revisions: caches.revisions.find(&uid).iter().map(|revision| revision.view()).collect(),
         uid,
     };

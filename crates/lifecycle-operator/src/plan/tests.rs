@@ -16,6 +16,7 @@ fn pod(text: &str) -> PodView {
         ready: false,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
+        scheduled: false,
         deleting: false,
     };
     for token in text.split_whitespace() {
@@ -28,6 +29,7 @@ fn pod(text: &str) -> PodView {
             "ready" => pod.ready = true,
             "starting" => pod.containers_ready = false,
             "newborn" => pod.created = now(),
+            "scheduled" => pod.scheduled = true,
             "deleting" => pod.deleting = true,
             "protected" => {
                 pod.finalizers.extend(["prot.podopslifecycle.kusionstack.io/x".to_owned()]);
@@ -99,6 +101,8 @@ fn a_newborn_pod_is_left_to_the_kubelet_for_a_moment() {
         plan(&pod("newborn starting"), now()).unwrap().look_again,
         Some(Duration::from_secs(2))
     );
+    let wait = plan(&pod("newborn scheduled starting"), now()).unwrap().look_again;
+    assert_eq!(wait, Some(Duration::from_secs(30)), "its kubelet is at work");
     check("newborn", "gate true");
     check("starting", "gate true");
 }

@@ -26,6 +26,7 @@ pub struct SlimPod {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodSpec {
+    node_name: Option<String>,
     readiness_gates: Option<Vec<Gate>>,
 }
 
@@ -130,6 +131,7 @@ impl SlimPod {
                 .creation_timestamp
                 .as_ref()
                 .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            scheduled: self.spec.node_name.is_some(),
             deleting: self.metadata.deletion_timestamp.is_some(),
             labels,
         }

@@ -219,6 +219,20 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
+    /// Trap 8 of kube 5: its client waits for an answer as long as the connection stands.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_answers_is_given_up() {
+        type Answer = Result<http::Response<kube::client::Body>, tower::BoxError>;
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Answer>()
+        });
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let applier = Applier::new(Client::new(silent, "default"), "test", metrics, 1);
+        let effect = Effect::Patch(pod(), JsonPatch::default().build());
+        let answer = timeout(REQUEST_TIMEOUT * 10, applier.apply(&effect)).await.expect("it hangs");
+        assert!(matches!(answer, Err(Error { source: Source::Timeout, .. })));
+    }
+
     #[test]
     fn a_failed_test_means_look_again_and_an_invalid_value_does_not() {
         let effect = Effect::Patch(pod(), JsonPatch::default().build());

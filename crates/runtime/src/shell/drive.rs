@@ -7,7 +7,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
-    future::Future,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -57,6 +58,9 @@ pub struct Failure {
 
 /// How long to wait for the cache to see a write before looking without it: an event can be lost.
 const STALE_WAIT: Duration = Duration::from_secs(5);
+
+/// The longest time between two reconciles of one object that changes all the time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What is driven, and how.
 pub struct Drive<K: Resource<DynamicType = ()> + 'static> {
@@ -119,7 +123,7 @@ impl Context {
     }
 
     /// Notes how a reconcile ended, and says when to come back.
-    fn conclude(&self, key: Key, took: Duration, result: Result<Next, Failure>) -> Action {
+    fn conclude(&self, key: Key, busy: Duration, result: Result<Next, Failure>) -> Action {
         let class = match &result {
             Ok(Next::Stale) => "stale",
             Ok(Next::OnChange | Next::After(_)) => "done",
@@ -128,9 +132,10 @@ impl Context {
         self.metrics.reconciles.with_label_values(&[class]).inc();
         let mut memory = self.memory();
         if !self.pause.is_zero() {
-            // A set that takes long to look at is looked at less often, so that one giant does not
-            // take the whole processor.
-            memory.not_before.insert(key.clone(), Instant::now() + self.pause.max(took * 2));
+            // What takes much work to look at is looked at less often, so that one giant does not
+            // take the whole processor. Waiting for answers is no work.
+            let pause = self.pause.max((busy * 2).min(LONGEST_PAUSE));
+            memory.not_before.insert(key.clone(), Instant::now() + pause);
             if memory.not_before.len() > memory.waiting.len() + 1000 {
                 memory.not_before.retain(|_, at| *at > Instant::now());
             }
@@ -243,8 +248,15 @@ where
     if let Some(pause) = context.dequeue(&key) {
         return Action::requeue(pause);
     }
-    let began = Instant::now();
-    let result = timeout(context.deadline, reconcile(object)).await.unwrap_or_else(|_| {
+    let (began, mut busy) = (Instant::now(), Duration::ZERO);
+    let mut work = pin!(reconcile(object));
+    let timed = poll_fn(|cx| {
+        let began = Instant::now();
+        let polled = work.as_mut().poll(cx);
+        busy += began.elapsed();
+        polled
+    });
+    let result = timeout(context.deadline, timed).await.unwrap_or_else(|_| {
         Err(Failure {
             kind: backoff::Kind::Transient,
             class: "timeout",
@@ -252,5 +264,70 @@ where
         })
     });
     context.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
-    context.conclude(key, began.elapsed(), result)
+    context.conclude(key, busy, result)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::{WatchStreamExt as _, reflector, watcher::Event};
+    use prometheus::Registry;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(5);
+
+    /// What a watch says that delivers these events and nothing more.
+    fn work(events: Vec<Event<ConfigMap>>) -> Drive<ConfigMap> {
+        let (store, writer) = reflector::store();
+        let events = stream::iter(events.into_iter().map(Ok)).chain(stream::pending());
+        Drive {
+            objects: events.reflect(writer).touched_objects().boxed(),
+            store,
+            triggers: stream::pending().boxed(),
+            concurrency: 1,
+            pause: Duration::ZERO,
+            deadline: Duration::from_secs(60),
+            grace: GRACE,
+            lease: Held::always(),
+            metrics: Metrics::register(&Registry::new()).unwrap(),
+        }
+    }
+
+    /// Trap 1 of kube 5: its own graceful shutdown waits for such a watch for ever.
+    #[tokio::test(start_paused = true)]
+    async fn ends_in_time_though_a_watch_never_got_ready() {
+        let (end, stop) = Stop::new();
+        let driven = drive(work(Vec::new()), stop, |_| async { Ok(Next::OnChange) });
+        end.send_replace(true);
+        let began = Instant::now();
+        timeout(GRACE * 10, driven).await.expect("it hangs").unwrap();
+        assert_eq!(began.elapsed().as_secs(), GRACE.as_secs());
+    }
+
+    /// Trap 8: without a deadline a request that is never answered holds its object for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_without_end_is_given_up_and_tried_again() {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some("a".to_owned());
+        let work = work(vec![Event::Init, Event::InitApply(object), Event::InitDone]);
+        let reconciles = work.metrics.reconciles.clone();
+        let (end, stop) = Stop::new();
+        let (end, tries) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let driven = drive(work, stop, move |_| {
+            let (end, tries) = (end.clone(), tries.clone());
+            async move {
+                if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+                    std::future::pending::<()>().await;
+                }
+                end.send_replace(true);
+                Ok(Next::OnChange)
+            }
+        });
+        timeout(Duration::from_secs(300), driven).await.expect("it hangs").unwrap();
+        assert_eq!(reconciles.with_label_values(&["timeout"]).get(), 1);
+        assert_eq!(reconciles.with_label_values(&["done"]).get(), 1);
+    }
 }

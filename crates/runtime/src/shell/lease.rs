@@ -277,4 +277,50 @@ mod tests {
     fn a_holder_that_was_replaced_steps_down() {
         check("other", 0, Some(1), Move::StepDown);
     }
+
+    /// Answers the read and the creation of a Lease, and nothing after that.
+    fn freezing() -> Client {
+        let asked = std::sync::atomic::AtomicU32::new(0);
+        let asked = Arc::new(asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let turn = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move {
+                let (code, body) = match turn {
+                    0 => (404, br#"{"kind":"Status","code":404,"reason":"NotFound"}"#.to_vec()),
+                    1 => (201, request.into_body().collect_bytes().await?.to_vec()),
+                    _ => std::future::pending().await,
+                };
+                let answer = http::Response::builder().status(code);
+                Ok::<_, tower::BoxError>(answer.body(kube::client::Body::from(body))?)
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// What the known crates for this do not: their holder of a Lease never steps down.
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_whose_server_freezes_steps_down_in_time() {
+        let args = LeaseArgs {
+            leader_elect: true,
+            lease_namespace: "default".to_owned(),
+            lease_identity: Some("me".to_owned()),
+            lease_duration: TIMING.duration,
+            lease_renew_deadline: TIMING.renew_deadline,
+            lease_retry: Duration::from_secs(2),
+        };
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let (held, elector) = elector("test", &args, freezing(), &metrics);
+        let (_end, stop) = Stop::new();
+        let election = elector.run(stop);
+        tokio::pin!(election);
+        tokio::select! {
+            ended = &mut election => panic!("never held: {ended:?}"),
+            () = held.clone().wait() => {}
+        }
+        let began = Instant::now();
+        let ended = timeout(TIMING.duration * 2, election).await.expect("it holds on");
+        assert!(ended.is_err() && !held.is_held());
+        let took = began.elapsed();
+        assert!(took < TIMING.duration, "others may have taken the Lease by {took:?}");
+    }
 }

@@ -1,0 +1,112 @@
+//! Where etcd, kube-apiserver, kube-controller-manager and kubectl are.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail};
+
+/// The Kubernetes version that is built when none is found; `e2e/controlplane/go.mod` pins it.
+const VERSION: &str = "v1.36.3";
+/// What knows where the prebuilt archives are and checks what it fetches.
+const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1";
+
+/// Where the programs are.
+pub struct Programs {
+    /// etcd.
+    pub etcd: PathBuf,
+    /// kube-apiserver.
+    pub apiserver: PathBuf,
+    /// kube-controller-manager, which no archive has.
+    pub controller_manager: PathBuf,
+    /// kubectl.
+    pub kubectl: PathBuf,
+}
+
+impl Programs {
+    /// Finds the programs: in `KUBEBUILDER_ASSETS`, on `PATH`, in their own cache, in a prebuilt
+    /// archive if one can be fetched; else builds them from Go modules into the cache, which takes
+    /// some minutes.
+    ///
+    /// # Errors
+    ///
+    /// If one is found nowhere and cannot be built.
+    pub fn find() -> anyhow::Result<Self> {
+        let kubernetes = |name: &str| find(name, &format!("k8s.io/kubernetes/cmd/{name}"));
+        Ok(Self {
+            etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
+            apiserver: kubernetes("kube-apiserver")?,
+            controller_manager: kubernetes("kube-controller-manager")?,
+            kubectl: kubernetes("kubectl")?,
+        })
+    }
+}
+
+fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(name));
+    if let Some(found) = assets.filter(|path| path.is_file()) {
+        return Ok(found);
+    }
+    if let Ok(found) = which::which(name) {
+        return Ok(found);
+    }
+    let cache = cache()?;
+    let cached = cache.join(name);
+    if cached.is_file() {
+        return Ok(cached);
+    }
+    std::fs::create_dir_all(&cache)?;
+    let fetched = fetch(&cache).map(|dir| dir.join(name));
+    if let Some(found) = fetched.filter(|path| path.is_file()) {
+        return Ok(found);
+    }
+    build(package, &cached)?;
+    Ok(cached)
+}
+
+fn cache() -> anyhow::Result<PathBuf> {
+    let home = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+        .context("neither XDG_CACHE_HOME nor HOME is set")?;
+    Ok(home.join("podops").join(VERSION))
+}
+
+/// Fetches the prebuilt archive, or finds the one fetched before; `None` where that is not possible,
+/// as on a machine that reaches no more than its Go modules.
+fn fetch(cache: &Path) -> Option<PathBuf> {
+    let output = Command::new("go")
+        .args(["run", SETUP_ENVTEST, "use", VERSION.trim_start_matches('v'), "--print", "path"])
+        .arg("--bin-dir")
+        .arg(cache)
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let path = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;
+    Some(PathBuf::from(path.trim()))
+}
+
+/// Builds a program next to its place and moves it there, so that a build that is cut off leaves
+/// nothing that looks like a program.
+fn build(package: &str, to: &Path) -> anyhow::Result<()> {
+    eprintln!("==> building {package} from Go modules; this is done once and takes some minutes");
+    let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
+    std::fs::create_dir_all(to.parent().context("the cache has no parent")?)?;
+    let partial = to.with_extension("partial");
+    let version = "k8s.io/component-base/version";
+    let flags = format!(
+        "-s -w -X {version}.gitVersion={VERSION} -X {version}.gitMajor=1 -X {version}.gitMinor=36"
+    );
+    let status = Command::new("go")
+        .current_dir(at)
+        .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
+        .arg(&partial)
+        .arg(package)
+        .status()
+        .context("starting go")?;
+    if !status.success() {
+        bail!("go build {package} failed");
+    }
+    Ok(std::fs::rename(partial, to)?)
+}

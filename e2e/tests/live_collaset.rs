@@ -1,0 +1,357 @@
+//! What users of CollaSets rely on, each a story of its own; numbers in brackets are those of the
+//! peer's end-to-end suite in the specification.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use podops_api::{
+    collaset::CollaSetStatus,
+    lifecycle::{self, Word},
+    marks,
+    resource_context::ResourceContext,
+};
+use podops_e2e::lab::{Lab, eventually, programs};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+/// How long something that must not happen is given to happen.
+const A_WHILE: Duration = Duration::from_secs(2);
+const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sets_do_what_their_users_rely_on() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    tokio::join!(
+        a_partition_holds_pods_back(&lab),
+        a_partition_raised_while_a_pod_waits_cancels_its_update(&lab),
+        labels_choose_the_pods_to_update(&lab),
+        recreated_pods_keep_their_ids(&lab),
+        a_pod_lost_below_the_partition_comes_back_on_its_own_revision(&lab),
+        in_place_only_recreates_nothing(&lab),
+        a_delay_keeps_a_given_pod_out_of_traffic_first(&lab),
+        a_paused_set_begins_nothing(&lab),
+        an_image_that_never_pulls_is_replaced_by_one_that_does(&lab),
+        metadata_changes_in_traffic(&lab),
+    );
+    tokio::join!(
+        a_scale_in_is_cancelled_before_the_pod_is_given(&lab),
+        a_second_update_takes_over_from_one_that_completes(&lab),
+        a_pod_that_no_longer_matches_is_released(&lab),
+        a_sequence_names_pods_by_their_ids(&lab),
+        a_node_that_falls_silent_holds_up_no_other_pod(&lab),
+    );
+    let (all, _) = lab.requests(0).unwrap();
+    let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
+    assert!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:?}");
+}
+
+/// Waits for replicas, ready, available and updated of the status, and for as many Pods.
+async fn counts(lab: &Lab, name: &str, expected: [i32; 4]) {
+    let are = |s: &CollaSetStatus| {
+        [s.replicas, s.ready_replicas, s.available_replicas, s.updated_replicas] == expected
+    };
+    lab.wait(name, SOON, are).await.unwrap();
+    let live = async || {
+        let pods = lab.pods_of(name).await?;
+        let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+        Ok(i32::try_from(live)? == expected[0])
+    };
+    eventually(SOON, live).await.unwrap();
+}
+
+async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
+    let pods = usize::try_from(replicas).unwrap();
+    lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
+    counts(lab, name, [replicas; 4]).await;
+}
+
+fn partition(kept: i32) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": kept } } } })
+}
+
+async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
+    lab.pods_of(set).await.unwrap()
+}
+
+fn uids(pods: &[Pod]) -> BTreeSet<Option<String>> {
+    pods.iter().map(ResourceExt::uid).collect()
+}
+
+fn ids(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().map(|pod| pod.labels()[marks::INSTANCE_ID].clone()).collect()
+}
+
+fn image(pod: &Pod) -> &str {
+    pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+}
+
+fn has(pod: &Pod, key: &str) -> bool {
+    pod.labels().contains_key(key)
+}
+
+async fn change(lab: &Lab, pod: &str, metadata: Value) {
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    lab.pods().patch(pod, &PatchParams::default(), &patch).await.unwrap();
+}
+
+async fn until(lab: &Lab, pod: &str, holds: impl Fn(&Pod) -> bool) {
+    let waited = eventually(SOON, async || Ok(holds(&lab.pods().get(pod).await?))).await;
+    assert!(waited.is_ok(), "{:#?}", lab.pods().get(pod).await);
+}
+
+async fn a_partition_holds_pods_back(lab: &Lab) {
+    make(lab, "partition", 4, partition(4)).await;
+    lab.set_image("partition", "nginx:2").await.unwrap();
+    counts(lab, "partition", [4, 4, 4, 0]).await;
+    for kept in [3, 2, 0] {
+        lab.patch("partition", partition(kept)).await.unwrap();
+        counts(lab, "partition", [4, 4, 4, 4 - kept]).await;
+        let new = pods(lab, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
+        assert_eq!(i32::try_from(new).unwrap(), 4 - kept);
+    }
+}
+
+/// [46]
+async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
+    make(lab, "raised", 1, partition(0)).await;
+    let name = pods(lab, "raised").await[0].name_any();
+    change(lab, &name, json!({ "finalizers": [PROTECTION] })).await;
+    lab.set_image("raised", "nginx:2").await.unwrap();
+    until(lab, &name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await;
+    lab.patch("raised", partition(1)).await.unwrap();
+    until(lab, &name, |pod| {
+        has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::Operating.key(lifecycle::COLLASET))
+    })
+    .await;
+    assert_eq!(image(&lab.pods().get(&name).await.unwrap()), "nginx:1");
+    change(lab, &name, json!({ "finalizers": null })).await;
+}
+
+/// [13]
+async fn labels_choose_the_pods_to_update(lab: &Lab) {
+    make(lab, "chosen", 3, json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
+        .await;
+    lab.set_image("chosen", "nginx:2").await.unwrap();
+    counts(lab, "chosen", [3, 3, 3, 0]).await;
+    let name = pods(lab, "chosen").await[0].name_any();
+    change(lab, &name, json!({ "labels": { marks::UPDATE_INCLUDED: "true" } })).await;
+    counts(lab, "chosen", [3, 3, 3, 1]).await;
+    until(lab, &name, |pod| image(pod) == "nginx:2" && !has(pod, marks::UPDATE_INCLUDED)).await;
+}
+
+async fn recreated_pods_keep_their_ids(lab: &Lab) {
+    make(lab, "recreated", 3, json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
+        .await;
+    let before = pods(lab, "recreated").await;
+    lab.set_image("recreated", "nginx:2").await.unwrap();
+    lab.settled("recreated", 3, SOON).await.unwrap();
+    let after = pods(lab, "recreated").await;
+    assert_eq!(ids(&before), ids(&after));
+    assert!(uids(&before).is_disjoint(&uids(&after)));
+    assert!(after.iter().all(|pod| image(pod) == "nginx:2"));
+}
+
+/// [3]
+async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab) {
+    make(lab, "lost", 2, partition(2)).await;
+    lab.patch("lost", partition(1)).await.unwrap();
+    lab.set_image("lost", "nginx:2").await.unwrap();
+    counts(lab, "lost", [2, 2, 2, 1]).await;
+    let status = lab.sets().get("lost").await.unwrap().status.unwrap();
+    let old = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
+    assert_eq!(old.labels()[marks::REVISION], status.current_revision);
+    change(lab, &old.name_any(), json!({ "labels": { marks::TO_DELETE: "true" } })).await;
+    let name = old.name_any();
+    eventually(SOON, async || Ok(lab.pods().get_opt(&name).await?.is_none())).await.unwrap();
+    counts(lab, "lost", [2, 2, 2, 1]).await;
+    let again = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
+    assert_eq!(again.labels()[marks::REVISION], status.current_revision);
+    assert_eq!(again.labels()[marks::INSTANCE_ID], old.labels()[marks::INSTANCE_ID]);
+}
+
+async fn in_place_only_recreates_nothing(lab: &Lab) {
+    make(lab, "careful", 2, json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
+        .await;
+    let before = uids(&pods(lab, "careful").await);
+    let containers =
+        json!([{ "name": "web", "image": "nginx:2", "env": [{ "name": "A", "value": "b" }] }]);
+    let template = json!({ "template": { "spec": { "containers": containers } } });
+    lab.patch("careful", template).await.unwrap();
+    let refused = |s: &CollaSetStatus| {
+        let update = s.conditions.iter().find(|c| c.type_ == "Update");
+        update.is_some_and(|c| {
+            c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateImpossible")
+        })
+    };
+    lab.wait("careful", SOON, refused).await.unwrap();
+    until_event(lab, "careful", "InPlaceUpdateImpossible").await;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(before, uids(&pods(lab, "careful").await));
+    lab.set_image("careful", "nginx:2").await.unwrap();
+    lab.settled("careful", 2, SOON).await.unwrap();
+    assert_eq!(before, uids(&pods(lab, "careful").await));
+}
+
+async fn until_event(lab: &Lab, set: &str, reason: &str) {
+    use k8s_openapi::api::events::v1::Event;
+    let events: Api<Event> = Api::namespaced(lab.plane.admin.clone(), "default");
+    let told = async || {
+        let events = events.list(&ListParams::default()).await?.items;
+        Ok(events.iter().any(|event| {
+            event.reason.as_deref() == Some(reason)
+                && event.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(set)
+        }))
+    };
+    eventually(SOON, told).await.unwrap();
+}
+
+/// [14], [45]
+async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
+    make(lab, "delayed", 1, json!({ "updateStrategy": { "operationDelaySeconds": 3 } })).await;
+    let name = pods(lab, "delayed").await[0].name_any();
+    lab.set_image("delayed", "nginx:2").await.unwrap();
+    let operate = Word::Operate.key(lifecycle::COLLASET);
+    until(lab, &name, |pod| has(pod, &operate)).await;
+    let pod = lab.pods().get(&name).await.unwrap();
+    assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
+    let given: i128 = pod.labels()[&operate].parse().unwrap();
+    until(lab, &name, |pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE)).await;
+    let back: i128 =
+        lab.pods().get(&name).await.unwrap().labels()[marks::SERVICE_AVAILABLE].parse().unwrap();
+    assert!(back - given >= 3_000_000_000, "only {} ns passed", back - given);
+}
+
+async fn a_paused_set_begins_nothing(lab: &Lab) {
+    make(lab, "paused", 2, json!({})).await;
+    lab.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
+    lab.set_image("paused", "nginx:2").await.unwrap();
+    let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
+    lab.wait("paused", SOON, paused).await.unwrap();
+    tokio::time::sleep(A_WHILE).await;
+    let held = pods(lab, "paused").await;
+    assert!(held.len() == 2 && held.iter().all(|pod| image(pod) == "nginx:1"));
+    lab.patch("paused", json!({ "paused": false })).await.unwrap();
+    lab.settled("paused", 3, SOON).await.unwrap();
+}
+
+async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
+    make(lab, "bad", 3, json!({})).await;
+    let born = uids(&pods(lab, "bad").await);
+    lab.set_image("bad", "nginx:non-exist").await.unwrap();
+    counts(lab, "bad", [3, 0, 0, 3]).await;
+    lab.set_image("bad", "nginx:2").await.unwrap();
+    lab.settled("bad", 3, SOON).await.unwrap();
+    assert_eq!(born, uids(&pods(lab, "bad").await));
+}
+
+async fn metadata_changes_in_traffic(lab: &Lab) {
+    make(lab, "marked", 2, json!({})).await;
+    let before = pods(lab, "marked").await;
+    let since: BTreeMap<String, String> = before
+        .iter()
+        .map(|p| (p.name_any(), p.labels()[marks::SERVICE_AVAILABLE].clone()))
+        .collect();
+    change(lab, &before[0].name_any(), json!({ "labels": { "mine": "kept" } })).await;
+    let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
+    lab.patch("marked", json!({ "template": metadata })).await.unwrap();
+    lab.settled("marked", 2, SOON).await.unwrap();
+    for pod in pods(lab, "marked").await {
+        assert_eq!(pod.annotations().get("note").map(String::as_str), Some("new"));
+        assert_eq!(pod.labels()[marks::SERVICE_AVAILABLE], since[&pod.name_any()]);
+    }
+    assert!(has(&lab.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
+}
+
+async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
+    make(lab, "cancelled", 2, json!({})).await;
+    let before = pods(lab, "cancelled").await;
+    for pod in &before {
+        change(lab, &pod.name_any(), json!({ "finalizers": [PROTECTION] })).await;
+    }
+    lab.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
+    let leaving = |s: &CollaSetStatus| s.operating_replicas == 1;
+    lab.wait("cancelled", SOON, leaving).await.unwrap();
+    lab.patch("cancelled", json!({ "replicas": 2 })).await.unwrap();
+    lab.settled("cancelled", 2, SOON).await.unwrap();
+    let after = pods(lab, "cancelled").await;
+    assert_eq!(uids(&before), uids(&after));
+    for pod in &after {
+        assert!(!pod.labels().keys().any(|key| key.contains(".podopslifecycle.")));
+        change(lab, &pod.name_any(), json!({ "finalizers": null })).await;
+    }
+}
+
+/// [47]
+async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
+    make(lab, "twice", 1, json!({})).await;
+    let name = pods(lab, "twice").await[0].name_any();
+    let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
+    let annotations = json!({ marks::AVAILABLE_CONDITIONS: expected });
+    change(lab, &name, json!({ "annotations": annotations, "finalizers": ["example.com/lb"] }))
+        .await;
+    lab.set_image("twice", "nginx:2").await.unwrap();
+    until(lab, &name, |pod| has(pod, &Word::Operating.key(lifecycle::COLLASET))).await;
+    change(lab, &name, json!({ "finalizers": null })).await;
+    until(lab, &name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await;
+    lab.set_image("twice", "nginx:3").await.unwrap();
+    until(lab, &name, |pod| image(pod) == "nginx:3").await;
+    until(lab, &name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await;
+    change(lab, &name, json!({ "finalizers": ["example.com/lb"] })).await;
+    lab.settled("twice", 1, SOON).await.unwrap();
+    change(lab, &name, json!({ "annotations": null, "finalizers": null })).await;
+}
+
+async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
+    make(lab, "released", 2, json!({})).await;
+    let name = pods(lab, "released").await[0].name_any();
+    change(lab, &name, json!({ "labels": { "app": "kept-for-debugging" } })).await;
+    until(lab, &name, |pod| pod.owner_references().is_empty()).await;
+    counts(lab, "released", [2; 4]).await;
+    lab.pods().delete(&name, &DeleteParams::default()).await.unwrap();
+}
+
+async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    make(lab, "sequence", 3, json!({ "namingStrategy": naming })).await;
+    let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
+    let all = pods(lab, "sequence").await;
+    assert_eq!(names(&all), ["sequence-0", "sequence-1", "sequence-2"]);
+    let hostname = |pod: &Pod| pod.spec.as_ref().unwrap().hostname.clone();
+    assert_eq!(hostname(&all[0]).as_deref(), Some("sequence-0"));
+    for replicas in [1, 3] {
+        lab.patch("sequence", json!({ "replicas": replicas })).await.unwrap();
+        counts(lab, "sequence", [replicas; 4]).await;
+    }
+    assert_eq!(names(&pods(lab, "sequence").await).len(), 3);
+    lab.patch("sequence", json!({ "replicas": 0 })).await.unwrap();
+    counts(lab, "sequence", [0; 4]).await;
+    let contexts: Api<ResourceContext> = Api::namespaced(lab.plane.admin.clone(), "default");
+    eventually(SOON, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
+}
+
+async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
+    make(lab, "spread", 6, json!({})).await;
+    let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
+    let silent = node(&pods(lab, "spread").await[0]);
+    lab.nodes.silence(&silent).await.unwrap();
+    lab.set_image("spread", "nginx:2").await.unwrap();
+    let others_are_done = async || {
+        let pods = lab.pods_of("spread").await?;
+        Ok(pods
+            .iter()
+            .filter(|pod| node(pod) != silent)
+            .all(|pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE)))
+    };
+    eventually(SOON, others_are_done).await.unwrap();
+    lab.nodes.speak(&silent).await.unwrap();
+    lab.settled("spread", 6, SOON).await.unwrap();
+}

@@ -1,0 +1,172 @@
+//! An installation of Kuperator's, as it left it, under our operators.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use podops_api::{
+    lifecycle::{COLLASET, Word, permission_key},
+    marks,
+    resource_context::ResourceContext,
+};
+use podops_e2e::lab::{Lab, OPERATORS, eventually, programs};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The name and hash that Go's libraries give the template below.
+const HASH: &str = "58fb5f9bbd";
+const REVISION: &str = "foo-58fb5f9bbd";
+
+/// The template as Kuperator's defaulting webhook writes it back.
+fn template(image: &str) -> Value {
+    json!({
+        "metadata": { "creationTimestamp": null, "labels": { "app": "foo" } },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "web", "image": image, "resources": {} }],
+        },
+    })
+}
+
+struct Installation<'a> {
+    lab: &'a Lab,
+    uid: String,
+}
+
+impl Installation<'_> {
+    fn owner(&self) -> Value {
+        json!([{ "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "foo",
+            "uid": self.uid, "controller": true, "blockOwnerDeletion": true }])
+    }
+
+    async fn revision(&self) {
+        let mut data = template("nginx:1");
+        data["$patch"] = json!("replace");
+        let revision = json!({
+            "metadata": {
+                "name": REVISION, "ownerReferences": self.owner(),
+                "labels": { "app": "foo", marks::REVISION_HASH: HASH, marks::REVISION_COLLISION: "0" },
+            },
+            "data": { "spec": { "template": data } },
+            "revision": 1,
+        });
+        let revisions: Api<ControllerRevision> = self.lab.all_of();
+        let revision = serde_json::from_value(revision).unwrap();
+        revisions.create(&PostParams::default(), &revision).await.unwrap();
+    }
+
+    async fn contexts(&self) {
+        let entry = |id: i32| json!({ "id": id, "data": { "Owner": "foo", "Revision": REVISION } });
+        let contexts = json!({ "metadata": { "name": "foo" }, "spec": { "contexts": [entry(0), entry(1), entry(2)] } });
+        let api: Api<ResourceContext> = self.lab.all_of();
+        api.create(&PostParams::default(), &serde_json::from_value(contexts).unwrap())
+            .await
+            .unwrap();
+    }
+
+    /// A Pod that serves, named at random.
+    async fn pod(&self, id: usize, suffix: &str) {
+        let name = format!("foo-{suffix}");
+        let mut labels = json!({
+            "app": "foo", marks::CONTROL: "true", marks::REVISION: REVISION,
+            marks::SERVICE_AVAILABLE: "1700000000000000000",
+        });
+        labels[marks::INSTANCE_ID] = json!(id.to_string());
+        let mut spec = template("nginx:1")["spec"].clone();
+        spec["readinessGates"] = json!([{ "conditionType": marks::SERVICE_READY }]);
+        let pod = json!({
+            "metadata": { "name": name, "generateName": "foo-", "labels": labels, "ownerReferences": self.owner() },
+            "spec": spec,
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        self.lab.pods().create(&PostParams::default(), &pod).await.unwrap();
+        let gate = json!([{ "type": marks::SERVICE_READY, "status": "True", "reason": "" }]);
+        let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
+        self.lab.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
+        let ready = async || Ok(is_ready(&self.lab.pods().get(&name).await?));
+        eventually(SOON, ready).await.unwrap();
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Leaves the objects of a set of three Pods that is at rest.
+async fn leave(lab: &Lab) {
+    let set = json!({
+        "metadata": { "name": "foo", "finalizers": [marks::PRE_RECLAIM] },
+        "spec": {
+            "replicas": 3, "selector": { "matchLabels": { "app": "foo" } }, "template": template("nginx:1"),
+            "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } },
+            "scaleStrategy": {},
+        },
+    });
+    let set = serde_json::from_value(set).unwrap();
+    let set = lab.sets().create(&PostParams::default(), &set).await.unwrap();
+    let installation = Installation { lab, uid: set.uid().unwrap() };
+    installation.revision().await;
+    installation.contexts().await;
+    for (id, suffix) in ["k2x9v", "qq7dz", "zz4tp"].into_iter().enumerate() {
+        installation.pod(id, suffix).await;
+    }
+    let status = json!({ "status": {
+        "observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "availableReplicas": 3,
+        "updatedReplicas": 3, "updatedReadyReplicas": 3, "updatedAvailableReplicas": 3, "scheduledReplicas": 3,
+        "currentRevision": REVISION, "updatedRevision": REVISION,
+    } });
+    let patch = Patch::Merge(status);
+    lab.sets().patch_status("foo", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there() {
+    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    leave(&lab).await;
+    // Kuperator was stopped while it updated this Pod: it was given, and not yet changed.
+    let (given, stamp) = ("foo-qq7dz", "1700000000000000001");
+    let mut labels = json!({ marks::SERVICE_AVAILABLE: null });
+    for word in [Word::Operating, Word::PreChecked, Word::Operate] {
+        labels[word.key(COLLASET)] = json!(stamp);
+    }
+    labels[Word::OperationType.key(COLLASET)] = json!("update");
+    labels[permission_key("update")] = json!(stamp);
+    let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+    lab.pods().patch(given, &PatchParams::default(), &patch).await.unwrap();
+    let gate = json!([{ "type": marks::SERVICE_READY, "status": "False" }]);
+    let patch = Patch::Strategic(json!({ "status": { "conditions": gate } }));
+    lab.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
+
+    let before: Vec<_> = lab.pods_of("foo").await.unwrap();
+    let start = lab.log_end().unwrap();
+    for name in OPERATORS {
+        lab.start_operator(name).await.unwrap();
+    }
+    lab.settled("foo", 3, SOON).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = lab.pods_of("foo").await.unwrap();
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.uid(), after.uid());
+        if before.name_any() != given {
+            assert_eq!(before.resource_version(), after.resource_version(), "it was written to");
+        }
+    }
+    let (requests, _) = lab.requests(start).unwrap();
+    let made = requests.iter().filter(|r| r.is_work() && matches!(&*r.verb, "create" | "delete"));
+    assert_eq!(made.filter(|r| r.resource() != "events").count(), 0, "something was made anew");
+    let revisions: Api<ControllerRevision> = lab.all_of();
+    assert_eq!(revisions.list(&ListParams::default()).await.unwrap().items.len(), 1);
+
+    lab.set_image("foo", "nginx:2").await.unwrap();
+    lab.settled("foo", 3, SOON).await.unwrap();
+    let updated = lab.pods_of("foo").await.unwrap();
+    let uids = |pods: &[Pod]| pods.iter().map(ResourceExt::uid).collect::<BTreeSet<_>>();
+    assert_eq!(uids(&before), uids(&updated));
+}
