@@ -1,8 +1,9 @@
 //! `podops-lab bench`: the figures that Podops promises, measured side by side in one run.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
+use comfy_table::{ContentArrangement, Table, presets::ASCII_MARKDOWN};
 use indicatif::{ProgressBar, ProgressStyle};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
@@ -88,17 +89,19 @@ fn table(rows: &[Row]) -> anyhow::Result<String> {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     let memory = procfs::Meminfo::current()?.mem_total >> 30;
     let cores = std::thread::available_parallelism()?;
-    let mut text = format!(
+    let head = format!(
         "# Benchmarks\n\n\
          Written by `cargo xtask bench` on {date}, on a machine of {cores} cores and {memory} GiB: a real etcd and kube-apiserver v1.36 with simulated nodes and release builds of both operators share it.\n\
-         Requests are counted in the API server's audit log.\n\n\
-         | figure | must reach | measured | kept |\n|---|---|---|---|\n"
+         Requests are counted in the API server's audit log.\n\n"
     );
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["figure", "must reach", "measured", "kept"]);
     for row in rows {
         let kept = row.kept.map_or("–", |kept| if kept { "yes" } else { "**no**" });
-        writeln!(text, "| {} | {} | {} | {kept} |", row.figure, row.limit, row.measured)?;
+        table.add_row([row.figure, &row.limit, &row.measured, kept]);
     }
-    Ok(text)
+    Ok(format!("{head}{table}\n"))
 }
 
 fn most(figure: &'static str, measured: f64, limit: f64, unit: &str) -> Row {

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::process::{Child, Command};
@@ -20,6 +20,9 @@ use crate::{
     process::{self, signal},
     programs::Programs,
 };
+
+/// The file with an administrator's kubeconfig.
+const ADMIN: &str = "admin.kubeconfig";
 
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
@@ -31,16 +34,19 @@ rules:
 - level: Metadata
 ";
 
-/// A running control plane; it ends when it is dropped.
+/// A control plane. What was started for it ends when it is dropped.
 pub struct ControlPlane {
     /// Where its files are.
     pub dir: tempfile::TempDir,
-    /// The programs it runs.
-    pub programs: Programs,
-    /// The API server's address.
-    pub server: String,
     /// The client of an administrator.
     pub admin: Client,
+    kubectl: PathBuf,
+    kubeconfig: Kubeconfig,
+    own: Option<Own>,
+}
+
+/// The programs of a control plane that was started here.
+struct Own {
     apiserver: Server,
     _others: [Server; 2],
 }
@@ -53,17 +59,15 @@ impl ControlPlane {
     /// If a program is missing or does not get ready.
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
-        let mut dir = tempfile::tempdir()?;
-        // For looking at what went wrong: logs, the audit log and kubeconfigs stay.
-        dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
+        let dir = scratch()?;
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
         let [clients, peers, port] = free_ports()?;
         let (etcd, peer) =
             (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
         let server = format!("https://127.0.0.1:{port}");
-        let kubeconfig = dir.path().join("admin.kubeconfig");
-        write_kubeconfig(&kubeconfig, dir.path(), &server, None)?;
+        let kubeconfig = admin_kubeconfig(dir.path(), &server)?;
+        write(&kubeconfig, &dir.path().join(ADMIN))?;
         let store =
             Server::start(&programs.etcd, dir.path(), etcd_flags(dir.path(), &etcd, &peer))?;
         let flags = apiserver_flags(dir.path(), &etcd, port);
@@ -72,7 +76,32 @@ impl ControlPlane {
         apiserver.wait_ready(&admin).await?;
         let flags = controller_manager_flags(dir.path());
         let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
-        Ok(Self { dir, programs, server, admin, apiserver, _others: [store, controllers] })
+        let own = Some(Own { apiserver, _others: [store, controllers] });
+        Ok(Self { dir, admin, kubectl: programs.kubectl, kubeconfig, own })
+    }
+
+    /// Uses the cluster of a context of the user's kubeconfig.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such context, or it cannot be reached.
+    pub async fn existing(context: &str) -> anyhow::Result<Self> {
+        let kubectl = tokio::task::spawn_blocking(Programs::find_kubectl).await??;
+        let dir = scratch()?;
+        let mut kubeconfig = Kubeconfig::read().context("reading the kubeconfig")?;
+        kubeconfig.current_context = Some(context.to_owned());
+        write(&kubeconfig, &dir.path().join(ADMIN))?;
+        let admin = connect(&kubeconfig).await?;
+        admin.apiserver_version().await.with_context(|| format!("reaching {context}"))?;
+        Ok(Self { dir, admin, kubectl, kubeconfig, own: None })
+    }
+
+    fn own(&self) -> anyhow::Result<&Own> {
+        self.own.as_ref().context("the control plane is somebody else's")
+    }
+
+    fn own_mut(&mut self) -> anyhow::Result<&mut Own> {
+        self.own.as_mut().context("the control plane is somebody else's")
     }
 
     /// Ends the API server without warning; it is gone when this returns.
@@ -81,7 +110,7 @@ impl ControlPlane {
     ///
     /// If it cannot be ended.
     pub async fn kill_apiserver(&mut self) -> anyhow::Result<()> {
-        Ok(self.apiserver.child.kill().await?)
+        Ok(self.own_mut()?.apiserver.child.kill().await?)
     }
 
     /// Starts the API server again; it is ready when this returns.
@@ -90,8 +119,11 @@ impl ControlPlane {
     ///
     /// If it does not get ready.
     pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
-        self.apiserver = self.apiserver.again(self.dir.path())?;
-        self.apiserver.wait_ready(&self.admin).await
+        let again = self.own()?.apiserver.again(self.dir.path())?;
+        let admin = self.admin.clone();
+        let own = self.own_mut()?;
+        own.apiserver = again;
+        own.apiserver.wait_ready(&admin).await
     }
 
     /// Stops the API server where it is: connections stay, and nothing is answered.
@@ -100,7 +132,7 @@ impl ControlPlane {
     ///
     /// If it does not run.
     pub fn freeze_apiserver(&self) -> anyhow::Result<()> {
-        signal(self.apiserver.child.id(), process::Signal::STOP)
+        signal(self.own()?.apiserver.child.id(), process::Signal::STOP)
     }
 
     /// Lets a frozen API server go on.
@@ -109,7 +141,7 @@ impl ControlPlane {
     ///
     /// If it does not run.
     pub fn thaw_apiserver(&self) -> anyhow::Result<()> {
-        signal(self.apiserver.child.id(), process::Signal::CONT)
+        signal(self.own()?.apiserver.child.id(), process::Signal::CONT)
     }
 
     /// A kubeconfig for a bearer token.
@@ -118,9 +150,32 @@ impl ControlPlane {
     ///
     /// If it cannot be written.
     pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
+        let mut kubeconfig = self.kubeconfig.clone();
+        let current = kubeconfig.current_context.as_deref();
+        let used = kubeconfig.contexts.iter_mut().find(|c| Some(c.name.as_str()) == current);
+        let context = used.and_then(|c| c.context.as_mut()).context("no current context")?;
+        context.user = Some(name.to_owned());
+        kubeconfig.auth_infos = vec![NamedAuthInfo {
+            name: name.to_owned(),
+            auth_info: Some(AuthInfo {
+                token: Some(token.to_owned().into()),
+                ..AuthInfo::default()
+            }),
+            ..NamedAuthInfo::default()
+        }];
         let path = self.dir.path().join(format!("{name}.kubeconfig"));
-        write_kubeconfig(&path, self.dir.path(), &self.server, Some(token))?;
+        write(&kubeconfig, &path)?;
         Ok(path)
+    }
+
+    /// How to use it with kubectl.
+    #[must_use]
+    pub fn usage(&self, namespace: &str) -> String {
+        format!(
+            "\n    export KUBECONFIG={}\n    {} -n {namespace} get collasets,pods",
+            self.dir.path().join(ADMIN).display(),
+            self.kubectl.display()
+        )
     }
 
     /// Runs kubectl as an administrator.
@@ -129,8 +184,8 @@ impl ControlPlane {
     ///
     /// If it fails; the error is what it said.
     pub async fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
-        let mut command = Command::new(&self.programs.kubectl);
-        command.arg("--kubeconfig").arg(self.dir.path().join("admin.kubeconfig")).args(args);
+        let mut command = Command::new(&self.kubectl);
+        command.arg("--kubeconfig").arg(self.dir.path().join(ADMIN)).args(args);
         let output = command.output().await?;
         if !output.status.success() {
             bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
@@ -184,7 +239,7 @@ fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
 
 fn controller_manager_flags(dir: &Path) -> Flags {
     vec![
-        ("kubeconfig", at(dir, "admin.kubeconfig")),
+        ("kubeconfig", at(dir, ADMIN)),
         ("leader-elect", "false".to_owned()),
         ("secure-port", "0".to_owned()),
         ("controllers", CONTROLLERS.to_owned()),
@@ -245,16 +300,18 @@ fn free_ports() -> anyhow::Result<[u16; 3]> {
     Ok([port(&held[0])?, port(&held[1])?, port(&held[2])?])
 }
 
-/// Connects as a kubeconfig says.
-///
-/// # Errors
-///
-/// If it cannot be read.
-pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
+async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {
     let options = KubeConfigOptions::default();
-    let config =
-        Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &options).await?;
+    let config = Config::from_custom_kubeconfig(kubeconfig.clone(), &options).await?;
     Ok(Client::try_from(config)?)
+}
+
+/// A folder that is gone in the end, but for whoever wants to look at what went wrong: logs, the
+/// audit log and kubeconfigs stay.
+fn scratch() -> anyhow::Result<tempfile::TempDir> {
+    let mut dir = tempfile::tempdir()?;
+    dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
+    Ok(dir)
 }
 
 fn issue_certificates(dir: &Path) -> anyhow::Result<()> {
@@ -283,22 +340,17 @@ fn issue_certificates(dir: &Path) -> anyhow::Result<()> {
     Ok(std::fs::write(dir.join("sa.key"), accounts.serialize_pem())?)
 }
 
-fn write_kubeconfig(
-    path: &Path,
-    dir: &Path,
-    server: &str,
-    token: Option<&str>,
-) -> anyhow::Result<()> {
-    let at = |name: &str| dir.join(name).display().to_string();
-    let user = token.map_or_else(
-        || serde_json::json!({ "client-certificate": at("admin.crt"), "client-key": at("admin.key") }),
-        |token| serde_json::json!({ "token": token }),
-    );
+fn admin_kubeconfig(dir: &Path, server: &str) -> anyhow::Result<Kubeconfig> {
     let config = serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "podops",
-        "clusters": [{ "name": "podops", "cluster": { "server": server, "certificate-authority": at("ca.crt") } }],
-        "users": [{ "name": "podops", "user": user }],
+        "clusters": [{ "name": "podops", "cluster": { "server": server, "certificate-authority": at(dir, "ca.crt") } }],
+        "users": [{ "name": "podops", "user": { "client-certificate": at(dir, "admin.crt"), "client-key": at(dir, "admin.key") } }],
         "contexts": [{ "name": "podops", "context": { "cluster": "podops", "user": "podops" } }],
     });
-    Ok(std::fs::write(path, serde_json::to_string_pretty(&config)?)?)
+    Ok(serde_json::from_value(config)?)
+}
+
+fn write(kubeconfig: &Kubeconfig, path: &Path) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(kubeconfig)?;
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

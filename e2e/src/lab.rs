@@ -9,7 +9,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Pod, ServiceAccount},
+    events::v1::Event,
+};
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
@@ -38,8 +42,9 @@ pub struct Lab {
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, Kept>,
     programs: PathBuf,
-    /// The nodes that its Pods are on.
-    pub nodes: Arc<Nodes>,
+    /// Where its sets are.
+    pub namespace: String,
+    nodes: Option<Arc<Nodes>>,
     _simulated: JoinSet<anyhow::Result<()>>,
 }
 
@@ -54,6 +59,7 @@ impl Lab {
         for name in OPERATORS {
             lab.start_operator(name).await?;
         }
+        lab.wait_for_leaders().await?;
         Ok(lab)
     }
 
@@ -63,14 +69,19 @@ impl Lab {
     ///
     /// If a part does not start.
     pub async fn prepare(programs: &Path) -> anyhow::Result<Self> {
+        let lab = Self::bare(programs).await?;
+        lab.install_crds().await?;
+        lab.install("deploy/overlays/all").await?;
+        Ok(lab)
+    }
+
+    /// Starts a control plane and nodes, and installs nothing.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not start.
+    pub async fn bare(programs: &Path) -> anyhow::Result<Self> {
         let plane = ControlPlane::start().await?;
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let at = |path: &str| root.join(path).display().to_string();
-        plane.kubectl(&["apply", "--server-side", "-k", &at("crds")]).await?;
-        plane
-            .kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"])
-            .await?;
-        plane.kubectl(&["apply", "--server-side", "-k", &at("deploy/overlays/all")]).await?;
         let mut simulated = JoinSet::new();
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
         let nodes = nodes::start(client, NODES, delays, &mut simulated).await?;
@@ -78,17 +89,113 @@ impl Lab {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
-            nodes,
+            namespace: "default".to_owned(),
+            nodes: Some(nodes),
             _simulated: simulated,
         };
-        // ServiceAccount admission refuses Pods of a namespace that has no account yet.
-        eventually(Duration::from_secs(30), async || {
-            let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "default");
-            Ok(accounts.get_opt("default").await?.is_some())
-        })
-        .await
-        .context("waiting for the default ServiceAccount")?;
+        lab.wait_for_namespace().await?;
         Ok(lab)
+    }
+
+    /// Installs CRDs and roles in the cluster of a context, and runs the operators here, in a
+    /// namespace of its own there.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster refuses.
+    pub async fn attach(programs: &Path, context: &str) -> anyhow::Result<Self> {
+        let mut lab = Self {
+            plane: ControlPlane::existing(context).await?,
+            operators: BTreeMap::new(),
+            programs: programs.to_owned(),
+            namespace: "podops-demo".to_owned(),
+            nodes: None,
+            _simulated: JoinSet::new(),
+        };
+        lab.install_crds().await?;
+        lab.install("deploy/namespace").await?;
+        for name in OPERATORS {
+            let roles = root().join("deploy").join(name).join("rbac.yaml").display().to_string();
+            lab.plane.kubectl(&["apply", "--server-side", "-f", &roles]).await?;
+            lab.start_operator(name).await?;
+        }
+        lab.plane.kubectl(&["create", "namespace", &lab.namespace]).await?;
+        lab.wait_for_namespace().await?;
+        lab.wait_for_leaders().await?;
+        Ok(lab)
+    }
+
+    /// Takes away what was made in somebody else's cluster; CRDs and roles stay.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster refuses.
+    pub async fn leave(self) -> anyhow::Result<()> {
+        if self.nodes.is_none() {
+            let delete = ["delete", "--all", "collasets", "--namespace", &self.namespace];
+            self.plane.kubectl(&delete).await?;
+            self.plane.kubectl(&["delete", "namespace", &self.namespace]).await?;
+        }
+        Ok(())
+    }
+
+    /// The simulated nodes that its Pods are on.
+    ///
+    /// # Errors
+    ///
+    /// If the cluster has its own.
+    pub fn nodes(&self) -> anyhow::Result<&Nodes> {
+        self.nodes.as_deref().context("the nodes are somebody else's")
+    }
+
+    /// The holder of an operator's Lease; empty if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub async fn leader(&self, operator: &str) -> anyhow::Result<String> {
+        let leases: Api<Lease> = Api::namespaced(self.plane.admin.clone(), "podops-system");
+        let spec = leases.get_opt(operator).await?.and_then(|lease| lease.spec);
+        Ok(spec.and_then(|spec| spec.holder_identity).unwrap_or_default())
+    }
+
+    async fn wait_for_leaders(&self) -> anyhow::Result<()> {
+        for name in OPERATORS {
+            let leads = async || Ok(!self.leader(name).await?.is_empty());
+            let waited = eventually(Duration::from_secs(30), leads).await;
+            waited.with_context(|| format!("waiting for {name} to lead"))?;
+        }
+        Ok(())
+    }
+
+    /// ServiceAccount admission refuses Pods of a namespace that has no account yet.
+    async fn wait_for_namespace(&self) -> anyhow::Result<()> {
+        let accounts: Api<ServiceAccount> = self.all_of();
+        let made = async || Ok(accounts.get_opt("default").await?.is_some());
+        let waited = eventually(Duration::from_secs(30), made).await;
+        waited.context("waiting for the default ServiceAccount")
+    }
+
+    /// Applies the CRDs and waits until they are served.
+    ///
+    /// # Errors
+    ///
+    /// If they are refused.
+    pub async fn install_crds(&self) -> anyhow::Result<()> {
+        self.install("crds").await?;
+        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+        self.plane.kubectl(&established).await.map(drop)
+    }
+
+    /// Applies a kustomization of this repository.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn install(&self, kustomization: &str) -> anyhow::Result<()> {
+        let at = root().join(kustomization).display().to_string();
+        let apply = ["apply", "--server-side", "--force-conflicts", "-k", &at];
+        self.plane.kubectl(&apply).await.map(drop)
     }
 
     /// Starts an operator under its ServiceAccount.
@@ -165,22 +272,22 @@ impl Lab {
         audit::end(&self.plane.dir.path().join("audit.log"))
     }
 
-    /// Objects of a kind in the default namespace.
+    /// Objects of a kind in the lab's namespace.
     #[must_use]
     pub fn all_of<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        Api::namespaced(self.plane.admin.clone(), "default")
+        Api::namespaced(self.plane.admin.clone(), &self.namespace)
     }
 
-    /// CollaSets in the default namespace.
+    /// The CollaSets.
     #[must_use]
     pub fn sets(&self) -> Api<CollaSet> {
         self.all_of()
     }
 
-    /// Pods in the default namespace.
+    /// The Pods.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
         self.all_of()
@@ -277,6 +384,24 @@ impl Lab {
         Ok(())
     }
 
+    /// Waits until an object was told of in an event with this reason.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long.
+    pub async fn until_event(&self, object: &str, reason: &str) -> anyhow::Result<()> {
+        let events: Api<Event> = self.all_of();
+        let told = async || {
+            let events = events.list(&ListParams::default()).await?.items;
+            Ok(events.iter().any(|event| {
+                let regarding = event.regarding.as_ref().and_then(|r| r.name.as_deref());
+                event.reason.as_deref() == Some(reason) && regarding == Some(object)
+            }))
+        };
+        let waited = eventually(Duration::from_secs(30), told).await;
+        waited.with_context(|| format!("waiting for the event {reason} of {object}"))
+    }
+
     /// Waits until all of a set's Pods are of its template and serve.
     ///
     /// # Errors
@@ -285,6 +410,11 @@ impl Lab {
     pub async fn settled(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
         self.wait(name, within, |status| is_settled(status, replicas)).await
     }
+}
+
+/// The top of this repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Whether all of a set's Pods are of its template and serve, and nothing is under way.

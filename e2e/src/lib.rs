@@ -8,3 +8,4 @@ pub mod measure;
 pub mod nodes;
 pub mod process;
 pub mod programs;
+pub mod show;

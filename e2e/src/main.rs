@@ -1,18 +1,20 @@
 //! The lab: `podops-lab demo` shows a CollaSet's life on a real control plane.
 
 use std::{
+    future::Future,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
-use podops_api::collaset::CollaSetStatus;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
     bench,
     lab::{Lab, is_settled},
+    show::Show,
 };
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A real control plane with simulated nodes, and the operators on it
@@ -30,6 +32,9 @@ enum Command {
         /// Leave the cluster running until Ctrl-C, and print how to use it
         #[arg(long)]
         keep: bool,
+        /// Use the cluster of this kubeconfig context instead of starting one
+        #[arg(long, value_name = "NAME")]
+        context: Option<String>,
     },
     /// Measure what Podops promises; prints a table in Markdown
     Bench {
@@ -40,7 +45,11 @@ enum Command {
 }
 
 /// How long one act of the demo may take.
-const ACT: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How often the demo looks.
+const GLANCE: Duration = Duration::from_millis(100);
+/// The set of `docs/examples/collaset.yaml`, and its Pods.
+const SET: &str = "web";
 const REPLICAS: i32 = 20;
 
 #[tokio::main]
@@ -59,7 +68,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     let programs =
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
     match command {
-        Command::Demo { keep } => demo(&programs, keep).await,
+        Command::Demo { keep, context } => demo(&programs, keep, context.as_deref()).await,
         Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
             {
@@ -70,60 +79,90 @@ async fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-async fn demo(programs: &Path, keep: bool) -> anyhow::Result<()> {
-    eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
-    let lab = Lab::start(programs).await?;
-    let started = Instant::now();
-    let log = lab.log_end()?;
-    lab.create("web", 20, "nginx:1.27").await?;
-    act(&lab, "created", REPLICAS).await?;
-    lab.set_image("web", "nginx:1.28").await?;
-    act(&lab, "updated in place to nginx:1.28", REPLICAS).await?;
-    lab.set_image("web", "nginx:1.27").await?;
-    act(&lab, "rolled back to nginx:1.27", REPLICAS).await?;
-    lab.patch("web", serde_json::json!({ "replicas": 8 })).await?;
-    act(&lab, "scaled in to 8", 8).await?;
-    let (requests, _) = lab.requests(log)?;
-    let requests: Vec<_> = requests.iter().filter(|r| r.is_work()).collect();
-    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
-    let each = requests.len() as f64 / f64::from(REPLICAS);
-    eprintln!(
-        "==> {:.1} s, {} requests by operators: {each:.1} per Pod for its whole life",
-        started.elapsed().as_secs_f64(),
-        requests.len(),
-    );
-    if keep {
-        let kubeconfig = lab.plane.dir.path().join("admin.kubeconfig");
-        eprintln!("==> until Ctrl-C:\n    export KUBECONFIG={}", kubeconfig.display());
-        eprintln!("    {} get collasets,pods", lab.plane.programs.kubectl.display());
+/// What one act took.
+struct Act {
+    what: &'static str,
+    took: Duration,
+    /// Requests by operators for each Pod; unknown where there is no audit log.
+    requests: Option<f64>,
+}
+
+async fn demo(programs: &Path, keep: bool, context: Option<&str>) -> anyhow::Result<()> {
+    let lab = match context {
+        None => {
+            eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
+            Lab::start(programs).await?
+        }
+        Some(context) => {
+            eprintln!(
+                "==> installing CRDs and roles in {context}, and starting the operators here"
+            );
+            Lab::attach(programs, context).await?
+        }
+    };
+    let shown = acts(&lab).await;
+    if let Ok(acts) = &shown {
+        summary(acts);
+    }
+    if keep && shown.is_ok() {
+        eprintln!("==> until Ctrl-C: {}", lab.plane.usage(&lab.namespace));
         std::future::pending::<()>().await;
     }
-    Ok(())
+    lab.leave().await?;
+    shown.map(drop)
 }
 
-/// Shows an act until the set is settled; plain lines where there is no terminal.
-async fn act(lab: &Lab, what: &str, replicas: i32) -> anyhow::Result<()> {
-    let began = Instant::now();
-    let bar = ProgressBar::new(u64::try_from(replicas).unwrap_or_default());
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos:>2}/{len} {msg}")?);
-    lab.wait("web", ACT, |status| {
-        bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
-        bar.set_message(counts(status));
-        is_settled(status, replicas)
-    })
-    .await?;
-    bar.finish_and_clear();
-    eprintln!("{what}: {replicas} Pods available after {:.1} s", began.elapsed().as_secs_f64());
-    Ok(())
+async fn acts(lab: &Lab) -> anyhow::Result<Vec<Act>> {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/collaset.yaml");
+    let apply = ["apply", "--namespace", &lab.namespace, "--filename", example];
+    let image = async |image: &str| lab.set_image(SET, image).await;
+    Ok(vec![
+        act(lab, "created", 20, async { lab.plane.kubectl(&apply).await.map(drop) }).await?,
+        act(lab, "updated in place", 20, image("nginx:1.28")).await?,
+        act(lab, "rolled back", 20, image("nginx:1.27")).await?,
+        act(lab, "scaled in", 8, lab.patch(SET, json!({ "replicas": 8 }))).await?,
+    ])
 }
 
-fn counts(status: &CollaSetStatus) -> String {
-    format!(
-        "pods {}, available {}, operating {}, updated {}, terminating {}",
-        status.replicas,
-        status.available_replicas,
-        status.operating_replicas,
-        status.updated_replicas,
-        status.terminating_replicas,
-    )
+/// Brings a change about and shows it until the set is settled.
+async fn act(
+    lab: &Lab,
+    what: &'static str,
+    replicas: i32,
+    change: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<Act> {
+    let start = lab.log_end().ok();
+    let mut show = Show::begin(what, u64::try_from(replicas)?)?;
+    change.await?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let set = lab.sets().get(SET).await?;
+        let status = set.status.unwrap_or_default();
+        let there = u64::try_from(status.updated_available_replicas).unwrap_or_default();
+        show.update(&lab.pods_of(SET).await?, there)?;
+        let current = Some(status.observed_generation) == set.metadata.generation;
+        if current && is_settled(&status, replicas) {
+            break;
+        }
+        anyhow::ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {status:#?}");
+        tokio::time::sleep(GLANCE).await;
+    }
+    let took = show.end();
+    eprintln!("==> {what}: {replicas} Pods serve after {:.1} s", took.as_secs_f64());
+    let requests = start.map(|start| lab.requests(start)).transpose()?;
+    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+    let requests = requests
+        .map(|(all, _)| all.iter().filter(|r| r.is_work()).count() as f64 / f64::from(REPLICAS));
+    Ok(Act { what, took, requests })
+}
+
+fn summary(acts: &[Act]) {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED);
+    table.set_header(["20 Pods", "seconds", "requests by operators, per Pod"]);
+    for act in acts {
+        let requests = act.requests.map_or("–".to_owned(), |each| format!("{each:.1}"));
+        table.add_row([act.what.to_owned(), format!("{:.1}", act.took.as_secs_f64()), requests]);
+    }
+    eprintln!("{table}");
 }

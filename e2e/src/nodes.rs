@@ -18,6 +18,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
+use podops_runtime::shell::watch::patience;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -227,7 +228,7 @@ pub async fn start(
 
 async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
     let pods = Api::<Pod>::all(nodes.client.clone());
-    let mut events = watcher(pods, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher(pods, watcher::Config::default()).backoff(patience()).boxed();
     let mut work = JoinSet::new();
     loop {
         tokio::select! {
@@ -255,7 +256,7 @@ async fn make_node(client: &Client, name: &str) -> anyhow::Result<()> {
 /// Gives every claim a volume, as a provisioner would.
 async fn bind_claims(client: Client) -> anyhow::Result<()> {
     let all = Api::<PersistentVolumeClaim>::all(client.clone());
-    let mut claims = watcher(all, watcher::Config::default()).default_backoff().boxed();
+    let mut claims = watcher(all, watcher::Config::default()).backoff(patience()).boxed();
     while let Some(event) = claims.next().await {
         let Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) = event else {
             continue;

@@ -33,14 +33,26 @@ impl Programs {
     ///
     /// If one is found nowhere and cannot be built.
     pub fn find() -> anyhow::Result<Self> {
-        let kubernetes = |name: &str| find(name, &format!("k8s.io/kubernetes/cmd/{name}"));
         Ok(Self {
             etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
             apiserver: kubernetes("kube-apiserver")?,
             controller_manager: kubernetes("kube-controller-manager")?,
-            kubectl: kubernetes("kubectl")?,
+            kubectl: Self::find_kubectl()?,
         })
     }
+
+    /// Finds kubectl alone.
+    ///
+    /// # Errors
+    ///
+    /// If it is found nowhere and cannot be built.
+    pub fn find_kubectl() -> anyhow::Result<PathBuf> {
+        kubernetes("kubectl")
+    }
+}
+
+fn kubernetes(name: &str) -> anyhow::Result<PathBuf> {
+    find(name, &format!("k8s.io/kubernetes/cmd/{name}"))
 }
 
 fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {

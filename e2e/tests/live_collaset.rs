@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use podops_api::{
     collaset::CollaSetStatus,
@@ -193,25 +193,12 @@ async fn in_place_only_recreates_nothing(lab: &Lab) {
         })
     };
     lab.wait("careful", SOON, refused).await.unwrap();
-    until_event(lab, "careful", "InPlaceUpdateImpossible").await;
+    lab.until_event("careful", "InPlaceUpdateImpossible").await.unwrap();
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(before, uids(&pods(lab, "careful").await));
     lab.set_image("careful", "nginx:2").await.unwrap();
     lab.settled("careful", 2, SOON).await.unwrap();
     assert_eq!(before, uids(&pods(lab, "careful").await));
-}
-
-async fn until_event(lab: &Lab, set: &str, reason: &str) {
-    use k8s_openapi::api::events::v1::Event;
-    let events: Api<Event> = Api::namespaced(lab.plane.admin.clone(), "default");
-    let told = async || {
-        let events = events.list(&ListParams::default()).await?.items;
-        Ok(events.iter().any(|event| {
-            event.reason.as_deref() == Some(reason)
-                && event.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(set)
-        }))
-    };
-    eventually(SOON, told).await.unwrap();
 }
 
 /// [14], [45]
@@ -342,7 +329,7 @@ async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
     make(lab, "spread", 6, json!({})).await;
     let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
     let silent = node(&pods(lab, "spread").await[0]);
-    lab.nodes.silence(&silent).await.unwrap();
+    lab.nodes().unwrap().silence(&silent).await.unwrap();
     lab.set_image("spread", "nginx:2").await.unwrap();
     let others_are_done = async || {
         let pods = lab.pods_of("spread").await?;
@@ -352,6 +339,6 @@ async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
             .all(|pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE)))
     };
     eventually(SOON, others_are_done).await.unwrap();
-    lab.nodes.speak(&silent).await.unwrap();
+    lab.nodes().unwrap().speak(&silent).await.unwrap();
     lab.settled("spread", 6, SOON).await.unwrap();
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
 };
 use podops_api::{lifecycle::Word, marks};
 use podops_e2e::lab::{Lab, eventually, programs};
@@ -111,14 +111,7 @@ async fn garbled_labels(lab: &Lab) {
         json!({ "operate.podopslifecycle.kusionstack.io": "1", marks::TO_DELETE: "1" }),
     )
     .await;
-    let events: Api<k8s_openapi::api::events::v1::Event> =
-        Api::namespaced(lab.plane.admin.clone(), "default");
-    eventually(SOON, async || {
-        let events = events.list(&ListParams::default()).await?.items;
-        Ok(events.iter().any(|e| e.reason.as_deref() == Some("LifecycleLabelInvalid")))
-    })
-    .await
-    .unwrap();
+    lab.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
     let pod = lab.pods().get("garbled").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, &Word::Operating.key("pod-delete")));
 }

@@ -17,7 +17,9 @@ Usage: cargo xtask <COMMAND>
 Commands:
   bench            Measure what is promised, with release builds; writes docs/benchmarks.md
   crds [--check]   Write crds/ from the types in crates/api; with --check, fail if they differ
-  demo [--keep]    A CollaSet's life on a real control plane with simulated nodes
+  demo [--keep] [--context NAME]
+                   A CollaSet's life on a real control plane with simulated nodes, or on the cluster
+                   of a kubeconfig context; --keep leaves it running
   test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
 
 fn main() -> anyhow::Result<()> {
@@ -26,8 +28,7 @@ fn main() -> anyhow::Result<()> {
         ["bench"] => bench(),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
-        ["demo"] => demo(&[]),
-        ["demo", "--keep"] => demo(&["--keep"]),
+        ["demo", args @ ..] => demo(args),
         ["test"] => test(),
         _ => bail!("{USAGE}"),
     }

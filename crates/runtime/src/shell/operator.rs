@@ -1,6 +1,6 @@
 //! One process: its client, metrics and tasks, from the first flag to the last signal.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use kube::Client;
 use prometheus::Registry;
@@ -100,8 +100,8 @@ impl Operator {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
-    /// Runs until a signal, the loss of the Lease or the end of a task; then lets work under way
-    /// end, and gives the Lease up last, so that the next holder finds nothing half done.
+    /// Runs until a signal, the loss of the Lease or the end of a task. After a signal, work under way
+    /// may end, and the Lease is given up last, so that the next holder finds nothing half done.
     ///
     /// # Errors
     ///
@@ -123,7 +123,9 @@ impl Operator {
         };
         tracing::info!(reason = ?ended.as_ref().err(), "Stopping");
         self.stop.0.send_replace(true);
-        let drained = timeout(self.args.shutdown_grace, async {
+        // Who lost the Lease must not go on beside the next holder, not even to end what it began.
+        let grace = if ended.is_ok() { self.args.shutdown_grace } else { Duration::ZERO };
+        let drained = timeout(grace, async {
             while self.tasks.len() > 1 && self.tasks.join_next().await.is_some() {}
         });
         if drained.await.is_err() {

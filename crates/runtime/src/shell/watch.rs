@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 
 use futures::{Stream, StreamExt as _};
@@ -11,6 +12,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{
         WatchStreamExt as _,
+        utils::{Backoff, ResetTimerBackoff},
         watcher::{self, Event, watcher},
     },
 };
@@ -51,7 +53,7 @@ where
 {
     let errors = metrics.watch_errors.with_label_values(&[resource]);
     watcher(api, config.page_size(PAGE_SIZE))
-        .default_backoff()
+        .backoff(patience())
         .modify(|object| object.managed_fields_mut().clear())
         .inspect(move |event| {
             if let Err(error) = event {
@@ -59,6 +61,41 @@ where
                 tracing::warn!(%error, resource, "Watching");
             }
         })
+}
+
+/// How long a watch that fails waits before it is begun again.
+///
+/// kube's own waits for up to half a minute, and nothing of ours goes on without its watches: an
+/// operator would stand still for that long after the server is back.
+#[must_use]
+pub fn patience() -> impl Backoff {
+    ResetTimerBackoff::new(Patience(0), STEADY)
+}
+
+/// The wait after the first failure of a watch.
+const WAIT_FIRST: Duration = Duration::from_millis(500);
+/// The longest wait of a watch.
+const WAIT_MAX: Duration = Duration::from_secs(4);
+/// How long a watch has to do well before its failures are forgotten.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Failures so far.
+struct Patience(u32);
+
+impl Iterator for Patience {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = WAIT_FIRST * 2_u32.saturating_pow(self.0.min(8));
+        self.0 = self.0.saturating_add(1);
+        Some(wait.min(WAIT_MAX))
+    }
+}
+
+impl Backoff for Patience {
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
 }
 
 /// How far a watch has come, and whether its first list is complete.
@@ -248,6 +285,12 @@ mod tests {
 
     fn names(objects: &[Arc<ConfigMap>]) -> Vec<String> {
         objects.iter().map(|o| o.name_any()).collect()
+    }
+
+    #[test]
+    fn a_watch_waits_a_little_longer_each_time_but_never_long() {
+        let waits: Vec<u128> = patience().take(5).map(|wait| wait.as_millis()).collect();
+        assert_eq!(waits, [500, 1000, 2000, 4000, 4000]);
     }
 
     #[test]
