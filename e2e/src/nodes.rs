@@ -296,7 +296,10 @@ impl Nodes {
             // What the node lifecycle controller does about the Pods of a node that is lost.
             let report =
                 json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
-            self.act(&pod, Act::Report(report)).await?;
+            match self.act(&pod, Act::Report(report)).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                told => told?,
+            }
         }
         Ok(())
     }
