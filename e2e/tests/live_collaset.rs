@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use podops_api::{
     collaset::CollaSetStatus,
@@ -46,6 +46,7 @@ async fn sets_do_what_their_users_rely_on() {
         a_scale_in_is_cancelled_before_the_pod_is_given(&lab),
         a_second_update_takes_over_from_one_that_completes(&lab),
         a_pod_that_no_longer_matches_is_released(&lab),
+        pods_that_outlive_their_set_are_taken_in_by_the_next(&lab),
         a_sequence_names_pods_by_their_ids(&lab),
         a_node_that_falls_silent_holds_up_no_other_pod(&lab),
     );
@@ -304,6 +305,24 @@ async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
     until(lab, &name, |pod| pod.owner_references().is_empty()).await;
     counts(lab, "released", [2; 4]).await;
     lab.pods().delete(&name, &DeleteParams::default()).await.unwrap();
+}
+
+async fn pods_that_outlive_their_set_are_taken_in_by_the_next(lab: &Lab) {
+    make(lab, "reborn", 3, json!({})).await;
+    let before = uids(&pods(lab, "reborn").await);
+    let orphan = DeleteParams::orphan();
+    lab.sets().delete("reborn", &orphan).await.unwrap();
+    eventually(SOON, async || Ok(lab.sets().get_opt("reborn").await?.is_none())).await.unwrap();
+    let left = pods(lab, "reborn").await;
+    assert_eq!(before, uids(&left));
+    assert!(left.iter().all(|pod| pod.owner_references().is_empty()));
+    make(lab, "reborn", 3, json!({})).await;
+    let taken = pods(lab, "reborn").await;
+    assert_eq!(before, uids(&taken));
+    assert!(taken.iter().all(|pod| pod.owner_references().len() == 1));
+    let revisions: Api<ControllerRevision> = lab.all_of();
+    let of_set = ListParams::default().labels("app=reborn");
+    assert_eq!(revisions.list(&of_set).await.unwrap().items.len(), 1);
 }
 
 async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {

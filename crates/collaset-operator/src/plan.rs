@@ -33,12 +33,16 @@ pub enum Action {
     BumpRevision(String, i64),
     /// Forget a revision.
     DeleteRevision(String),
+    /// Take charge of a revision that nobody controls.
+    AdoptRevision(String),
     /// Record who has which instance ID; none at all removes the record.
     WriteContexts(Vec<ContextDetail>),
     /// Make a Pod of an instance from a revision; whether it is the instance's first.
     CreatePod(i64, String, bool),
     /// Give a Pod up that the selector no longer matches.
     ReleasePod(String),
+    /// Take charge of a Pod that nobody controls.
+    AdoptPod(String),
     /// Ask for a Pod's graceful deletion.
     RequestDeletion(String),
     /// Begin an operation of this type; whether it ends with the Pod's deletion.
@@ -61,12 +65,14 @@ impl fmt::Display for Action {
             Self::CreateRevision(new) => write!(f, "record {}", new.name),
             Self::BumpRevision(name, _) => write!(f, "bump {name}"),
             Self::DeleteRevision(name) => write!(f, "forget {name}"),
+            Self::AdoptRevision(name) => write!(f, "adopt {name}"),
             Self::WriteContexts(entries) => {
                 let ids: Vec<String> = entries.iter().map(|e| e.id.to_string()).collect();
                 write!(f, "contexts [{}]", ids.join(" "))
             }
             Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
             Self::ReleasePod(pod) => write!(f, "release {pod}"),
+            Self::AdoptPod(pod) => write!(f, "adopt {pod}"),
             Self::RequestDeletion(pod) => write!(f, "to-delete {pod}"),
             Self::Begin(pod, kind, _) => write!(f, "begin {kind} {pod}"),
             Self::Undo(pod, kind) => write!(f, "undo {kind} {pod}"),
@@ -170,6 +176,10 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         draft.plan.actions.push(Action::AddFinalizer);
     }
     revision::plan(&mut draft);
+    if adopt(&mut draft) {
+        // They count from the next look on.
+        return draft.plan;
+    }
     release(&mut draft);
     let mut contexts = ids::plan(&mut draft);
     let scope = update::scope(&draft, &mut contexts);
@@ -179,10 +189,15 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     draft.plan
 }
 
+/// The finalizer of a deletion that is to leave what the set owns: `kubectl delete --cascade=orphan`.
+/// Kubernetes' garbage collector removes it once the set owns nothing any more.
+const ORPHAN_DEPENDENTS: &str = "orphan";
+
 /// Has every Pod deleted, then lets go of the IDs, then of the set.
 fn reclaim(draft: &mut Draft<'_>) {
     let seen = draft.seen;
-    if !seen.finalizers.iter().any(|f| f == marks::PRE_RECLAIM) {
+    let has = |finalizer: &str| seen.finalizers.iter().any(|f| f == finalizer);
+    if !has(marks::PRE_RECLAIM) || has(ORPHAN_DEPENDENTS) {
         return;
     }
     for pod in &seen.pods {
@@ -200,6 +215,25 @@ fn reclaim(draft: &mut Draft<'_>) {
         draft.plan.actions.push(Action::WriteContexts(others));
     }
     draft.plan.actions.push(Action::RemoveFinalizer);
+}
+
+/// Takes charge of Pods that nobody controls; tells whether there are any.
+///
+/// Only of Pods that were some CollaSet's, and that nobody excluded from it: the peer never takes in
+/// a Pod by its labels alone, and its users count on excluded Pods to stay out.
+fn adopt(draft: &mut Draft<'_>) -> bool {
+    let taken = ids::carried(draft.seen);
+    let is_ours = |pod: &&PodView| {
+        !pod.deleting
+            && !pod.labels.contains_key(marks::ORPHANED)
+            && pod.id().is_some_and(|id| !taken.contains(&id))
+            && template::selects(&draft.seen.spec.selector, &pod.labels)
+    };
+    let orphans: Vec<&PodView> = draft.seen.orphans.iter().filter(is_ours).collect();
+    for pod in &orphans {
+        draft.touch(pod, Action::AdoptPod(pod.name.clone()));
+    }
+    !orphans.is_empty()
 }
 
 /// Lets go of Pods that the selector no longer matches.

@@ -56,6 +56,11 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
                 steps.records.extend(bump_revision(seen, name, *revision));
             }
             Action::DeleteRevision(name) => steps.records.extend(delete_revision(seen, name)),
+            Action::AdoptRevision(name) => steps.records.extend(adopt_revision(seen, name)),
+            Action::AdoptPod(name) => {
+                let pod = seen.orphans.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod)));
+            }
             Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
             Action::CreatePod(id, revision, first) => {
                 steps.creations.extend(pod::create(seen, *id, revision, *first, now));
@@ -136,6 +141,21 @@ fn delete_revision(seen: &Observed, name: &str) -> Option<Effect> {
     Some(Effect::Delete { target: target(seen, REVISIONS, name), uid, version })
 }
 
+fn adopt_revision(seen: &Observed, name: &str) -> Option<Effect> {
+    let known = seen.revisions.iter().find(|r| r.name == name)?;
+    let body =
+        json!({ "metadata": { "resourceVersion": known.version, "ownerReferences": owner(seen) } });
+    Some(Effect::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+}
+
+/// Adds the set to the Pod's owners; by its version, as another set may be after it too.
+fn adopt_pod(seen: &Observed, pod: &PodView) -> Effect {
+    let body = json!({ "metadata": {
+        "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(seen),
+    } });
+    Effect::Patch(target(seen, PODS, &pod.name), Change::Strategic(body))
+}
+
 fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
     let to = target(seen, CONTEXTS, seen.context_name());
     match &seen.contexts {
@@ -169,9 +189,12 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
                 json!({ "metadata": { "uid": pod.uid, "ownerReferences": references } }),
             )
         }
+        // By its version, as it must still be the set's own: a set that is deleted may leave its Pods.
         Action::RequestDeletion(_) => {
             let label = json!({ marks::TO_DELETE: nanos(now) });
-            Change::Merge(json!({ "metadata": { "uid": pod.uid, "labels": label } }))
+            let metadata =
+                json!({ "uid": pod.uid, "resourceVersion": pod.version, "labels": label });
+            Change::Merge(json!({ "metadata": metadata }))
         }
         Action::Begin(_, kind, deletes) => {
             let mut changes = lifecycle::begin(&pod.labels, lifecycle::COLLASET, kind, now);
@@ -200,6 +223,8 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::CreateRevision(_)
         | Action::BumpRevision(..)
         | Action::DeleteRevision(_)
+        | Action::AdoptRevision(_)
+        | Action::AdoptPod(_)
         | Action::WriteContexts(_)
         | Action::CreatePod(..) => return None,
     };

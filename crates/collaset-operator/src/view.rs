@@ -34,9 +34,12 @@ pub struct Observed {
     pub status: CollaSetStatus,
     /// The Pods that it owns, in the order of their names.
     pub pods: Vec<PodView>,
+    /// Pods in its namespace that nobody controls and its selector matches.
+    pub orphans: Vec<PodView>,
     /// Its ResourceContext, if there is one.
     pub contexts: Option<ContextsView>,
-    /// The ControllerRevisions that it owns.
+    /// The ControllerRevisions that it owns, and those of a set of its name that was deleted without
+    /// them.
     pub revisions: Vec<RevisionView>,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
@@ -157,6 +160,8 @@ pub struct RevisionView {
     pub uid: String,
     /// The version that was looked at.
     pub version: String,
+    /// Whether nobody controls it.
+    pub orphan: bool,
     /// Its place in history.
     pub revision: i64,
     /// What it holds.

@@ -24,6 +24,11 @@ pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
     entry.data.get(context::OWNER).is_some_and(|owner| owner == set)
 }
 
+/// The IDs that the set's Pods carry.
+pub(super) fn carried(seen: &Observed) -> BTreeSet<i64> {
+    ids(seen.pods.iter())
+}
+
 /// Brings the record in line with the Pods there are and the number there should be.
 pub(super) fn plan(draft: &mut Draft<'_>) -> Contexts {
     let seen = draft.seen;

@@ -116,6 +116,8 @@ pub fn template_of(data: &Value) -> PodTemplate {
 pub(super) fn plan(draft: &mut Draft<'_>) {
     draft.plan.actions.extend(draft.revisions.record.clone());
     let seen = draft.seen;
+    let orphans = seen.revisions.iter().filter(|r| r.orphan);
+    draft.plan.actions.extend(orphans.map(|r| Action::AdoptRevision(r.name.clone())));
     let entries = seen.contexts.iter().flat_map(|c| &c.entries);
     let mut used: BTreeSet<&str> =
         seen.pods.iter().map(super::super::view::PodView::revision).collect();
@@ -127,7 +129,7 @@ pub(super) fn plan(draft: &mut Draft<'_>) {
     );
     used.extend([draft.revisions.updated.as_str(), draft.revisions.current.as_str()]);
     let keep = usize::try_from(seen.spec.history_limit).unwrap_or_default() + 2;
-    let mut old: Vec<&RevisionView> = seen.revisions.iter().collect();
+    let mut old: Vec<&RevisionView> = seen.revisions.iter().filter(|r| !r.orphan).collect();
     old.sort_by_key(|r| r.revision);
     let surplus = old.len().saturating_sub(keep);
     let forget = old.into_iter().filter(|r| !used.contains(r.name.as_str())).take(surplus);
@@ -174,7 +176,8 @@ pub fn suffix(of: &str) -> String {
 }
 
 /// `<set>-<hash>` as a DNS-1035 label.
-fn name(set: &str, hash: &str) -> String {
+#[must_use]
+pub fn name(set: &str, hash: &str) -> String {
     let lower = set.to_ascii_lowercase();
     let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
     let label: String = from_letter

@@ -378,3 +378,24 @@ proptest! {
         prop_assert!(begun == 0 || begun + updated <= most.max(updated));
     }
 }
+
+#[test]
+fn pods_that_a_deleted_set_left_are_taken_in_first_and_excluded_ones_never() {
+    let mut seen = seen(2, "", |_| {});
+    seen.orphans = vec![pod("0 v1 ready"), pod("1 v1 ready"), pod("2 v1 ready other")];
+    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "adopt web-0, adopt web-1");
+    for orphan in &mut seen.orphans {
+        orphan.labels.insert(marks::ORPHANED.to_owned(), "true".to_owned());
+    }
+    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1, create 1 v1");
+}
+
+#[test]
+fn a_deletion_that_orphans_deletes_no_pod() {
+    let mut seen = seen(1, "0 v1 ready", |_| {});
+    seen.deleting = true;
+    seen.finalizers = vec![marks::PRE_RECLAIM.to_owned(), "orphan".to_owned()];
+    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
+    seen.finalizers.pop();
+    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "to-delete web-0");
+}

@@ -6,15 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use std::future::ready;
-
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
-        reflector::{self, ObjectRef},
+        reflector::{self, ObjectRef, Store},
         watcher,
     },
 };
@@ -36,7 +34,10 @@ use podops_runtime::{
 
 use super::{
     NAME,
-    observe::{Caches, SlimPod, SlimRevision, observe, owner, owner_name, trim_pod, trim_revision},
+    observe::{
+        Caches, SlimPod, SlimRevision, is_controlled, is_labelled, observe, owner, owner_name,
+        trim_pod, trim_revision,
+    },
 };
 use crate::{
     plan::{self, Action, Hindrance, Plan},
@@ -92,8 +93,8 @@ pub fn start(operator: &mut Operator) {
     ] {
         operator.ready_when(part, progress.ready());
     }
-    let triggers = triggers(&client, &caches, &shared);
     let (store, writer) = reflector::store::<Guarded>();
+    let triggers = triggers(&client, &caches, &store, &shared);
     let noted = sets.clone();
     let all = watcher::Config::default();
     let objects = events(Api::<Guarded>::all(client.clone()), all, "collasets", &shared)
@@ -127,6 +128,7 @@ pub fn start(operator: &mut Operator) {
 fn triggers(
     client: &Client,
     caches: &Caches,
+    sets: &Store<Guarded>,
     shared: &Metrics,
 ) -> BoxStream<'static, ObjectRef<Guarded>> {
     let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
@@ -138,16 +140,31 @@ fn triggers(
     let revisions = events(revisions, all(), "controllerrevisions", shared).modify(trim_revision);
     let contexts = Api::<ResourceContext>::all(client.clone());
     let contexts = events(contexts, all(), "resourcecontexts", shared);
-    let owned = reflect(caches.pods.clone(), pods).filter_map(|o| ready(owner_ref(&*o))).boxed();
-    let recorded =
-        reflect(caches.revisions.clone(), revisions).filter_map(|o| ready(owner_ref(&*o)));
+    let known = sets.clone();
+    let owned = reflect(caches.pods.clone(), pods)
+        .flat_map(move |o| stream::iter(concerned(&*o, &known)))
+        .boxed();
+    let known = sets.clone();
+    let recorded = reflect(caches.revisions.clone(), revisions)
+        .flat_map(move |o| stream::iter(concerned(&*o, &known)));
     let drawn = reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o)));
     stream::select_all([owned, recorded.boxed(), drawn.boxed()]).boxed()
 }
 
-fn owner_ref<K: Resource>(object: &K) -> Option<ObjectRef<Guarded>> {
-    let namespace = object.meta().namespace.as_deref()?;
-    Some(ObjectRef::new(&owner_name(object)?).within(namespace))
+/// The set that controls an object; if nobody does, the sets that may want to.
+fn concerned<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+    if let Some(name) = owner_name(object) {
+        return vec![ObjectRef::new(&name).within(namespace)];
+    }
+    if is_controlled(object) {
+        return Vec::new();
+    }
+    let wanting = sets.state().into_iter().filter(|set| {
+        set.meta().namespace.as_deref() == Some(namespace)
+            && set.0.as_ref().is_ok_and(|set| is_labelled(object, set))
+    });
+    wanting.map(|set| ObjectRef::from_obj(&*set)).collect()
 }
 
 /// The sets that draw IDs from a ResourceContext, as far as it knows, and the one of its name.

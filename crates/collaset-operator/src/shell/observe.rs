@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use podops_api::{collaset::CollaSet, resource_context::ResourceContext};
+use podops_api::{collaset::CollaSet, marks, resource_context::ResourceContext};
 use podops_runtime::shell::watch::Mirror;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::view::{Container, ContextsView, Observed, PodView, RevisionView};
+use crate::{
+    plan::revision,
+    view::{Container, ContextsView, Observed, PodView, RevisionView},
+};
 
 /// The annotation in which kubectl keeps a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -77,9 +80,41 @@ pub struct SlimRevision {
     data: Value,
 }
 
-/// The UID of the CollaSet that controls the object.
+/// What an object is found by: the UID of the CollaSet that controls it, or that nobody in its
+/// namespace does.
 pub(super) fn owner<K: Resource>(object: &K) -> Option<String> {
-    owner_reference(object).map(|o| o.uid.clone())
+    if is_controlled(object) {
+        return owner_reference(object).map(|o| o.uid.clone());
+    }
+    object.meta().namespace.as_deref().map(orphans_of)
+}
+
+/// Whether somebody controls the object.
+pub(super) fn is_controlled<K: Resource>(object: &K) -> bool {
+    object.meta().owner_references.iter().flatten().any(|o| o.controller == Some(true))
+}
+
+/// What objects of a namespace are found by that nobody controls.
+fn orphans_of(namespace: &str) -> String {
+    format!("orphans of {namespace}")
+}
+
+/// Whether an object that nobody controls may be of a set: its selector's labels are on it.
+pub(super) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
+    let wanted = set.spec.selector.match_labels.iter().flatten();
+    let labels = object.meta().labels.as_ref();
+    let mut wanted = wanted.peekable();
+    wanted.peek().is_some()
+        && wanted.all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
+}
+
+/// Whether a revision that nobody controls was recorded for a set of this name: a selector alone
+/// would take in those of other workloads.
+fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
+    let metadata = &revision.metadata;
+    let hash = metadata.labels.as_ref().and_then(|l| l.get(marks::REVISION_HASH));
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision::name(name, hash)))
 }
 
 /// The name of the CollaSet that controls the object.
@@ -106,7 +141,7 @@ pub(super) fn trim_pod(pod: &mut SlimPod) {
 
 /// Drops the data of revisions of other workloads.
 pub(super) fn trim_revision(revision: &mut SlimRevision) {
-    if owner(revision).is_none() {
+    if is_controlled(revision) && owner_reference(revision).is_none() {
         revision.data = Value::Null;
     }
 }
@@ -147,6 +182,7 @@ impl SlimRevision {
             name: self.metadata.name.clone().unwrap_or_default(),
             uid: self.metadata.uid.clone().unwrap_or_default(),
             version: self.metadata.resource_version.clone().unwrap_or_default(),
+            orphan: owner_reference(self).is_none(),
             revision: self.revision,
             data: self.data.clone(),
         }
@@ -164,8 +200,11 @@ pub(super) struct Caches {
 pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     let metadata = &set.metadata;
     let uid = metadata.uid.clone().unwrap_or_default();
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let orphans = orphans_of(&namespace);
+    let orphaned = caches.revisions.find(&orphans);
+    let orphaned = orphaned.iter().filter(|r| is_labelled(&***r, set) && is_named_for(r, set));
     let mut seen = Observed {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
         version: metadata.resource_version.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
@@ -174,9 +213,23 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         spec: set.spec.clone(),
         status: set.status.clone().unwrap_or_default(),
         pods: caches.pods.find(&uid).iter().map(|pod| pod.view()).collect(),
+        orphans: caches
+            .pods
+            .find(&orphans)
+            .iter()
+            .filter(|pod| is_labelled(&***pod, set))
+            .map(|pod| pod.view())
+            .collect(),
         contexts: None,
         last_pods: BTreeMap::new(),
-        revisions: caches.revisions.find(&uid).iter().map(|revision| revision.view()).collect(),
+        revisions: caches
+            .revisions
+            .find(&uid)
+            .iter()
+            .chain(orphaned)
+            .map(|revision| revision.view())
+            .collect(),
+        namespace,
         uid,
     };
     let contexts = caches.contexts.get(&(seen.namespace.clone(), seen.context_name().to_owned()));
