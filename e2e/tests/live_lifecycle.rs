@@ -2,15 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
 };
-use podops_api::{lifecycle::Word, marks};
-use podops_e2e::lab::{Lab, eventually, programs};
+use podops_api::{
+    lifecycle::{Word, permission_key},
+    marks,
+};
+use podops_e2e::lab::{Lab, OPERATORS, eventually, programs};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -56,8 +63,12 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
         a_foreign_operation(&lab),
         a_graceful_deletion(&lab),
         garbled_labels(&lab),
+        a_checker(&lab),
+        two_operations(&lab),
+        staying_offline(&lab),
         no_webhook(&lab)
     );
+    metrics(&lab);
 }
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
@@ -114,6 +125,91 @@ async fn garbled_labels(lab: &Lab) {
     lab.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
     let pod = lab.pods().get("garbled").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, &Word::Operating.key("pod-delete")));
+}
+
+/// A program that grants, in the two phases that it may guard; nothing waits for it where its gate
+/// is not.
+async fn a_checker(lab: &Lab) {
+    let gates = [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE].map(|gate| format!("{gate}/mine"));
+    make(lab, "guarded", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
+    until(lab, "guarded", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+    let begin = json!({ Word::Operating.key("x"): "100", Word::OperationType.key("x"): "restart" });
+    label(lab, "guarded", json!({ "labels": begin })).await;
+    until(lab, "guarded", |pod| has(pod, &Word::PreCheck.key("x"))).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let pod = lab.pods().get("guarded").await.unwrap();
+    assert!(has(&pod, marks::SERVICE_AVAILABLE), "it serves until somebody grants");
+    let grant = json!({ Word::PreChecked.key("x"): "101", permission_key("restart"): "101" });
+    label(lab, "guarded", json!({ "labels": grant })).await;
+    until(lab, "guarded", |pod| has(pod, &Word::Operate.key("x"))).await;
+    label(lab, "guarded", json!({ "labels": { Word::Operating.key("x"): null } })).await;
+    until(lab, "guarded", |pod| has(pod, &Word::PostCheck.key("x"))).await;
+    assert!(!has(&lab.pods().get("guarded").await.unwrap(), marks::SERVICE_AVAILABLE));
+    label(lab, "guarded", json!({ "labels": { Word::PostChecked.key("x"): "102" } })).await;
+    until(lab, "guarded", |pod| {
+        has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::PostChecked.key("x"))
+    })
+    .await;
+}
+
+/// The Pod is back in service when the last of its operations has ended, and not before.
+async fn two_operations(lab: &Lab) {
+    make(lab, "double", json!({})).await;
+    until(lab, "double", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+    for (id, kind) in [("a", "update"), ("b", "restart")] {
+        let begin = json!({ Word::Operating.key(id): "1", Word::OperationType.key(id): kind });
+        label(lab, "double", json!({ "labels": begin })).await;
+    }
+    let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &Word::Operate.key(id)));
+    until(lab, "double", given).await;
+    label(lab, "double", json!({ "labels": { Word::Operating.key("a"): null } })).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(gate(&lab.pods().get("double").await.unwrap()).as_deref(), Some("False"));
+    label(lab, "double", json!({ "labels": { Word::Operating.key("b"): null } })).await;
+    until(lab, "double", |pod| {
+        has(pod, marks::SERVICE_AVAILABLE) && !pod.labels().keys().any(|k| k.ends_with("/a"))
+    })
+    .await;
+}
+
+async fn staying_offline(lab: &Lab) {
+    make(lab, "offline", json!({ marks::STAY_OFFLINE: "true" })).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let pod = lab.pods().get("offline").await.unwrap();
+    assert!(gate(&pod).is_none() && !has(&pod, marks::SERVICE_AVAILABLE));
+    label(lab, "offline", json!({ "labels": { marks::STAY_OFFLINE: null } })).await;
+    until(lab, "offline", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+}
+
+/// What the operators say of themselves, where Prometheus asks.
+fn metrics(lab: &Lab) {
+    for name in OPERATORS {
+        let log = std::fs::read_to_string(lab.log(name)).unwrap();
+        let address = log.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+        assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
+        assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
+        assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));
+        let metrics = http_get(address, "/metrics");
+        for metric in [
+            "podops_reconciles_total{outcome=\"done\"}",
+            "podops_reconcile_duration_seconds_bucket",
+            "podops_client_requests_total{code=\"200\",verb=\"watch\"}",
+            "podops_queue_depth 0",
+            "podops_conflicts_total",
+            "podops_lease_held 1",
+            "process_resident_memory_bytes",
+        ] {
+            assert!(metrics.contains(metric), "{name} has no {metric}: {metrics}");
+        }
+    }
+}
+
+fn http_get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Weakness 8: nothing of ours stands between a kubelet and its status.

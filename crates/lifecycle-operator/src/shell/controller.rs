@@ -202,3 +202,63 @@ impl Context {
         self.events.publish(&pod.object_ref(&()), &Note { warning: true, reason, message }).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube::{Client, client::Body, runtime::watcher::Event};
+    use prometheus::Registry;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Answers every write with version 7, and counts them.
+    fn server(writes: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            writes.fetch_add(1, Ordering::Relaxed);
+            let metadata = json!({ "name": "a", "namespace": "ns", "resourceVersion": "7" });
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
+            std::future::ready(Ok::<_, tower::BoxError>(http::Response::new(Body::from(
+                pod.to_string().into_bytes(),
+            ))))
+        });
+        Client::new(service, "ns")
+    }
+
+    fn pod(version: &str) -> SlimPod {
+        let pod = json!({
+            "metadata": { "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": version },
+            "spec": { "readinessGates": [{ "conditionType": marks::SERVICE_READY }] },
+            "status": { "conditions": [{ "type": "ContainersReady", "status": "True" }] },
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[tokio::test]
+    async fn weakness_28_a_foreign_write_is_not_taken_for_ones_own() {
+        let writes = Arc::new(AtomicUsize::new(0));
+        let (client, registry) = (server(writes.clone()), Registry::new());
+        let shared = podops_runtime::shell::metrics::Metrics::register(&registry).unwrap();
+        let services = Mirror::new(|_| None);
+        services.take(Event::InitDone);
+        let context = Arc::new(Context {
+            applier: Applier::new(client.clone(), NAME, shared, 1),
+            events: Events::new(client, NAME),
+            services,
+            pods: Progress::default(),
+            written: Mutex::default(),
+            garbled: Mutex::default(),
+            metrics: Metrics::register(&registry).unwrap(),
+        });
+        let mut looks = Vec::new();
+        // The kubelet wrote version 6 before the operator wrote 7, and its event comes first.
+        for version in ["5", "6", "7"] {
+            context.pods.note(&Event::Apply(pod(version)));
+            let look = reconcile(Arc::new(pod(version)), context.clone()).await.unwrap();
+            looks.push((look == Next::Stale, writes.load(Ordering::Relaxed)));
+        }
+        // The last Pod does not show the write's effect, so it is written to again: it was read.
+        assert_eq!(looks, [(false, 1), (true, 1), (false, 2)]);
+    }
+}

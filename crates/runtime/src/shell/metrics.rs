@@ -43,12 +43,12 @@ impl Metrics {
             add(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
         };
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
+        let reconciles =
+            counter("podops_reconciles_total", "Reconciles, by how they ended.", &["outcome"])?;
+        // There from the start, since a rate of nothing is no rate.
+        reconciles.with_label_values(&["done"]);
         Ok(Self {
-            reconciles: counter(
-                "podops_reconciles_total",
-                "Reconciles, by how they ended.",
-                &["outcome"],
-            )?,
+            reconciles,
             reconcile_seconds: add(
                 registry,
                 Histogram::with_opts(seconds(
