@@ -68,7 +68,7 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
         staying_offline(&lab),
         no_webhook(&lab)
     );
-    metrics(&lab);
+    metrics(&lab).await;
 }
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
@@ -182,15 +182,14 @@ async fn staying_offline(lab: &Lab) {
 }
 
 /// What the operators say of themselves, where Prometheus asks.
-fn metrics(lab: &Lab) {
+async fn metrics(lab: &Lab) {
     for name in OPERATORS {
         let log = std::fs::read_to_string(lab.log(name)).unwrap();
         let address = log.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
         assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));
-        let metrics = http_get(address, "/metrics");
-        for metric in [
+        let wanted = [
             "podops_reconciles_total{outcome=\"done\"}",
             "podops_reconcile_duration_seconds_bucket",
             "podops_client_requests_total{code=\"200\",verb=\"watch\"}",
@@ -198,9 +197,13 @@ fn metrics(lab: &Lab) {
             "podops_conflicts_total",
             "podops_lease_held 1",
             "process_resident_memory_bytes",
-        ] {
-            assert!(metrics.contains(metric), "{name} has no {metric}: {metrics}");
-        }
+        ];
+        let told = async || {
+            let metrics = http_get(address, "/metrics");
+            Ok(wanted.iter().all(|metric| metrics.contains(metric)))
+        };
+        let told = eventually(SOON, told).await;
+        assert!(told.is_ok(), "{name} lacks one of {wanted:#?}: {}", http_get(address, "/metrics"));
     }
 }
 

@@ -122,6 +122,15 @@ impl Context {
         left.filter(|left| !left.is_zero())
     }
 
+    /// Forgets an object that was gone by its turn.
+    fn forget(&self, key: &Key) {
+        let mut memory = self.memory();
+        memory.failures.remove(key);
+        memory.not_before.remove(key);
+        memory.waiting.remove(key);
+        self.metrics.queue_depth.set(i64::try_from(memory.waiting.len()).unwrap_or(i64::MAX));
+    }
+
     /// Notes how a reconcile ended, and says when to come back.
     fn conclude(&self, key: Key, busy: Duration, result: Result<Next, Failure>) -> Action {
         let class = match &result {
@@ -207,12 +216,16 @@ where
                 }
             },
             |_, impossible, _| match *impossible {},
-            context,
+            context.clone(),
         )
         .for_each(|result| {
-            if let Err(error) = result {
-                // An object that is gone by its turn is an everyday thing.
-                tracing::debug!(%error, "Skipping");
+            match result {
+                Ok(_) => {}
+                // An everyday thing.
+                Err(controller::Error::ObjectNotFound(gone)) => {
+                    context.forget(&(gone.namespace.unwrap_or_default(), gone.name));
+                }
+                Err(error) => tracing::debug!(%error, "Skipping"),
             }
             std::future::ready(())
         });
