@@ -28,6 +28,8 @@ const MANY: usize = 1000;
 const REST: Duration = Duration::from_secs(60);
 /// The set that is rolled out as one.
 const BIG: usize = 5000;
+/// What the simulated nodes are to carry.
+const HUGE: usize = 10_000;
 /// How long anything may take before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(900);
 
@@ -61,7 +63,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     memory(&lab, &mut rows).await?;
     say("1,000 Pods at rest for a minute");
     rest(&lab, &mut rows).await?;
-    say("5,000 Pods as one set: created, and updated in place");
+    say("5,000 Pods as one set: created, updated in place, and scaled out to 10,000");
     big(&lab, &mut rows).await.context("the set of 5,000 Pods")?;
     table(&rows)
 }
@@ -308,6 +310,12 @@ async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
             format!("{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB", now.peak_mebibytes),
         ));
     }
+    let cost = Cost::of(lab, HUGE - BIG, async {
+        lab.patch("big", json!({ "replicas": HUGE })).await?;
+        settle(lab, "big", HUGE).await
+    })
+    .await?;
+    rows.push(told("10,000 Pods as one set: scaled out from 5,000", summary(&cost)));
     Ok(())
 }
 
