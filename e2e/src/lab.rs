@@ -33,6 +33,8 @@ use crate::{
 /// The operators, by the names of their programs and ServiceAccounts.
 pub const OPERATORS: [&str; 2] = ["collaset-operator", "lifecycle-operator"];
 
+/// How long anything that is to happen at once may take.
+pub const SOON: Duration = Duration::from_secs(30);
 /// How many nodes there are.
 const NODES: usize = 5;
 
@@ -162,7 +164,7 @@ impl Lab {
     async fn wait_for_leaders(&self) -> anyhow::Result<()> {
         for name in OPERATORS {
             let leads = async || Ok(!self.leader(name).await?.is_empty());
-            let waited = eventually(Duration::from_secs(30), leads).await;
+            let waited = eventually(SOON, leads).await;
             waited.with_context(|| format!("waiting for {name} to lead"))?;
         }
         Ok(())
@@ -172,7 +174,7 @@ impl Lab {
     async fn wait_for_namespace(&self) -> anyhow::Result<()> {
         let accounts: Api<ServiceAccount> = self.all_of();
         let made = async || Ok(accounts.get_opt("default").await?.is_some());
-        let waited = eventually(Duration::from_secs(30), made).await;
+        let waited = eventually(SOON, made).await;
         waited.context("waiting for the default ServiceAccount")
     }
 
@@ -384,6 +386,59 @@ impl Lab {
         Ok(())
     }
 
+    /// Waits for replicas, ready, available and updated of a set's status, and for as many live Pods:
+    /// what the peer's own suite waits for.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long; the error is the status.
+    pub async fn counts(&self, name: &str, expected: [i32; 4]) -> anyhow::Result<()> {
+        let are = |s: &CollaSetStatus| {
+            [s.replicas, s.ready_replicas, s.available_replicas, s.updated_replicas] == expected
+        };
+        self.wait(name, SOON, are).await?;
+        let live = async || {
+            let pods = self.pods_of(name).await?;
+            let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+            Ok(i32::try_from(live)? == expected[0])
+        };
+        eventually(SOON, live).await.with_context(|| format!("waiting for {expected:?} Pods"))
+    }
+
+    /// Merges a change into a Pod's metadata.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub async fn change_pod(&self, name: &str, metadata: Value) -> anyhow::Result<()> {
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        self.pods().patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits until a Pod is as it should be.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long; the error is the Pod.
+    pub async fn until_pod(&self, name: &str, holds: impl Fn(&Pod) -> bool) -> anyhow::Result<()> {
+        let waited = eventually(SOON, async || Ok(holds(&self.pods().get(name).await?))).await;
+        if waited.is_err() {
+            bail!("{name} after {SOON:?}: {:#?}", self.pods().get(name).await?);
+        }
+        Ok(())
+    }
+
+    /// Waits until a Pod is gone.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long.
+    pub async fn until_gone(&self, name: &str) -> anyhow::Result<()> {
+        let gone = async || Ok(self.pods().get_opt(name).await?.is_none());
+        eventually(SOON, gone).await.with_context(|| format!("waiting for the end of {name}"))
+    }
+
     /// Waits until an object was told of in an event with this reason.
     ///
     /// # Errors
@@ -398,7 +453,7 @@ impl Lab {
                 event.reason.as_deref() == Some(reason) && regarding == Some(object)
             }))
         };
-        let waited = eventually(Duration::from_secs(30), told).await;
+        let waited = eventually(SOON, told).await;
         waited.with_context(|| format!("waiting for the event {reason} of {object}"))
     }
 

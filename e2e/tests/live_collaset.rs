@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
 use podops_api::{
     collaset::CollaSetStatus,
@@ -19,10 +19,9 @@ use podops_api::{
     marks,
     resource_context::ResourceContext,
 };
-use podops_e2e::lab::{Lab, eventually, programs};
+use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
 /// How long something that must not happen is given to happen.
 const A_WHILE: Duration = Duration::from_secs(2);
 const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
@@ -55,24 +54,10 @@ async fn sets_do_what_their_users_rely_on() {
     assert!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:?}");
 }
 
-/// Waits for replicas, ready, available and updated of the status, and for as many Pods.
-async fn counts(lab: &Lab, name: &str, expected: [i32; 4]) {
-    let are = |s: &CollaSetStatus| {
-        [s.replicas, s.ready_replicas, s.available_replicas, s.updated_replicas] == expected
-    };
-    lab.wait(name, SOON, are).await.unwrap();
-    let live = async || {
-        let pods = lab.pods_of(name).await?;
-        let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
-        Ok(i32::try_from(live)? == expected[0])
-    };
-    eventually(SOON, live).await.unwrap();
-}
-
 async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
     let pods = usize::try_from(replicas).unwrap();
     lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
-    counts(lab, name, [replicas; 4]).await;
+    lab.counts(name, [replicas; 4]).await.unwrap();
 }
 
 fn partition(kept: i32) -> Value {
@@ -99,23 +84,13 @@ fn has(pod: &Pod, key: &str) -> bool {
     pod.labels().contains_key(key)
 }
 
-async fn change(lab: &Lab, pod: &str, metadata: Value) {
-    let patch = Patch::Merge(json!({ "metadata": metadata }));
-    lab.pods().patch(pod, &PatchParams::default(), &patch).await.unwrap();
-}
-
-async fn until(lab: &Lab, pod: &str, holds: impl Fn(&Pod) -> bool) {
-    let waited = eventually(SOON, async || Ok(holds(&lab.pods().get(pod).await?))).await;
-    assert!(waited.is_ok(), "{:#?}", lab.pods().get(pod).await);
-}
-
 async fn a_partition_holds_pods_back(lab: &Lab) {
     make(lab, "partition", 4, partition(4)).await;
     lab.set_image("partition", "nginx:2").await.unwrap();
-    counts(lab, "partition", [4, 4, 4, 0]).await;
+    lab.counts("partition", [4, 4, 4, 0]).await.unwrap();
     for kept in [3, 2, 0] {
         lab.patch("partition", partition(kept)).await.unwrap();
-        counts(lab, "partition", [4, 4, 4, 4 - kept]).await;
+        lab.counts("partition", [4, 4, 4, 4 - kept]).await.unwrap();
         let new = pods(lab, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
         assert_eq!(i32::try_from(new).unwrap(), 4 - kept);
     }
@@ -125,16 +100,17 @@ async fn a_partition_holds_pods_back(lab: &Lab) {
 async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
     make(lab, "raised", 1, partition(0)).await;
     let name = pods(lab, "raised").await[0].name_any();
-    change(lab, &name, json!({ "finalizers": [PROTECTION] })).await;
+    lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     lab.set_image("raised", "nginx:2").await.unwrap();
-    until(lab, &name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await;
+    lab.until_pod(&name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await.unwrap();
     lab.patch("raised", partition(1)).await.unwrap();
-    until(lab, &name, |pod| {
+    lab.until_pod(&name, |pod| {
         has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::Operating.key(lifecycle::COLLASET))
     })
-    .await;
+    .await
+    .unwrap();
     assert_eq!(image(&lab.pods().get(&name).await.unwrap()), "nginx:1");
-    change(lab, &name, json!({ "finalizers": null })).await;
+    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
 }
 
 /// [13]
@@ -142,11 +118,13 @@ async fn labels_choose_the_pods_to_update(lab: &Lab) {
     make(lab, "chosen", 3, json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
         .await;
     lab.set_image("chosen", "nginx:2").await.unwrap();
-    counts(lab, "chosen", [3, 3, 3, 0]).await;
+    lab.counts("chosen", [3, 3, 3, 0]).await.unwrap();
     let name = pods(lab, "chosen").await[0].name_any();
-    change(lab, &name, json!({ "labels": { marks::UPDATE_INCLUDED: "true" } })).await;
-    counts(lab, "chosen", [3, 3, 3, 1]).await;
-    until(lab, &name, |pod| image(pod) == "nginx:2" && !has(pod, marks::UPDATE_INCLUDED)).await;
+    lab.change_pod(&name, json!({ "labels": { marks::UPDATE_INCLUDED: "true" } })).await.unwrap();
+    lab.counts("chosen", [3, 3, 3, 1]).await.unwrap();
+    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, marks::UPDATE_INCLUDED))
+        .await
+        .unwrap();
 }
 
 async fn recreated_pods_keep_their_ids(lab: &Lab) {
@@ -166,14 +144,16 @@ async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab
     make(lab, "lost", 2, partition(2)).await;
     lab.patch("lost", partition(1)).await.unwrap();
     lab.set_image("lost", "nginx:2").await.unwrap();
-    counts(lab, "lost", [2, 2, 2, 1]).await;
+    lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
     let status = lab.sets().get("lost").await.unwrap().status.unwrap();
     let old = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(old.labels()[marks::REVISION], status.current_revision);
-    change(lab, &old.name_any(), json!({ "labels": { marks::TO_DELETE: "true" } })).await;
+    lab.change_pod(&old.name_any(), json!({ "labels": { marks::TO_DELETE: "true" } }))
+        .await
+        .unwrap();
     let name = old.name_any();
-    eventually(SOON, async || Ok(lab.pods().get_opt(&name).await?.is_none())).await.unwrap();
-    counts(lab, "lost", [2, 2, 2, 1]).await;
+    lab.until_gone(&name).await.unwrap();
+    lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
     let again = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(again.labels()[marks::REVISION], status.current_revision);
     assert_eq!(again.labels()[marks::INSTANCE_ID], old.labels()[marks::INSTANCE_ID]);
@@ -208,11 +188,13 @@ async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
     let name = pods(lab, "delayed").await[0].name_any();
     lab.set_image("delayed", "nginx:2").await.unwrap();
     let operate = Word::Operate.key(lifecycle::COLLASET);
-    until(lab, &name, |pod| has(pod, &operate)).await;
+    lab.until_pod(&name, |pod| has(pod, &operate)).await.unwrap();
     let pod = lab.pods().get(&name).await.unwrap();
     assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
     let given: i128 = pod.labels()[&operate].parse().unwrap();
-    until(lab, &name, |pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE)).await;
+    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE))
+        .await
+        .unwrap();
     let back: i128 =
         lab.pods().get(&name).await.unwrap().labels()[marks::SERVICE_AVAILABLE].parse().unwrap();
     assert!(back - given >= 3_000_000_000, "only {} ns passed", back - given);
@@ -235,7 +217,7 @@ async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
     make(lab, "bad", 3, json!({})).await;
     let born = uids(&pods(lab, "bad").await);
     lab.set_image("bad", "nginx:non-exist").await.unwrap();
-    counts(lab, "bad", [3, 0, 0, 3]).await;
+    lab.counts("bad", [3, 0, 0, 3]).await.unwrap();
     lab.set_image("bad", "nginx:2").await.unwrap();
     lab.settled("bad", 3, SOON).await.unwrap();
     assert_eq!(born, uids(&pods(lab, "bad").await));
@@ -248,7 +230,7 @@ async fn metadata_changes_in_traffic(lab: &Lab) {
         .iter()
         .map(|p| (p.name_any(), p.labels()[marks::SERVICE_AVAILABLE].clone()))
         .collect();
-    change(lab, &before[0].name_any(), json!({ "labels": { "mine": "kept" } })).await;
+    lab.change_pod(&before[0].name_any(), json!({ "labels": { "mine": "kept" } })).await.unwrap();
     let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
     lab.patch("marked", json!({ "template": metadata })).await.unwrap();
     lab.settled("marked", 2, SOON).await.unwrap();
@@ -263,7 +245,7 @@ async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
     make(lab, "cancelled", 2, json!({})).await;
     let before = pods(lab, "cancelled").await;
     for pod in &before {
-        change(lab, &pod.name_any(), json!({ "finalizers": [PROTECTION] })).await;
+        lab.change_pod(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
     }
     lab.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
     let leaving = |s: &CollaSetStatus| s.operating_replicas == 1;
@@ -274,7 +256,7 @@ async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
     assert_eq!(uids(&before), uids(&after));
     for pod in &after {
         assert!(!pod.labels().keys().any(|key| key.contains(".podopslifecycle.")));
-        change(lab, &pod.name_any(), json!({ "finalizers": null })).await;
+        lab.change_pod(&pod.name_any(), json!({ "finalizers": null })).await.unwrap();
     }
 }
 
@@ -284,26 +266,27 @@ async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
     let name = pods(lab, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ marks::AVAILABLE_CONDITIONS: expected });
-    change(lab, &name, json!({ "annotations": annotations, "finalizers": ["example.com/lb"] }))
-        .await;
+    lab.change_pod(&name, json!({ "annotations": annotations, "finalizers": ["example.com/lb"] }))
+        .await
+        .unwrap();
     lab.set_image("twice", "nginx:2").await.unwrap();
-    until(lab, &name, |pod| has(pod, &Word::Operating.key(lifecycle::COLLASET))).await;
-    change(lab, &name, json!({ "finalizers": null })).await;
-    until(lab, &name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await;
+    lab.until_pod(&name, |pod| has(pod, &Word::Operating.key(lifecycle::COLLASET))).await.unwrap();
+    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await.unwrap();
     lab.set_image("twice", "nginx:3").await.unwrap();
-    until(lab, &name, |pod| image(pod) == "nginx:3").await;
-    until(lab, &name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await;
-    change(lab, &name, json!({ "finalizers": ["example.com/lb"] })).await;
+    lab.until_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await.unwrap();
+    lab.change_pod(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
     lab.settled("twice", 1, SOON).await.unwrap();
-    change(lab, &name, json!({ "annotations": null, "finalizers": null })).await;
+    lab.change_pod(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
 }
 
 async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
     make(lab, "released", 2, json!({})).await;
     let name = pods(lab, "released").await[0].name_any();
-    change(lab, &name, json!({ "labels": { "app": "kept-for-debugging" } })).await;
-    until(lab, &name, |pod| pod.owner_references().is_empty()).await;
-    counts(lab, "released", [2; 4]).await;
+    lab.change_pod(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
+    lab.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
+    lab.counts("released", [2; 4]).await.unwrap();
     lab.pods().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
@@ -335,11 +318,11 @@ async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {
     assert_eq!(hostname(&all[0]).as_deref(), Some("sequence-0"));
     for replicas in [1, 3] {
         lab.patch("sequence", json!({ "replicas": replicas })).await.unwrap();
-        counts(lab, "sequence", [replicas; 4]).await;
+        lab.counts("sequence", [replicas; 4]).await.unwrap();
     }
     assert_eq!(names(&pods(lab, "sequence").await).len(), 3);
     lab.patch("sequence", json!({ "replicas": 0 })).await.unwrap();
-    counts(lab, "sequence", [0; 4]).await;
+    lab.counts("sequence", [0; 4]).await.unwrap();
     let contexts: Api<ResourceContext> = Api::namespaced(lab.plane.admin.clone(), "default");
     eventually(SOON, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
 }

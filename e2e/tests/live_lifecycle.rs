@@ -9,18 +9,13 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt as _,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{
     lifecycle::{Word, permission_key},
     marks,
 };
-use podops_e2e::lab::{Lab, OPERATORS, eventually, programs};
+use podops_e2e::lab::{Lab, OPERATORS, SOON, eventually, programs};
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Makes a Pod of nobody's, gated and under the lifecycle, with these labels besides.
 async fn make(lab: &Lab, name: &str, labels: Value) {
@@ -35,16 +30,6 @@ async fn make(lab: &Lab, name: &str, labels: Value) {
     pod["metadata"]["labels"][marks::CONTROL] = json!("true");
     let pod = serde_json::from_value(pod).unwrap();
     lab.pods().create(&PostParams::default(), &pod).await.unwrap();
-}
-
-async fn label(lab: &Lab, name: &str, changes: Value) {
-    let patch = Patch::Merge(json!({ "metadata": changes }));
-    lab.pods().patch(name, &PatchParams::default(), &patch).await.unwrap();
-}
-
-async fn until(lab: &Lab, name: &str, holds: impl Fn(&Pod) -> bool) {
-    let waited = eventually(SOON, async || Ok(holds(&lab.pods().get(name).await?))).await;
-    assert!(waited.is_ok(), "{:#?}", lab.pods().get(name).await);
 }
 
 fn has(pod: &Pod, key: &str) -> bool {
@@ -75,43 +60,52 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
 async fn a_foreign_operation(lab: &Lab) {
     let (operate, operating) = (Word::Operate.key("mine"), Word::Operating.key("mine"));
     make(lab, "foreign", json!({})).await;
-    until(lab, "foreign", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
-    label(lab, "foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
-        .await;
-    label(
-        lab,
+    lab.until_pod("foreign", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.change_pod("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+        .await
+        .unwrap();
+    lab.change_pod(
         "foreign",
         json!({ "labels": { &operating: "1", Word::OperationType.key("mine"): "restart" } }),
     )
-    .await;
-    until(lab, "foreign", |pod| {
+    .await
+    .unwrap();
+    lab.until_pod("foreign", |pod| {
         gate(pod).as_deref() == Some("False") && !has(pod, marks::SERVICE_AVAILABLE)
     })
-    .await;
+    .await
+    .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!has(&lab.pods().get("foreign").await.unwrap(), &operate), "traffic has not left");
-    label(lab, "foreign", json!({ "finalizers": null })).await;
-    until(lab, "foreign", |pod| has(pod, &operate)).await;
-    label(lab, "foreign", json!({ "labels": { &operating: null } })).await;
-    until(lab, "foreign", |pod| has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &operate)).await;
+    lab.change_pod("foreign", json!({ "finalizers": null })).await.unwrap();
+    lab.until_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
+    lab.change_pod("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
+    lab.until_pod("foreign", |pod| has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &operate))
+        .await
+        .unwrap();
 }
 
 async fn a_graceful_deletion(lab: &Lab) {
     make(lab, "leaving", json!({})).await;
-    until(lab, "leaving", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
-    label(lab, "leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
-        .await;
-    label(lab, "leaving", json!({ "labels": { marks::TO_DELETE: "true" } })).await;
-    until(lab, "leaving", |pod| has(pod, &Word::Preparing.key("pod-delete"))).await;
-    label(lab, "leaving", json!({ "labels": { marks::TO_DELETE: null } })).await;
-    until(lab, "leaving", |pod| {
+    lab.until_pod("leaving", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.change_pod("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+        .await
+        .unwrap();
+    lab.change_pod("leaving", json!({ "labels": { marks::TO_DELETE: "true" } })).await.unwrap();
+    lab.until_pod("leaving", |pod| has(pod, &Word::Preparing.key("pod-delete"))).await.unwrap();
+    lab.change_pod("leaving", json!({ "labels": { marks::TO_DELETE: null } })).await.unwrap();
+    lab.until_pod("leaving", |pod| {
         has(pod, marks::SERVICE_AVAILABLE) && !has(pod, marks::PREPARING_TO_DELETE)
     })
-    .await;
-    label(lab, "leaving", json!({ "finalizers": null, "labels": { marks::TO_DELETE: "true" } }))
-        .await;
-    let gone = eventually(SOON, async || Ok(lab.pods().get_opt("leaving").await?.is_none())).await;
-    assert!(gone.is_ok(), "{:#?}", lab.pods().get("leaving").await);
+    .await
+    .unwrap();
+    lab.change_pod(
+        "leaving",
+        json!({ "finalizers": null, "labels": { marks::TO_DELETE: "true" } }),
+    )
+    .await
+    .unwrap();
+    lab.until_gone("leaving").await.unwrap();
 }
 
 /// A word without an ID: the Pod is left alone and an event says why.
@@ -132,44 +126,54 @@ async fn garbled_labels(lab: &Lab) {
 async fn a_checker(lab: &Lab) {
     let gates = [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE].map(|gate| format!("{gate}/mine"));
     make(lab, "guarded", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
-    until(lab, "guarded", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+    lab.until_pod("guarded", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
     let begin = json!({ Word::Operating.key("x"): "100", Word::OperationType.key("x"): "restart" });
-    label(lab, "guarded", json!({ "labels": begin })).await;
-    until(lab, "guarded", |pod| has(pod, &Word::PreCheck.key("x"))).await;
+    lab.change_pod("guarded", json!({ "labels": begin })).await.unwrap();
+    lab.until_pod("guarded", |pod| has(pod, &Word::PreCheck.key("x"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let pod = lab.pods().get("guarded").await.unwrap();
     assert!(has(&pod, marks::SERVICE_AVAILABLE), "it serves until somebody grants");
     let grant = json!({ Word::PreChecked.key("x"): "101", permission_key("restart"): "101" });
-    label(lab, "guarded", json!({ "labels": grant })).await;
-    until(lab, "guarded", |pod| has(pod, &Word::Operate.key("x"))).await;
-    label(lab, "guarded", json!({ "labels": { Word::Operating.key("x"): null } })).await;
-    until(lab, "guarded", |pod| has(pod, &Word::PostCheck.key("x"))).await;
+    lab.change_pod("guarded", json!({ "labels": grant })).await.unwrap();
+    lab.until_pod("guarded", |pod| has(pod, &Word::Operate.key("x"))).await.unwrap();
+    lab.change_pod("guarded", json!({ "labels": { Word::Operating.key("x"): null } }))
+        .await
+        .unwrap();
+    lab.until_pod("guarded", |pod| has(pod, &Word::PostCheck.key("x"))).await.unwrap();
     assert!(!has(&lab.pods().get("guarded").await.unwrap(), marks::SERVICE_AVAILABLE));
-    label(lab, "guarded", json!({ "labels": { Word::PostChecked.key("x"): "102" } })).await;
-    until(lab, "guarded", |pod| {
+    lab.change_pod("guarded", json!({ "labels": { Word::PostChecked.key("x"): "102" } }))
+        .await
+        .unwrap();
+    lab.until_pod("guarded", |pod| {
         has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::PostChecked.key("x"))
     })
-    .await;
+    .await
+    .unwrap();
 }
 
 /// The Pod is back in service when the last of its operations has ended, and not before.
 async fn two_operations(lab: &Lab) {
     make(lab, "double", json!({})).await;
-    until(lab, "double", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+    lab.until_pod("double", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
     for (id, kind) in [("a", "update"), ("b", "restart")] {
         let begin = json!({ Word::Operating.key(id): "1", Word::OperationType.key(id): kind });
-        label(lab, "double", json!({ "labels": begin })).await;
+        lab.change_pod("double", json!({ "labels": begin })).await.unwrap();
     }
     let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &Word::Operate.key(id)));
-    until(lab, "double", given).await;
-    label(lab, "double", json!({ "labels": { Word::Operating.key("a"): null } })).await;
+    lab.until_pod("double", given).await.unwrap();
+    lab.change_pod("double", json!({ "labels": { Word::Operating.key("a"): null } }))
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(gate(&lab.pods().get("double").await.unwrap()).as_deref(), Some("False"));
-    label(lab, "double", json!({ "labels": { Word::Operating.key("b"): null } })).await;
-    until(lab, "double", |pod| {
+    lab.change_pod("double", json!({ "labels": { Word::Operating.key("b"): null } }))
+        .await
+        .unwrap();
+    lab.until_pod("double", |pod| {
         has(pod, marks::SERVICE_AVAILABLE) && !pod.labels().keys().any(|k| k.ends_with("/a"))
     })
-    .await;
+    .await
+    .unwrap();
 }
 
 async fn staying_offline(lab: &Lab) {
@@ -177,8 +181,8 @@ async fn staying_offline(lab: &Lab) {
     tokio::time::sleep(Duration::from_secs(4)).await;
     let pod = lab.pods().get("offline").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, marks::SERVICE_AVAILABLE));
-    label(lab, "offline", json!({ "labels": { marks::STAY_OFFLINE: null } })).await;
-    until(lab, "offline", |pod| has(pod, marks::SERVICE_AVAILABLE)).await;
+    lab.change_pod("offline", json!({ "labels": { marks::STAY_OFFLINE: null } })).await.unwrap();
+    lab.until_pod("offline", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
 }
 
 /// What the operators say of themselves, where Prometheus asks.

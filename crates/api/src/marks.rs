@@ -51,6 +51,9 @@ pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
 /// Label. Asks for a replacement; any value.
 pub const TO_REPLACE: &str = "collaset.kusionstack.io/to-replace";
 
+/// Label on a Pod that is replaced to be updated: the name of the revision.
+pub const REPLACED_BY_REPLACE_UPDATE: &str = "collaset.kusionstack.io/replaced-by-replace-update";
+
 /// Label. Takes the Pod out of its CollaSet; any value.
 pub const TO_EXCLUDE: &str = "collaset.kusionstack.io/to-exclude";
 
@@ -65,6 +68,10 @@ pub const REPLACE_PAIR_NEW_ID: &str = "collaset.kusionstack.io/replace-pair-new-
 
 /// Label. `true` on Pods and claims taken out of their CollaSet.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
+
+/// Annotation of Kubernetes' own. An integer; of Pods alike, the one that costs least is scaled in
+/// first.
+pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Annotation. JSON: what each container ran before an in-place update.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
@@ -91,6 +98,10 @@ pub mod context {
     pub const POD_JUST_CREATE: &str = "PodJustCreate";
     /// `true` while a recreate update has the Pod deleted.
     pub const POD_RECREATE_UPDATE: &str = "PodRecreateUpdate";
+    /// On the origin of a replacement: the ID of the new Pod.
+    pub const REPLACE_NEW_POD_ID: &str = "ReplaceNewPodID";
+    /// On the new Pod of a replacement: the ID of its origin.
+    pub const REPLACE_ORIGIN_POD_ID: &str = "ReplaceOriginPodID";
     /// `true` while the Pod is scaled in; the ID is dropped once the Pod is gone.
     pub const SCALE_IN: &str = "ScaleIn";
 }

@@ -8,6 +8,8 @@ use podops_api::{lifecycle, marks, resource_context::ContextDetail};
 use crate::view::{Observed, PodView};
 
 pub mod ids;
+mod members;
+mod replace;
 pub mod revision;
 pub mod scale;
 pub mod template;
@@ -43,6 +45,23 @@ pub enum Action {
     ReleasePod(String),
     /// Take charge of a Pod that nobody controls.
     AdoptPod(String),
+    /// Take charge of a Pod that nobody controls, as this instance.
+    IncludePod(String, i64),
+    /// Give a Pod up that is to live on without the set.
+    ExcludePod(String),
+    /// Make a Pod of an instance from a revision, to replace the named one; the update that asks for
+    /// it, if one does.
+    Replace(String, i64, String, Option<String>),
+    /// Tell a Pod which instance replaces it.
+    Pair(String, i64),
+    /// Let a Pod forget the other one of its pair, which is gone.
+    Unpair(String),
+    /// Have a Pod replaced to bring it to this revision.
+    ReplaceUpdate(String, String),
+    /// Have a Pod replaced no longer.
+    CancelReplace(String),
+    /// Take names off the list of Pods to delete, whose deletion was asked for.
+    ForgetDeletions(Vec<String>),
     /// Ask for a Pod's graceful deletion.
     RequestDeletion(String),
     /// Begin an operation of this type; whether it ends with the Pod's deletion.
@@ -73,6 +92,14 @@ impl fmt::Display for Action {
             Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
             Self::ReleasePod(pod) => write!(f, "release {pod}"),
             Self::AdoptPod(pod) => write!(f, "adopt {pod}"),
+            Self::IncludePod(pod, id) => write!(f, "include {pod} as {id}"),
+            Self::ExcludePod(pod) => write!(f, "exclude {pod}"),
+            Self::Replace(pod, id, revision, _) => write!(f, "replace {pod} by {id} {revision}"),
+            Self::Pair(pod, id) => write!(f, "pair {pod} with {id}"),
+            Self::Unpair(pod) => write!(f, "unpair {pod}"),
+            Self::ReplaceUpdate(pod, revision) => write!(f, "have {pod} replaced by {revision}"),
+            Self::CancelReplace(pod) => write!(f, "keep {pod}"),
+            Self::ForgetDeletions(pods) => write!(f, "forget deletions of {}", pods.join(" ")),
             Self::RequestDeletion(pod) => write!(f, "to-delete {pod}"),
             Self::Begin(pod, kind, _) => write!(f, "begin {kind} {pod}"),
             Self::Undo(pod, kind) => write!(f, "undo {kind} {pod}"),
@@ -126,6 +153,8 @@ struct Draft<'a> {
     plan: Plan,
     /// Pods that have something done to them already: one thing at a time.
     touched: BTreeSet<String>,
+    /// Pods that are given up, and count no more.
+    leaves: BTreeSet<String>,
 }
 
 impl Draft<'_> {
@@ -167,7 +196,8 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         collisions: revisions.collisions,
         ..Plan::default()
     };
-    let mut draft = Draft { seen, now, revisions, plan, touched: BTreeSet::new() };
+    let mut draft =
+        Draft { seen, now, revisions, plan, touched: BTreeSet::new(), leaves: BTreeSet::new() };
     if seen.deleting {
         reclaim(&mut draft);
         return draft.plan;
@@ -176,15 +206,17 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         draft.plan.actions.push(Action::AddFinalizer);
     }
     revision::plan(&mut draft);
-    if adopt(&mut draft) {
+    let mut contexts = ids::Contexts::recover(&draft);
+    if members::plan(&mut draft, &mut contexts) {
         // They count from the next look on.
+        contexts.conclude(&mut draft);
         return draft.plan;
     }
-    release(&mut draft);
-    let mut contexts = ids::plan(&mut draft);
+    contexts.allocate(&draft);
     let scope = update::scope(&draft, &mut contexts);
+    replace::plan(&mut draft, &mut contexts);
     scale::plan(&mut draft, &mut contexts);
-    update::plan(&mut draft, &scope);
+    update::plan(&mut draft, &mut contexts, &scope);
     contexts.conclude(&mut draft);
     draft.plan
 }
@@ -215,35 +247,6 @@ fn reclaim(draft: &mut Draft<'_>) {
         draft.plan.actions.push(Action::WriteContexts(others));
     }
     draft.plan.actions.push(Action::RemoveFinalizer);
-}
-
-/// Takes charge of Pods that nobody controls; tells whether there are any.
-///
-/// Only of Pods that were some CollaSet's, and that nobody excluded from it: the peer never takes in
-/// a Pod by its labels alone, and its users count on excluded Pods to stay out.
-fn adopt(draft: &mut Draft<'_>) -> bool {
-    let taken = ids::carried(draft.seen);
-    let is_ours = |pod: &&PodView| {
-        !pod.deleting
-            && !pod.labels.contains_key(marks::ORPHANED)
-            && pod.id().is_some_and(|id| !taken.contains(&id))
-            && template::selects(&draft.seen.spec.selector, &pod.labels)
-    };
-    let orphans: Vec<&PodView> = draft.seen.orphans.iter().filter(is_ours).collect();
-    for pod in &orphans {
-        draft.touch(pod, Action::AdoptPod(pod.name.clone()));
-    }
-    !orphans.is_empty()
-}
-
-/// Lets go of Pods that the selector no longer matches.
-fn release(draft: &mut Draft<'_>) {
-    let seen = draft.seen;
-    for pod in seen.pods.iter().filter(|pod| !pod.deleting) {
-        if !template::selects(&seen.spec.selector, &pod.labels) {
-            draft.touch(pod, Action::ReleasePod(pod.name.clone()));
-        }
-    }
 }
 
 /// Whether the Pod is in an operation of the set.

@@ -18,6 +18,8 @@ use crate::{
 
 pub mod pod;
 
+use pod::Birth;
+
 /// Core Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// ControllerRevisions.
@@ -59,13 +61,30 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::AdoptRevision(name) => steps.records.extend(adopt_revision(seen, name)),
             Action::AdoptPod(name) => {
                 let pod = seen.orphans.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod)));
+                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod, None)));
             }
+            Action::IncludePod(name, id) => {
+                let pod = seen.orphans.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod, Some(*id))));
+            }
+            Action::ForgetDeletions(names) => steps.changes.push(forget_deletions(seen, names)),
             Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
             Action::CreatePod(id, revision, first) => {
-                steps.creations.extend(pod::create(seen, *id, revision, *first, now));
+                let birth = if *first { Birth::First } else { Birth::Again };
+                steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
+            }
+            Action::Replace(name, id, revision, _) => {
+                let birth = Birth::InPlaceOf(name);
+                steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
+                let origin = seen.pods.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(origin.and_then(|pod| change_pod(seen, pod, action, now)));
             }
             Action::ReleasePod(name)
+            | Action::ExcludePod(name)
+            | Action::Pair(name, _)
+            | Action::Unpair(name)
+            | Action::ReplaceUpdate(name, _)
+            | Action::CancelReplace(name)
             | Action::RequestDeletion(name)
             | Action::Begin(name, ..)
             | Action::Undo(name, _)
@@ -148,12 +167,28 @@ fn adopt_revision(seen: &Observed, name: &str) -> Option<Effect> {
     Some(Effect::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
 }
 
-/// Adds the set to the Pod's owners; by its version, as another set may be after it too.
-fn adopt_pod(seen: &Observed, pod: &PodView) -> Effect {
-    let body = json!({ "metadata": {
+/// Adds the set to the Pod's owners, under a new ID if one is given; by its version, as another set
+/// may be after it too.
+fn adopt_pod(seen: &Observed, pod: &PodView, id: Option<i64>) -> Effect {
+    let mut body = json!({ "metadata": {
         "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(seen),
     } });
+    if let Some(id) = id {
+        body["metadata"]["labels"] =
+            json!({ marks::INSTANCE_ID: id.to_string(), marks::ORPHANED: null });
+    }
     Effect::Patch(target(seen, PODS, &pod.name), Change::Strategic(body))
+}
+
+fn forget_deletions(seen: &Observed, names: &[String]) -> Effect {
+    let strategy = seen.spec.scale_strategy.clone().unwrap_or_default();
+    let left: Vec<String> =
+        strategy.pod_to_delete.into_iter().filter(|name| !names.contains(name)).collect();
+    let body = json!({
+        "metadata": { "resourceVersion": seen.version },
+        "spec": { "scaleStrategy": { "podToDelete": left } },
+    });
+    Effect::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
 }
 
 fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
@@ -183,12 +218,25 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
 fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
     let to = target(seen, PODS, &pod.name);
     let change = match action {
-        Action::ReleasePod(_) => {
-            let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
-            Change::Strategic(
-                json!({ "metadata": { "uid": pod.uid, "ownerReferences": references } }),
-            )
+        Action::ReleasePod(_) => disown(seen, pod, &json!({})),
+        Action::ExcludePod(_) => {
+            disown(seen, pod, &json!({ marks::ORPHANED: "true", marks::TO_EXCLUDE: null }))
         }
+        Action::Replace(_, id, _, update) => {
+            let update = update.as_deref();
+            let mut changes = replace_changes(pod, update, now);
+            changes.insert(marks::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
+            relabel(bound(pod, &[]), &changes).build()
+        }
+        Action::Pair(_, id) => {
+            let label = (marks::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
+            relabel(bound(pod, &[]), &LabelChanges::from([label])).build()
+        }
+        Action::ReplaceUpdate(_, revision) => {
+            relabel(bound(pod, &[]), &replace_changes(pod, Some(revision), now)).build()
+        }
+        Action::Unpair(_) => unlabel(pod, &PAIRING[2..]),
+        Action::CancelReplace(_) => unlabel(pod, &PAIRING),
         // By its version, as it must still be the set's own: a set that is deleted may leave its Pods.
         Action::RequestDeletion(_) => {
             let label = json!({ marks::TO_DELETE: nanos(now) });
@@ -225,10 +273,46 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::DeleteRevision(_)
         | Action::AdoptRevision(_)
         | Action::AdoptPod(_)
+        | Action::IncludePod(..)
+        | Action::ForgetDeletions(_)
         | Action::WriteContexts(_)
         | Action::CreatePod(..) => return None,
     };
     Some(Effect::Patch(to, change))
+}
+
+/// What stands on the Pods of a pair: the request, then who the other one is.
+const PAIRING: [&str; 4] = [
+    marks::TO_REPLACE,
+    marks::REPLACED_BY_REPLACE_UPDATE,
+    marks::REPLACE_PAIR_NEW_ID,
+    marks::REPLACE_PAIR_ORIGIN_NAME,
+];
+
+/// What asks for a Pod's replacement, as far as it is not there.
+fn replace_changes(pod: &PodView, update: Option<&str>, now: Timestamp) -> LabelChanges {
+    let mut changes = LabelChanges::new();
+    if !pod.labels.contains_key(marks::TO_REPLACE) {
+        changes.insert(marks::TO_REPLACE.to_owned(), Some(nanos(now)));
+    }
+    if let Some(revision) = update {
+        changes.insert(marks::REPLACED_BY_REPLACE_UPDATE.to_owned(), Some(revision.to_owned()));
+    }
+    changes
+}
+
+/// Removes those of the labels that the Pod has.
+fn unlabel(pod: &PodView, labels: &[&str]) -> Change {
+    let there = labels.iter().filter(|label| pod.labels.contains_key(**label));
+    let changes: LabelChanges = there.map(|label| ((*label).to_owned(), None)).collect();
+    relabel(bound(pod, &[]), &changes).build()
+}
+
+/// Takes the set off the Pod's owners.
+fn disown(seen: &Observed, pod: &PodView, labels: &Value) -> Change {
+    let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
+    let metadata = json!({ "uid": pod.uid, "ownerReferences": references, "labels": labels });
+    Change::Strategic(json!({ "metadata": metadata }))
 }
 
 /// A patch for this very Pod, and only while these labels of the set's operation are as they were

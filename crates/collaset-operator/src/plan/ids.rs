@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podops_api::{marks::context, resource_context::ContextDetail};
+use podops_api::{
+    marks::{self, context},
+    resource_context::ContextDetail,
+};
 
 use super::{Action, Draft};
 use crate::view::{Observed, PodView, ids};
@@ -16,6 +19,14 @@ pub(super) struct Contexts {
     pub(super) own: BTreeMap<i64, Data>,
     /// Entries of other sets in the same pool.
     others: Vec<ContextDetail>,
+    /// The IDs of these.
+    foreign: BTreeSet<i64>,
+    /// All IDs below are taken.
+    next: i64,
+}
+
+fn number(data: &Data, key: &str) -> Option<i64> {
+    data.get(key).and_then(|id| id.parse().ok())
 }
 
 /// Whether the entry belongs to the set of this name.
@@ -24,39 +35,32 @@ pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
     entry.data.get(context::OWNER).is_some_and(|owner| owner == set)
 }
 
-/// The IDs that the set's Pods carry.
-pub(super) fn carried(seen: &Observed) -> BTreeSet<i64> {
-    ids(seen.pods.iter())
-}
-
-/// Brings the record in line with the Pods there are and the number there should be.
-pub(super) fn plan(draft: &mut Draft<'_>) -> Contexts {
-    let seen = draft.seen;
-    let mut contexts = Contexts::read(seen);
-    let active: Vec<&PodView> = seen.active().collect();
-    let carried = ids(active.iter().copied());
-    contexts.recover(&active, &draft.revisions.current);
-    contexts.settle_flags(&carried);
-    contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
-    if !seen.spec.paused && draft.revisions.is_recorded() {
-        contexts.allocate(
-            seen.replicas(),
-            &|on_updated, missing| super::update::updated_share(seen, on_updated, missing),
-            (&draft.revisions.current, &draft.revisions.updated),
-        );
-    }
-    contexts
-}
-
 impl Contexts {
+    /// Reads the record and brings it in line with the Pods there are.
+    pub(super) fn recover(draft: &Draft<'_>) -> Self {
+        let seen = draft.seen;
+        let mut contexts = Self::read(seen);
+        let active: Vec<&PodView> = seen.active().collect();
+        let carried = ids(active.iter().copied());
+        contexts.take_up(&active, &draft.revisions.current);
+        contexts.settle_flags(&carried);
+        let replaced = active.iter().filter(|pod| pod.labels.contains_key(marks::TO_REPLACE));
+        contexts.settle_pairs(&carried, &ids(replaced.copied()));
+        contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
+        contexts
+    }
+
     fn read(seen: &Observed) -> Self {
         let entries = seen.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
         let (own, others): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|e| is_owned(e, &seen.name));
+        let others = if seen.shares_contexts() { others } else { Vec::new() };
         Self {
             owner: seen.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
-            others: if seen.shares_contexts() { others } else { Vec::new() },
+            foreign: others.iter().map(|entry| entry.id).collect(),
+            others,
+            next: 0,
         }
     }
 
@@ -68,13 +72,20 @@ impl Contexts {
     }
 
     /// Takes up IDs of Pods that the record has lost.
-    fn recover(&mut self, active: &[&PodView], current: &str) {
+    fn take_up(&mut self, active: &[&PodView], current: &str) {
         for pod in active.iter().filter(|pod| !pod.deleting) {
             let Some(id) = pod.id() else { continue };
             let revision = if pod.revision().is_empty() { current } else { pod.revision() };
             if !self.own.contains_key(&id) {
                 let entry = self.entry(revision);
                 self.own.insert(id, entry);
+            }
+        }
+        let named = |name: &String| active.iter().find(|pod| pod.name == *name)?.id();
+        for pod in active {
+            let origin = pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME).and_then(named);
+            if let (Some(origin), Some(new)) = (origin, pod.id()) {
+                self.link(origin, new);
             }
         }
     }
@@ -90,39 +101,107 @@ impl Contexts {
         }
     }
 
+    /// Ends the pairs of which one Pod is gone, or which nobody wants any more.
+    fn settle_pairs(&mut self, carried: &BTreeSet<i64>, replaced: &BTreeSet<i64>) {
+        let pairs: Vec<(i64, i64)> = self
+            .own
+            .iter()
+            .filter_map(|(id, data)| Some((*id, number(data, context::REPLACE_NEW_POD_ID)?)))
+            .collect();
+        for (origin, new) in pairs {
+            if carried.contains(&new) && !carried.contains(&origin) {
+                // The new Pod has taken over.
+                self.own.remove(&origin);
+            } else if !carried.contains(&new) && !replaced.contains(&origin) {
+                self.own.remove(&new);
+                if let Some(data) = self.own.get_mut(&origin) {
+                    data.remove(context::REPLACE_NEW_POD_ID);
+                }
+            }
+        }
+        let there: BTreeSet<i64> = self.own.keys().copied().collect();
+        for data in self.own.values_mut() {
+            let origin = number(data, context::REPLACE_ORIGIN_POD_ID);
+            if origin.is_some_and(|id| !there.contains(&id)) {
+                data.remove(context::REPLACE_ORIGIN_POD_ID);
+            }
+        }
+    }
+
+    /// The ID of the Pod that is to replace the one of this ID, for this revision.
+    pub(super) fn pair(&mut self, origin: i64, revision: &str) -> i64 {
+        let known = self.own.get(&origin).and_then(|d| number(d, context::REPLACE_NEW_POD_ID));
+        let new = known.filter(|id| self.own.contains_key(id));
+        let new = new.unwrap_or_else(|| self.take_lowest(revision));
+        self.set_revision(new, revision);
+        self.link(origin, new);
+        new
+    }
+
+    fn link(&mut self, origin: i64, new: i64) {
+        let keys = [
+            (new, context::REPLACE_ORIGIN_POD_ID, origin),
+            (origin, context::REPLACE_NEW_POD_ID, new),
+        ];
+        for (id, key, other) in keys {
+            if let Some(data) = self.own.get_mut(&id) {
+                data.insert(key.to_owned(), other.to_string());
+            }
+        }
+    }
+
+    /// Whether the ID is of a Pod that replaces another.
+    pub(super) fn is_extra(&self, id: i64) -> bool {
+        self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
+    }
+
+    /// How many IDs are not of Pods that replace others.
+    fn count(&self) -> usize {
+        self.own.keys().filter(|id| !self.is_extra(**id)).count()
+    }
+
     /// Drops IDs that nobody needs, the highest first.
     fn drop_surplus(&mut self, carried: &BTreeSet<i64>, needed: usize) {
-        let free: Vec<i64> =
-            self.own.keys().rev().filter(|id| !carried.contains(id)).copied().collect();
-        let surplus = self.own.len().saturating_sub(needed);
+        let is_free = |id: &&i64| !carried.contains(*id) && !self.is_extra(**id);
+        let free: Vec<i64> = self.own.keys().rev().filter(is_free).copied().collect();
+        let surplus = self.count().saturating_sub(needed);
         for id in free.into_iter().take(surplus) {
             self.own.remove(&id);
         }
     }
 
-    /// Takes the lowest free IDs until there are `want`; the highest of the new ones are the ones
-    /// to be made from the updated revision.
-    fn allocate(
-        &mut self,
-        want: usize,
-        share: &dyn Fn(usize, usize) -> usize,
-        (current, updated): (&str, &str),
-    ) {
-        let taken: BTreeSet<i64> =
-            self.own.keys().copied().chain(self.others.iter().map(|e| e.id)).collect();
-        let missing = want.saturating_sub(self.own.len());
-        let new: Vec<i64> = (0..).filter(|id| !taken.contains(id)).take(missing).collect();
+    /// Takes the lowest free IDs until there is one for each replica; the highest of the new ones are
+    /// the ones to be made from the updated revision.
+    pub(super) fn allocate(&mut self, draft: &Draft<'_>) {
+        let (seen, revisions) = (draft.seen, &draft.revisions);
+        if seen.spec.paused || !revisions.is_recorded() {
+            return;
+        }
+        let missing = seen.replicas().saturating_sub(self.count());
         let on_updated = self
             .own
             .values()
-            .filter(|d| d.get(context::REVISION).is_some_and(|r| r == updated))
+            .filter(|d| d.get(context::REVISION).is_some_and(|r| *r == revisions.updated))
             .count();
-        let old = missing - share(on_updated, missing);
-        for (place, id) in new.into_iter().enumerate() {
-            let mut data = self.entry(if place < old { current } else { updated });
-            data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
-            self.own.insert(id, data);
+        let old = missing - super::update::updated_share(seen, on_updated, missing);
+        for place in 0..missing {
+            let revision = if place < old { &revisions.current } else { &revisions.updated };
+            let id = self.take_lowest(revision);
+            if let Some(data) = self.own.get_mut(&id) {
+                data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
+            }
         }
+    }
+
+    /// Takes the lowest free ID, for a Pod of this revision.
+    pub(super) fn take_lowest(&mut self, revision: &str) -> i64 {
+        while self.own.contains_key(&self.next) || self.foreign.contains(&self.next) {
+            self.next += 1;
+        }
+        let id = self.next;
+        let entry = self.entry(revision);
+        self.own.insert(id, entry);
+        id
     }
 
     /// The revision that an ID's next Pod is made from.

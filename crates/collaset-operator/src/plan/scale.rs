@@ -4,16 +4,20 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use podops_api::{lifecycle, marks};
 
-use super::{Action, Draft, Hindrance, allowed_since, ids::Contexts, is_during};
-use crate::view::{PodView, ids};
+use super::{Action, Draft, Hindrance, allowed_since, ids::Contexts, is_during, replace::Pairs};
+use crate::view::{Observed, PodView, ids};
 
 /// Brings the number of Pods closer to what it should be.
 pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
     let seen = draft.seen;
-    let counted: Vec<&PodView> =
-        seen.active().filter(|pod| !draft.touched.contains(&pod.name)).collect();
+    let pairs = Pairs::read(seen);
+    let is_counted = |pod: &&PodView| !pairs.is_extra(pod) && !draft.leaves.contains(&pod.name);
+    let counted: Vec<&PodView> = seen.active().filter(is_counted).collect();
     let surplus = counted.len().saturating_sub(seen.replicas());
-    scale_in(draft, contexts, &counted, surplus);
+    scale_in(draft, contexts, &pairs, (&counted, surplus));
+    if surplus == 0 {
+        delete_listed(draft, &counted);
+    }
     let missing = seen.replicas().saturating_sub(counted.len());
     if missing > 0 && !seen.spec.paused {
         scale_out(draft, contexts, missing);
@@ -38,8 +42,13 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
     if now < missing {
         draft.look_again(Duration::ZERO);
     }
-    let free: Vec<i64> =
-        contexts.own.keys().filter(|id| !carried.contains(id)).take(now).copied().collect();
+    let free: Vec<i64> = contexts
+        .own
+        .keys()
+        .filter(|id| !carried.contains(id) && !contexts.is_extra(**id))
+        .take(now)
+        .copied()
+        .collect();
     for id in free {
         let revision = contexts.revision(id).filter(|r| draft.revisions.has(r));
         let revision = revision.unwrap_or(&draft.revisions.updated).to_owned();
@@ -47,11 +56,48 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
     }
 }
 
-fn scale_in(draft: &mut Draft<'_>, contexts: &mut Contexts, counted: &[&PodView], surplus: usize) {
-    let leaving: BTreeSet<&str> =
-        victims(counted).into_iter().take(surplus).map(|pod| pod.name.as_str()).collect();
+/// The names of Pods that the user wants deleted first.
+fn listed(seen: &Observed) -> &[String] {
+    seen.spec.scale_strategy.as_ref().map_or(&[], |strategy| &strategy.pod_to_delete)
+}
+
+/// Asks for the deletion of Pods that are to be made anew.
+fn delete_listed(draft: &mut Draft<'_>, counted: &[&PodView]) {
+    let seen = draft.seen;
+    let is_asked_for = |pod: &&PodView| pod.labels.contains_key(marks::TO_DELETE);
+    let (asked, waiting): (Vec<&PodView>, Vec<&PodView>) = counted
+        .iter()
+        .copied()
+        .filter(|pod| listed(seen).contains(&pod.name))
+        .partition(is_asked_for);
+    if !seen.spec.paused {
+        for pod in waiting.iter().filter(|pod| !pod.deleting) {
+            draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
+        }
+    }
+    // The next Pod of the instance will have this name again, and would be deleted as well.
+    if seen.has_persistent_names() && !asked.is_empty() {
+        let done = asked.iter().map(|pod| pod.name.clone()).collect();
+        draft.plan.actions.push(Action::ForgetDeletions(done));
+    }
+}
+
+fn scale_in(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    pairs: &Pairs<'_>,
+    (counted, surplus): (&[&PodView], usize),
+) {
+    let first = victims(counted, listed(draft.seen)).into_iter().take(surplus);
+    // A pair counts as one, so both of it go.
+    let leaving: BTreeSet<&str> = first
+        .flat_map(|pod| [Some(pod), pairs.new_of(pod)])
+        .flatten()
+        .map(|pod| pod.name.as_str())
+        .collect();
     let delay = draft.seen.spec.scale_strategy.as_ref().and_then(|s| s.operation_delay_seconds);
-    for pod in counted.iter().filter(|pod| !pod.deleting) {
+    let extra = draft.seen.active().filter(|pod| pairs.is_extra(pod));
+    for pod in counted.iter().copied().chain(extra).filter(|pod| !pod.deleting) {
         let leaves = leaving.contains(pod.name.as_str());
         let mut deleted = false;
         if let Some(since) = allowed_since(pod, lifecycle::SCALE_IN) {
@@ -75,22 +121,30 @@ fn scale_in(draft: &mut Draft<'_>, contexts: &mut Contexts, counted: &[&PodView]
     }
 }
 
-/// The Pods in the order in which they may go: those that somebody wants deleted, those already
-/// asked for, those that serve nobody, then the latest to become ready, then the youngest.
+/// The Pods in the order in which they may go: those on their way out, those that somebody wants
+/// deleted or excluded, those already asked for, those that serve nobody, the cheap ones, then the
+/// latest to become ready, then the youngest.
 ///
 /// A Pod once asked for stays first, so that two looks never ask for more Pods than must go.
-fn victims<'a>(counted: &[&'a PodView]) -> Vec<&'a PodView> {
+fn victims<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
     let mut order = counted.to_vec();
     order.sort_by_key(|pod| {
         (
             !pod.deleting,
-            !pod.labels.contains_key(marks::TO_DELETE),
+            !(listed.contains(&pod.name) || pod.labels.contains_key(marks::TO_DELETE)),
+            !pod.labels.contains_key(marks::TO_EXCLUDE),
             !is_during(pod, lifecycle::SCALE_IN),
             pod.ready.is_some(),
+            deletion_cost(pod),
             Reverse(pod.ready),
-            Reverse(pod.created),
-            Reverse(pod.id()),
+            Reverse((pod.created, pod.id())),
         )
     });
     order
+}
+
+/// Kubernetes' annotation of that name: who costs less goes first.
+fn deletion_cost(pod: &PodView) -> i32 {
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::POD_DELETION_COST));
+    annotation.and_then(|cost| cost.parse().ok()).unwrap_or_default()
 }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use podops_api::{
-    collaset::{ByLabel, ByPartition, CollaSetSpec, PodUpgradePolicy, RollingUpdate},
+    collaset::{
+        ByLabel, ByPartition, CollaSetSpec, NamingStrategy, PodNamingSuffixPolicy,
+        PodUpgradePolicy, RollingUpdate, ScaleStrategy,
+    },
     lifecycle::Word,
     resource_context::ContextDetail,
     template::PodTemplate,
@@ -29,7 +32,8 @@ fn revision(name: &str, place: i64, image: &str) -> RevisionView {
     }
 }
 
-/// Reads `<id> <revision> [ready] [<type>[:given]] [deleting|failed|included|to-delete]`.
+/// Reads `<id> <revision> [ready] [<type>[:given]] [deleting|failed|included|to-delete|…]`, and of a
+/// replacement `[by=<new id>] [of=<origin's id>] [for=<revision>]`.
 fn pod(text: &str) -> PodView {
     let mut words = text.split_whitespace();
     let (id, revision) = (words.next().unwrap(), words.next().unwrap());
@@ -45,6 +49,15 @@ fn pod(text: &str) -> PodView {
     label(marks::INSTANCE_ID, id);
     label(marks::REVISION, revision);
     for word in words {
+        match word.split_once('=') {
+            Some(("by", id)) => label(marks::REPLACE_PAIR_NEW_ID, id),
+            Some(("of", id)) => label(marks::REPLACE_PAIR_ORIGIN_NAME, &format!("web-{id}")),
+            Some(("for", revision)) => label(marks::REPLACED_BY_REPLACE_UPDATE, revision),
+            _ => {}
+        }
+        if word.contains('=') {
+            continue;
+        }
         let (kind, given) = word.split_once(':').map_or((word, false), |(kind, _)| (kind, true));
         match kind {
             "ready" => pod.ready = Some(Timestamp::UNIX_EPOCH),
@@ -53,6 +66,9 @@ fn pod(text: &str) -> PodView {
             "included" => label(marks::UPDATE_INCLUDED, "1"),
             "to-delete" => label(marks::TO_DELETE, "1"),
             "other" => label("app", "other"),
+            "available" => label(marks::SERVICE_AVAILABLE, "1"),
+            "to-replace" => label(marks::TO_REPLACE, "1"),
+            "to-exclude" => label(marks::TO_EXCLUDE, "1"),
             "undone" => label(&Word::UndoOperationType.key("collaset"), "update"),
             "restarting" => {
                 let note =
@@ -398,4 +414,145 @@ fn a_deletion_that_orphans_deletes_no_pod() {
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
     seen.finalizers.pop();
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "to-delete web-0");
+}
+
+fn strategy(edit: impl FnOnce(&mut ScaleStrategy)) -> impl FnOnce(&mut CollaSetSpec) {
+    move |spec| edit(spec.scale_strategy.get_or_insert_default())
+}
+
+fn list(ids: &[i64]) -> Vec<String> {
+    ids.iter().map(|id| format!("web-{id}")).collect()
+}
+
+#[test]
+fn listed_pods_are_made_anew_and_go_first_when_fewer_are_wanted() {
+    let delete = || strategy(|s| s.pod_to_delete = list(&[1, 7]));
+    check(3, "0 v1 ready, 1 v1 ready, 2 v1", delete(), "to-delete web-1");
+    check(3, "0 v1 ready, 1 v1 ready to-delete, 2 v1", delete(), "");
+    check(2, "0 v1 ready, 1 v1 ready, 2 v1", delete(), "begin scale-in web-1");
+}
+
+#[test]
+fn a_listed_pod_of_a_sequence_is_not_deleted_over_and_over() {
+    let sequence = |spec: &mut CollaSetSpec| {
+        let suffix = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy: suffix });
+        strategy(|s| s.pod_to_delete = list(&[0]))(spec);
+    };
+    check(1, "0 v1 ready", sequence, "to-delete web-0");
+    check(1, "0 v1 ready to-delete", sequence, "forget deletions of web-0");
+}
+
+#[test]
+fn a_cheap_pod_goes_before_a_dear_one() {
+    let mut seen = seen(1, "0 v1 ready, 1 v1 ready", |_| ());
+    let cost = (marks::POD_DELETION_COST.to_owned(), "-5".to_owned());
+    seen.pods[0].annotations = Some(BTreeMap::from([cost]));
+    assert_eq!(acts(&seen), "begin scale-in web-0");
+}
+
+#[test]
+fn an_excluded_pod_takes_its_id_off_the_record() {
+    let exclude = strategy(|s| s.pod_to_exclude = list(&[1]));
+    let seen = seen(2, "0 v1 ready, 1 v1 ready, 2 v1 ready", exclude);
+    let plan = plan(&seen, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "exclude web-1, contexts [0 2]");
+    check(1, "0 v1 ready, 1 v1 ready to-exclude", |_| (), "exclude web-1");
+    check(1, "0 v1 ready to-exclude to-replace by=1, 1 v1 ready of=0", |_| (), "");
+}
+
+#[test]
+fn an_included_pod_gets_an_id_and_one_that_does_not_match_stops_nothing() {
+    let include = || strategy(|s| s.pod_to_include = list(&[5, 6]));
+    let mut seen = seen(3, "0 v1 ready, 2 v1 ready", include());
+    seen.contexts.as_mut().unwrap().entries.retain(|entry| entry.id != 1);
+    seen.orphans = vec![pod("5 v1 ready")];
+    let joined = plan(&seen, Timestamp::UNIX_EPOCH);
+    assert_eq!(joined.to_string(), "include web-5 as 1, contexts [0 1 2]");
+    seen.orphans = vec![pod("6 v1 ready other")];
+    let refused = plan(&seen, Timestamp::UNIX_EPOCH);
+    assert_eq!(refused.hindrances[0].reason, "PodToIncludeNotMatching");
+    assert_eq!(refused.to_string(), "create 1 v1, contexts [0 1 2]");
+}
+
+#[test]
+fn to_exclude_and_include_at_once_does_neither() {
+    let both = strategy(|s| {
+        s.pod_to_exclude = list(&[0]);
+        s.pod_to_include = list(&[0]);
+    });
+    let plan = plan(&seen(1, "0 v1 ready", both), Timestamp::UNIX_EPOCH);
+    assert_eq!((plan.to_string().as_str(), plan.hindrances[0].reason), ("", "DupExIncludedTarget"));
+}
+
+#[test]
+fn a_pair_counts_as_one_from_the_request_to_the_end() {
+    let at_rest = |_: &mut CollaSetSpec| ();
+    check(1, "0 v1 ready available to-replace", at_rest, "replace web-0 by 1 v1");
+    check(1, "0 v1 ready available to-replace by=1, 1 v1 of=0", at_rest, "");
+    check(1, "0 v1 ready to-replace, 1 v1 of=0", at_rest, "pair web-0 with 1");
+    let serves = "0 v1 ready available to-replace by=1, 1 v1 ready available of=0";
+    check(1, serves, at_rest, "to-delete web-0");
+    let leaves = "0 v1 to-replace by=1 to-delete deleting, 1 v1 ready available of=0";
+    check(1, leaves, at_rest, "");
+    check(1, "1 v1 ready available of=0", at_rest, "unpair web-1");
+}
+
+#[test]
+fn a_replacement_that_nobody_wants_any_more_goes() {
+    check(1, "0 v1 ready available by=1, 1 v1 of=0", |_| (), "to-delete web-1");
+    check(1, "0 v1 ready available by=1", |_| (), "unpair web-0");
+}
+
+#[test]
+fn a_new_pod_that_is_lost_is_made_again_under_its_id() {
+    let mut seen = seen(1, "0 v1 ready available to-replace by=1", |_| ());
+    let data = &mut seen.contexts.as_mut().unwrap().entries[0].data;
+    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "4".to_owned());
+    assert_eq!(acts(&seen), "replace web-0 by 1 v1");
+}
+
+#[test]
+fn both_of_a_pair_are_scaled_in() {
+    let pair = "0 v1 ready available to-replace by=1, 1 v1 of=0";
+    check(0, pair, |_| (), "begin scale-in web-0, begin scale-in web-1");
+}
+
+fn by_replacement(spec: &mut CollaSetSpec) {
+    to_v2(spec);
+    spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Replace;
+}
+
+#[test]
+fn an_update_by_replacement_makes_the_new_pod_first() {
+    check(1, "0 v1 ready available", by_replacement, "replace web-0 by 1 v2");
+    check(1, "0 v1 ready available to-replace for=v2 by=1, 1 v2 of=0", by_replacement, "");
+    let serves = "0 v1 ready available to-replace for=v2 by=1, 1 v2 ready available of=0";
+    check(1, serves, by_replacement, "to-delete web-0");
+    check(1, "1 v2 ready available", by_replacement, "");
+}
+
+#[test]
+fn an_update_by_replacement_follows_the_newest_template_and_back() {
+    let older = "0 v1 ready available to-replace for=v0 by=1, 1 v0 of=0";
+    check(1, older, by_replacement, "have web-0 replaced by v2");
+    let renamed = "0 v1 ready available to-replace for=v2 by=1, 1 v0 of=0";
+    check(1, renamed, by_replacement, "to-delete web-1");
+    let back = |spec: &mut CollaSetSpec| {
+        spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Replace;
+    };
+    let ahead = "0 v1 ready available to-replace for=v2 by=1, 1 v2 of=0";
+    check(1, ahead, back, "keep web-0");
+}
+
+#[test]
+fn a_pod_under_replacement_is_updated_by_its_replacement_once_it_is_given() {
+    let begun = "0 v1 ready available to-replace by=1, 1 v1 of=0";
+    check(1, begun, to_v2, "begin update web-0");
+    let given = "0 v1 to-replace by=1 update:given, 1 v1 of=0";
+    check(1, given, to_v2, "have web-0 replaced by v2");
+    let turned = "0 v1 to-replace for=v2 by=1 update:given, 1 v1 of=0";
+    check(1, turned, to_v2, "to-delete web-1");
+    let gone = "0 v1 to-replace for=v2 by=1 update:given";
+    check(1, gone, to_v2, "replace web-0 by 1 v2");
 }

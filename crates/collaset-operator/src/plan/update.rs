@@ -16,6 +16,7 @@ use super::{
     Action, Draft, Hindrance, allowed_since,
     ids::Contexts,
     is_during,
+    replace::{self, Pairs},
     template::{Way, way},
 };
 use crate::view::{Observed, PodView};
@@ -74,12 +75,14 @@ pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64>
             0 => usize::MAX,
             kept => seen.replicas().saturating_sub(kept),
         };
-        let mut order: Vec<i64> = contexts.own.keys().copied().collect();
+        let mut order: Vec<i64> =
+            contexts.own.keys().filter(|id| !contexts.is_extra(**id)).copied().collect();
         order.sort_by_key(|id| priority(pods.get(id).copied(), &draft.revisions.updated));
         order.into_iter().take(count).collect()
     };
     for (id, pod) in &pods {
-        if !scope.contains(id) && draft.revisions.has(pod.revision()) {
+        let stays = !scope.contains(id) && !contexts.is_extra(*id);
+        if stays && draft.revisions.has(pod.revision()) {
             contexts.set_revision(*id, pod.revision());
         }
     }
@@ -107,15 +110,16 @@ pub(super) fn is_undone(pod: &PodView) -> bool {
 }
 
 /// Brings Pods closer to the updated revision.
-pub(super) fn plan(draft: &mut Draft<'_>, scope: &BTreeSet<i64>) {
+pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, scope: &BTreeSet<i64>) {
     if !draft.revisions.is_recorded() {
         return;
     }
     let seen = draft.seen;
-    let ways = ways(draft);
+    let (ways, pairs) = (ways(draft), Pairs::read(seen));
     for pod in seen.active() {
         let skip = pod.deleting
             || draft.touched.contains(&pod.name)
+            || pairs.is_extra(pod)
             || is_undone(pod)
             || is_during(pod, lifecycle::SCALE_IN);
         if skip {
@@ -123,11 +127,38 @@ pub(super) fn plan(draft: &mut Draft<'_>, scope: &BTreeSet<i64>) {
         }
         let wanted = pod.id().is_some_and(|id| scope.contains(&id));
         let updated = pod.revision() == draft.revisions.updated;
-        if is_during(pod, lifecycle::UPDATE) {
+        let replaces = seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+        if pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE) && (!wanted || updated) {
+            keep(draft, pod);
+        } else if is_during(pod, lifecycle::UPDATE) {
             go_on(draft, pod, &ways, (wanted, updated));
         } else if wanted && !updated && !seen.spec.paused {
-            begin(draft, pod, &ways);
+            if replaces {
+                replace(draft, contexts, &pairs, pod);
+            } else {
+                begin(draft, pod, &ways);
+            }
         }
+    }
+}
+
+/// Has a Pod replaced by one of the updated revision; one that is being replaced already, by that.
+fn replace(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>, pod: &PodView) {
+    let updated = draft.revisions.updated.clone();
+    if pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE) == Some(&updated) {
+        return;
+    }
+    if pod.labels.contains_key(marks::TO_REPLACE) || pairs.new_of(pod).is_some() {
+        draft.touch(pod, Action::ReplaceUpdate(pod.name.clone(), updated));
+    } else {
+        replace::begin(draft, contexts, pod, Some(&updated));
+    }
+}
+
+/// Has a Pod replaced no longer, unless it is on its way out.
+fn keep(draft: &mut Draft<'_>, pod: &PodView) {
+    if !pod.labels.contains_key(marks::TO_DELETE) {
+        draft.touch(pod, Action::CancelReplace(pod.name.clone()));
     }
 }
 
@@ -178,6 +209,12 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, (wanted, updated): (
     } else if !wanted {
         // A Pod that left the scope is not kept out of service for it.
         draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+    } else if pod.labels.contains_key(marks::TO_REPLACE) {
+        // It goes once its replacement serves, which therefore has to be of the new revision.
+        let (update, target) = (marks::REPLACED_BY_REPLACE_UPDATE, draft.revisions.updated.clone());
+        if pod.labels.get(update) != Some(&target) {
+            draft.touch(pod, Action::ReplaceUpdate(name, target));
+        }
     } else if let Some(wait) =
         draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds)
     {
@@ -210,10 +247,8 @@ fn chosen_way(draft: &Draft<'_>, pod: &PodView, ways: &Ways) -> Result<Way, Hind
             "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images and metadata",
         )),
         PodUpgradePolicy::InPlaceOnly => Ok(way),
-        PodUpgradePolicy::Replace => Err(hindrance(
-            "PolicyNotSupported",
-            "spec.updateStrategy.podUpgradePolicy: this version does not replace Pods",
-        )),
+        // Only a Pod whose update began under another policy comes here.
+        PodUpgradePolicy::Replace => Ok(way),
     }
 }
 

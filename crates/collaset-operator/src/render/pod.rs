@@ -31,18 +31,35 @@ fn name(seen: &Observed, id: i64, revision: &str) -> String {
     format!("{}-{}", seen.name, suffix(&format!("{} {id} {revision} {before}", seen.uid)))
 }
 
+/// What a Pod is made for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Birth<'a> {
+    /// It is the first of its instance.
+    First,
+    /// The one before it is gone.
+    Again,
+    /// It replaces the named one.
+    InPlaceOf(&'a str),
+}
+
 /// Makes an instance's Pod from a recorded revision.
 pub(super) fn create(
     seen: &Observed,
-    id: i64,
-    revision: &str,
-    first: bool,
+    (id, revision): (i64, &str),
+    birth: Birth<'_>,
     now: Timestamp,
 ) -> Option<Effect> {
     let template = template(seen, revision)?;
     let name = name(seen, id, revision);
     let mut labels = template.labels();
-    let born = if first { marks::CREATING } else { marks::COMPLETING };
+    let born = match birth {
+        Birth::First => marks::CREATING,
+        Birth::Again => marks::COMPLETING,
+        Birth::InPlaceOf(origin) => {
+            labels.insert(marks::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_owned());
+            marks::CREATING
+        }
+    };
     for (key, value) in [
         (marks::INSTANCE_ID, id.to_string()),
         (marks::REVISION, revision.to_owned()),

@@ -108,6 +108,11 @@ pub(super) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
         && wanted.all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
 }
 
+fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
+    let asked = set.spec.scale_strategy.iter().flat_map(|strategy| &strategy.pod_to_include);
+    asked.into_iter().any(|name| pod.metadata.name.as_ref() == Some(name))
+}
+
 /// Whether a revision that nobody controls was recorded for a set of this name: a selector alone
 /// would take in those of other workloads.
 fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
@@ -217,7 +222,7 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
             .pods
             .find(&orphans)
             .iter()
-            .filter(|pod| is_labelled(&***pod, set))
+            .filter(|pod| is_labelled(&***pod, set) || is_to_be_included(pod, set))
             .map(|pod| pod.view())
             .collect(),
         contexts: None,

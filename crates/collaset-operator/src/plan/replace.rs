@@ -1,0 +1,127 @@
+//! Replacement in pairs: a new Pod comes first, and the one it replaces goes once the new one serves.
+//!
+//! Who replaces whom stands on the new Pod from its birth, so a pair is known even if its origin
+//! could not be told of it.
+
+use std::collections::BTreeMap;
+
+use podops_api::{lifecycle, marks};
+
+use super::{Action, Draft, ids::Contexts, is_during};
+use crate::view::{Observed, PodView};
+
+/// The pairs of a set.
+pub(super) struct Pairs<'a> {
+    /// The new Pods by the names of their origins; more than one if a look went wrong.
+    new: BTreeMap<&'a str, Vec<&'a PodView>>,
+    /// The origins that are still there, by name.
+    origins: BTreeMap<&'a str, &'a PodView>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(super) fn read(seen: &'a Observed) -> Self {
+        let mut new = BTreeMap::<&str, Vec<&PodView>>::new();
+        for pod in seen.active() {
+            if let Some(origin) = origin_name(pod) {
+                new.entry(origin).or_default().push(pod);
+            }
+        }
+        let pods = seen.pods.iter().map(|pod| (pod.name.as_str(), pod));
+        let origins = pods.filter(|(name, _)| new.contains_key(name)).collect();
+        Self { new, origins }
+    }
+
+    /// The Pod that replaces this one.
+    pub(super) fn new_of(&self, origin: &PodView) -> Option<&'a PodView> {
+        let claim = self.new.get(origin.name.as_str())?;
+        let chosen = origin.labels.get(marks::REPLACE_PAIR_NEW_ID);
+        let named = claim.iter().find(|new| chosen == new.labels.get(marks::INSTANCE_ID));
+        named.or(claim.first()).copied()
+    }
+
+    /// The Pod that this one replaces, while it is there and stays.
+    pub(super) fn origin_of(&self, new: &PodView) -> Option<&'a PodView> {
+        let origin = self.origins.get(origin_name(new)?)?;
+        (!origin.deleting).then_some(origin)
+    }
+
+    /// Whether the Pod does not count, as the one that it replaces still does.
+    pub(super) fn is_extra(&self, pod: &PodView) -> bool {
+        self.origin_of(pod).is_some()
+    }
+}
+
+fn origin_name(pod: &PodView) -> Option<&str> {
+    pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME).map(String::as_str)
+}
+
+/// The revision of a Pod's replacement: its own, unless it is replaced to be updated.
+fn wanted_revision(origin: &PodView) -> &str {
+    origin.labels.get(marks::REPLACED_BY_REPLACE_UPDATE).map_or(origin.revision(), String::as_str)
+}
+
+/// Brings each pair a step further, and makes the new Pods that are missing.
+pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
+    let seen = draft.seen;
+    let pairs = Pairs::read(seen);
+    for new in seen.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
+        further(draft, &pairs, new);
+    }
+    for origin in seen.active().filter(|pod| !pod.deleting) {
+        let wanted = origin.labels.contains_key(marks::TO_REPLACE);
+        let has_new = pairs.new_of(origin).is_some();
+        if wanted && !has_new && !pairs.is_extra(origin) {
+            begin(draft, contexts, origin, None);
+        } else if !wanted && !has_new && origin.labels.contains_key(marks::REPLACE_PAIR_NEW_ID) {
+            draft.touch(origin, Action::Unpair(origin.name.clone()));
+        }
+    }
+}
+
+/// The next move about a new Pod.
+fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, new: &PodView) {
+    let name = new.name.clone();
+    let there = pairs.origins.get(origin_name(new).unwrap_or_default());
+    let Some(origin) = there else {
+        draft.touch(new, Action::Unpair(name));
+        return;
+    };
+    if origin.deleting || origin.labels.contains_key(marks::TO_DELETE) {
+        return;
+    }
+    let has = |label: &str| origin.labels.contains_key(label);
+    let stands = has(marks::TO_REPLACE)
+        && new.revision() == wanted_revision(origin)
+        && pairs.new_of(origin).is_some_and(|chosen| chosen.name == new.name);
+    if !stands {
+        if !new.labels.contains_key(marks::TO_DELETE) {
+            draft.touch(new, Action::RequestDeletion(name));
+        }
+    } else if new.is_available() {
+        draft.touch(origin, Action::RequestDeletion(origin.name.clone()));
+    } else if origin.labels.get(marks::REPLACE_PAIR_NEW_ID) != new.labels.get(marks::INSTANCE_ID)
+        && let Some(id) = new.id()
+    {
+        draft.touch(origin, Action::Pair(origin.name.clone(), id));
+    }
+}
+
+/// Makes the Pod that is to replace this one; to bring it to `update`, if one is named.
+pub(super) fn begin(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    origin: &PodView,
+    update: Option<&str>,
+) {
+    let revision = update.unwrap_or(wanted_revision(origin)).to_owned();
+    let hindered = draft.seen.spec.paused
+        || is_during(origin, lifecycle::SCALE_IN)
+        || !draft.revisions.has(&revision)
+        || draft.room() == 0
+        || draft.touched.contains(&origin.name);
+    if let (Some(of), false) = (origin.id(), hindered) {
+        let id = contexts.pair(of, &revision);
+        let update = update.map(ToOwned::to_owned);
+        draft.touch(origin, Action::Replace(origin.name.clone(), id, revision, update));
+    }
+}
