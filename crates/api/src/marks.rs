@@ -66,6 +66,12 @@ pub const REPLACE_PAIR_ORIGIN_NAME: &str = "collaset.kusionstack.io/replace-pair
 /// Label on the origin of a replacement: the instance ID of the new Pod.
 pub const REPLACE_PAIR_NEW_ID: &str = "collaset.kusionstack.io/replace-pair-new-id";
 
+/// Label on claims: the name of the template they were made from.
+pub const CLAIM_TEMPLATE_NAME: &str = "collaset.kusionstack.io/pvc-template-name";
+
+/// Label on claims: the hash of the template they were made from.
+pub const CLAIM_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash";
+
 /// Label. `true` on Pods and claims taken out of their CollaSet.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 

@@ -3,12 +3,14 @@
 use std::{collections::BTreeSet, fmt, time::Duration};
 
 use jiff::Timestamp;
-use podops_api::{lifecycle, marks, resource_context::ContextDetail};
+use podops_api::{collaset::Retention, lifecycle, marks, resource_context::ContextDetail};
 
 use crate::view::{Observed, PodView};
 
+pub mod claims;
 pub mod ids;
 mod members;
+mod quantity;
 mod replace;
 pub mod revision;
 pub mod scale;
@@ -39,6 +41,16 @@ pub enum Action {
     AdoptRevision(String),
     /// Record who has which instance ID; none at all removes the record.
     WriteContexts(Vec<ContextDetail>),
+    /// Make a claim of an instance from a revision's template of this name.
+    CreateClaim(i64, String, String),
+    /// Take charge of a claim that nobody owns.
+    AdoptClaim(String),
+    /// Take charge of a claim that nobody owns, as this instance's.
+    IncludeClaim(String, i64),
+    /// Give a claim up; whether it goes with a Pod that lives on without the set.
+    DisownClaim(String, bool),
+    /// Delete a claim; whether before its instance is off the record.
+    DeleteClaim(String, bool),
     /// Make a Pod of an instance from a revision; whether it is the instance's first.
     CreatePod(i64, String, bool),
     /// Give a Pod up that the selector no longer matches.
@@ -89,6 +101,11 @@ impl fmt::Display for Action {
                 let ids: Vec<String> = entries.iter().map(|e| e.id.to_string()).collect();
                 write!(f, "contexts [{}]", ids.join(" "))
             }
+            Self::CreateClaim(id, _, template) => write!(f, "claim {template} for {id}"),
+            Self::AdoptClaim(claim) => write!(f, "adopt {claim}"),
+            Self::IncludeClaim(claim, id) => write!(f, "include {claim} as {id}"),
+            Self::DisownClaim(claim, _) => write!(f, "disown {claim}"),
+            Self::DeleteClaim(claim, _) => write!(f, "delete {claim}"),
             Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
             Self::ReleasePod(pod) => write!(f, "release {pod}"),
             Self::AdoptPod(pod) => write!(f, "adopt {pod}"),
@@ -217,6 +234,7 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     replace::plan(&mut draft, &mut contexts);
     scale::plan(&mut draft, &mut contexts);
     update::plan(&mut draft, &mut contexts, &scope);
+    claims::plan(&mut draft, &contexts);
     contexts.conclude(&mut draft);
     draft.plan
 }
@@ -231,6 +249,15 @@ fn reclaim(draft: &mut Draft<'_>) {
     let has = |finalizer: &str| seen.finalizers.iter().any(|f| f == finalizer);
     if !has(marks::PRE_RECLAIM) || has(ORPHAN_DEPENDENTS) {
         return;
+    }
+    if claims::retention(seen).when_deleted == Retention::Retain {
+        let owned = seen.claims.iter().filter(|claim| !claim.orphan && !claim.deleting);
+        let kept: Vec<Action> =
+            owned.map(|claim| Action::DisownClaim(claim.name.clone(), false)).collect();
+        if !kept.is_empty() {
+            draft.plan.actions.extend(kept);
+            return;
+        }
     }
     for pod in &seen.pods {
         if !pod.deleting && !pod.labels.contains_key(marks::TO_DELETE) {

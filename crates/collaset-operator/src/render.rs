@@ -16,6 +16,7 @@ use crate::{
     view::{Observed, PodView},
 };
 
+mod claim;
 pub mod pod;
 
 use pod::Birth;
@@ -27,6 +28,9 @@ pub const REVISIONS: Resource =
     Resource { group: "apps", version: "v1", plural: "controllerrevisions" };
 /// CollaSets.
 pub const COLLASETS: Resource = Resource { group: GROUP, version: VERSION, plural: "collasets" };
+/// PersistentVolumeClaims.
+pub const CLAIMS: Resource =
+    Resource { group: "", version: "v1", plural: "persistentvolumeclaims" };
 /// ResourceContexts.
 pub const CONTEXTS: Resource =
     Resource { group: GROUP, version: VERSION, plural: "resourcecontexts" };
@@ -35,6 +39,8 @@ pub const CONTEXTS: Resource =
 /// before it fully succeeded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
+    /// What has to be gone before it is forgotten.
+    pub endings: Vec<Effect>,
     /// What is recorded before anything is done.
     pub records: Vec<Effect>,
     /// New Pods; many that fail alike are not all tried.
@@ -69,6 +75,18 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             }
             Action::ForgetDeletions(names) => steps.changes.push(forget_deletions(seen, names)),
             Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
+            Action::CreateClaim(id, revision, template) => {
+                steps.creations.extend(claim::create(seen, *id, revision, template));
+            }
+            Action::AdoptClaim(name) => steps.records.extend(claim::adopt(seen, name, None)),
+            Action::IncludeClaim(name, id) => {
+                steps.records.extend(claim::adopt(seen, name, Some(*id)));
+            }
+            Action::DisownClaim(name, orphaned) => {
+                steps.records.extend(claim::disown(seen, name, *orphaned));
+            }
+            Action::DeleteClaim(name, true) => steps.endings.extend(claim::delete(seen, name)),
+            Action::DeleteClaim(name, false) => steps.changes.extend(claim::delete(seen, name)),
             Action::CreatePod(id, revision, first) => {
                 let birth = if *first { Birth::First } else { Birth::Again };
                 steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
@@ -275,6 +293,11 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::AdoptPod(_)
         | Action::IncludePod(..)
         | Action::ForgetDeletions(_)
+        | Action::CreateClaim(..)
+        | Action::AdoptClaim(_)
+        | Action::IncludeClaim(..)
+        | Action::DisownClaim(..)
+        | Action::DeleteClaim(..)
         | Action::WriteContexts(_)
         | Action::CreatePod(..) => return None,
     };

@@ -34,6 +34,8 @@ pub struct Observed {
     pub status: CollaSetStatus,
     /// The Pods that it owns, in the order of their names.
     pub pods: Vec<PodView>,
+    /// The claims that it owns, and those that nobody owns and its selector matches.
+    pub claims: Vec<ClaimView>,
     /// Pods in its namespace that nobody controls and its selector matches.
     pub orphans: Vec<PodView>,
     /// Its ResourceContext, if there is one.
@@ -41,6 +43,8 @@ pub struct Observed {
     /// The ControllerRevisions that it owns, and those of a set of its name that was deleted without
     /// them.
     pub revisions: Vec<RevisionView>,
+    /// Names that other sets' revisions have, of which one may be a set of this name that is gone.
+    pub foreign_revisions: BTreeSet<String>,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
 }
@@ -105,6 +109,8 @@ pub struct PodView {
     pub scheduled: bool,
     /// Since when it is Ready, if it is.
     pub ready: Option<Timestamp>,
+    /// The names of the claims that its volumes are.
+    pub claims: BTreeSet<String>,
     /// Its containers, in order.
     pub containers: Vec<Container>,
     /// The image each container really runs, by container.
@@ -137,6 +143,43 @@ impl PodView {
     #[must_use]
     pub fn is_available(&self) -> bool {
         self.labels.contains_key(marks::SERVICE_AVAILABLE)
+    }
+}
+
+/// A PersistentVolumeClaim as planning sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimView {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Whether nobody owns it.
+    pub orphan: bool,
+}
+
+impl ClaimView {
+    /// The instance it is of, if it has a readable ID.
+    #[must_use]
+    pub fn id(&self) -> Option<i64> {
+        self.labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
+    }
+
+    /// The name of the template it was made from.
+    #[must_use]
+    pub fn template(&self) -> &str {
+        self.labels.get(marks::CLAIM_TEMPLATE_NAME).map_or("", String::as_str)
+    }
+
+    /// The hash of the template it was made from.
+    #[must_use]
+    pub fn hash(&self) -> &str {
+        self.labels.get(marks::CLAIM_TEMPLATE_HASH).map_or("", String::as_str)
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Contexts {
     foreign: BTreeSet<i64>,
     /// All IDs below are taken.
     next: i64,
+    /// IDs of Pods that others have replaced.
+    replaced: BTreeSet<i64>,
 }
 
 fn number(data: &Data, key: &str) -> Option<i64> {
@@ -61,6 +63,7 @@ impl Contexts {
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
             next: 0,
+            replaced: BTreeSet::new(),
         }
     }
 
@@ -112,6 +115,7 @@ impl Contexts {
             if carried.contains(&new) && !carried.contains(&origin) {
                 // The new Pod has taken over.
                 self.own.remove(&origin);
+                self.replaced.insert(origin);
             } else if !carried.contains(&new) && !replaced.contains(&origin) {
                 self.own.remove(&new);
                 if let Some(data) = self.own.get_mut(&origin) {
@@ -153,6 +157,11 @@ impl Contexts {
     /// Whether the ID is of a Pod that replaces another.
     pub(super) fn is_extra(&self, id: i64) -> bool {
         self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
+    }
+
+    /// Whether the ID was of a Pod that another has just replaced.
+    pub(super) fn is_replaced(&self, id: i64) -> bool {
+        self.replaced.contains(&id)
     }
 
     /// How many IDs are not of Pods that replace others.

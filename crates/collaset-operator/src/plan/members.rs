@@ -2,7 +2,7 @@
 
 use podops_api::{collaset::ScaleStrategy, marks};
 
-use super::{Action, Draft, Hindrance, ids::Contexts, template};
+use super::{Action, Draft, Hindrance, claims, ids::Contexts, template};
 use crate::view::{PodView, ids};
 
 /// Has Pods join and leave the set; tells whether some join, which count from the next look on.
@@ -72,6 +72,9 @@ fn exclude(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
             if let (Some(id), true) = (pod.id(), draft.touched.contains(&pod.name)) {
                 draft.leaves.insert(pod.name.clone());
                 contexts.own.remove(&id);
+                let go = claims::mounted(seen, &pod.claims).into_iter().filter(|c| !c.orphan);
+                let go = go.map(|claim| Action::DisownClaim(claim.name.clone(), true));
+                draft.plan.actions.extend(go);
             }
         }
     }
@@ -100,6 +103,9 @@ fn include(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
             let revision = known.unwrap_or(&draft.revisions.current).to_owned();
             let id = contexts.take_lowest(&revision);
             draft.touch(pod, Action::IncludePod(pod.name.clone(), id));
+            let come = claims::mounted(seen, &pod.claims).into_iter().filter(|c| c.orphan);
+            let come = come.map(|claim| Action::IncludeClaim(claim.name.clone(), id));
+            draft.plan.actions.extend(come);
             any = true;
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use podops_api::{lifecycle, marks};
 
-use super::{Action, Draft, ids::Contexts, is_during};
+use super::{Action, Draft, claims, ids::Contexts, is_during};
 use crate::view::{Observed, PodView};
 
 /// The pairs of a set.
@@ -121,6 +121,9 @@ pub(super) fn begin(
         || draft.touched.contains(&origin.name);
     if let (Some(of), false) = (origin.id(), hindered) {
         let id = contexts.pair(of, &revision);
+        if !claims::provide(draft, id, &revision) {
+            return;
+        }
         let update = update.map(ToOwned::to_owned);
         draft.touch(origin, Action::Replace(origin.name.clone(), id, revision, update));
     }

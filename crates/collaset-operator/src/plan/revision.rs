@@ -2,10 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use podops_api::{collaset::CollaSetSpec, marks, template::PodTemplate};
+use podops_api::{
+    collaset::CollaSetSpec,
+    marks,
+    template::{ClaimTemplate, PodTemplate},
+};
 use serde_json::{Map, Value, json};
 
-use super::{Action, Draft, ids, template::normal};
+use super::{
+    Action, Draft,
+    claims::{self, template_name},
+    ids,
+    template::normal,
+};
 use crate::view::{Observed, RevisionView};
 
 /// The longest name of a revision: it is also the value of a label.
@@ -55,7 +64,11 @@ impl<'a> Revisions<'a> {
                     let hash = hash(&data, collisions);
                     (name(&seen.name, &hash), hash)
                 };
-                while seen.revisions.iter().any(|r| r.name == named(collisions).0) {
+                let taken = |name: &str| {
+                    seen.revisions.iter().any(|r| r.name == name)
+                        || seen.foreign_revisions.contains(name)
+                };
+                while taken(&named(collisions).0) {
                     collisions += 1;
                 }
                 let (name, hash) = named(collisions);
@@ -87,6 +100,13 @@ impl<'a> Revisions<'a> {
         self.known.iter().find(|r| r.name == name).map(|r| template_of(&r.data))
     }
 
+    /// The claims of a recorded revision's instances: the names and hashes of their templates.
+    pub(super) fn claims(&self, name: &str) -> BTreeSet<(String, String)> {
+        let known = self.known.iter().filter(|r| r.name == name);
+        let templates = known.flat_map(|r| claim_templates_of(&r.data));
+        templates.map(|t| (template_name(&t).to_owned(), claims::hash(&t))).collect()
+    }
+
     /// Whether a revision of this name is recorded.
     pub(super) fn has(&self, name: &str) -> bool {
         self.known.iter().any(|r| r.name == name)
@@ -102,6 +122,13 @@ fn equal<'a>(known: &'a [RevisionView], data: &Value) -> Option<&'a RevisionView
     }
     let wanted = normal(data);
     known.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision)
+}
+
+/// The claim templates in a revision's data.
+#[must_use]
+pub fn claim_templates_of(data: &Value) -> Vec<ClaimTemplate> {
+    let templates = data["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten();
+    templates.filter_map(|t| t.as_object().cloned().map(ClaimTemplate)).collect()
 }
 
 /// The Pod template in a revision's data.
@@ -175,17 +202,28 @@ pub fn suffix(of: &str) -> String {
     safe_encode(fnv1_32(of.as_bytes()))
 }
 
+/// The longest hash: a digit of 32 bits' a character.
+const HASH_MAX: usize = 10;
+
+/// A set's name as a DNS-1035 label of at most so many characters.
+fn label(set: &str, longest: usize) -> String {
+    let lower = set.to_ascii_lowercase();
+    let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
+    let allowed = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+    let label: String = from_letter.chars().map(allowed).take(longest).collect();
+    label.trim_end_matches('-').to_owned()
+}
+
+/// What the names of all revisions of a set begin with.
+#[must_use]
+pub fn prefix(set: &str) -> String {
+    label(set, NAME_MAX - HASH_MAX - 1)
+}
+
 /// `<set>-<hash>` as a DNS-1035 label.
 #[must_use]
 pub fn name(set: &str, hash: &str) -> String {
-    let lower = set.to_ascii_lowercase();
-    let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
-    let label: String = from_letter
-        .chars()
-        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
-        .collect();
-    let room = NAME_MAX - hash.len() - 1;
-    format!("{}-{hash}", label[..label.len().min(room)].trim_end_matches('-'))
+    format!("{}-{hash}", label(set, NAME_MAX - hash.len() - 1))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use podops_api::{lifecycle, marks};
 
-use super::{Action, Draft, Hindrance, allowed_since, ids::Contexts, is_during, replace::Pairs};
+use super::{Action, Draft, allowed_since, claims, ids::Contexts, is_during, replace::Pairs};
 use crate::view::{Observed, PodView, ids};
 
 /// Brings the number of Pods closer to what it should be.
@@ -29,14 +29,6 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
     if !draft.revisions.is_recorded() {
         return;
     }
-    if !seen.spec.volume_claim_templates.is_empty() {
-        draft.plan.hindrances.push(Hindrance {
-            scaling: true,
-            reason: "VolumeClaimTemplatesNotSupported",
-            message: "spec.volumeClaimTemplates: this version makes no Pods with claims".to_owned(),
-        });
-        return;
-    }
     let carried = ids(seen.active());
     let now = missing.min(draft.room());
     if now < missing {
@@ -52,7 +44,9 @@ fn scale_out(draft: &mut Draft<'_>, contexts: &Contexts, missing: usize) {
     for id in free {
         let revision = contexts.revision(id).filter(|r| draft.revisions.has(r));
         let revision = revision.unwrap_or(&draft.revisions.updated).to_owned();
-        draft.plan.actions.push(Action::CreatePod(id, revision, contexts.is_new(id)));
+        if claims::provide(draft, id, &revision) {
+            draft.plan.actions.push(Action::CreatePod(id, revision, contexts.is_new(id)));
+        }
     }
 }
 

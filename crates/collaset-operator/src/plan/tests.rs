@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use podops_api::{
     collaset::{
-        ByLabel, ByPartition, CollaSetSpec, NamingStrategy, PodNamingSuffixPolicy,
-        PodUpgradePolicy, RollingUpdate, ScaleStrategy,
+        ByLabel, ByPartition, ClaimRetention, CollaSetSpec, NamingStrategy, PodNamingSuffixPolicy,
+        PodUpgradePolicy, Retention, RollingUpdate, ScaleStrategy,
     },
     lifecycle::Word,
     resource_context::ContextDetail,
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::view::{Container, ContextsView, RevisionView};
+use crate::view::{ClaimView, Container, ContextsView, RevisionView};
 
 fn template(image: &str) -> Value {
     json!({ "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [{ "name": "c", "image": image }] } })
@@ -555,4 +555,148 @@ fn a_pod_under_replacement_is_updated_by_its_replacement_once_it_is_given() {
     check(1, turned, to_v2, "to-delete web-1");
     let gone = "0 v1 to-replace for=v2 by=1 update:given";
     check(1, gone, to_v2, "replace web-0 by 1 v2");
+}
+
+fn with_claims(spec: &mut CollaSetSpec) {
+    spec.volume_claim_templates = vec![serde_json::from_value(claim_template("100m")).unwrap()];
+}
+
+fn claim_template(storage: &str) -> Value {
+    json!({ "metadata": { "name": "data" }, "spec": { "resources": { "requests": { "storage": storage } } } })
+}
+
+/// A set whose revisions v1 and v2 have claims of 100m and 200m; v2 is the template's if `newer`.
+/// Claims are read as `<id> <storage> [deleting|orphan|orphaned]`.
+fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
+    let mut seen = seen(replicas, pods, |spec| {
+        spec.volume_claim_templates = vec![
+            serde_json::from_value(claim_template(if newer { "200m" } else { "100m" })).unwrap(),
+        ];
+    });
+    seen.revisions = vec![revision("v1", 1, "v1"), revision("v2", 2, "v1")];
+    for (known, storage) in seen.revisions.iter_mut().zip(["100m", "200m"]) {
+        known.data["spec"]["volumeClaimTemplates"] = json!([claim_template(storage)]);
+    }
+    if !newer {
+        seen.revisions.pop();
+    }
+    for text in claims.split(", ").filter(|c| !c.is_empty()) {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let template = serde_json::from_value(claim_template(words[1])).unwrap();
+        let has = |word: &str| words[2..].contains(&word);
+        let mut labels = BTreeMap::from([
+            ("app".to_owned(), "web".to_owned()),
+            (marks::INSTANCE_ID.to_owned(), words[0].to_owned()),
+            (marks::CLAIM_TEMPLATE_NAME.to_owned(), "data".to_owned()),
+            (marks::CLAIM_TEMPLATE_HASH.to_owned(), claims::hash(&template)),
+        ]);
+        if has("orphaned") {
+            labels.insert(marks::ORPHANED.to_owned(), "true".to_owned());
+        }
+        let (deleting, orphan) = (has("deleting"), has("orphan") || has("orphaned"));
+        let name = format!("{}-{}", words[0], words[1]);
+        seen.claims.push(ClaimView { name, labels, deleting, orphan, ..ClaimView::default() });
+    }
+    for pod in &mut seen.pods {
+        let storage = if pod.revision() == "v2" { "200m" } else { "100m" };
+        pod.claims.insert(format!("{}-{storage}", pod.id().unwrap_or_default()));
+    }
+    seen
+}
+
+#[track_caller]
+fn check_claims(seen: &Observed, expected: &str) {
+    assert_eq!(acts(seen), expected);
+}
+
+#[test]
+fn claims_come_before_pods_and_are_used_again() {
+    check_claims(&claimed(2, "", "1 100m", false), "claim data for 0, create 1 v1");
+    check_claims(&claimed(1, "", "0 100m deleting", false), "claim data for 0");
+    check_claims(&claimed(1, "0 v1 ready", "0 100m", false), "");
+    let mut new = seen(1, "", with_claims);
+    new.contexts = None;
+    assert!(acts(&new).contains("record"), "the claim templates are part of the revision");
+}
+
+#[test]
+fn a_lost_claim_does_not_recreate_its_pod() {
+    check_claims(&claimed(1, "0 v1 ready", "", false), "");
+}
+
+#[test]
+fn claims_of_scaled_in_pods_go_or_stay_as_the_policy_says() {
+    let mut gone = claimed(1, "0 v1 ready", "0 100m, 1 100m", false);
+    check_claims(&gone, "delete 1-100m");
+    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+    gone.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(retain);
+    check_claims(&gone, "");
+    gone.spec.replicas = Some(2);
+    check_claims(&gone, "create 1 v1");
+}
+
+#[test]
+fn another_claim_template_recreates_the_pod_and_the_old_claim_goes_last() {
+    check_claims(&claimed(1, "0 v1 ready", "0 100m", true), "begin update web-0");
+    check_claims(&claimed(1, "0 v1 update:given", "0 100m", true), "delete web-0");
+    let mut gone = claimed(1, "", "0 100m", true);
+    let entry = &mut gone.contexts.as_mut().unwrap().entries[0];
+    entry.data.insert(marks::context::REVISION.to_owned(), "v2".to_owned());
+    check_claims(&gone, "claim data for 0");
+    check_claims(&claimed(1, "0 v2 ready", "0 100m, 0 200m", true), "delete 0-100m");
+}
+
+#[test]
+fn claims_of_a_replaced_pod_go_with_it_whatever_the_policy() {
+    let mut pair = claimed(1, "1 v1 ready available of=0", "0 100m, 1 100m", false);
+    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+    pair.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(retain);
+    let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
+    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    let plan = plan(&pair, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "unpair web-1, delete 0-100m, contexts [1]");
+    assert!(plan.actions.contains(&Action::DeleteClaim("0-100m".to_owned(), true)));
+}
+
+#[test]
+fn claims_go_along_with_pods_that_leave_and_come() {
+    let mut leaving = claimed(1, "0 v1 ready to-exclude, 1 v1 ready", "0 100m, 1 100m", false);
+    check_claims(&leaving, "exclude web-0, disown 0-100m");
+    leaving.claims.remove(0);
+    let mut coming = claimed(1, "", "4 100m orphaned", false);
+    coming.spec.scale_strategy.get_or_insert_default().pod_to_include = list(&[4]);
+    coming.orphans = vec![pod("4 v1 ready")];
+    coming.orphans[0].claims.insert("4-100m".to_owned());
+    coming.contexts = None;
+    check_claims(&coming, "include web-4 as 0, include 4-100m as 0");
+    check_claims(&claimed(0, "", "4 100m orphan", false), "adopt 4-100m");
+    check_claims(&claimed(0, "", "4 100m orphaned", false), "");
+}
+
+#[test]
+fn a_deleted_set_gives_up_the_claims_that_it_is_to_leave() {
+    let mut seen = claimed(1, "0 v1 ready", "0 100m", false);
+    seen.deleting = true;
+    check_claims(&seen, "to-delete web-0");
+    let retain = ClaimRetention { when_deleted: Retention::Retain, ..ClaimRetention::default() };
+    seen.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(retain);
+    check_claims(&seen, "disown 0-100m");
+}
+
+#[test]
+fn a_name_that_the_revision_of_a_set_before_still_has_is_avoided() {
+    let mut new = seen(1, "", |_| ());
+    new.revisions.clear();
+    let recorded = |seen: &Observed| {
+        let plan = plan(seen, Timestamp::UNIX_EPOCH);
+        (plan.updated, plan.collisions)
+    };
+    let (first, none) = recorded(&new);
+    new.foreign_revisions.insert(first.clone());
+    let (second, one) = recorded(&new);
+    assert_eq!((none, one), (0, 1));
+    assert_ne!(first, second);
 }

@@ -170,8 +170,15 @@ fn ways(draft: &Draft<'_>) -> Ways {
     let old: BTreeSet<&str> =
         draft.seen.pods.iter().map(PodView::revision).filter(|r| *r != revisions.updated).collect();
     let updated = if old.is_empty() { None } else { revisions.template(&revisions.updated) };
+    let claims = revisions.claims(&revisions.updated);
     let known = old.into_iter().filter_map(|revision| {
-        Some((revision.to_owned(), way(&revisions.template(revision)?, updated.as_ref()?)))
+        let way = if revisions.claims(revision) == claims {
+            way(&revisions.template(revision)?, updated.as_ref()?)
+        } else {
+            // A volume cannot be exchanged under a Pod.
+            Way::Recreate
+        };
+        Some((revision.to_owned(), way))
     });
     known.collect()
 }

@@ -7,7 +7,7 @@ use podops_api::{lifecycle::nanos, marks, template::PodTemplate};
 use podops_runtime::effect::{Effect, JsonPatch};
 use serde_json::{Map, Value, json};
 
-use super::{PODS, owner, target};
+use super::{PODS, claim, owner, target};
 use crate::{
     plan::{
         revision::{suffix, template_of},
@@ -76,6 +76,10 @@ pub(super) fn create(
     metadata.insert("ownerReferences".to_owned(), owner(seen));
     let mut spec = template.0.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     add_gate(&mut spec);
+    let volumes = claim::volumes(seen, (id, revision), spec.get("volumes"));
+    if !volumes.is_empty() {
+        spec.insert("volumes".to_owned(), Value::Array(volumes));
+    }
     if seen.has_persistent_names() {
         spec.insert("hostname".to_owned(), json!(name));
     }

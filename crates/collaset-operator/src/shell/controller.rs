@@ -35,13 +35,13 @@ use podops_runtime::{
 use super::{
     NAME,
     observe::{
-        Caches, SlimPod, SlimRevision, is_controlled, is_labelled, observe, owner, owner_name,
-        trim_pod, trim_revision,
+        Caches, SlimClaim, SlimPod, SlimRevision, is_controlled, is_labelled, observe, owner,
+        owner_name, trim_claim, trim_pod, trim_revision,
     },
 };
 use crate::{
     plan::{self, Action, Hindrance, Plan},
-    render::{self, CONTEXTS, PODS, REVISIONS},
+    render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
     status::{is_progress, status},
     view::Observed,
 };
@@ -61,6 +61,7 @@ type Guarded = DeserializeGuard<CollaSet>;
 #[derive(Debug, Default)]
 struct Memory {
     pods: Written,
+    claims: Written,
     revisions: Written,
     contexts: Written,
     set: Written,
@@ -81,6 +82,7 @@ pub fn start(operator: &mut Operator) {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let caches = Caches {
         pods: Mirror::new(owner),
+        claims: Mirror::new(owner),
         revisions: Mirror::new(owner),
         contexts: Mirror::new(|_| None),
     };
@@ -88,6 +90,7 @@ pub fn start(operator: &mut Operator) {
     for (part, progress) in [
         ("collasets", &sets),
         ("pods", &caches.pods.progress),
+        ("persistentvolumeclaims", &caches.claims.progress),
         ("controllerrevisions", &caches.revisions.progress),
         ("resourcecontexts", &caches.contexts.progress),
     ] {
@@ -132,10 +135,12 @@ fn triggers(
     shared: &Metrics,
 ) -> BoxStream<'static, ObjectRef<Guarded>> {
     let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
-    let controlled = watcher::Config::default().labels(&controlled);
+    let controlled = || watcher::Config::default().labels(&controlled);
     let all = watcher::Config::default;
     let pods =
-        events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim_pod);
+        events(Api::<SlimPod>::all(client.clone()), controlled(), "pods", shared).modify(trim_pod);
+    let claims = Api::<SlimClaim>::all(client.clone());
+    let claims = events(claims, controlled(), "persistentvolumeclaims", shared).modify(trim_claim);
     let revisions = Api::<SlimRevision>::all(client.clone());
     let revisions = events(revisions, all(), "controllerrevisions", shared).modify(trim_revision);
     let contexts = Api::<ResourceContext>::all(client.clone());
@@ -145,10 +150,14 @@ fn triggers(
         .flat_map(move |o| stream::iter(concerned(&*o, &known)))
         .boxed();
     let known = sets.clone();
+    let claimed = reflect(caches.claims.clone(), claims)
+        .flat_map(move |o| stream::iter(concerned(&*o, &known)))
+        .boxed();
+    let known = sets.clone();
     let recorded = reflect(caches.revisions.clone(), revisions)
         .flat_map(move |o| stream::iter(concerned(&*o, &known)));
     let drawn = reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o)));
-    stream::select_all([owned, recorded.boxed(), drawn.boxed()]).boxed()
+    stream::select_all([owned, claimed, recorded.boxed(), drawn.boxed()]).boxed()
 }
 
 /// The set that controls an object; if nobody does, the sets that may want to.
@@ -230,6 +239,7 @@ impl Context {
     fn is_ready(&self) -> bool {
         let parts = [
             &self.caches.pods.progress,
+            &self.caches.claims.progress,
             &self.caches.revisions.progress,
             &self.caches.contexts.progress,
         ];
@@ -240,6 +250,7 @@ impl Context {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.get(uid).is_none_or(|m| {
             m.pods.is_seen(self.caches.pods.progress.seen())
+                && m.claims.is_seen(self.caches.claims.progress.seen())
                 && m.revisions.is_seen(self.caches.revisions.progress.seen())
                 && m.contexts.is_seen(self.caches.contexts.progress.seen())
                 && m.set.is_seen(self.sets.seen())
@@ -267,6 +278,7 @@ impl Context {
         let resource = effect.target().resource;
         let (written, progress) = match () {
             () if resource == PODS => (&mut memory.pods, &self.caches.pods.progress),
+            () if resource == CLAIMS => (&mut memory.claims, &self.caches.claims.progress),
             () if resource == REVISIONS => (&mut memory.revisions, &self.caches.revisions.progress),
             () if resource == CONTEXTS => (&mut memory.contexts, &self.caches.contexts.progress),
             () => (&mut memory.set, &self.sets),
@@ -282,9 +294,11 @@ impl Context {
         now: jiff::Timestamp,
     ) -> (Vec<Hindrance>, Option<backoff::Kind>) {
         let steps = render::render(seen, &plan.actions, now);
-        let records = self.applier.apply_all(steps.records).await;
-        if !self.conclude(&seen.uid, &records) {
-            return (failures(&records), worst(&records));
+        for step in [steps.endings, steps.records] {
+            let results = self.applier.apply_all(step).await;
+            if !self.conclude(&seen.uid, &results) {
+                return (failures(&results), worst(&results));
+            }
         }
         let creations = self.applier.apply_slow_start(steps.creations).await;
         self.conclude(&seen.uid, &creations);

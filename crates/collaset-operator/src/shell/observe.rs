@@ -1,6 +1,6 @@
 //! Reads objects down to what planning needs, so that many fit into little memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     plan::revision,
-    view::{Container, ContextsView, Observed, PodView, RevisionView},
+    view::{ClaimView, Container, ContextsView, Observed, PodView, RevisionView},
 };
 
 /// The annotation in which kubectl keeps a copy of the whole object.
@@ -34,7 +34,20 @@ pub struct SlimPod {
 #[serde(rename_all = "camelCase", default)]
 struct PodSpec {
     node_name: Option<String>,
+    volumes: Option<Vec<Volume>>,
     containers: Vec<SlimContainer>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    persistent_volume_claim: Option<ClaimSource>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimSource {
+    claim_name: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,6 +79,14 @@ struct ContainerStatus {
     name: String,
     #[serde(rename = "imageID", default)]
     image_id: String,
+}
+
+/// The parts of a PersistentVolumeClaim that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::PersistentVolumeClaim")]
+pub(super) struct SlimClaim {
+    /// Metadata.
+    pub metadata: ObjectMeta,
 }
 
 /// A ControllerRevision whose data is kept only if it is a CollaSet's.
@@ -144,6 +165,11 @@ pub(super) fn trim_pod(pod: &mut SlimPod) {
     }
 }
 
+/// Drops what planning does not look at.
+pub(super) fn trim_claim(claim: &mut SlimClaim) {
+    claim.metadata.annotations = None;
+}
+
 /// Drops the data of revisions of other workloads.
 pub(super) fn trim_revision(revision: &mut SlimRevision) {
     if is_controlled(revision) && owner_reference(revision).is_none() {
@@ -172,11 +198,34 @@ impl SlimPod {
             scheduled: self.spec.node_name.is_some(),
             ready: condition("Ready")
                 .map(|c| c.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)),
+            claims: self
+                .spec
+                .volumes
+                .iter()
+                .flatten()
+                .filter_map(|volume| {
+                    Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone())
+                })
+                .collect(),
             containers: self.spec.containers.iter().map(container).collect(),
             image_ids: statuses
                 .filter(|s| !s.image_id.is_empty())
                 .map(|s| (s.name.clone(), s.image_id.clone()))
                 .collect::<BTreeMap<_, _>>(),
+        }
+    }
+}
+
+impl SlimClaim {
+    fn view(&self) -> ClaimView {
+        let metadata = &self.metadata;
+        ClaimView {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            orphan: owner_reference(self).is_none(),
         }
     }
 }
@@ -197,6 +246,7 @@ impl SlimRevision {
 /// The caches that a set is observed in.
 pub(super) struct Caches {
     pub(super) pods: std::sync::Arc<Mirror<SlimPod>>,
+    pub(super) claims: std::sync::Arc<Mirror<SlimClaim>>,
     pub(super) revisions: std::sync::Arc<Mirror<SlimRevision>>,
     pub(super) contexts: std::sync::Arc<Mirror<ResourceContext>>,
 }
@@ -225,8 +275,16 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
             .filter(|pod| is_labelled(&***pod, set) || is_to_be_included(pod, set))
             .map(|pod| pod.view())
             .collect(),
+        claims: caches
+            .claims
+            .find(&uid)
+            .iter()
+            .chain(caches.claims.find(&orphans).iter().filter(|c| is_labelled(&***c, set)))
+            .map(|claim| claim.view())
+            .collect(),
         contexts: None,
         last_pods: BTreeMap::new(),
+        foreign_revisions: BTreeSet::new(),
         revisions: caches
             .revisions
             .find(&uid)
@@ -237,6 +295,10 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         namespace,
         uid,
     };
+    let alike = caches.revisions.named(&seen.namespace, &revision::prefix(&seen.name));
+    let alike = alike.iter().filter_map(|r| r.metadata.name.clone());
+    seen.foreign_revisions =
+        alike.filter(|name| !seen.revisions.iter().any(|r| r.name == *name)).collect();
     let contexts = caches.contexts.get(&(seen.namespace.clone(), seen.context_name().to_owned()));
     seen.contexts = contexts.map(|known| ContextsView {
         uid: known.metadata.uid.clone().unwrap_or_default(),

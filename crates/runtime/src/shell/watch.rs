@@ -173,6 +173,17 @@ impl<K: Resource + Clone> Mirror<K> {
         self.read(|contents| contents.objects.get(key).cloned())
     }
 
+    /// All objects of a namespace whose names begin with `prefix`.
+    #[must_use]
+    pub fn named(&self, namespace: &str, prefix: &str) -> Vec<Arc<K>> {
+        let first = (namespace.to_owned(), prefix.to_owned());
+        self.read(|contents| {
+            let rest = contents.objects.range(first..);
+            let fits = |key: &Key| key.0 == namespace && key.1.starts_with(prefix);
+            rest.take_while(|(key, _)| fits(key)).map(|(_, object)| object.clone()).collect()
+        })
+    }
+
     /// All objects that the index puts under `value`, in the order of their keys.
     #[must_use]
     pub fn find(&self, value: &str) -> Vec<Arc<K>> {
@@ -308,6 +319,14 @@ mod tests {
         assert_eq!(mirror.take(Event::Apply(object("a", "y", 3))).len(), 2);
         assert_eq!(names(&mirror.find("x")), ["b"]);
         assert_eq!(names(&mirror.find("y")), ["a"]);
+    }
+
+    #[test]
+    fn finds_by_the_beginning_of_a_name() {
+        let mirror = mirror();
+        mirror.take(Event::Apply(object("ab", "x", 3)));
+        assert_eq!(names(&mirror.named("", "a")), ["a", "ab"]);
+        assert!(mirror.named("other", "a").is_empty());
     }
 
     #[test]

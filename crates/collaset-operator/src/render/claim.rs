@@ -1,0 +1,101 @@
+//! Claims: made from a template, taken in, given up, deleted.
+
+use podops_api::marks;
+use podops_runtime::effect::{Change, Effect};
+use serde_json::{Value, json};
+
+use super::{CLAIMS, owner, target};
+use crate::{
+    plan::{
+        claims::{claims_of, hash, template_name},
+        revision::suffix,
+    },
+    view::{ClaimView, Observed},
+};
+
+/// Makes an instance's claim from the named template of a revision.
+pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -> Option<Effect> {
+    let claims = claims_of(seen, id, revision);
+    let (template, _) = claims.into_iter().find(|(t, _)| template_name(t) == template)?;
+    let (volume, hash) = (template_name(&template).to_owned(), hash(&template));
+    let mut metadata = template.0.get("metadata").cloned().unwrap_or_default();
+    let mut labels = metadata["labels"].as_object().cloned().unwrap_or_default();
+    for (key, value) in seen.spec.selector.match_labels.iter().flatten() {
+        labels.insert(key.clone(), json!(value));
+    }
+    for (key, value) in [
+        (marks::CONTROL, marks::CONTROL_ON.to_owned()),
+        (marks::INSTANCE_ID, id.to_string()),
+        (marks::CLAIM_TEMPLATE_NAME, volume.clone()),
+        (marks::CLAIM_TEMPLATE_HASH, hash.clone()),
+    ] {
+        labels.insert(key.to_owned(), json!(value));
+    }
+    // Another name than that of one on its way out, and the same for the same look.
+    let leaving = seen.claims.iter().filter(|c| c.id() == Some(id) && c.template() == volume);
+    let leaving: Vec<&str> = leaving.map(|c| c.uid.as_str()).collect();
+    let of = format!("{} {id} {hash} {}", seen.uid, leaving.join(" "));
+    let name = format!("{}-{volume}-{}", seen.name, suffix(&of));
+    let fields = metadata.as_object_mut()?;
+    fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
+    fields.insert("name".to_owned(), json!(name));
+    fields.insert("labels".to_owned(), Value::Object(labels));
+    fields.insert("ownerReferences".to_owned(), owner(seen));
+    let spec = template.0.get("spec").cloned().unwrap_or_default();
+    let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
+    Some(Effect::Create(target(seen, CLAIMS, &name), body))
+}
+
+fn find<'a>(seen: &'a Observed, name: &str) -> Option<&'a ClaimView> {
+    seen.claims.iter().find(|claim| claim.name == name)
+}
+
+/// Adds the set to the claim's owners, as this instance's if one is given.
+pub(super) fn adopt(seen: &Observed, name: &str, id: Option<i64>) -> Option<Effect> {
+    let claim = find(seen, name)?;
+    let mut metadata = json!({
+        "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": owner(seen),
+    });
+    if let Some(id) = id {
+        metadata["labels"] = json!({ marks::INSTANCE_ID: id.to_string(), marks::ORPHANED: null });
+    }
+    let body = Change::Strategic(json!({ "metadata": metadata }));
+    Some(Effect::Patch(target(seen, CLAIMS, name), body))
+}
+
+/// Takes the set off the claim's owners; marks it if it goes with a Pod that was excluded.
+pub(super) fn disown(seen: &Observed, name: &str, orphaned: bool) -> Option<Effect> {
+    let claim = find(seen, name)?;
+    let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
+    let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
+    if orphaned {
+        metadata["labels"] = json!({ marks::ORPHANED: "true" });
+    }
+    let body = Change::Strategic(json!({ "metadata": metadata }));
+    Some(Effect::Patch(target(seen, CLAIMS, name), body))
+}
+
+/// Deletes the claim; Kubernetes keeps it for as long as a Pod uses it.
+pub(super) fn delete(seen: &Observed, name: &str) -> Option<Effect> {
+    let claim = find(seen, name)?;
+    let (uid, version) = (claim.uid.clone(), None);
+    Some(Effect::Delete { target: target(seen, CLAIMS, name), uid, version })
+}
+
+/// The volumes of an instance's Pod: its claims, then those of the template of other names.
+pub(super) fn volumes(
+    seen: &Observed,
+    (id, revision): (i64, &str),
+    template: Option<&Value>,
+) -> Vec<Value> {
+    let claims = claims_of(seen, id, revision);
+    let of_claims = claims.iter().filter_map(|(template, claim)| {
+        let source = json!({ "claimName": claim.as_ref()?.name });
+        Some(json!({ "name": template_name(template), "persistentVolumeClaim": source }))
+    });
+    let mut volumes: Vec<Value> = of_claims.collect();
+    let own = template.and_then(Value::as_array).into_iter().flatten();
+    let others = own.filter(|v| !claims.iter().any(|(t, _)| v["name"] == template_name(t)));
+    volumes.extend(others.cloned());
+    volumes
+}

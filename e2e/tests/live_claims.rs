@@ -1,0 +1,162 @@
+//! Claims of CollaSets; numbers in brackets are those of the peer's end-to-end suite in the
+//! specification.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use podops_api::marks;
+use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use serde_json::{Value, json};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_follow_their_instances() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    tokio::join!(
+        claims_go_with_pods_that_are_scaled_in(&lab),
+        claims_that_are_retained_are_used_again(&lab),
+        another_template_makes_other_claims(&lab),
+        a_replaced_pod_takes_its_claim_along(&lab),
+        claims_are_excluded_and_included_with_their_pods(&lab),
+        claims_outlive_their_set_if_they_are_to(&lab),
+    );
+    let (all, _) = lab.requests(0).unwrap();
+    let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
+    assert!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:?}");
+}
+
+fn spec(storage: &str, strategy: &Value) -> Value {
+    let resources = json!({ "requests": { "storage": storage } });
+    let template = json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": resources },
+    });
+    json!({ "volumeClaimTemplates": [template], "scaleStrategy": strategy })
+}
+
+fn retain(when: &str) -> Value {
+    json!({ "persistentVolumeClaimRetentionPolicy": { when: "Retain" } })
+}
+
+async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
+    let pods = usize::try_from(replicas).unwrap();
+    lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
+    lab.counts(name, [replicas; 4]).await.unwrap();
+}
+
+fn is_owned(object: &impl ResourceExt) -> bool {
+    !object.owner_references().is_empty()
+}
+
+/// The set's claims that stay.
+async fn claims(lab: &Lab, set: &str) -> Vec<PersistentVolumeClaim> {
+    let all: Api<PersistentVolumeClaim> = lab.all_of();
+    let of_set = ListParams::default().labels(&format!("app={set}"));
+    let claims = all.list(&of_set).await.unwrap().items;
+    claims.into_iter().filter(|c| c.metadata.deletion_timestamp.is_none()).collect()
+}
+
+async fn names(lab: &Lab, set: &str) -> Vec<String> {
+    claims(lab, set).await.iter().map(ResourceExt::name_any).collect()
+}
+
+async fn claims_are(lab: &Lab, set: &str, count: usize) {
+    let waited = eventually(SOON, async || Ok(claims(lab, set).await.len() == count)).await;
+    assert!(waited.is_ok(), "{set}: {:#?}", names(lab, set).await);
+}
+
+fn mounted(pod: &Pod) -> Vec<&str> {
+    let volumes = pod.spec.as_ref().unwrap().volumes.iter().flatten();
+    let claims = volumes.filter_map(|v| v.persistent_volume_claim.as_ref());
+    claims.map(|claim| claim.claim_name.as_str()).collect()
+}
+
+async fn claims_go_with_pods_that_are_scaled_in(lab: &Lab) {
+    make(lab, "falling", 3, spec("100m", &json!({}))).await;
+    let all = names(lab, "falling").await;
+    assert_eq!(all.len(), 3);
+    for pod in lab.pods_of("falling").await.unwrap() {
+        assert!(mounted(&pod).iter().all(|claim| all.iter().any(|known| known == claim)));
+    }
+    lab.patch("falling", json!({ "replicas": 1 })).await.unwrap();
+    lab.counts("falling", [1; 4]).await.unwrap();
+    assert_eq!(claims(lab, "falling").await.len(), 1, "the status announces what is done");
+}
+
+/// [10]
+async fn claims_that_are_retained_are_used_again(lab: &Lab) {
+    make(lab, "retained", 2, spec("100m", &retain("whenScaled"))).await;
+    let before = names(lab, "retained").await;
+    for replicas in [1, 2] {
+        lab.patch("retained", json!({ "replicas": replicas })).await.unwrap();
+        lab.counts("retained", [replicas; 4]).await.unwrap();
+        assert_eq!(names(lab, "retained").await, before);
+    }
+}
+
+/// [15]
+async fn another_template_makes_other_claims(lab: &Lab) {
+    make(lab, "growing", 2, spec("100m", &json!({}))).await;
+    let before = names(lab, "growing").await;
+    let templates = spec("200m", &json!({}))["volumeClaimTemplates"].clone();
+    lab.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
+    lab.settled("growing", 2, SOON).await.unwrap();
+    claims_are(lab, "growing", 2).await;
+    let after = names(lab, "growing").await;
+    assert!(before.iter().all(|old| !after.contains(old)));
+    let pods = lab.pods_of("growing").await.unwrap();
+    assert!(pods.iter().flat_map(mounted).all(|claim| after.iter().any(|known| known == claim)));
+}
+
+/// [21]
+async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
+    make(lab, "changed", 1, spec("100m", &retain("whenScaled"))).await;
+    let name = lab.pods_of("changed").await.unwrap()[0].name_any();
+    let request = json!({ "labels": { marks::TO_REPLACE: "true" } });
+    lab.change_pod(&name, request).await.unwrap();
+    lab.until_gone(&name).await.unwrap();
+    lab.counts("changed", [1; 4]).await.unwrap();
+    let left = claims(lab, "changed").await;
+    let ids: Vec<_> =
+        left.iter().map(|claim| claim.labels()[marks::INSTANCE_ID].as_str()).collect();
+    assert_eq!(ids, ["1"], "the status announces what is done");
+}
+
+/// [5]
+async fn claims_are_excluded_and_included_with_their_pods(lab: &Lab) {
+    make(lab, "parting", 2, spec("100m", &json!({}))).await;
+    let pod = lab.pods_of("parting").await.unwrap()[0].clone();
+    let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
+    let all: Api<PersistentVolumeClaim> = lab.all_of();
+    let out = json!({ "podToExclude": [name] });
+    lab.patch("parting", json!({ "replicas": 1, "scaleStrategy": out })).await.unwrap();
+    lab.until_pod(&name, |pod| !is_owned(pod)).await.unwrap();
+    assert!(!is_owned(&all.get(&claim).await.unwrap()), "the claim goes first");
+    lab.wait("parting", SOON, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
+    let back = json!({ "podToExclude": [], "podToInclude": [name] });
+    lab.patch("parting", json!({ "replicas": 2, "scaleStrategy": back })).await.unwrap();
+    lab.until_pod(&name, is_owned).await.unwrap();
+    let owned = async || Ok(is_owned(&all.get(&claim).await?));
+    eventually(SOON, owned).await.unwrap();
+    lab.counts("parting", [2; 4]).await.unwrap();
+    assert_eq!(claims(lab, "parting").await.len(), 2);
+}
+
+async fn claims_outlive_their_set_if_they_are_to(lab: &Lab) {
+    make(lab, "ending", 1, spec("100m", &retain("whenDeleted"))).await;
+    let before = names(lab, "ending").await;
+    lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, async || Ok(lab.sets().get_opt("ending").await?.is_none())).await.unwrap();
+    let left = claims(lab, "ending").await;
+    assert!(left.len() == 1 && !is_owned(&left[0]));
+    make(lab, "ending", 1, spec("100m", &json!({}))).await;
+    assert_eq!(names(lab, "ending").await, before);
+    assert_eq!(mounted(&lab.pods_of("ending").await.unwrap()[0]), before);
+    lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();
+    // The garbage collector looks for new kinds only now and then.
+    let collected = async || Ok(claims(lab, "ending").await.is_empty());
+    eventually(SOON * 3, collected).await.unwrap();
+}
