@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     lab::{Lab, OPERATORS, eventually, is_settled},
     measure::{Cost, Process},
+    scenarios::Subject,
 };
 
 /// The small set, of which each Pod's cost is counted.
@@ -52,7 +53,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     sizes(programs, &mut rows)?;
     let lab = Lab::start(programs).await?;
-    say("100 Pods: created, and updated in place");
+    say("100 Pods: created, updated in every way, and scaled in");
     costs(&lab, &mut rows).await?;
     say("100 Pods in place, and in turn a Deployment's");
     against_deployment(&lab, &mut rows).await?;
@@ -136,17 +137,10 @@ fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 }
 
 async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let created = Cost::of(lab, SMALL, async {
-        lab.create("web", SMALL, "nginx:0").await?;
-        settle(lab, "web", SMALL).await
-    })
-    .await?;
+    let web = Subject { lab, set: "web", pods: SMALL };
+    let created = web.create().await?;
     rows.push(most("requests per Pod to create", created.requests_per_pod(), 3.6, ""));
-    let updated = Cost::of(lab, SMALL, async {
-        lab.set_image("web", "nginx:1").await?;
-        settle(lab, "web", SMALL).await
-    })
-    .await?;
+    let updated = web.update_in_place("nginx:1").await?;
     rows.extend([
         most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
         none("of these refused, in all", updated.rejected()),
@@ -159,7 +153,27 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
             kept: Some(updated.status_writes_in_a_second() <= 1),
         },
     ]);
-    Ok(())
+    let (annotated, lost) = web.annotate("1").await?;
+    let recreated = web.recreate("nginx:2").await?;
+    let replaced = web.replace("nginx:3").await?;
+    let alone = web.leave_alone().await?;
+    let went = web.scale_in(SMALL / 5).await?;
+    rows.extend([
+        most(
+            "requests per Pod of which only metadata change",
+            annotated.requests_per_pod(),
+            1.2,
+            "",
+        ),
+        none("of these Pods, out of traffic meanwhile", lost),
+        most("requests per Pod recreated", recreated.requests_per_pod(), 8.5, ""),
+        most("requests per Pod updated by replacement", replaced.requests_per_pod(), 11.0, ""),
+        none("writes when somebody else writes to 100 idle Pods", alone.writes()),
+        most("requests per Pod scaled in", went.requests_per_pod(), 5.0, ""),
+    ]);
+    web.update_in_place("nginx:4").await.map(drop)?;
+    lab.patch("web", json!({ "replicas": SMALL })).await?;
+    settle(lab, "web", SMALL).await
 }
 
 async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {

@@ -265,6 +265,18 @@ impl Lab {
         audit::since(&self.plane.dir.path().join("audit.log"), since)
     }
 
+    /// Fails if a shipped role lacked something that an operator asked for.
+    ///
+    /// # Errors
+    ///
+    /// If one did; the error is the requests.
+    pub fn nothing_forbidden(&self) -> anyhow::Result<()> {
+        let (all, _) = self.requests(0)?;
+        let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
+        anyhow::ensure!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:#?}");
+        Ok(())
+    }
+
     /// The place that the audit log has come to.
     ///
     /// # Errors

@@ -8,4 +8,5 @@ pub mod measure;
 pub mod nodes;
 pub mod process;
 pub mod programs;
+pub mod scenarios;
 pub mod show;

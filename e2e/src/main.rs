@@ -72,7 +72,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
             {
-                println!("{}", bench::run(&programs, quick).await?);
+                println!("{}", Box::pin(bench::run(&programs, quick)).await?);
             }
             Ok(())
         }

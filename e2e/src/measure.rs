@@ -73,6 +73,12 @@ impl Cost {
         self.per_pod(self.work().filter(|r| r.is_write() && r.resource() == "pods").count())
     }
 
+    /// Writes of operators.
+    #[must_use]
+    pub fn writes(&self) -> usize {
+        self.work().filter(|r| r.is_write()).count()
+    }
+
     /// Writes of operators that were refused.
     #[must_use]
     pub fn rejected(&self) -> usize {

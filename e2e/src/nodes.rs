@@ -2,7 +2,7 @@
 //! that the API shows of one happens.
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
-//! up. A node can fall silent, and every claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and writes.
+//! up, and a tag that ends in `-again` is of the same image as the one without. A node can fall silent, and every claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -175,7 +175,7 @@ fn container(
         Stage::Starting,
         status(
             true,
-            &format!("sim://{image}"),
+            &format!("sim://{}", image.trim_end_matches("-again")),
             restarts,
             json!({ "running": { "startedAt": since } }),
         ),

@@ -40,6 +40,8 @@ async fn sets_do_what_their_users_rely_on() {
         a_paused_set_begins_nothing(&lab),
         an_image_that_never_pulls_is_replaced_by_one_that_does(&lab),
         metadata_changes_in_traffic(&lab),
+        another_tag_of_the_same_image_ends_the_update(&lab),
+        a_pod_that_waits_says_for_whom(&lab),
     );
     tokio::join!(
         a_scale_in_is_cancelled_before_the_pod_is_given(&lab),
@@ -49,9 +51,7 @@ async fn sets_do_what_their_users_rely_on() {
         a_sequence_names_pods_by_their_ids(&lab),
         a_node_that_falls_silent_holds_up_no_other_pod(&lab),
     );
-    let (all, _) = lab.requests(0).unwrap();
-    let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
-    assert!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:?}");
+    lab.nothing_forbidden().unwrap();
 }
 
 async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
@@ -111,6 +111,36 @@ async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
     .unwrap();
     assert_eq!(image(&lab.pods().get(&name).await.unwrap()), "nginx:1");
     lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+}
+
+async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
+    make(lab, "asking", 2, json!({})).await;
+    let healthy = |type_: &str, expected: &str, s: &CollaSetStatus| {
+        s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
+    };
+    let settled = |s: &CollaSetStatus| {
+        healthy("Available", "True", s)
+            && healthy("Progressing", "False", s)
+            && healthy("Degraded", "False", s)
+    };
+    lab.wait("asking", SOON, settled).await.unwrap();
+    let name = pods(lab, "asking").await[0].name_any();
+    lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
+    lab.set_image("asking", "nginx:2").await.unwrap();
+    let told = |s: &CollaSetStatus| {
+        healthy("Available", "False", s)
+            && healthy("Progressing", "True", s)
+            && s.waiting.iter().any(|group| {
+                group.pods == [name.clone()]
+                    && group.phase == "Preparing"
+                    && group.reason.contains(PROTECTION)
+                    && group.since.is_some()
+            })
+    };
+    lab.wait("asking", SOON, told).await.unwrap();
+    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    lab.settled("asking", 2, SOON).await.unwrap();
+    lab.wait("asking", SOON, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
 }
 
 /// [13]
@@ -221,6 +251,19 @@ async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
     lab.set_image("bad", "nginx:2").await.unwrap();
     lab.settled("bad", 3, SOON).await.unwrap();
     assert_eq!(born, uids(&pods(lab, "bad").await));
+}
+
+async fn another_tag_of_the_same_image_ends_the_update(lab: &Lab) {
+    make(lab, "same", 1, json!({})).await;
+    let id = |pod: &Pod| {
+        let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
+        (status.image_id, status.container_id)
+    };
+    let before = id(&pods(lab, "same").await[0]);
+    lab.set_image("same", "nginx:1-again").await.unwrap();
+    lab.settled("same", 1, SOON).await.unwrap();
+    let after = id(&pods(lab, "same").await[0]);
+    assert!(before.0 == after.0 && before.1 != after.1, "{before:?}, {after:?}");
 }
 
 async fn metadata_changes_in_traffic(lab: &Lab) {

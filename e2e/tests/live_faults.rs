@@ -43,6 +43,7 @@ async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behi
         nothing_is_stuck(&lab, &format!("after kill {turn} of {victim}")).await;
     }
     assert_eq!(born, uids(&lab).await, "a Pod was lost on the way");
+    lab.nothing_forbidden().unwrap();
 }
 
 async fn uids(lab: &Lab) -> Vec<Option<String>> {
@@ -92,6 +93,7 @@ async fn an_api_server_that_is_restarted_frozen_or_lost_leaves_nothing_stuck() {
         "a holder held on: {before:?}, {frozen:?}"
     );
     assert_eq!(born, uids(&lab).await, "a Pod was lost on the way");
+    lab.nothing_forbidden().unwrap();
 }
 
 /// Makes a CollaSet that the types cannot read, as an older and laxer CRD let it in.
@@ -145,4 +147,5 @@ async fn a_set_that_cannot_be_read_stops_no_other_and_sigterm_gives_the_lease_up
     }
     lab.set_image("web", "nginx:1").await.unwrap();
     nothing_is_stuck(&lab, "after SIGTERM").await;
+    lab.nothing_forbidden().unwrap();
 }

@@ -54,6 +54,7 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
         no_webhook(&lab)
     );
     metrics(&lab).await;
+    lab.nothing_forbidden().unwrap();
 }
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
@@ -193,7 +194,7 @@ async fn metrics(lab: &Lab) {
         assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));
-        let wanted = [
+        let mut wanted = vec![
             "podops_reconciles_total{outcome=\"done\"}",
             "podops_reconcile_duration_seconds_bucket",
             "podops_client_requests_total{code=\"200\",verb=\"watch\"}",
@@ -202,6 +203,9 @@ async fn metrics(lab: &Lab) {
             "podops_lease_held 1",
             "process_resident_memory_bytes",
         ];
+        if name == "lifecycle-operator" {
+            wanted.push("podops_lifecycle_garbled_pods 1");
+        }
         let told = async || {
             let metrics = http_get(address, "/metrics");
             Ok(wanted.iter().all(|metric| metrics.contains(metric)))

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use podops_e2e::{
     lab::{Lab, OPERATORS, eventually, programs},
-    measure::Cost,
+    scenarios::Subject,
 };
 
 const PODS: usize = 100;
@@ -25,18 +25,12 @@ async fn uids(lab: &Lab) -> BTreeSet<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let created = Cost::of(&lab, PODS, async {
-        lab.create("web", PODS, "nginx:1").await?;
-        lab.settled("web", 100, MINUTE).await
-    });
-    at_most("requests to create, per Pod", created.await.unwrap().requests_per_pod(), 3.6);
+    let web = Subject { lab: &lab, set: "web", pods: PODS };
+    let created = web.create().await.unwrap();
+    at_most("requests to create, per Pod", created.requests_per_pod(), 3.6);
     let born = uids(&lab).await;
 
-    let updated = Cost::of(&lab, PODS, async {
-        lab.set_image("web", "nginx:2").await?;
-        lab.settled("web", 100, MINUTE).await
-    });
-    let updated = updated.await.unwrap();
+    let updated = web.update_in_place("nginx:2").await.unwrap();
     at_most("Pod writes to update in place, per Pod", updated.pod_writes_per_pod(), 6.1);
     at_most("requests to update in place, per Pod", updated.requests_per_pod(), 7.0);
     assert_eq!(updated.rejected(), 0, "writes were refused");
@@ -57,8 +51,17 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     lab.settled("web", 100, MINUTE).await.unwrap();
     assert_eq!(born, uids(&lab).await);
 
-    lab.patch("web", serde_json::json!({ "replicas": 40 })).await.unwrap();
-    lab.settled("web", 40, MINUTE).await.unwrap();
+    let (annotated, lost) = web.annotate("1").await.unwrap();
+    at_most("requests to change metadata, per Pod", annotated.requests_per_pod(), 1.2);
+    assert_eq!(lost, 0, "Pods were out of traffic");
+    let recreated = web.recreate("nginx:3").await.unwrap();
+    at_most("requests to recreate, per Pod", recreated.requests_per_pod(), 8.5);
+    let replaced = web.replace("nginx:4").await.unwrap();
+    at_most("requests to replace, per Pod", replaced.requests_per_pod(), 11.0);
+    let alone = web.leave_alone().await.unwrap();
+    assert_eq!(alone.writes(), 0, "idle Pods that somebody writes to cost writes");
+    let went = web.scale_in(40).await.unwrap();
+    at_most("requests to scale in, per Pod", went.requests_per_pod(), 5.0);
     let settled = lab.log_end().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (quiet, _) = lab.requests(settled).unwrap();
@@ -69,7 +72,5 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     eventually(MINUTE, async || Ok(lab.sets().get_opt("web").await?.is_none())).await.unwrap();
     assert!(lab.pods_of("web").await.unwrap().is_empty());
 
-    let (all, _) = lab.requests(0).unwrap();
-    let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
-    assert!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:?}");
+    lab.nothing_forbidden().unwrap();
 }

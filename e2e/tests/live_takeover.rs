@@ -169,4 +169,5 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     let updated = lab.pods_of("foo").await.unwrap();
     let uids = |pods: &[Pod]| pods.iter().map(ResourceExt::uid).collect::<BTreeSet<_>>();
     assert_eq!(uids(&before), uids(&updated));
+    lab.nothing_forbidden().unwrap();
 }

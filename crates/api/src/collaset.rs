@@ -1,6 +1,6 @@
 //! CollaSet: a number of Pods of one template, each operated on through its lifecycle.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -305,7 +305,28 @@ pub struct CollaSetStatus {
     /// The selector as one string, for the scale subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// Scale, Update, Paused, Terminating.
+    /// Pods whose operation has been held up for a while, those alike together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingPods>,
+    /// Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Pods that wait for the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitingPods {
+    /// The phase of PodOpsLifecycle that they are in.
+    pub phase: String,
+    /// What they wait for.
+    pub reason: String,
+    /// How many they are.
+    pub count: i32,
+    /// The names of some of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<String>,
+    /// Since when the first of them waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }

@@ -149,7 +149,14 @@ pub fn status(seen: &Observed, status: &CollaSetStatus) -> Effect {
     let to = Target { subresource: Some("status"), ..target(seen, COLLASETS, &seen.name) };
     // By its UID and not its version: status has one writer, and an edit of the spec between look
     // and write makes it no less true of the generation that it names.
-    Effect::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": status })))
+    let mut body = json!(status);
+    // A merge leaves what it does not name, so what is no more has to be named.
+    for field in json!(seen.status).as_object().into_iter().flat_map(|told| told.keys()) {
+        if body.get(field).is_none() {
+            body[field] = Value::Null;
+        }
+    }
+    Effect::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": body })))
 }
 
 fn create_revision(seen: &Observed, new: &NewRevision) -> Effect {

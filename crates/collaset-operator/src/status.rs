@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podops_api::{
     collaset::CollaSetStatus,
-    condition::{remove, set},
+    condition::{Condition, remove, set},
     lifecycle,
 };
 
@@ -12,6 +12,10 @@ use crate::{
     plan::{Hindrance, Plan},
     view::{Observed, PodView},
 };
+
+mod waiting;
+
+pub use waiting::waiting;
 
 /// The status after a look; counts are of what was observed, never of what was just done.
 #[must_use]
@@ -46,6 +50,7 @@ pub fn status(
         updated_available_replicas: count(&|pod| pod.is_available() && updated(pod)),
         scheduled_replicas: count(&|pod| pod.scheduled),
         label_selector: text(&seen.spec.selector),
+        waiting: waiting(seen, now).0,
         conditions: seen.status.conditions.clone(),
     };
     if status.updated_ready_replicas >= seen.spec.replicas.unwrap_or_default() {
@@ -64,7 +69,12 @@ pub fn is_progress(told: &CollaSetStatus, now: &CollaSetStatus) -> bool {
         || now.available_replicas < now.replicas;
     on_its_way
         && told.observed_generation == now.observed_generation
-        && told.conditions == now.conditions
+        && gist(&told.conditions).eq(gist(&now.conditions))
+}
+
+/// What conditions say, but for numbers in their messages.
+fn gist(conditions: &[Condition]) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+    conditions.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
 fn conditions(
@@ -84,6 +94,8 @@ fn conditions(
             None => set(list, type_, true, (fine, String::new()), now),
         }
     }
+    health(status, seen, failures.iter().chain(&plan.hindrances).next(), now);
+    let list = &mut status.conditions;
     if seen.spec.paused {
         set(
             list,
@@ -98,6 +110,42 @@ fn conditions(
     if seen.deleting {
         let message = format!("waiting for {} Pods to be deleted", seen.pods.len());
         set(list, "Terminating", false, ("ReclaimingTargetsDeletion", message), now);
+    }
+}
+
+/// What tools ask first: do enough Pods serve, does it go on, is something wrong.
+fn health(
+    status: &mut CollaSetStatus,
+    seen: &Observed,
+    problem: Option<&Hindrance>,
+    now: Timestamp,
+) {
+    let wanted = seen.spec.replicas.unwrap_or_default();
+    let serving = status.available_replicas;
+    let available = serving >= wanted;
+    let settled = status.replicas == wanted
+        && available
+        && status.updated_replicas == status.replicas
+        && status.operating_replicas == 0
+        && status.terminating_replicas == 0;
+    let list = &mut status.conditions;
+    let why = if available { "EnoughPodsServe" } else { "TooFewPodsServe" };
+    set(list, "Available", available, (why, format!("{serving} of {wanted} Pods serve")), now);
+    let why = match () {
+        () if seen.deleting => "Deleting",
+        () if settled => "Settled",
+        () if seen.spec.paused => "Paused",
+        () if status.replicas != wanted => "Scaling",
+        () if status.updated_replicas < status.replicas => "Updating",
+        () => "WaitingForPods",
+    };
+    let goes_on = !settled && !seen.spec.paused;
+    set(list, "Progressing", goes_on, (why, String::new()), now);
+    match problem {
+        Some(problem) => {
+            set(list, "Degraded", true, (problem.reason, problem.message.clone()), now);
+        }
+        None => set(list, "Degraded", false, ("NothingHinders", String::new()), now),
     }
 }
 

@@ -97,6 +97,8 @@ pub struct PodView {
     pub version: String,
     /// Its labels.
     pub labels: Labels,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
     /// Its annotations, as far as they are the template's business or ours.
     pub annotations: Option<BTreeMap<String, String>>,
     /// When it was created.
@@ -115,6 +117,8 @@ pub struct PodView {
     pub containers: Vec<Container>,
     /// The image each container really runs, by container.
     pub image_ids: BTreeMap<String, String>,
+    /// The run of each container, by container: another after each restart.
+    pub container_ids: BTreeMap<String, String>,
 }
 
 /// A container of a Pod.

@@ -15,6 +15,12 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
     let counted: Vec<&PodView> = seen.active().filter(is_counted).collect();
     let surplus = counted.len().saturating_sub(seen.replicas());
     scale_in(draft, contexts, &pairs, (&counted, surplus));
+    for pod in counted.iter().filter(|pod| pod.ended && !pod.deleting) {
+        // It holds the name that the next Pod of its instance needs.
+        if !pod.labels.contains_key(marks::TO_DELETE) {
+            draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
+        }
+    }
     if surplus == 0 {
         delete_listed(draft, &counted);
     }

@@ -700,3 +700,39 @@ fn a_name_that_the_revision_of_a_set_before_still_has_is_avoided() {
     assert_eq!((none, one), (0, 1));
     assert_ne!(first, second);
 }
+
+#[test]
+fn a_status_names_what_is_no_more() {
+    let mut seen = seen(1, "0 v1 ready", |_| ());
+    seen.status.waiting.push(podops_api::collaset::WaitingPods::default());
+    let status = crate::status::status(&seen, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
+    let podops_runtime::effect::Effect::Patch(_, podops_runtime::effect::Change::Merge(body)) =
+        crate::render::status(&seen, &status)
+    else {
+        unreachable!("a status is merged")
+    };
+    assert_eq!(body["status"].get("waiting"), Some(&Value::Null));
+}
+
+#[test]
+fn an_update_ends_though_the_new_tag_is_of_the_same_image() {
+    let mut seen = seen(1, "0 v2 update:given restarting", to_v2);
+    assert_eq!(acts(&seen), "", "nothing tells it from a container that has not restarted");
+    let note = r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2","lastContainerID":"run-1"}}}"#;
+    let annotation = (marks::LAST_POD_STATUS.to_owned(), note.to_owned());
+    seen.pods[0].annotations = Some(BTreeMap::from([annotation]));
+    seen.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-1".to_owned())]);
+    assert_eq!(acts(&seen), "");
+    seen.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-2".to_owned())]);
+    assert_eq!(acts(&seen), "finish web-0");
+}
+
+#[test]
+fn a_failed_pod_of_a_sequence_makes_room_for_the_next_of_its_name() {
+    let sequence = |spec: &mut CollaSetSpec| {
+        let suffix = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy: suffix });
+    };
+    check(1, "0 v1 failed", sequence, "to-delete web-0");
+    check(1, "0 v1 failed to-delete", sequence, "");
+}

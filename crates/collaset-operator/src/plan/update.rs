@@ -40,6 +40,9 @@ pub struct LastContainerState {
     /// What it really ran, if that is to change.
     #[serde(rename = "lastImageID", skip_serializing_if = "String::is_empty")]
     pub last_image_id: String,
+    /// Its run, if that is to change; the peer does not know it.
+    #[serde(rename = "lastContainerID", skip_serializing_if = "String::is_empty")]
+    pub last_container_id: String,
 }
 
 /// How many of the new instances are made from the updated revision.
@@ -269,9 +272,14 @@ fn is_finished(pod: &PodView) -> bool {
         annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     pod.containers.iter().all(|container| {
         let Some(state) = last.container_states.get(&container.name) else { return true };
+        let changed = |now: &BTreeMap<String, String>, last: &str| {
+            !last.is_empty() && now.get(&container.name).is_some_and(|id| id != last)
+        };
+        // Two tags may be of one image, which then only starts anew.
         state.last_image_id.is_empty()
             || state.latest_image != container.image
-            || pod.image_ids.get(&container.name).is_some_and(|id| *id != state.last_image_id)
+            || changed(&pod.image_ids, &state.last_image_id)
+            || changed(&pod.container_ids, &state.last_container_id)
     })
 }
 
@@ -281,12 +289,15 @@ pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodS
     let states = pod.containers.iter().filter_map(|container| {
         let image = images.get(&container.name)?;
         let changes = *image != container.image;
-        let ran =
-            pod.image_ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default();
-        Some((
-            container.name.clone(),
-            LastContainerState { latest_image: image.clone(), last_image_id: ran },
-        ))
+        let last = |ids: &BTreeMap<String, String>| {
+            ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default()
+        };
+        let state = LastContainerState {
+            latest_image: image.clone(),
+            last_image_id: last(&pod.image_ids),
+            last_container_id: last(&pod.container_ids),
+        };
+        Some((container.name.clone(), state))
     });
     LastPodStatus { container_states: states.collect() }
 }

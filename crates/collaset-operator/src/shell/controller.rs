@@ -42,7 +42,7 @@ use super::{
 use crate::{
     plan::{self, Action, Hindrance, Plan},
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
-    status::{is_progress, status},
+    status::{is_progress, status, waiting},
     view::Observed,
 };
 
@@ -231,7 +231,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
-    let waits = [wait, plan.look_again, Some(RESYNC)];
+    let waits = [wait, plan.look_again, waiting(&seen, now).1, Some(RESYNC)];
     Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 

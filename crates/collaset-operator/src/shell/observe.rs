@@ -79,6 +79,8 @@ struct ContainerStatus {
     name: String,
     #[serde(rename = "imageID", default)]
     image_id: String,
+    #[serde(rename = "containerID", default)]
+    container_id: String,
 }
 
 /// The parts of a PersistentVolumeClaim that planning needs.
@@ -183,7 +185,11 @@ impl SlimPod {
         let conditions = self.status.conditions.as_deref().unwrap_or_default();
         let condition =
             |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
-        let statuses = self.status.container_statuses.iter().flatten();
+        let ids = |of: fn(&ContainerStatus) -> &String| {
+            let statuses = self.status.container_statuses.iter().flatten();
+            let known = statuses.filter(|s| !of(s).is_empty());
+            known.map(|s| (s.name.clone(), of(s).clone())).collect::<BTreeMap<_, _>>()
+        };
         let container =
             |c: &SlimContainer| Container { name: c.name.clone(), image: c.image.clone() };
         PodView {
@@ -191,6 +197,7 @@ impl SlimPod {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotations: metadata.annotations.clone(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
             deleting: metadata.deletion_timestamp.is_some(),
@@ -208,10 +215,8 @@ impl SlimPod {
                 })
                 .collect(),
             containers: self.spec.containers.iter().map(container).collect(),
-            image_ids: statuses
-                .filter(|s| !s.image_id.is_empty())
-                .map(|s| (s.name.clone(), s.image_id.clone()))
-                .collect::<BTreeMap<_, _>>(),
+            image_ids: ids(|s| &s.image_id),
+            container_ids: ids(|s| &s.container_id),
         }
     }
 }

@@ -1,0 +1,164 @@
+//! Why Pods wait: which of them, where, for whom, and since when.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podops_api::{
+    availability::AvailableConditions,
+    collaset::WaitingPods,
+    lifecycle::{self, Operation, Phase, PodLifecycle, Word},
+    marks,
+};
+
+use crate::view::{Observed, PodView};
+
+/// How long a Pod may stay in a phase before it counts as waiting: what goes well takes less, and
+/// is not worth telling.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+/// How many Pods of a group are named.
+const NAMED_MAX: usize = 5;
+
+/// The Pods that wait, those alike together; and when to look again for more.
+#[must_use]
+pub fn waiting(seen: &Observed, now: Timestamp) -> (Vec<WaitingPods>, Option<Duration>) {
+    let mut groups = BTreeMap::<(Phase, String), WaitingPods>::new();
+    let mut look_again: Option<SignedDuration> = None;
+    for pod in &seen.pods {
+        let Some((phase, reason, since)) = wait_of(pod) else { continue };
+        let left = PATIENCE - now.duration_since(since);
+        if left.is_positive() {
+            look_again = Some(look_again.map_or(left, |known| known.min(left)));
+            continue;
+        }
+        let group = groups.entry((phase, reason.clone())).or_insert_with(|| WaitingPods {
+            phase: format!("{phase:?}"),
+            reason,
+            ..WaitingPods::default()
+        });
+        group.count += 1;
+        if group.pods.len() < NAMED_MAX {
+            group.pods.push(pod.name.clone());
+        }
+        // In whole seconds, as it is written.
+        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+        let earlier = group.since.as_ref().is_none_or(|known| since < known.0);
+        if earlier {
+            group.since = Some(Time(since));
+        }
+    }
+    (groups.into_values().collect(), look_again.and_then(|left| Duration::try_from(left).ok()))
+}
+
+/// Where the set's operation on a Pod is, for whom it waits, and since when.
+fn wait_of(pod: &PodView) -> Option<(Phase, String, Timestamp)> {
+    let known = PodLifecycle::parse(&pod.labels).ok()?;
+    let ids = [lifecycle::COLLASET, lifecycle::POD_DELETE];
+    let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
+    let phase = Phase::of(operation);
+    let (word, reason) = match phase {
+        Phase::Requested => (
+            Word::Operating,
+            "nobody takes the operation up: is lifecycle-operator there?".to_owned(),
+        ),
+        Phase::PreCheck | Phase::PreChecked => {
+            (Word::PreCheck, checkers(pod, marks::PRE_CHECK_GATE))
+        }
+        Phase::Preparing => (Word::Preparing, protection(pod)),
+        Phase::Operate | Phase::Operated => (Word::Operate, operation_under_way(pod)),
+        Phase::PostCheck | Phase::PostChecked => {
+            (Word::PostCheck, checkers(pod, marks::POST_CHECK_GATE))
+        }
+        Phase::Completing => (Word::Completing, service(pod)),
+    };
+    Some((phase, reason, since(operation, word)?))
+}
+
+fn since(operation: &Operation, word: Word) -> Option<Timestamp> {
+    let stamp = operation.get(word).or(operation.get(Word::Operating))?;
+    Timestamp::from_nanosecond(stamp.parse().ok()?).ok()
+}
+
+fn checkers(pod: &PodView, gate: &str) -> String {
+    let named = pod.labels.keys().filter_map(|key| key.strip_prefix(gate)?.strip_prefix('/'));
+    let named: Vec<&str> = named.collect();
+    if named.is_empty() {
+        return "the operation has no type".to_owned();
+    }
+    format!("permission of {}", named.join(", "))
+}
+
+fn protection(pod: &PodView) -> String {
+    let held = pod.finalizers.iter().filter(|f| f.starts_with(marks::PROTECTION_FINALIZER));
+    let held: Vec<&str> = held.map(String::as_str).collect();
+    if held.is_empty() {
+        return "the readiness gate to close".to_owned();
+    }
+    format!("traffic to leave: finalizer {}", held.join(", "))
+}
+
+fn operation_under_way(pod: &PodView) -> String {
+    let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
+    if noted { "containers to run their new images" } else { "the operation to be carried out" }
+        .to_owned()
+}
+
+fn service(pod: &PodView) -> String {
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
+    let expected: AvailableConditions =
+        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let missing = expected.expected_finalizers.iter().filter(|(_, f)| !pod.finalizers.contains(f));
+    let missing: Vec<&str> = missing.map(|(employer, _)| employer.as_str()).collect();
+    if missing.is_empty() {
+        return "the readiness gate to open".to_owned();
+    }
+    format!("traffic to come: {}", missing.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, words: &[(Word, i64)]) -> PodView {
+        let stamp = |seconds: i64| format!("{seconds}000000000");
+        let labels = words.iter().map(|(word, at)| (word.key(lifecycle::COLLASET), stamp(*at)));
+        PodView { name: name.to_owned(), labels: labels.collect(), ..PodView::default() }
+    }
+
+    fn told(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
+        let seen = Observed { pods, ..Observed::default() };
+        let (groups, look_again) = waiting(&seen, Timestamp::from_second(100).unwrap());
+        let text = |g: &WaitingPods| {
+            let since = g.since.as_ref().map_or(0, |t| t.0.as_second());
+            format!("{} {} {} since {since}: {}", g.count, g.phase, g.pods.join(" "), g.reason)
+        };
+        (groups.iter().map(text).collect(), look_again.map(|wait| wait.as_secs()))
+    }
+
+    #[test]
+    fn pods_that_wait_alike_are_told_together_with_who_holds_them() {
+        let mut held = [
+            pod("a", &[(Word::Operating, 10), (Word::Preparing, 20)]),
+            pod("b", &[(Word::Operating, 10), (Word::Preparing, 15)]),
+        ];
+        for pod in &mut held {
+            pod.finalizers = vec!["prot.podopslifecycle.kusionstack.io/lb".to_owned()];
+        }
+        let mut checked = pod("c", &[(Word::Operating, 10), (Word::PreCheck, 30)]);
+        checked.labels.insert(format!("{}/rules", marks::PRE_CHECK_GATE), "1".to_owned());
+        let (groups, _) = told(held.into_iter().chain([checked]).collect());
+        assert_eq!(
+            groups,
+            [
+                "1 PreCheck c since 30: permission of rules",
+                "2 Preparing a b since 15: traffic to leave: finalizer prot.podopslifecycle.kusionstack.io/lb",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_has_just_begun_does_not_wait_yet() {
+        let (groups, look_again) = told(vec![pod("a", &[(Word::Operating, 98)])]);
+        assert_eq!((groups.len(), look_again), (0, Some(3)));
+    }
+}

@@ -1,0 +1,120 @@
+//! What is done to a set in bulk, and what that cost: the same for tests and for the benchmark.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kube::ResourceExt as _;
+use podops_api::marks;
+use serde_json::{Value, json};
+
+use crate::{
+    lab::{Lab, is_settled},
+    measure::Cost,
+};
+
+/// How long a scenario may take before it counts as stuck.
+const STUCK: Duration = Duration::from_secs(900);
+
+/// A set that things are done to.
+pub struct Subject<'a> {
+    /// Where it is.
+    pub lab: &'a Lab,
+    /// Its name.
+    pub set: &'a str,
+    /// How many Pods it has.
+    pub pods: usize,
+}
+
+impl Subject<'_> {
+    /// Makes it.
+    ///
+    /// # Errors
+    ///
+    /// If it gets stuck; so for the other scenarios.
+    pub async fn create(&self) -> anyhow::Result<Cost> {
+        Cost::of(self.lab, self.pods, async {
+            self.lab.create(self.set, self.pods, "nginx:0").await?;
+            self.settle(self.pods).await
+        })
+        .await
+    }
+
+    /// Gives all Pods another image in place.
+    pub async fn update_in_place(&self, image: &str) -> anyhow::Result<Cost> {
+        self.update("InPlaceIfPossible", image).await
+    }
+
+    /// Deletes all Pods and makes others of another image.
+    pub async fn recreate(&self, image: &str) -> anyhow::Result<Cost> {
+        self.update("Recreate", image).await
+    }
+
+    /// Replaces all Pods by others of another image.
+    pub async fn replace(&self, image: &str) -> anyhow::Result<Cost> {
+        self.update("Replace", image).await
+    }
+
+    async fn update(&self, policy: &str, image: &str) -> anyhow::Result<Cost> {
+        Cost::of(self.lab, self.pods, async {
+            let containers = json!([{ "name": "web", "image": image }]);
+            let change = json!({
+                "updateStrategy": { "podUpgradePolicy": policy },
+                "template": { "spec": { "containers": containers } },
+            });
+            self.change(change).await
+        })
+        .await
+    }
+
+    /// Gives all Pods another annotation; tells besides how many lost their traffic meanwhile.
+    pub async fn annotate(&self, value: &str) -> anyhow::Result<(Cost, usize)> {
+        let before = self.serving_since().await?;
+        let cost = Cost::of(self.lab, self.pods, async {
+            let metadata = json!({ "annotations": { "example.com/note": value } });
+            self.change(json!({ "template": { "metadata": metadata } })).await
+        })
+        .await?;
+        let after = self.serving_since().await?;
+        let lost = before.iter().filter(|(pod, since)| after.get(*pod) != Some(since)).count();
+        Ok((cost, lost))
+    }
+
+    /// Lets somebody else write to all Pods; the set has nothing to do with it.
+    pub async fn leave_alone(&self) -> anyhow::Result<Cost> {
+        Cost::of(self.lab, self.pods, async {
+            for pod in self.lab.pods_of(self.set).await? {
+                let annotations = json!({ "annotations": { "example.com/by": "somebody" } });
+                self.lab.change_pod(&pod.name_any(), annotations).await?;
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes all Pods but `left` out; the cost is of each that went.
+    pub async fn scale_in(&self, left: usize) -> anyhow::Result<Cost> {
+        Cost::of(self.lab, self.pods - left, async {
+            self.lab.patch(self.set, json!({ "replicas": left })).await?;
+            self.settle(left).await
+        })
+        .await
+    }
+
+    async fn serving_since(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let pods = self.lab.pods_of(self.set).await?;
+        let since = pods.iter().filter_map(|pod| {
+            Some((pod.name_any(), pod.labels().get(marks::SERVICE_AVAILABLE)?.clone()))
+        });
+        Ok(since.collect())
+    }
+
+    async fn change(&self, spec: Value) -> anyhow::Result<()> {
+        self.lab.patch(self.set, spec).await?;
+        self.settle(self.pods).await
+    }
+
+    async fn settle(&self, pods: usize) -> anyhow::Result<()> {
+        let all = i32::try_from(pods)?;
+        self.lab.wait(self.set, STUCK, |status| is_settled(status, all)).await
+    }
+}
