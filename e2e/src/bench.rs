@@ -7,7 +7,7 @@ use comfy_table::{ContentArrangement, Table, presets::ASCII_MARKDOWN};
 use indicatif::{ProgressBar, ProgressStyle};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use procfs::Current as _;
@@ -29,6 +29,10 @@ const MANY: usize = 1000;
 const REST: Duration = Duration::from_secs(60);
 /// The set that is rolled out as one.
 const BIG: usize = 5000;
+/// The sets that as many Pods are spread over.
+const SETS: usize = 100;
+/// How often one set is rolled out among few and many others.
+const ROLLOUTS: u32 = 20;
 /// What the simulated nodes are to carry.
 const HUGE: usize = 10_000;
 /// How long anything may take before it counts as stuck.
@@ -64,6 +68,10 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     memory(&lab, &mut rows).await?;
     say("1,000 Pods at rest for a minute");
     rest(&lab, &mut rows).await?;
+    say("one set that changes among 10 and among 1,000");
+    among_others(&lab, &mut rows).await?;
+    say("5,000 Pods in 100 sets");
+    many_sets(&lab, &mut rows).await?;
     say("5,000 Pods as one set: created, updated in place, and scaled out to 10,000");
     big(&lab, &mut rows).await.context("the set of 5,000 Pods")?;
     table(&rows)
@@ -290,13 +298,83 @@ async fn rest(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    for set in 1..MANY / SMALL {
-        lab.sets().delete(&format!("web-{set}"), &DeleteParams::default()).await?;
-    }
-    lab.sets().delete("web", &DeleteParams::default()).await?;
+/// Deletes every set, and waits until they are gone.
+async fn clear(lab: &Lab) -> anyhow::Result<()> {
     let all = ListParams::default();
-    eventually(STUCK, async || Ok(lab.sets().list(&all).await?.items.is_empty())).await?;
+    for set in lab.sets().list(&all).await?.items {
+        lab.sets().delete(&set.name_any(), &DeleteParams::default()).await?;
+    }
+    eventually(STUCK, async || Ok(lab.sets().list(&all).await?.items.is_empty())).await
+}
+
+/// Makes sets of this name and a number, and waits until they are settled.
+async fn fill(lab: &Lab, name: &str, sets: usize, pods: usize) -> anyhow::Result<()> {
+    for set in 0..sets {
+        lab.create(&format!("{name}-{set}"), pods, "nginx:0").await?;
+    }
+    for set in 0..sets {
+        settle(lab, &format!("{name}-{set}"), pods).await?;
+    }
+    Ok(())
+}
+
+async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(lab).await?;
+    let pods = BIG / SETS;
+    fill(lab, "one", SETS, pods).await?;
+    let before = Process::of(lab, OPERATORS[0])?;
+    let cost = Cost::of(lab, BIG, async {
+        for set in 0..SETS {
+            lab.set_image(&format!("one-{set}"), "nginx:1").await?;
+        }
+        for set in 0..SETS {
+            settle(lab, &format!("one-{set}"), pods).await?;
+        }
+        Ok(())
+    })
+    .await?;
+    let now = Process::of(lab, OPERATORS[0])?;
+    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+    let each = now.cpu.saturating_sub(before.cpu).as_secs_f64() * 1000.0 / BIG as f64;
+    rows.extend([
+        told("5,000 Pods in 100 sets: all updated in place", summary(&cost)),
+        most("requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
+        most("resident memory after that, collaset-operator", now.resident_mebibytes, 80.0, " MiB"),
+        told("processor time per Pod for that, collaset-operator", format!("{each:.2} ms")),
+    ]);
+    Ok(())
+}
+
+/// What a rollout of one set costs the operator, by how many others there are.
+async fn among_others(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(lab).await?;
+    lab.create("changing", 20, "nginx:0").await?;
+    settle(lab, "changing", 20).await?;
+    fill(lab, "few", 10, 1).await?;
+    let few = rollouts(lab, "few").await?;
+    fill(lab, "many", MANY - 10, 1).await?;
+    let many = rollouts(lab, "many").await?;
+    rows.push(most(
+        "processor time of collaset-operator for a rollout of 20 Pods among 1,000 sets, as a multiple of that among 10",
+        many.as_secs_f64() / few.as_secs_f64(),
+        1.5,
+        "",
+    ));
+    rows.push(told("the two times", format!("{few:.1?}, {many:.1?}")));
+    Ok(())
+}
+
+async fn rollouts(lab: &Lab, round: &str) -> anyhow::Result<Duration> {
+    let before = Process::of(lab, OPERATORS[0])?;
+    for turn in 0..ROLLOUTS {
+        lab.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
+        settle(lab, "changing", 20).await?;
+    }
+    Ok((Process::of(lab, OPERATORS[0])?.cpu.saturating_sub(before.cpu)) / ROLLOUTS)
+}
+
+async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(lab).await?;
     let cost = Cost::of(lab, BIG, async {
         lab.create("big", BIG, "nginx:0").await?;
         settle(lab, "big", BIG).await
