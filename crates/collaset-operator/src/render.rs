@@ -243,9 +243,9 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
 fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
     let to = target(seen, PODS, &pod.name);
     let change = match action {
-        Action::ReleasePod(_) => disown(seen, pod, &json!({})),
+        Action::ReleasePod(_) => disown(seen, pod, json!({})),
         Action::ExcludePod(_) => {
-            disown(seen, pod, &json!({ marks::ORPHANED: "true", marks::TO_EXCLUDE: null }))
+            disown(seen, pod, json!({ marks::ORPHANED: "true", marks::TO_EXCLUDE: null }))
         }
         Action::Replace(_, id, _, update) => {
             let update = update.as_deref();
@@ -338,8 +338,9 @@ fn unlabel(pod: &PodView, labels: &[&str]) -> Change {
     relabel(bound(pod, &[]), &changes).build()
 }
 
-/// Takes the set off the Pod's owners.
-fn disown(seen: &Observed, pod: &PodView, labels: &Value) -> Change {
+/// Takes the set off the Pod's owners, and ends what it was doing to the Pod: nobody else would.
+fn disown(seen: &Observed, pod: &PodView, mut labels: Value) -> Change {
+    labels[Word::Operating.key(lifecycle::COLLASET)] = Value::Null;
     let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
     let metadata = json!({ "uid": pod.uid, "ownerReferences": references, "labels": labels });
     Change::Strategic(json!({ "metadata": metadata }))

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Action, Draft,
-    ids::Contexts,
+    ids::{Contexts, Gone},
     quantity::canonical,
     revision::{claim_templates_of, suffix},
     template,
@@ -185,7 +185,7 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
     let drop_scaled = retention(seen).when_scaled == Retention::Delete;
     let live = seen.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
     for claim in live.filter(|claim| is_surplus(seen, contexts, claim, drop_scaled)) {
-        let first = claim.id().is_some_and(|id| contexts.is_replaced(id));
+        let first = claim.id().is_some_and(|id| contexts.gone(id).is_some());
         draft.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
     }
 }
@@ -197,28 +197,30 @@ pub fn retention(seen: &Observed) -> ClaimRetention {
     strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
 }
 
-/// Whether a claim is of an instance that is gone, or of a template that its instance left behind.
+/// Whether a claim is of an instance that goes off the record, or of a template that its instance
+/// left behind. One of an instance that nobody knows is kept: it may be of a set that was deleted.
 fn is_surplus(seen: &Observed, contexts: &Contexts, claim: &ClaimView, drop_scaled: bool) -> bool {
     let Some(id) = claim.id() else { return false };
-    if contexts.is_replaced(id) {
+    let is_mounted = seen.active().any(|pod| pod.claims.contains(&claim.name));
+    match contexts.gone(id) {
         // What a replaced Pod had goes with it, whatever the policy says of scaling.
-        return true;
+        Some(Gone::Replaced) => !is_mounted,
+        Some(Gone::Scaled) => drop_scaled && !is_mounted,
+        None => drop_scaled && !is_mounted && is_left_behind(seen, claim, id),
     }
-    if !contexts.own.contains_key(&id) {
-        return drop_scaled && !seen.active().any(|pod| pod.claims.contains(&claim.name));
-    }
+}
+
+/// Whether the instance's Pod is there and has another claim, or none, of the claim's template.
+fn is_left_behind(seen: &Observed, claim: &ClaimView, id: i64) -> bool {
     let mut pods = seen.active().filter(|pod| pod.id() == Some(id) && !pod.deleting);
     let Some(pod) = pods.next() else { return false };
-    if pod.claims.contains(&claim.name) || !seen.revisions.iter().any(|r| r.name == pod.revision())
-    {
+    if !seen.revisions.iter().any(|r| r.name == pod.revision()) {
         return false;
     }
     let wanted = claims_of(seen, id, pod.revision());
-    let of_template = wanted.iter().find(|(t, _)| template_name(t) == claim.template());
-    match of_template {
+    match wanted.iter().find(|(template, _)| template_name(template) == claim.template()) {
         None => true,
-        Some((_, Some(current))) => drop_scaled && current.name != claim.name,
-        Some((_, None)) => false,
+        Some((_, current)) => current.is_some_and(|current| current.name != claim.name),
     }
 }
 

@@ -23,8 +23,17 @@ pub(super) struct Contexts {
     foreign: BTreeSet<i64>,
     /// All IDs below are taken.
     next: i64,
-    /// IDs of Pods that others have replaced.
-    replaced: BTreeSet<i64>,
+    /// IDs that go off the record, and how.
+    gone: BTreeMap<i64, Gone>,
+}
+
+/// How an ID goes off the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// Fewer are wanted.
+    Scaled,
+    /// Another has taken over from it.
+    Replaced,
 }
 
 fn number(data: &Data, key: &str) -> Option<i64> {
@@ -63,7 +72,7 @@ impl Contexts {
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
             next: 0,
-            replaced: BTreeSet::new(),
+            gone: BTreeMap::new(),
         }
     }
 
@@ -95,7 +104,11 @@ impl Contexts {
 
     /// Drops the IDs of Pods that were scaled in, and the marks of those that have their first Pod.
     fn settle_flags(&mut self, carried: &BTreeSet<i64>) {
-        self.own.retain(|id, data| carried.contains(id) || !data.contains_key(context::SCALE_IN));
+        let leaves =
+            |id: &i64, data: &Data| !carried.contains(id) && data.contains_key(context::SCALE_IN);
+        let scaled = self.own.iter().filter(|(id, data)| leaves(id, data)).map(|(id, _)| *id);
+        self.gone.extend(scaled.map(|id| (id, Gone::Scaled)));
+        self.own.retain(|id, data| !leaves(id, data));
         for (id, data) in &mut self.own {
             if carried.contains(id) {
                 data.remove(context::POD_JUST_CREATE);
@@ -115,7 +128,7 @@ impl Contexts {
             if carried.contains(&new) && !carried.contains(&origin) {
                 // The new Pod has taken over.
                 self.own.remove(&origin);
-                self.replaced.insert(origin);
+                self.gone.insert(origin, Gone::Replaced);
             } else if !carried.contains(&new) && !replaced.contains(&origin) {
                 self.own.remove(&new);
                 if let Some(data) = self.own.get_mut(&origin) {
@@ -159,9 +172,9 @@ impl Contexts {
         self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
     }
 
-    /// Whether the ID was of a Pod that another has just replaced.
-    pub(super) fn is_replaced(&self, id: i64) -> bool {
-        self.replaced.contains(&id)
+    /// How the ID goes off the record, if it does.
+    pub(super) fn gone(&self, id: i64) -> Option<Gone> {
+        self.gone.get(&id).copied()
     }
 
     /// How many IDs are not of Pods that replace others.
@@ -176,6 +189,7 @@ impl Contexts {
         let surplus = self.count().saturating_sub(needed);
         for id in free.into_iter().take(surplus) {
             self.own.remove(&id);
+            self.gone.insert(id, Gone::Scaled);
         }
     }
 
@@ -208,6 +222,8 @@ impl Contexts {
             self.next += 1;
         }
         let id = self.next;
+        // One that is taken again at once keeps what it has.
+        self.gone.remove(&id);
         let entry = self.entry(revision);
         self.own.insert(id, entry);
         id

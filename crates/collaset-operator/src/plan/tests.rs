@@ -627,7 +627,14 @@ fn a_lost_claim_does_not_recreate_its_pod() {
 #[test]
 fn claims_of_scaled_in_pods_go_or_stay_as_the_policy_says() {
     let mut gone = claimed(1, "0 v1 ready", "0 100m, 1 100m", false);
-    check_claims(&gone, "delete 1-100m");
+    check_claims(&gone, "");
+    let mut entry = gone.contexts.as_ref().unwrap().entries[0].clone();
+    entry.id = 1;
+    entry.data.insert(marks::context::SCALE_IN.to_owned(), "true".to_owned());
+    gone.contexts.as_mut().unwrap().entries.push(entry);
+    let plan = plan(&gone, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "delete 1-100m, contexts [0]");
+    assert!(plan.actions.contains(&Action::DeleteClaim("1-100m".to_owned(), true)));
     let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
     gone.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
         Some(retain);
