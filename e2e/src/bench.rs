@@ -179,9 +179,9 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         none("writes when somebody else writes to 100 idle Pods", alone.writes()),
         most("requests per Pod scaled in", went.requests_per_pod(), 5.0, ""),
     ]);
-    web.update_in_place("nginx:4").await.map(drop)?;
     lab.patch("web", json!({ "replicas": SMALL })).await?;
-    settle(lab, "web", SMALL).await
+    settle(lab, "web", SMALL).await?;
+    web.update_in_place("nginx:4").await.map(drop)
 }
 
 async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {

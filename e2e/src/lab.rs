@@ -353,6 +353,16 @@ impl Lab {
         Ok(())
     }
 
+    /// Makes a set with more said in its spec, and waits until all its Pods serve.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused, or that takes too long.
+    pub async fn make(&self, name: &str, replicas: i32, more: &Value) -> anyhow::Result<()> {
+        self.create_with(name, usize::try_from(replicas)?, "nginx:1", more).await?;
+        self.counts(name, [replicas; 4]).await
+    }
+
     /// Merges a change into a set.
     ///
     /// # Errors

@@ -39,12 +39,6 @@ fn retain(when: &str) -> Value {
     json!({ "persistentVolumeClaimRetentionPolicy": { when: "Retain" } })
 }
 
-async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
-    let pods = usize::try_from(replicas).unwrap();
-    lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
-    lab.counts(name, [replicas; 4]).await.unwrap();
-}
-
 fn is_owned(object: &impl ResourceExt) -> bool {
     !object.owner_references().is_empty()
 }
@@ -73,7 +67,7 @@ fn mounted(pod: &Pod) -> Vec<&str> {
 }
 
 async fn claims_go_with_pods_that_are_scaled_in(lab: &Lab) {
-    make(lab, "falling", 3, spec("100m", &json!({}))).await;
+    lab.make("falling", 3, &spec("100m", &json!({}))).await.unwrap();
     let all = names(lab, "falling").await;
     assert_eq!(all.len(), 3);
     for pod in lab.pods_of("falling").await.unwrap() {
@@ -86,7 +80,7 @@ async fn claims_go_with_pods_that_are_scaled_in(lab: &Lab) {
 
 /// [10]
 async fn claims_that_are_retained_are_used_again(lab: &Lab) {
-    make(lab, "retained", 2, spec("100m", &retain("whenScaled"))).await;
+    lab.make("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let before = names(lab, "retained").await;
     for replicas in [1, 2] {
         lab.patch("retained", json!({ "replicas": replicas })).await.unwrap();
@@ -97,7 +91,7 @@ async fn claims_that_are_retained_are_used_again(lab: &Lab) {
 
 /// [15]
 async fn another_template_makes_other_claims(lab: &Lab) {
-    make(lab, "growing", 2, spec("100m", &json!({}))).await;
+    lab.make("growing", 2, &spec("100m", &json!({}))).await.unwrap();
     let before = names(lab, "growing").await;
     let templates = spec("200m", &json!({}))["volumeClaimTemplates"].clone();
     lab.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
@@ -111,7 +105,7 @@ async fn another_template_makes_other_claims(lab: &Lab) {
 
 /// [21]
 async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
-    make(lab, "changed", 1, spec("100m", &retain("whenScaled"))).await;
+    lab.make("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let name = lab.pods_of("changed").await.unwrap()[0].name_any();
     let request = json!({ "labels": { marks::TO_REPLACE: "true" } });
     lab.change_pod(&name, request).await.unwrap();
@@ -125,7 +119,7 @@ async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
 
 /// [5]
 async fn claims_are_excluded_and_included_with_their_pods(lab: &Lab) {
-    make(lab, "parting", 2, spec("100m", &json!({}))).await;
+    lab.make("parting", 2, &spec("100m", &json!({}))).await.unwrap();
     let pod = lab.pods_of("parting").await.unwrap()[0].clone();
     let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
     let all: Api<PersistentVolumeClaim> = lab.all_of();
@@ -144,13 +138,13 @@ async fn claims_are_excluded_and_included_with_their_pods(lab: &Lab) {
 }
 
 async fn claims_outlive_their_set_if_they_are_to(lab: &Lab) {
-    make(lab, "ending", 1, spec("100m", &retain("whenDeleted"))).await;
+    lab.make("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
     let before = names(lab, "ending").await;
     lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();
     eventually(SOON, async || Ok(lab.sets().get_opt("ending").await?.is_none())).await.unwrap();
     let left = claims(lab, "ending").await;
     assert!(left.len() == 1 && !is_owned(&left[0]));
-    make(lab, "ending", 1, spec("100m", &json!({}))).await;
+    lab.make("ending", 1, &spec("100m", &json!({}))).await.unwrap();
     assert_eq!(names(lab, "ending").await, before);
     assert_eq!(mounted(&lab.pods_of("ending").await.unwrap()[0]), before);
     lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();

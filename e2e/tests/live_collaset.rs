@@ -54,12 +54,6 @@ async fn sets_do_what_their_users_rely_on() {
     lab.nothing_forbidden().unwrap();
 }
 
-async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
-    let pods = usize::try_from(replicas).unwrap();
-    lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
-    lab.counts(name, [replicas; 4]).await.unwrap();
-}
-
 fn partition(kept: i32) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": kept } } } })
 }
@@ -85,7 +79,7 @@ fn has(pod: &Pod, key: &str) -> bool {
 }
 
 async fn a_partition_holds_pods_back(lab: &Lab) {
-    make(lab, "partition", 4, partition(4)).await;
+    lab.make("partition", 4, &partition(4)).await.unwrap();
     lab.set_image("partition", "nginx:2").await.unwrap();
     lab.counts("partition", [4, 4, 4, 0]).await.unwrap();
     for kept in [3, 2, 0] {
@@ -98,7 +92,7 @@ async fn a_partition_holds_pods_back(lab: &Lab) {
 
 /// [46]
 async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
-    make(lab, "raised", 1, partition(0)).await;
+    lab.make("raised", 1, &partition(0)).await.unwrap();
     let name = pods(lab, "raised").await[0].name_any();
     lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     lab.set_image("raised", "nginx:2").await.unwrap();
@@ -114,7 +108,7 @@ async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
 }
 
 async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
-    make(lab, "asking", 2, json!({})).await;
+    lab.make("asking", 2, &json!({})).await.unwrap();
     let healthy = |type_: &str, expected: &str, s: &CollaSetStatus| {
         s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
     };
@@ -145,8 +139,9 @@ async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
 
 /// [13]
 async fn labels_choose_the_pods_to_update(lab: &Lab) {
-    make(lab, "chosen", 3, json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
-        .await;
+    lab.make("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
+        .await
+        .unwrap();
     lab.set_image("chosen", "nginx:2").await.unwrap();
     lab.counts("chosen", [3, 3, 3, 0]).await.unwrap();
     let name = pods(lab, "chosen").await[0].name_any();
@@ -158,8 +153,9 @@ async fn labels_choose_the_pods_to_update(lab: &Lab) {
 }
 
 async fn recreated_pods_keep_their_ids(lab: &Lab) {
-    make(lab, "recreated", 3, json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
-        .await;
+    lab.make("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
+        .await
+        .unwrap();
     let before = pods(lab, "recreated").await;
     lab.set_image("recreated", "nginx:2").await.unwrap();
     lab.settled("recreated", 3, SOON).await.unwrap();
@@ -171,7 +167,7 @@ async fn recreated_pods_keep_their_ids(lab: &Lab) {
 
 /// [3]
 async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab) {
-    make(lab, "lost", 2, partition(2)).await;
+    lab.make("lost", 2, &partition(2)).await.unwrap();
     lab.patch("lost", partition(1)).await.unwrap();
     lab.set_image("lost", "nginx:2").await.unwrap();
     lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
@@ -190,8 +186,9 @@ async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab
 }
 
 async fn in_place_only_recreates_nothing(lab: &Lab) {
-    make(lab, "careful", 2, json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
-        .await;
+    lab.make("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
+        .await
+        .unwrap();
     let before = uids(&pods(lab, "careful").await);
     let containers =
         json!([{ "name": "web", "image": "nginx:2", "env": [{ "name": "A", "value": "b" }] }]);
@@ -214,7 +211,9 @@ async fn in_place_only_recreates_nothing(lab: &Lab) {
 
 /// [14], [45]
 async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
-    make(lab, "delayed", 1, json!({ "updateStrategy": { "operationDelaySeconds": 3 } })).await;
+    lab.make("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
+        .await
+        .unwrap();
     let name = pods(lab, "delayed").await[0].name_any();
     lab.set_image("delayed", "nginx:2").await.unwrap();
     let operate = Word::Operate.key(lifecycle::COLLASET);
@@ -231,7 +230,7 @@ async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
 }
 
 async fn a_paused_set_begins_nothing(lab: &Lab) {
-    make(lab, "paused", 2, json!({})).await;
+    lab.make("paused", 2, &json!({})).await.unwrap();
     lab.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
     lab.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
@@ -244,7 +243,7 @@ async fn a_paused_set_begins_nothing(lab: &Lab) {
 }
 
 async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
-    make(lab, "bad", 3, json!({})).await;
+    lab.make("bad", 3, &json!({})).await.unwrap();
     let born = uids(&pods(lab, "bad").await);
     lab.set_image("bad", "nginx:non-exist").await.unwrap();
     lab.counts("bad", [3, 0, 0, 3]).await.unwrap();
@@ -254,7 +253,7 @@ async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
 }
 
 async fn another_tag_of_the_same_image_ends_the_update(lab: &Lab) {
-    make(lab, "same", 1, json!({})).await;
+    lab.make("same", 1, &json!({})).await.unwrap();
     let id = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.image_id, status.container_id)
@@ -267,7 +266,7 @@ async fn another_tag_of_the_same_image_ends_the_update(lab: &Lab) {
 }
 
 async fn metadata_changes_in_traffic(lab: &Lab) {
-    make(lab, "marked", 2, json!({})).await;
+    lab.make("marked", 2, &json!({})).await.unwrap();
     let before = pods(lab, "marked").await;
     let since: BTreeMap<String, String> = before
         .iter()
@@ -285,7 +284,7 @@ async fn metadata_changes_in_traffic(lab: &Lab) {
 }
 
 async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
-    make(lab, "cancelled", 2, json!({})).await;
+    lab.make("cancelled", 2, &json!({})).await.unwrap();
     let before = pods(lab, "cancelled").await;
     for pod in &before {
         lab.change_pod(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
@@ -305,7 +304,7 @@ async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
 
 /// [47]
 async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
-    make(lab, "twice", 1, json!({})).await;
+    lab.make("twice", 1, &json!({})).await.unwrap();
     let name = pods(lab, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ marks::AVAILABLE_CONDITIONS: expected });
@@ -325,7 +324,7 @@ async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
 }
 
 async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
-    make(lab, "released", 2, json!({})).await;
+    lab.make("released", 2, &json!({})).await.unwrap();
     let name = pods(lab, "released").await[0].name_any();
     lab.change_pod(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
     lab.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
@@ -334,7 +333,7 @@ async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
 }
 
 async fn pods_that_outlive_their_set_are_taken_in_by_the_next(lab: &Lab) {
-    make(lab, "reborn", 3, json!({})).await;
+    lab.make("reborn", 3, &json!({})).await.unwrap();
     let before = uids(&pods(lab, "reborn").await);
     let orphan = DeleteParams::orphan();
     lab.sets().delete("reborn", &orphan).await.unwrap();
@@ -342,7 +341,7 @@ async fn pods_that_outlive_their_set_are_taken_in_by_the_next(lab: &Lab) {
     let left = pods(lab, "reborn").await;
     assert_eq!(before, uids(&left));
     assert!(left.iter().all(|pod| pod.owner_references().is_empty()));
-    make(lab, "reborn", 3, json!({})).await;
+    lab.make("reborn", 3, &json!({})).await.unwrap();
     let taken = pods(lab, "reborn").await;
     assert_eq!(before, uids(&taken));
     assert!(taken.iter().all(|pod| pod.owner_references().len() == 1));
@@ -353,7 +352,7 @@ async fn pods_that_outlive_their_set_are_taken_in_by_the_next(lab: &Lab) {
 
 async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
-    make(lab, "sequence", 3, json!({ "namingStrategy": naming })).await;
+    lab.make("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
     let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
     let all = pods(lab, "sequence").await;
     assert_eq!(names(&all), ["sequence-0", "sequence-1", "sequence-2"]);
@@ -371,7 +370,7 @@ async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {
 }
 
 async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
-    make(lab, "spread", 6, json!({})).await;
+    lab.make("spread", 6, &json!({})).await.unwrap();
     let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
     let silent = node(&pods(lab, "spread").await[0]);
     lab.nodes().unwrap().silence(&silent).await.unwrap();

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use podops_api::{marks, resource_context::ResourceContext};
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_deleted_excluded_included_and_replaced() {
@@ -22,12 +22,6 @@ async fn pods_are_deleted_excluded_included_and_replaced() {
         a_pair_that_never_serves_is_scaled_in(&lab),
     );
     lab.nothing_forbidden().unwrap();
-}
-
-async fn make(lab: &Lab, name: &str, replicas: i32, more: Value) {
-    let pods = usize::try_from(replicas).unwrap();
-    lab.create_with(name, pods, "nginx:1", &more).await.unwrap();
-    lab.counts(name, [replicas; 4]).await.unwrap();
 }
 
 async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
@@ -51,7 +45,7 @@ async fn record(lab: &Lab, set: &str) -> Vec<i64> {
 
 /// [4]
 async fn listed_pods_are_deleted_and_scaled_in_first(lab: &Lab) {
-    make(lab, "listed", 3, json!({})).await;
+    lab.make("listed", 3, &json!({})).await.unwrap();
     let first = pods(lab, "listed").await[0].name_any();
     lab.patch("listed", json!({ "scaleStrategy": { "podToDelete": [first] } })).await.unwrap();
     lab.until_gone(&first).await.unwrap();
@@ -66,7 +60,7 @@ async fn listed_pods_are_deleted_and_scaled_in_first(lab: &Lab) {
 
 /// [5], but for claims
 async fn pods_are_excluded_and_included(lab: &Lab) {
-    make(lab, "excluding", 3, json!({})).await;
+    lab.make("excluding", 3, &json!({})).await.unwrap();
     let pod = pods(lab, "excluding").await[1].clone();
     let (name, id) = (pod.name_any(), pod.labels()[marks::INSTANCE_ID].clone());
     let spec = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
@@ -90,7 +84,7 @@ async fn request_replacement(lab: &Lab, name: &str) {
 
 /// [21], but for claims
 async fn a_labelled_pod_is_replaced(lab: &Lab) {
-    make(lab, "replaced", 1, json!({})).await;
+    lab.make("replaced", 1, &json!({})).await.unwrap();
     let name = pods(lab, "replaced").await[0].name_any();
     request_replacement(lab, &name).await;
     lab.until_gone(&name).await.unwrap();
@@ -106,7 +100,7 @@ async fn a_labelled_pod_is_replaced(lab: &Lab) {
 
 async fn a_cancelled_replacement_leaves_the_origin(lab: &Lab) {
     let held = |kept: i32| json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } });
-    make(lab, "kept", 1, json!({ "updateStrategy": held(1) })).await;
+    lab.make("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
     let origin = pods(lab, "kept").await[0].clone();
     lab.set_image("kept", "nginx:non-exist").await.unwrap();
     lab.patch("kept", json!({ "updateStrategy": held(0) })).await.unwrap();
@@ -139,7 +133,7 @@ async fn a_replacement_turns_into_an_update(lab: &Lab) {
 /// [16]
 async fn an_update_by_replacement_goes_by_partition(lab: &Lab) {
     let strategy = |kept: i32| json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } } });
-    make(lab, "surging", 3, strategy(3)).await;
+    lab.make("surging", 3, &strategy(3)).await.unwrap();
     lab.set_image("surging", "nginx:2").await.unwrap();
     for kept in [3, 2, 1, 0] {
         lab.patch("surging", strategy(kept)).await.unwrap();

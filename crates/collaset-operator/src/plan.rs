@@ -11,7 +11,7 @@ pub mod claims;
 pub mod ids;
 mod members;
 mod quantity;
-mod replace;
+pub(crate) mod replace;
 pub mod revision;
 pub mod scale;
 pub mod template;
@@ -226,6 +226,7 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let mut contexts = ids::Contexts::recover(&draft);
     if members::plan(&mut draft, &mut contexts) {
         // They count from the next look on.
+        claims::plan(&mut draft, &contexts);
         contexts.conclude(&mut draft);
         return draft.plan;
     }

@@ -63,8 +63,8 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::BumpRevision(name, revision) => {
                 steps.records.extend(bump_revision(seen, name, *revision));
             }
-            Action::DeleteRevision(name) => steps.records.extend(delete_revision(seen, name)),
-            Action::AdoptRevision(name) => steps.records.extend(adopt_revision(seen, name)),
+            Action::DeleteRevision(name) => steps.changes.extend(delete_revision(seen, name)),
+            Action::AdoptRevision(name) => steps.changes.extend(adopt_revision(seen, name)),
             Action::AdoptPod(name) => {
                 let pod = seen.orphans.iter().find(|pod| pod.name == *name);
                 steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod, None)));
@@ -78,7 +78,7 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::CreateClaim(id, revision, template) => {
                 steps.creations.extend(claim::create(seen, *id, revision, template));
             }
-            Action::AdoptClaim(name) => steps.records.extend(claim::adopt(seen, name, None)),
+            Action::AdoptClaim(name) => steps.changes.extend(claim::adopt(seen, name, None)),
             Action::IncludeClaim(name, id) => {
                 steps.records.extend(claim::adopt(seen, name, Some(*id)));
             }
@@ -282,10 +282,11 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         }
         Action::Finish(_) => finish(pod),
         Action::Apply(_, revision, true) => {
-            pod::apply(seen, pod, revision, bound(pod, &[Word::Operating, Word::Operate]))?.build()
+            let bound = bound(pod, &[Word::Operating, Word::Operate]);
+            pod::apply(seen, pod, (revision, true), bound)?.build()
         }
         Action::Apply(_, revision, false) => {
-            pod::apply(seen, pod, revision, bound(pod, &[]))?.build()
+            pod::apply(seen, pod, (revision, false), bound(pod, &[]))?.build()
         }
         Action::Delete(..) => {
             let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));

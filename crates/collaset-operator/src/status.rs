@@ -9,7 +9,7 @@ use podops_api::{
 };
 
 use crate::{
-    plan::{Hindrance, Plan},
+    plan::{Hindrance, Plan, replace::Pairs},
     view::{Observed, PodView},
 };
 
@@ -53,7 +53,9 @@ pub fn status(
         waiting: waiting(seen, now).0,
         conditions: seen.status.conditions.clone(),
     };
-    if status.updated_ready_replicas >= seen.spec.replicas.unwrap_or_default() {
+    let pairs = Pairs::read(seen);
+    let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_extra(pod));
+    if instances >= seen.spec.replicas.unwrap_or_default() {
         status.current_revision.clone_from(&status.updated_revision);
     }
     conditions(&mut status, seen, plan, failures, now);

@@ -149,8 +149,10 @@ pub fn claims_of<'a>(
     let of = |template: &ClaimTemplate| {
         let (name, hash) = (template_name(template), hash(template));
         seen.claims.iter().find(|claim| {
+            // One that nobody owns is about to be taken in.
+            let is_out = claim.orphan && claim.labels.contains_key(marks::ORPHANED);
             !claim.deleting
-                && !claim.orphan
+                && !is_out
                 && claim.id() == Some(id)
                 && claim.template() == name
                 && claim.hash() == hash

@@ -55,8 +55,11 @@ impl Contexts {
         let carried = ids(active.iter().copied());
         contexts.take_up(&active, &draft.revisions.current);
         contexts.settle_flags(&carried);
-        let replaced = active.iter().filter(|pod| pod.labels.contains_key(marks::TO_REPLACE));
-        contexts.settle_pairs(&carried, &ids(replaced.copied()));
+        let with =
+            |label: &str| ids(active.iter().filter(|p| p.labels.contains_key(label)).copied());
+        let (replaced, leaving) = (with(marks::TO_REPLACE), with(marks::TO_DELETE));
+        let staying: BTreeSet<i64> = carried.difference(&leaving).copied().collect();
+        contexts.settle_pairs((&carried, &staying), &replaced, &with(marks::SERVICE_AVAILABLE));
         contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
         contexts
     }
@@ -118,19 +121,26 @@ impl Contexts {
     }
 
     /// Ends the pairs of which one Pod is gone, or which nobody wants any more.
-    fn settle_pairs(&mut self, carried: &BTreeSet<i64>, replaced: &BTreeSet<i64>) {
+    fn settle_pairs(
+        &mut self,
+        (carried, staying): (&BTreeSet<i64>, &BTreeSet<i64>),
+        replaced: &BTreeSet<i64>,
+        serving: &BTreeSet<i64>,
+    ) {
         let pairs: Vec<(i64, i64)> = self
             .own
             .iter()
             .filter_map(|(id, data)| Some((*id, number(data, context::REPLACE_NEW_POD_ID)?)))
             .collect();
         for (origin, new) in pairs {
-            if carried.contains(&new) && !carried.contains(&origin) {
-                // The new Pod has taken over.
+            if staying.contains(&new) && !carried.contains(&origin) {
+                // The new Pod has taken over; early, if the origin was lost.
                 self.own.remove(&origin);
-                self.gone.insert(origin, Gone::Replaced);
+                let how = if serving.contains(&new) { Gone::Replaced } else { Gone::Scaled };
+                self.gone.insert(origin, how);
             } else if !carried.contains(&new) && !replaced.contains(&origin) {
                 self.own.remove(&new);
+                self.gone.insert(new, Gone::Replaced);
                 if let Some(data) = self.own.get_mut(&origin) {
                     data.remove(context::REPLACE_NEW_POD_ID);
                 }
@@ -214,6 +224,15 @@ impl Contexts {
                 data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
             }
         }
+    }
+
+    /// Takes the lowest ID of the set that no Pod carries, or else the lowest free one.
+    pub(super) fn take_free(&mut self, carried: &BTreeSet<i64>, revision: &str) -> i64 {
+        let free =
+            self.own.keys().find(|id| !carried.contains(id) && !self.is_extra(**id)).copied();
+        let Some(id) = free else { return self.take_lowest(revision) };
+        self.set_revision(id, revision);
+        id
     }
 
     /// Takes the lowest free ID, for a Pod of this revision.

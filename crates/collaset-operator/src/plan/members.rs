@@ -85,6 +85,7 @@ fn exclude(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
 fn include(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy) -> bool {
     let seen = draft.seen;
     let mut any = false;
+    let mut carried = ids(seen.active());
     let named = |pod: &&PodView| !pod.deleting && asked.pod_to_include.contains(&pod.name);
     for pod in seen.orphans.iter().filter(named) {
         if asked.pod_to_exclude.contains(&pod.name) || pod.labels.contains_key(marks::TO_EXCLUDE) {
@@ -101,9 +102,12 @@ fn include(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
         } else if draft.room() > 0 {
             let known = Some(pod.revision()).filter(|r| !r.is_empty());
             let revision = known.unwrap_or(&draft.revisions.current).to_owned();
-            let id = contexts.take_lowest(&revision);
+            // One that was taken in vain by an earlier look is used first.
+            let id = contexts.take_free(&carried, &revision);
+            carried.insert(id);
             draft.touch(pod, Action::IncludePod(pod.name.clone(), id));
-            let come = claims::mounted(seen, &pod.claims).into_iter().filter(|c| c.orphan);
+            let come = claims::mounted(seen, &pod.claims).into_iter();
+            let come = come.filter(|claim| claim.orphan || claim.id() != Some(id));
             let come = come.map(|claim| Action::IncludeClaim(claim.name.clone(), id));
             draft.plan.actions.extend(come);
             any = true;

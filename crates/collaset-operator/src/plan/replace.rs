@@ -11,7 +11,7 @@ use super::{Action, Draft, claims, ids::Contexts, is_during};
 use crate::view::{Observed, PodView};
 
 /// The pairs of a set.
-pub(super) struct Pairs<'a> {
+pub(crate) struct Pairs<'a> {
     /// The new Pods by the names of their origins; more than one if a look went wrong.
     new: BTreeMap<&'a str, Vec<&'a PodView>>,
     /// The origins that are still there, by name.
@@ -19,14 +19,17 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    pub(super) fn read(seen: &'a Observed) -> Self {
+    pub(crate) fn read(seen: &'a Observed) -> Self {
         let mut new = BTreeMap::<&str, Vec<&PodView>>::new();
         for pod in seen.active() {
             if let Some(origin) = origin_name(pod) {
                 new.entry(origin).or_default().push(pod);
             }
         }
-        let pods = seen.pods.iter().map(|pod| (pod.name.as_str(), pod));
+        // One that failed serves nobody, and its name is free unless it is the next one's.
+        let persistent = seen.has_persistent_names();
+        let pods = seen.pods.iter().filter(|pod| persistent || !pod.ended);
+        let pods = pods.map(|pod| (pod.name.as_str(), pod));
         let origins = pods.filter(|(name, _)| new.contains_key(name)).collect();
         Self { new, origins }
     }
@@ -46,7 +49,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Whether the Pod does not count, as the one that it replaces still does.
-    pub(super) fn is_extra(&self, pod: &PodView) -> bool {
+    pub(crate) fn is_extra(&self, pod: &PodView) -> bool {
         self.origin_of(pod).is_some()
     }
 }
@@ -97,6 +100,8 @@ fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, new: &PodView) {
         if !new.labels.contains_key(marks::TO_DELETE) {
             draft.touch(new, Action::RequestDeletion(name));
         }
+    } else if new.labels.contains_key(marks::TO_DELETE) {
+        // Somebody wants it gone, and another will be made.
     } else if new.is_available() {
         draft.touch(origin, Action::RequestDeletion(origin.name.clone()));
     } else if origin.labels.get(marks::REPLACE_PAIR_NEW_ID) != new.labels.get(marks::INSTANCE_ID)

@@ -15,7 +15,7 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
     let counted: Vec<&PodView> = seen.active().filter(is_counted).collect();
     let surplus = counted.len().saturating_sub(seen.replicas());
     scale_in(draft, contexts, &pairs, (&counted, surplus));
-    for pod in counted.iter().filter(|pod| pod.ended && !pod.deleting) {
+    for pod in seen.active().filter(|pod| pod.ended && !pod.deleting) {
         // It holds the name that the next Pod of its instance needs.
         if !pod.labels.contains_key(marks::TO_DELETE) {
             draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
@@ -91,7 +91,7 @@ fn scale_in(
     let first = victims(counted, listed(draft.seen)).into_iter().take(surplus);
     // A pair counts as one, so both of it go.
     let leaving: BTreeSet<&str> = first
-        .flat_map(|pod| [Some(pod), pairs.new_of(pod)])
+        .flat_map(|pod| [Some(pod), pairs.new_of(pod).filter(|new| pairs.is_extra(new))])
         .flatten()
         .map(|pod| pod.name.as_str())
         .collect();

@@ -743,3 +743,100 @@ fn a_failed_pod_of_a_sequence_makes_room_for_the_next_of_its_name() {
     check(1, "0 v1 failed", sequence, "to-delete web-0");
     check(1, "0 v1 failed to-delete", sequence, "");
 }
+
+/// Puts an instance of a revision on record.
+fn on_record(seen: &mut Observed, id: i64, revision: &str) {
+    let entries = &mut seen.contexts.as_mut().unwrap().entries;
+    entries.retain(|entry| entry.id != id);
+    let data = [(marks::context::OWNER, "web"), (marks::context::REVISION, revision)];
+    let data = data.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    entries.push(ContextDetail { id, data });
+}
+
+#[test]
+fn a_lost_pod_of_the_updated_revision_gives_its_place_to_nobody() {
+    let mut seen = seen(3, "0 v1 ready, 2 v1 ready", |spec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(2), false);
+    });
+    on_record(&mut seen, 1, "v2");
+    assert_eq!(acts(&seen), "create 1 v2");
+}
+
+#[test]
+fn a_pair_in_scope_does_not_make_the_rest_current() {
+    let mut seen = seen(2, "0 v1 ready, 1 v2 ready to-replace by=2, 2 v2 ready of=1", |spec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    });
+    seen.status.current_revision = "v1".to_owned();
+    let plan = plan(&seen, Timestamp::UNIX_EPOCH);
+    let status = crate::status::status(&seen, &plan, &[], Timestamp::UNIX_EPOCH);
+    assert_eq!(status.current_revision, "v1");
+}
+
+#[test]
+fn the_new_pod_of_a_sequence_stays_while_its_origin_goes() {
+    let sequence = |spec: &mut CollaSetSpec| {
+        let suffix = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy: suffix });
+    };
+    let going = "0 v1 to-replace by=1 to-delete deleting, 1 v1 ready available of=0";
+    check(1, going, sequence, "");
+}
+
+#[test]
+fn an_include_that_came_to_nothing_is_tried_again_under_its_id() {
+    let include = strategy(|s| s.pod_to_include = list(&[5]));
+    let mut seen = seen(3, "0 v1 ready, 1 v1 ready", include);
+    seen.orphans = vec![pod("5 v1 ready")];
+    assert_eq!(acts(&seen), "include web-5 as 2");
+}
+
+#[test]
+fn an_origin_that_failed_leaves_its_place_to_the_new_pod() {
+    let failed = "0 v1 failed to-replace by=1, 1 v1 of=0";
+    check(0, failed, |_| (), "unpair web-1");
+    check(0, "1 v1", |_| (), "begin scale-in web-1");
+}
+
+#[test]
+fn claims_of_an_origin_that_is_lost_early_are_retained_if_they_are_to() {
+    let mut lost = claimed(1, "1 v1 of=0", "0 100m, 1 100m", false);
+    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+    lost.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(retain);
+    let data = &mut lost.contexts.as_mut().unwrap().entries[0].data;
+    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    assert_eq!(acts(&lost), "unpair web-1");
+}
+
+#[test]
+fn an_image_that_is_taken_back_before_the_kubelet_acts_ends_the_update() {
+    let image = |image: &str| BTreeMap::from([("c".to_owned(), image.to_owned())]);
+    let mut pod = pod("0 v1");
+    pod.container_ids = image("run-1");
+    let note = |pod: &mut PodView, to: &str| {
+        let last = update::last_status(pod, &image(to));
+        let text = serde_json::to_string(&last).unwrap();
+        pod.annotations = Some(BTreeMap::from([(marks::LAST_POD_STATUS.to_owned(), text)]));
+        pod.containers[0].image = to.to_owned();
+        last.container_states["c"].last_container_id.clone()
+    };
+    assert_eq!(note(&mut pod, "v2"), "run-1");
+    assert_eq!(note(&mut pod, "v3"), "run-1", "v1 still runs");
+    assert_eq!(note(&mut pod, "v1"), "", "it runs already");
+    pod.container_ids = image("run-2");
+    assert_eq!(note(&mut pod, "v2"), "run-2");
+}
+
+#[test]
+fn a_replacement_whose_request_was_taken_away_is_asked_for_again() {
+    check(1, "0 v1 ready available for=v2", by_replacement, "replace web-0 by 1 v2");
+}
+
+#[test]
+fn a_new_pod_that_somebody_wants_gone_replaces_nobody() {
+    let wanted = "0 v1 ready available to-replace by=1, 1 v1 ready available to-delete of=0";
+    check(1, wanted, |_| (), "");
+}

@@ -19,7 +19,7 @@ use super::{
     replace::{self, Pairs},
     template::{Way, way},
 };
-use crate::view::{Observed, PodView};
+use crate::view::{Container, Observed, PodView};
 
 /// Annotation `collaset.kusionstack.io/last-pod-status`: what ran before an update in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,9 @@ pub struct LastContainerState {
     /// What it really ran, if that is to change.
     #[serde(rename = "lastImageID", skip_serializing_if = "String::is_empty")]
     pub last_image_id: String,
+    /// The image whose run that is; the peer does not know it.
+    #[serde(rename = "lastImage", skip_serializing_if = "String::is_empty")]
+    pub last_image: String,
     /// Its run, if that is to change; the peer does not know it.
     #[serde(rename = "lastContainerID", skip_serializing_if = "String::is_empty")]
     pub last_container_id: String,
@@ -80,7 +83,13 @@ pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64>
         };
         let mut order: Vec<i64> =
             contexts.own.keys().filter(|id| !contexts.is_extra(**id)).copied().collect();
-        order.sort_by_key(|id| priority(pods.get(id).copied(), &draft.revisions.updated));
+        let updated = draft.revisions.updated.as_str();
+        order.sort_by_key(|id| {
+            let pod = pods.get(id).copied();
+            // An instance without a Pod is of the revision that its next one is made from.
+            let revision = pod.map(PodView::revision).or(contexts.revision(*id));
+            (revision != Some(updated), priority(pod))
+        });
         order.into_iter().take(count).collect()
     };
     for (id, pod) in &pods {
@@ -95,10 +104,9 @@ pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64>
     scope
 }
 
-/// Who is updated first: those that are, those that are being, then those that serve nobody.
-fn priority(pod: Option<&PodView>, updated: &str) -> impl Ord + use<> {
+/// Who is updated first, of those that are not: those that are being, then those that serve nobody.
+fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
     (
-        pod.is_none_or(|p| p.revision() != updated),
         !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
         pod.is_none(),
         pod.is_some_and(|p| p.ready.is_some()),
@@ -148,10 +156,11 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, scope: &BTree
 /// Has a Pod replaced by one of the updated revision; one that is being replaced already, by that.
 fn replace(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>, pod: &PodView) {
     let updated = draft.revisions.updated.clone();
-    if pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE) == Some(&updated) {
+    let asked = pod.labels.contains_key(marks::TO_REPLACE);
+    if asked && pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE) == Some(&updated) {
         return;
     }
-    if pod.labels.contains_key(marks::TO_REPLACE) || pairs.new_of(pod).is_some() {
+    if asked || pairs.new_of(pod).is_some() {
         draft.touch(pod, Action::ReplaceUpdate(pod.name.clone(), updated));
     } else {
         replace::begin(draft, contexts, pod, Some(&updated));
@@ -267,33 +276,53 @@ fn is_finished(pod: &PodView) -> bool {
     if pod.image_ids.len() < pod.containers.len() {
         return false;
     }
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::LAST_POD_STATUS));
-    let last: LastPodStatus =
-        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let last = noted(pod);
     pod.containers.iter().all(|container| {
-        let Some(state) = last.container_states.get(&container.name) else { return true };
-        let changed = |now: &BTreeMap<String, String>, last: &str| {
-            !last.is_empty() && now.get(&container.name).is_some_and(|id| id != last)
-        };
-        // Two tags may be of one image, which then only starts anew.
-        state.last_image_id.is_empty()
-            || state.latest_image != container.image
-            || changed(&pod.image_ids, &state.last_image_id)
-            || changed(&pod.container_ids, &state.last_container_id)
+        let state = last.container_states.get(&container.name);
+        state
+            .is_none_or(|state| state.latest_image != container.image || ran(pod, container, state))
     })
+}
+
+/// What was noted before the update that is under way.
+fn noted(pod: &PodView) -> LastPodStatus {
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::LAST_POD_STATUS));
+    annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// Whether a container has run since its state was noted, if it was to.
+fn ran(pod: &PodView, container: &Container, noted: &LastContainerState) -> bool {
+    let changed = |now: &BTreeMap<String, String>, last: &str| {
+        !last.is_empty() && now.get(&container.name).is_some_and(|id| id != last)
+    };
+    // Two tags may be of one image, which then only starts anew.
+    noted.last_image_id.is_empty()
+        || changed(&pod.image_ids, &noted.last_image_id)
+        || changed(&pod.container_ids, &noted.last_container_id)
 }
 
 /// What to remember of a Pod before its images change: `{}` if none does.
 #[must_use]
 pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodStatus {
+    let before = noted(pod);
     let states = pod.containers.iter().filter_map(|container| {
         let image = images.get(&container.name)?;
-        let changes = *image != container.image;
+        // A kubelet that has not got to the last change still runs what was there before it, and
+        // does nothing if that is wanted again.
+        let known = before.container_states.get(&container.name);
+        let idle = known.filter(|state| {
+            !state.last_image.is_empty()
+                && state.latest_image == container.image
+                && !ran(pod, container, state)
+        });
+        let runs = idle.map_or(&container.image, |state| &state.last_image);
+        let changes = image != runs;
         let last = |ids: &BTreeMap<String, String>| {
             ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default()
         };
         let state = LastContainerState {
             latest_image: image.clone(),
+            last_image: if changes { runs.clone() } else { String::new() },
             last_image_id: last(&pod.image_ids),
             last_container_id: last(&pod.container_ids),
         };

@@ -97,23 +97,25 @@ fn add_gate(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Brings a Pod to a revision in place; what others added to it stays.
+/// Brings a Pod to a revision in place, under an operation or in traffic; what others added to it
+/// stays.
 pub(super) fn apply(
     seen: &Observed,
     pod: &PodView,
-    revision: &str,
+    (revision, under_operation): (&str, bool),
     bound: JsonPatch,
 ) -> Option<JsonPatch> {
     let new = template(seen, revision)?;
     let old = template(seen, pod.revision()).unwrap_or_default();
-    let images = images(&new);
+    let (images, before) = (images(&new), images(&old));
     let mut patch = bound;
     let mut restarts = false;
     for (place, container) in pod.containers.iter().enumerate() {
-        let Some(image) = images.get(&container.name).filter(|image| **image != container.image)
-        else {
-            continue;
-        };
+        // What the template does not change is left as somebody else may have changed it.
+        let wanted = images.get(&container.name).filter(|image| {
+            **image != container.image && before.get(&container.name) != Some(*image)
+        });
+        let Some(image) = wanted else { continue };
         let place = place.to_string();
         patch = patch
             .test(&["spec", "containers", &place, "name"], container.name.as_str())
@@ -122,6 +124,9 @@ pub(super) fn apply(
     }
     patch = merge(patch, "labels", &pod.labels, (&old.labels(), &new.labels()));
     patch = patch.add(&["metadata", "labels", marks::REVISION], revision);
+    if !under_operation && pod.labels.contains_key(marks::UPDATE_INCLUDED) {
+        patch = patch.remove(&["metadata", "labels", marks::UPDATE_INCLUDED]);
+    }
     let annotations = pod.annotations.clone().unwrap_or_default();
     let wanted = new.annotations();
     if pod.annotations.is_none() && (restarts || !wanted.is_empty()) {

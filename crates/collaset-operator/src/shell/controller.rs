@@ -261,7 +261,10 @@ impl Context {
     fn remember(&self, seen: &mut Observed) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut memory.entry(seen.uid.clone()).or_default().last_pods;
-        for pod in &seen.pods {
+        // The newest last, as there may be more than one of an instance.
+        let mut pods: Vec<_> = seen.pods.iter().collect();
+        pods.sort_by_key(|pod| pod.created);
+        for pod in pods {
             if let Some(id) = pod.id()
                 && known.get(&id) != Some(&pod.uid)
                 && !(pod.deleting && known.contains_key(&id))
@@ -300,7 +303,10 @@ impl Context {
                 return (failures(&results), worst(&results));
             }
         }
-        let creations = self.applier.apply_slow_start(steps.creations).await;
+        let mut creations = Vec::new();
+        for alike in alike(steps.creations) {
+            creations.extend(self.applier.apply_slow_start(alike).await);
+        }
         self.conclude(&seen.uid, &creations);
         let changes = self.applier.apply_all(steps.changes).await;
         let done = self.conclude(&seen.uid, &changes);
@@ -363,6 +369,19 @@ impl Context {
     }
 }
 
+/// New objects by kind and revision: a server that refuses one of a kind may take those of another.
+fn alike(creations: Vec<Effect>) -> Vec<Vec<Effect>> {
+    let mut groups = BTreeMap::<(&str, String), Vec<Effect>>::new();
+    for effect in creations {
+        let revision = match &effect {
+            Effect::Create(_, body) => body["metadata"]["labels"][marks::REVISION].to_string(),
+            Effect::Patch(..) | Effect::Delete { .. } => String::new(),
+        };
+        groups.entry((effect.target().resource.plural, revision)).or_default().push(effect);
+    }
+    groups.into_values().collect()
+}
+
 /// What users are told of a plan: once for many Pods.
 fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
     let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
@@ -398,9 +417,8 @@ fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindranc
         let message = match result {
             Ok(Outcome::Refused(message)) => format!("{}: {message}", effect.target()),
             Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
-            Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => {
-                return None;
-            }
+            Ok(Outcome::AlreadyThere) => format!("{}: the name is taken", effect.target()),
+            Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone) => return None,
         };
         let (scaling, reason) = match effect {
             Effect::Create(..) => (true, "ScaleOutFailed"),

@@ -197,8 +197,9 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
 pub fn worst(results: &[(Effect, Result<Outcome, Error>)]) -> Option<backoff::Kind> {
     let kinds = results.iter().filter_map(|(_, result)| match result {
         Ok(Outcome::Refused(_)) => Some(backoff::Kind::Refused),
-        Ok(Outcome::Done(_) | Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone) => None,
-        Err(_) => Some(backoff::Kind::Transient),
+        Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone) => None,
+        // If it is the writer's own, the cache will show it; if not, no event will come.
+        Ok(Outcome::AlreadyThere) | Err(_) => Some(backoff::Kind::Transient),
     });
     kinds.max_by_key(|kind| *kind == backoff::Kind::Refused)
 }
