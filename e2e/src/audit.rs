@@ -32,12 +32,16 @@ struct User {
 #[derive(Clone, Debug, Deserialize)]
 struct Object {
     resource: Option<String>,
+    #[allow(dead_code, reason = "shown when a test fails")]
+    name: Option<String>,
     subresource: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 struct Status {
     code: Option<u16>,
+    #[allow(dead_code, reason = "shown when a test fails")]
+    message: Option<String>,
 }
 
 impl Request {

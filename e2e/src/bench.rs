@@ -151,7 +151,7 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let updated = web.update_in_place("nginx:1").await?;
     rows.extend([
         most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
-        none("of these refused, in all", updated.rejected()),
+        none("of these refused, in all", updated.rejected().len()),
         none("of these without effect, in all", updated.without_effect()),
         most("requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
         Row {
@@ -416,6 +416,6 @@ fn summary(cost: &Cost) -> String {
         "{:.0} s, {:.2} requests per Pod, {} refused",
         cost.took.as_secs_f64(),
         cost.requests_per_pod(),
-        cost.rejected(),
+        cost.rejected().len(),
     )
 }

@@ -81,8 +81,8 @@ impl Cost {
 
     /// Writes of operators that were refused.
     #[must_use]
-    pub fn rejected(&self) -> usize {
-        self.work().filter(|r| r.is_rejected_write()).count()
+    pub fn rejected(&self) -> Vec<&Request> {
+        self.work().filter(|r| r.is_rejected_write()).collect()
     }
 
     /// Writes to Pods, by anybody, that changed nothing: a write that changes something is an

@@ -138,9 +138,11 @@ fn container(
         was.and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone()).unwrap_or_default();
     let ran = was.map(|s| s.image_id.clone()).unwrap_or_default();
     let same = was.is_some_and(|s| s.image == image);
-    let status = |ready: bool, image_id: &str, restarts: i32, state: Value| {
+    // A container that was stopped is told of until the next one runs.
+    let last = was.and_then(|s| s.container_id.clone()).unwrap_or_default();
+    let status = |ready: bool, image_id: &str, (restarts, id): (i32, &str), state: Value| {
         json!({ "name": name, "image": image, "imageID": image_id, "ready": ready, "started": ready,
-            "restartCount": restarts, "state": state, "containerID": format!("sim://{name}-{restarts}") })
+            "restartCount": restarts, "state": state, "containerID": id })
     };
     let fails = match image.rsplit_once(':').map(|(_, tag)| tag) {
         Some("non-exist") => Some("ImagePullBackOff"),
@@ -149,14 +151,17 @@ fn container(
     };
     if let (Some(reason), true) = (fails, !running) {
         let stage = if same && waiting == reason { Stage::Failing } else { Stage::Stopping };
-        return (stage, status(false, &ran, restarts, json!({ "waiting": { "reason": reason } })));
+        return (
+            stage,
+            status(false, &ran, (restarts, &last), json!({ "waiting": { "reason": reason } })),
+        );
     }
     if running && same {
         let since = was.and_then(|s| s.state.as_ref()?.running.as_ref()?.started_at.clone());
         let since = since.map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         return (
             Stage::Running,
-            status(true, &ran, restarts, json!({ "running": { "startedAt": since } })),
+            status(true, &ran, (restarts, &last), json!({ "running": { "startedAt": since } })),
         );
     }
     if running {
@@ -164,19 +169,20 @@ fn container(
         let mut stopped = status(
             false,
             &ran,
-            restarts + 1,
+            (restarts, &last),
             json!({ "waiting": { "reason": "ContainerCreating" } }),
         );
         stopped["image"] = json!(image);
         return (Stage::Stopping, stopped);
     }
     let since = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let run = if last.is_empty() { 0 } else { restarts + 1 };
     (
         Stage::Starting,
         status(
             true,
             &format!("sim://{}", image.trim_end_matches("-again")),
-            restarts,
+            (run, &format!("sim://{name}-{run}")),
             json!({ "running": { "startedAt": since } }),
         ),
     )
