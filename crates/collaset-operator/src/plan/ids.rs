@@ -96,11 +96,12 @@ impl Contexts {
                 self.own.insert(id, entry);
             }
         }
-        let named = |name: &String| active.iter().find(|pod| pod.name == *name)?.id();
+        let named: BTreeMap<&String, i64> =
+            active.iter().filter_map(|pod| Some((&pod.name, pod.id()?))).collect();
         for pod in active {
-            let origin = pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME).and_then(named);
-            if let (Some(origin), Some(new)) = (origin, pod.id()) {
-                self.link(origin, new);
+            let origin = pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+            if let (Some(origin), Some(new)) = (origin.and_then(|name| named.get(name)), pod.id()) {
+                self.link(*origin, new);
             }
         }
     }
