@@ -26,6 +26,8 @@ pub struct Request {
 
 #[derive(Clone, Debug, Deserialize)]
 struct User {
+    /// None of a request that came in before the server could tell who asks.
+    #[serde(default)]
     username: String,
 }
 
