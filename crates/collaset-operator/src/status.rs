@@ -74,9 +74,10 @@ pub fn is_progress(told: &CollaSetStatus, now: &CollaSetStatus) -> bool {
         && gist(&told.conditions).eq(gist(&now.conditions))
 }
 
-/// What conditions say, but for numbers in their messages.
+/// What conditions say, but for those that follow from the numbers, and numbers in messages.
 fn gist(conditions: &[Condition]) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
-    conditions.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
+    let told = conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
+    told.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
 fn conditions(
