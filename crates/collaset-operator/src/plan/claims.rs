@@ -158,7 +158,11 @@ pub fn claims_of<'a>(
                 && claim.hash() == hash
         })
     };
-    templates.into_iter().map(|template| (template.clone(), of(&template))).collect()
+    let with_claim = |template| {
+        let claim = of(&template);
+        (template, claim)
+    };
+    templates.into_iter().map(with_claim).collect()
 }
 
 /// Makes the claims that an instance's next Pod needs; tells whether all are there.
@@ -185,8 +189,10 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
         }
     }
     let drop_scaled = retention(seen).when_scaled == Retention::Delete;
+    let mounted: BTreeSet<&String> = seen.active().flat_map(|pod| &pod.claims).collect();
     let live = seen.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
-    for claim in live.filter(|claim| is_surplus(seen, contexts, claim, drop_scaled)) {
+    let unused = live.filter(|claim| !mounted.contains(&claim.name));
+    for claim in unused.filter(|claim| is_surplus(seen, contexts, claim, drop_scaled)) {
         let first = claim.id().is_some_and(|id| contexts.gone(id).is_some());
         draft.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
     }
@@ -199,16 +205,15 @@ pub fn retention(seen: &Observed) -> ClaimRetention {
     strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
 }
 
-/// Whether a claim is of an instance that goes off the record, or of a template that its instance
+/// Whether a claim that no Pod mounts is of an instance that goes off the record, or of a template that its instance
 /// left behind. One of an instance that nobody knows is kept: it may be of a set that was deleted.
 fn is_surplus(seen: &Observed, contexts: &Contexts, claim: &ClaimView, drop_scaled: bool) -> bool {
     let Some(id) = claim.id() else { return false };
-    let is_mounted = seen.active().any(|pod| pod.claims.contains(&claim.name));
     match contexts.gone(id) {
         // What a replaced Pod had goes with it, whatever the policy says of scaling.
-        Some(Gone::Replaced) => !is_mounted,
-        Some(Gone::Scaled) => drop_scaled && !is_mounted,
-        None => drop_scaled && !is_mounted && is_left_behind(seen, claim, id),
+        Some(Gone::Replaced) => true,
+        Some(Gone::Scaled) => drop_scaled,
+        None => drop_scaled && is_left_behind(seen, claim, id),
     }
 }
 

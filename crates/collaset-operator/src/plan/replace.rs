@@ -43,7 +43,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// The Pod that this one replaces, while it is there and stays.
-    pub(super) fn origin_of(&self, new: &PodView) -> Option<&'a PodView> {
+    fn origin_of(&self, new: &PodView) -> Option<&'a PodView> {
         let origin = self.origins.get(origin_name(new)?)?;
         (!origin.deleting).then_some(origin)
     }
