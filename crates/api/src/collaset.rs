@@ -10,6 +10,13 @@ use crate::{
     template::{ClaimTemplate, PodTemplate, selector_schema},
 };
 
+mod update;
+
+pub use update::{
+    ByLabel, ByPartition, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
+    UpdateStrategy,
+};
+
 /// How many old revisions are kept by default.
 pub const HISTORY_LIMIT: i32 = 20;
 
@@ -55,7 +62,9 @@ pub const HISTORY_LIMIT: i32 = 20;
         type_ = "string",
         json_path = ".status.updatedRevision"
     ),
-    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,55}[a-z0-9])?$')")
+        .message("metadata.name: name should be a DNS label of at most 57 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, as it begins the hostnames of its Pods")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, has(self.template.metadata) && has(self.template.metadata.labels) && k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])")
@@ -66,6 +75,10 @@ pub const HISTORY_LIMIT: i32 = 20;
     .message("spec.scaleStrategy.context: scaleStrategy.context is not allowed to be changed").reason(Reason::FieldValueForbidden))]
 #[x_kube(validation = Rule::new("!has(self.namingStrategy) || !has(self.namingStrategy.podNamingSuffixPolicy) || self.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || !has(self.scaleStrategy) || (!has(self.scaleStrategy.podToExclude) || self.scaleStrategy.podToExclude.size() == 0) && (!has(self.scaleStrategy.podToInclude) || self.scaleStrategy.podToInclude.size() == 0)")
     .message("spec.scaleStrategy: podToExclude and podToInclude are not allowed when namingStrategy.podNamingSuffixPolicy is PersistentSequence").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("has(self.template.metadata) && has(self.template.metadata.labels) && self.template.metadata.labels.size() > 0")
+    .message("spec.template.metadata.labels: labels is required").reason(Reason::FieldValueInvalid))]
+#[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
+    .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueDuplicate))]
 pub struct CollaSetSpec {
     /// Stops scaling and updating. What is under way in a Pod ends; nothing new begins.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -89,6 +102,7 @@ pub struct CollaSetSpec {
 
     /// Claims that each instance gets, one of each template.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub volume_claim_templates: Vec<ClaimTemplate>,
 
     /// How Pods follow a new template.
@@ -102,6 +116,18 @@ pub struct CollaSetSpec {
     /// How Pods are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub naming_strategy: Option<NamingStrategy>,
+
+    /// How many seconds a Pod must have served before it counts as available: in the status, before
+    /// the next Pods are updated, and before a Pod that it replaces goes. 0 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self >= 0", "spec.minReadySeconds: minReadySeconds should not be smaller than 0"))]
+    pub min_ready_seconds: Option<i32>,
+
+    /// After how many seconds without progress the condition Progressing turns False. Never by
+    /// default, as Pods may rightly wait for a rule for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self >= 1", "spec.progressDeadlineSeconds: progressDeadlineSeconds should not be smaller than 1"))]
+    pub progress_deadline_seconds: Option<i32>,
 
     /// How many old revisions to keep besides the current and the updated one; 20 by default. A
     /// revision that a Pod still runs is kept in any case.
@@ -119,85 +145,15 @@ fn history_limit() -> i32 {
     HISTORY_LIMIT
 }
 
-/// How Pods follow a new template.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct UpdateStrategy {
-    /// Which Pods are updated.
-    #[serde(default = "by_partition")]
-    pub rolling_update: Option<RollingUpdate>,
-
-    /// The way a Pod is updated. Recreate deletes it and makes another of the same instance;
-    /// InPlaceIfPossible, the default, changes it where the API allows that and else recreates it;
-    /// InPlaceOnly refuses what cannot be done in place; Replace makes the new Pod first.
-    #[serde(default)]
-    pub pod_upgrade_policy: PodUpgradePolicy,
-
-    /// How many seconds to wait between the permission to operate and the operation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self >= 0", "spec.updateStrategy.operationDelaySeconds: operationDelaySeconds should not be smaller than 0"))]
-    pub operation_delay_seconds: Option<i32>,
-}
-
-impl Default for UpdateStrategy {
-    fn default() -> Self {
-        Self {
-            rolling_update: by_partition(),
-            pod_upgrade_policy: PodUpgradePolicy::default(),
-            operation_delay_seconds: None,
-        }
-    }
-}
-
-#[allow(clippy::unnecessary_wraps, reason = "the type of the field it is the default of")]
-fn by_partition() -> Option<RollingUpdate> {
-    Some(RollingUpdate { by_partition: Some(ByPartition::default()), by_label: None })
-}
-
-/// Which Pods are updated; `byLabel` wins over `byPartition`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RollingUpdate {
-    /// All Pods but a number of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by_partition: Option<ByPartition>,
-
-    /// Only Pods labelled `collaset.kusionstack.io/update-included`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by_label: Option<ByLabel>,
-}
-
-/// All Pods but a number of them are updated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ByPartition {
-    /// How many Pods stay on older revisions; none by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self >= 0", "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0"))]
-    pub partition: Option<i32>,
-}
-
-/// Only labelled Pods are updated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ByLabel {}
-
-/// The way a Pod is updated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum PodUpgradePolicy {
-    /// Delete the Pod and make another.
-    Recreate,
-    /// In place where the API allows it, else by deletion.
-    #[default]
-    InPlaceIfPossible,
-    /// In place or not at all.
-    InPlaceOnly,
-    /// Make the new Pod first.
-    Replace,
-}
-
 /// Which Pods come and go when the number changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.podToExclude) || !has(self.podToInclude) || !sets.intersects(self.podToExclude, self.podToInclude)")
+    .message("spec.scaleStrategy.podToExclude[podToInclude]: scaleStrategy.podToExclude[podToInclude] should not have intersection").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.podToDelete) || !has(self.podToInclude) || !sets.intersects(self.podToDelete, self.podToInclude)")
+    .message("spec.scaleStrategy.podToDelete[podToInclude]: scaleStrategy.podToDelete[podToInclude] should not have intersection").reason(Reason::FieldValueForbidden))]
+#[x_kube(validation = Rule::new("!has(self.podToDelete) || !has(self.podToExclude) || !sets.intersects(self.podToDelete, self.podToExclude)")
+    .message("spec.scaleStrategy.podToDelete[podToExclude]: scaleStrategy.podToDelete[podToExclude] should not have intersection").reason(Reason::FieldValueForbidden))]
 pub struct ScaleStrategy {
     /// The pool that instance IDs are drawn from, a DNS label; the set's own name by default. It
     /// cannot be changed.
@@ -207,15 +163,18 @@ pub struct ScaleStrategy {
 
     /// Pods to take out of the set, by name; they live on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_exclude: Vec<String>,
 
     /// Pods to take into the set, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_include: Vec<String>,
 
     /// Pods to delete, by name: they go first when the number falls, and are made anew when it
     /// does not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_delete: Vec<String>,
 
     /// What becomes of claims.
@@ -305,6 +264,9 @@ pub struct CollaSetStatus {
     /// The selector as one string, for the scale subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
+    /// When a Pod last came closer to what it should be, while some are not there yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_progress_time: Option<Time>,
     /// Pods whose operation has been held up for a while, those alike together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingPods>,

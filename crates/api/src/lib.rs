@@ -16,6 +16,7 @@ pub mod resource_context;
 pub mod transition_rule;
 
 pub mod condition;
+pub mod share;
 pub mod template;
 
 /// The API group of every custom resource.

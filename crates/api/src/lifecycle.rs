@@ -102,6 +102,13 @@ impl Word {
     }
 }
 
+/// Whether anybody's operation on the Pod has begun and not ended.
+#[must_use]
+pub fn is_operated_on(labels: &Labels) -> bool {
+    let begun = Word::Operating.key("");
+    labels.range(begun.clone()..).next().is_some_and(|(key, _)| key.starts_with(&begun))
+}
+
 /// The label key that permits operations of one type.
 #[must_use]
 pub fn permission_key(operation_type: &str) -> String {

@@ -79,6 +79,10 @@ pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 /// first.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
+/// Annotation. An integer, 0 by default; of Pods that are equally healthy, the one of the highest
+/// priority is updated first. Not Kuperator's.
+pub const UPDATE_PRIORITY: &str = "collaset.kusionstack.io/update-priority";
+
 /// Annotation. JSON: what each container ran before an in-place update.
 pub const LAST_POD_STATUS: &str = "collaset.kusionstack.io/last-pod-status";
 

@@ -63,18 +63,11 @@ impl JsonSchema for PodTemplate {
                     "x-kubernetes-preserve-unknown-fields": true,
                     "required": ["containers"],
                     "properties": {
-                        "containers": {
-                            "type": "array",
-                            "minItems": 1,
-                            "items": {
-                                "type": "object",
-                                "x-kubernetes-preserve-unknown-fields": true,
-                                "required": ["name"],
-                                "properties": { "name": { "type": "string" }, "image": { "type": "string" } },
-                            },
-                            "x-kubernetes-list-type": "map",
-                            "x-kubernetes-list-map-keys": ["name"],
-                        },
+                        "containers": containers(1),
+                        "initContainers": containers(0),
+                        "restartPolicy": { "type": "string", "enum": ["Always", "OnFailure", "Never"] },
+                        "terminationGracePeriodSeconds": { "type": "integer", "format": "int64", "minimum": 0 },
+                        "activeDeadlineSeconds": { "type": "integer", "format": "int64", "minimum": 1 },
                     },
                 },
             },
@@ -102,11 +95,40 @@ impl JsonSchema for ClaimTemplate {
                     "type": "object",
                     "x-kubernetes-preserve-unknown-fields": true,
                     "required": ["name"],
-                    "properties": { "name": { "type": "string" } },
+                    "properties": { "name": { "type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" } },
                 },
             },
         })
     }
+}
+
+/// The schema of a list of at least so many containers: what is wrong with most templates that are.
+fn containers(least: u32) -> Value {
+    serde_json::json!({
+        "type": "array",
+        "minItems": least,
+        "items": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+            "required": ["name", "image"],
+            "properties": {
+                "name": { "type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" },
+                "image": { "type": "string", "minLength": 1 },
+                "ports": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": true,
+                        "properties": {
+                            "containerPort": { "type": "integer", "format": "int32", "minimum": 1, "maximum": 65535 },
+                        },
+                    },
+                },
+            },
+        },
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    })
 }
 
 /// The schema of a map of labels or annotations.

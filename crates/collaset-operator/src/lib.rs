@@ -14,3 +14,6 @@ pub mod render;
 
 #[cfg(feature = "shell")]
 pub mod shell;
+
+#[cfg(all(test, feature = "shell"))]
+mod simulation;

@@ -7,16 +7,20 @@ use podops_api::{collaset::Retention, lifecycle, marks, resource_context::Contex
 
 use crate::view::{Observed, PodView};
 
+mod budget;
 pub mod claims;
 pub mod ids;
 mod members;
 mod quantity;
 pub(crate) mod replace;
+pub mod resources;
 pub mod revision;
 pub mod scale;
+mod target;
 pub mod template;
 pub mod update;
 
+use budget::Budget;
 use revision::Revisions;
 
 /// How many Pods one plan does something about. The rest is left to the next look, so that the first
@@ -80,6 +84,8 @@ pub enum Action {
     Begin(String, &'static str, bool),
     /// Cancel the operation of this type.
     Undo(String, &'static str),
+    /// Give a Pod the resources of a revision.
+    Resize(String, String),
     /// Bring a Pod to a revision in place; whether under an operation, or in traffic.
     Apply(String, String, bool),
     /// End the update of a Pod.
@@ -120,6 +126,7 @@ impl fmt::Display for Action {
             Self::RequestDeletion(pod) => write!(f, "to-delete {pod}"),
             Self::Begin(pod, kind, _) => write!(f, "begin {kind} {pod}"),
             Self::Undo(pod, kind) => write!(f, "undo {kind} {pod}"),
+            Self::Resize(pod, revision) => write!(f, "resize {pod} {revision}"),
             Self::Apply(pod, revision, _) => write!(f, "apply {pod} {revision}"),
             Self::Finish(pod) => write!(f, "finish {pod}"),
             Self::Delete(pod, _) => write!(f, "delete {pod}"),
@@ -145,6 +152,10 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// What cannot be done.
     pub hindrances: Vec<Hindrance>,
+    /// Pods that an operation could begin in but for the named limit of the spec.
+    pub held: Vec<(String, &'static str)>,
+    /// How many Pods are not of the revision that they are to be of.
+    pub outdated: usize,
     /// The name of the revision of the template.
     pub updated: String,
     /// The name of the revision that Pods outside the update's scope have.
@@ -172,6 +183,10 @@ struct Draft<'a> {
     touched: BTreeSet<String>,
     /// Pods that are given up, and count no more.
     leaves: BTreeSet<String>,
+    /// Pods that have to go, as there are too many.
+    leaving: BTreeSet<&'a str>,
+    /// How many Pods may be out of service, or too many.
+    budget: Budget,
 }
 
 impl Draft<'_> {
@@ -189,6 +204,13 @@ impl Draft<'_> {
             self.look_again(Duration::ZERO);
         }
         room
+    }
+
+    /// Tells of what is not done, once.
+    fn hinder(&mut self, hindrance: Hindrance) {
+        if !self.plan.hindrances.contains(&hindrance) {
+            self.plan.hindrances.push(hindrance);
+        }
     }
 
     fn look_again(&mut self, wait: Duration) {
@@ -213,8 +235,16 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         collisions: revisions.collisions,
         ..Plan::default()
     };
-    let mut draft =
-        Draft { seen, now, revisions, plan, touched: BTreeSet::new(), leaves: BTreeSet::new() };
+    let mut draft = Draft {
+        seen,
+        now,
+        revisions,
+        plan,
+        touched: BTreeSet::new(),
+        leaves: BTreeSet::new(),
+        leaving: BTreeSet::new(),
+        budget: Budget::default(),
+    };
     if seen.deleting {
         reclaim(&mut draft);
         return draft.plan;
@@ -231,10 +261,14 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         return draft.plan;
     }
     contexts.allocate(&draft);
-    let scope = update::scope(&draft, &mut contexts);
-    replace::plan(&mut draft, &mut contexts);
-    scale::plan(&mut draft, &mut contexts);
-    update::plan(&mut draft, &mut contexts, &scope);
+    let pairs = replace::Pairs::read(seen);
+    let counted = scale::counted(&draft, &pairs);
+    draft.leaving = scale::leaving(seen, &pairs, &counted);
+    let targets = target::Targets::choose(&draft, &mut contexts);
+    draft.budget = Budget::read(&draft, &pairs, &counted);
+    replace::plan(&mut draft, &mut contexts, &pairs);
+    scale::plan(&mut draft, &mut contexts, &pairs, &counted);
+    update::plan(&mut draft, &mut contexts, &pairs, &targets);
     claims::plan(&mut draft, &contexts);
     contexts.conclude(&mut draft);
     draft.plan

@@ -106,6 +106,7 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             | Action::RequestDeletion(name)
             | Action::Begin(name, ..)
             | Action::Undo(name, _)
+            | Action::Resize(name, _)
             | Action::Apply(name, ..)
             | Action::Finish(name)
             | Action::Delete(name, _) => {
@@ -281,6 +282,7 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
             relabel(bound(pod, &[Word::Operating]), &changes).build()
         }
         Action::Finish(_) => finish(pod),
+        Action::Resize(_, revision) => return pod::resize(seen, pod, revision),
         Action::Apply(_, revision, true) => {
             let bound = bound(pod, &[Word::Operating, Word::Operate]);
             pod::apply(seen, pod, (revision, true), bound)?.build()

@@ -1,7 +1,7 @@
 //! The operator around the plan: watches, observes, plans, writes.
 
 mod controller;
-mod observe;
+pub(crate) mod observe;
 
 pub use controller::start;
 pub use observe::{SlimPod, SlimRevision};

@@ -1,7 +1,9 @@
 //! What a CollaSet's status says. Pure: what was observed and what came of the plan go in.
 
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use podops_api::{
     collaset::CollaSetStatus,
     condition::{Condition, remove, set},
@@ -15,7 +17,7 @@ use crate::{
 
 mod waiting;
 
-pub use waiting::waiting;
+use waiting::waiting;
 
 /// The status after a look; counts are of what was observed, never of what was just done.
 #[must_use]
@@ -46,11 +48,12 @@ pub fn status(
         operating_replicas: count(&operating),
         ready_replicas: count(&|pod| pod.ready.is_some()),
         updated_ready_replicas: count(&|pod| pod.ready.is_some() && updated(pod)),
-        available_replicas: count(&PodView::is_available),
-        updated_available_replicas: count(&|pod| pod.is_available() && updated(pod)),
+        available_replicas: count(&|pod| seen.is_available(pod, now)),
+        updated_available_replicas: count(&|pod| seen.is_available(pod, now) && updated(pod)),
         scheduled_replicas: count(&|pod| pod.scheduled),
         label_selector: text(&seen.spec.selector),
-        waiting: waiting(seen, now).0,
+        last_progress_time: None,
+        waiting: waiting(seen, plan, now).0,
         conditions: seen.status.conditions.clone(),
     };
     let pairs = Pairs::read(seen);
@@ -58,8 +61,66 @@ pub fn status(
     if instances >= seen.spec.replicas.unwrap_or_default() {
         status.current_revision.clone_from(&status.updated_revision);
     }
+    status.last_progress_time = last_progress(&status, seen, plan, now);
     conditions(&mut status, seen, plan, failures, now);
     status
+}
+
+/// Whether all Pods are what they are to be, and nothing is under way.
+fn is_settled(status: &CollaSetStatus, seen: &Observed, plan: &Plan) -> bool {
+    let wanted = seen.spec.replicas.unwrap_or_default();
+    status.replicas == wanted
+        && status.available_replicas >= wanted
+        && plan.outdated == 0
+        && status.operating_replicas == 0
+        && status.terminating_replicas == 0
+}
+
+/// When Pods last came closer to what they are to be, unless they are; in whole seconds, as it is
+/// written.
+fn last_progress(
+    status: &CollaSetStatus,
+    seen: &Observed,
+    plan: &Plan,
+    now: Timestamp,
+) -> Option<Time> {
+    if is_settled(status, seen, plan) || seen.spec.paused {
+        return None;
+    }
+    let steps = |s: &CollaSetStatus| {
+        let goal = (s.observed_generation, s.updated_revision.clone());
+        let counts = [s.replicas, s.terminating_replicas, s.updated_replicas, s.available_replicas];
+        (goal, counts, s.operating_replicas, s.updated_available_replicas)
+    };
+    let same = steps(&seen.status) == steps(status);
+    let known = seen.status.last_progress_time.clone().filter(|_| same);
+    Some(known.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
+}
+
+/// How long until there will have been no progress for too long; nothing if there is no deadline,
+/// nor anything to wait for.
+fn until_overdue(
+    status: &CollaSetStatus,
+    seen: &Observed,
+    now: Timestamp,
+) -> Option<SignedDuration> {
+    let deadline = SignedDuration::from_secs(i64::from(seen.spec.progress_deadline_seconds?));
+    Some(deadline - now.duration_since(status.last_progress_time.as_ref()?.0))
+}
+
+/// When the status will say something else without anything happening.
+#[must_use]
+pub fn look_again(
+    seen: &Observed,
+    plan: &Plan,
+    told: &CollaSetStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let (_, patience) = waiting(seen, plan, now);
+    let overdue = until_overdue(told, seen, now).filter(SignedDuration::is_positive);
+    let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
+    let serving = seen.active().filter_map(|pod| seen.until_available(pod, now));
+    serving.filter(|left| !left.is_zero()).chain(patience).chain(overdue).min()
 }
 
 /// Whether the difference tells only how far Pods are on a way that goes on: worth telling, but not
@@ -97,7 +158,7 @@ fn conditions(
             None => set(list, type_, true, (fine, String::new()), now),
         }
     }
-    health(status, seen, failures.iter().chain(&plan.hindrances).next(), now);
+    health(status, seen, plan, failures.iter().chain(&plan.hindrances).next(), now);
     let list = &mut status.conditions;
     if seen.spec.paused {
         set(
@@ -120,17 +181,15 @@ fn conditions(
 fn health(
     status: &mut CollaSetStatus,
     seen: &Observed,
+    plan: &Plan,
     problem: Option<&Hindrance>,
     now: Timestamp,
 ) {
     let wanted = seen.spec.replicas.unwrap_or_default();
     let serving = status.available_replicas;
     let available = serving >= wanted;
-    let settled = status.replicas == wanted
-        && available
-        && status.updated_replicas == status.replicas
-        && status.operating_replicas == 0
-        && status.terminating_replicas == 0;
+    let settled = is_settled(status, seen, plan);
+    let overdue = until_overdue(status, seen, now).is_some_and(|left| !left.is_positive());
     let list = &mut status.conditions;
     let why = if available { "EnoughPodsServe" } else { "TooFewPodsServe" };
     set(list, "Available", available, (why, format!("{serving} of {wanted} Pods serve")), now);
@@ -138,11 +197,12 @@ fn health(
         () if seen.deleting => "Deleting",
         () if settled => "Settled",
         () if seen.spec.paused => "Paused",
+        () if overdue => "ProgressDeadlineExceeded",
         () if status.replicas != wanted => "Scaling",
-        () if status.updated_replicas < status.replicas => "Updating",
+        () if plan.outdated > 0 => "Updating",
         () => "WaitingForPods",
     };
-    let goes_on = !settled && !seen.spec.paused;
+    let goes_on = !settled && !seen.spec.paused && !overdue;
     set(list, "Progressing", goes_on, (why, String::new()), now);
     match problem {
         Some(problem) => {

@@ -1,8 +1,11 @@
 //! What planning needs to know of a CollaSet and what belongs to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     collaset::{CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy},
     lifecycle::Labels,
@@ -10,6 +13,8 @@ use podops_api::{
     resource_context::ContextDetail,
 };
 use serde_json::Value;
+
+use crate::plan::resources::Resources;
 
 /// A CollaSet and what belongs to it.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +50,8 @@ pub struct Observed {
     pub revisions: Vec<RevisionView>,
     /// Names that other sets' revisions have, of which one may be a set of this name that is gone.
     pub foreign_revisions: BTreeSet<String>,
+    /// Whether the cluster can give running containers other resources.
+    pub can_resize: bool,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
 }
@@ -70,10 +77,18 @@ impl Observed {
         named.filter(|name| !name.is_empty()).unwrap_or(&self.name)
     }
 
-    /// Whether other sets may draw from the same ResourceContext.
+    /// How much longer the Pod has to serve to count as available; nothing if it does not serve.
     #[must_use]
-    pub fn shares_contexts(&self) -> bool {
-        self.context_name() != self.name
+    pub fn until_available(&self, pod: &PodView, now: Timestamp) -> Option<Duration> {
+        let least = i64::from(self.spec.min_ready_seconds.unwrap_or_default());
+        let served = now.duration_since(pod.serves_since()?);
+        Some(Duration::try_from(SignedDuration::from_secs(least) - served).unwrap_or_default())
+    }
+
+    /// Whether the Pod has served for long enough.
+    #[must_use]
+    pub fn is_available(&self, pod: &PodView, now: Timestamp) -> bool {
+        self.until_available(pod, now).is_some_and(|left| left.is_zero())
     }
 
     /// The Pods that count as replicas.
@@ -119,6 +134,12 @@ pub struct PodView {
     pub image_ids: BTreeMap<String, String>,
     /// The run of each container, by container: another after each restart.
     pub container_ids: BTreeMap<String, String>,
+    /// What each container really has, by container, as far as its node tells.
+    pub given: BTreeMap<String, Resources>,
+    /// What hinders it from having the resources that it should have.
+    pub resize: Option<Resize>,
+    /// What keeps it from running, in the words of scheduler or kubelet.
+    pub trouble: Option<String>,
 }
 
 /// A container of a Pod.
@@ -128,6 +149,19 @@ pub struct Container {
     pub name: String,
     /// The image that it should run.
     pub image: String,
+    /// What it should have.
+    pub resources: Resources,
+}
+
+/// Why a Pod does not have the resources that it should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resize {
+    /// Its node is at it.
+    InProgress,
+    /// Its node has no room at the moment, in its words.
+    Deferred(String),
+    /// Its node can never give them, in its words.
+    Infeasible(String),
 }
 
 impl PodView {
@@ -143,10 +177,12 @@ impl PodView {
         self.labels.get(marks::REVISION).map_or("", String::as_str)
     }
 
-    /// Whether it serves.
-    #[must_use]
-    pub fn is_available(&self) -> bool {
-        self.labels.contains_key(marks::SERVICE_AVAILABLE)
+    /// Since when it serves, if it does.
+    fn serves_since(&self) -> Option<Timestamp> {
+        let stamp = self.labels.get(marks::SERVICE_AVAILABLE)?;
+        let since = stamp.parse().ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok());
+        // Anybody may have written the label, with any value.
+        Some(since.or(self.ready).unwrap_or(Timestamp::UNIX_EPOCH))
     }
 }
 
@@ -219,4 +255,19 @@ pub struct RevisionView {
 #[must_use]
 pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<i64> {
     pods.filter_map(PodView::id).collect()
+}
+
+/// Keeps in mind the UID of each instance's last Pod.
+pub fn note_last_pods(known: &mut BTreeMap<i64, String>, pods: &[PodView]) {
+    // The newest last, as there may be more than one of an instance.
+    let mut pods: Vec<&PodView> = pods.iter().collect();
+    pods.sort_by_key(|pod| pod.created);
+    for pod in pods {
+        if let Some(id) = pod.id()
+            && known.get(&id) != Some(&pod.uid)
+            && !(pod.deleting && known.contains_key(&id))
+        {
+            known.insert(id, pod.uid.clone());
+        }
+    }
 }

@@ -8,7 +8,7 @@ use podops_api::{
 };
 
 use super::{Action, Draft};
-use crate::view::{Observed, PodView, ids};
+use crate::view::{ClaimView, Observed, PodView, ids};
 
 type Data = BTreeMap<String, String>;
 
@@ -21,6 +21,10 @@ pub(super) struct Contexts {
     others: Vec<ContextDetail>,
     /// The IDs of these.
     foreign: BTreeSet<i64>,
+    /// IDs that claims are of, be they in use or kept for later.
+    claimed: BTreeSet<i64>,
+    /// IDs of replacements that never came to be, by their origins' IDs.
+    abandoned: BTreeMap<i64, i64>,
     /// All IDs below are taken.
     next: i64,
     /// IDs that go off the record, and how.
@@ -68,12 +72,13 @@ impl Contexts {
         let entries = seen.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
         let (own, others): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|e| is_owned(e, &seen.name));
-        let others = if seen.shares_contexts() { others } else { Vec::new() };
         Self {
             owner: seen.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
+            claimed: seen.claims.iter().filter_map(ClaimView::id).collect(),
+            abandoned: BTreeMap::new(),
             next: 0,
             gone: BTreeMap::new(),
         }
@@ -142,16 +147,28 @@ impl Contexts {
             } else if !carried.contains(&new) && !replaced.contains(&origin) {
                 self.own.remove(&new);
                 self.gone.insert(new, Gone::Replaced);
+                self.abandoned.insert(origin, new);
                 if let Some(data) = self.own.get_mut(&origin) {
                     data.remove(context::REPLACE_NEW_POD_ID);
                 }
             }
         }
-        let there: BTreeSet<i64> = self.own.keys().copied().collect();
-        for data in self.own.values_mut() {
-            let origin = number(data, context::REPLACE_ORIGIN_POD_ID);
-            if origin.is_some_and(|id| !there.contains(&id)) {
-                data.remove(context::REPLACE_ORIGIN_POD_ID);
+        self.cut_loose_ends();
+    }
+
+    /// Forgets the other of a pair that is off the record, or is another instance by now.
+    fn cut_loose_ends(&mut self) {
+        let (to_new, to_origin) = (context::REPLACE_NEW_POD_ID, context::REPLACE_ORIGIN_POD_ID);
+        let links = |key: &str| -> BTreeSet<(i64, i64)> {
+            self.own.iter().filter_map(|(id, data)| Some((*id, number(data, key)?))).collect()
+        };
+        let (new, origins) = (links(to_new), links(to_origin));
+        for (id, data) in &mut self.own {
+            if number(data, to_new).is_some_and(|other| !origins.contains(&(other, *id))) {
+                data.remove(to_new);
+            }
+            if number(data, to_origin).is_some_and(|other| !new.contains(&(other, *id))) {
+                data.remove(to_origin);
             }
         }
     }
@@ -159,8 +176,17 @@ impl Contexts {
     /// The ID of the Pod that is to replace the one of this ID, for this revision.
     pub(super) fn pair(&mut self, origin: i64, revision: &str) -> i64 {
         let known = self.own.get(&origin).and_then(|d| number(d, context::REPLACE_NEW_POD_ID));
-        let new = known.filter(|id| self.own.contains_key(id));
-        let new = new.unwrap_or_else(|| self.take_lowest(revision));
+        let new = known.filter(|id| self.own.contains_key(id)).unwrap_or_else(|| {
+            // One whose claims are there already; or else one that no claims are kept for, as those
+            // of a replacement go with it.
+            let again = self.abandoned.get(&origin).copied();
+            let again = again.filter(|id| !self.own.contains_key(id));
+            let is_claimed = |id: i64, own: &Self| own.claimed.contains(&id);
+            match again {
+                Some(id) => self.give(id, revision),
+                None => self.take(revision, is_claimed),
+            }
+        });
         self.set_revision(new, revision);
         self.link(origin, new);
         new
@@ -217,7 +243,7 @@ impl Contexts {
             .values()
             .filter(|d| d.get(context::REVISION).is_some_and(|r| *r == revisions.updated))
             .count();
-        let old = missing - super::update::updated_share(seen, on_updated, missing);
+        let old = missing - super::target::updated_share(seen, on_updated, missing);
         for place in 0..missing {
             let revision = if place < old { &revisions.current } else { &revisions.updated };
             let id = self.take_lowest(revision);
@@ -238,10 +264,20 @@ impl Contexts {
 
     /// Takes the lowest free ID, for a Pod of this revision.
     pub(super) fn take_lowest(&mut self, revision: &str) -> i64 {
-        while self.own.contains_key(&self.next) || self.foreign.contains(&self.next) {
-            self.next += 1;
-        }
-        let id = self.next;
+        self.take(revision, |_, _| false)
+    }
+
+    /// Takes the lowest free ID that is not to be avoided.
+    fn take(&mut self, revision: &str, avoid: impl Fn(i64, &Self) -> bool) -> i64 {
+        let is_taken = |id: i64| self.own.contains_key(&id) || self.foreign.contains(&id);
+        let lowest = (self.next..=i64::MAX).find(|id| !is_taken(*id)).unwrap_or(self.next);
+        self.next = lowest;
+        let id =
+            (lowest..=i64::MAX).find(|id| !is_taken(*id) && !avoid(*id, self)).unwrap_or(lowest);
+        self.give(id, revision)
+    }
+
+    fn give(&mut self, id: i64, revision: &str) -> i64 {
         // One that is taken again at once keeps what it has.
         self.gone.remove(&id);
         let entry = self.entry(revision);

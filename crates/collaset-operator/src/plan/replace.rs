@@ -64,11 +64,10 @@ fn wanted_revision(origin: &PodView) -> &str {
 }
 
 /// Brings each pair a step further, and makes the new Pods that are missing.
-pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
+pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>) {
     let seen = draft.seen;
-    let pairs = Pairs::read(seen);
     for new in seen.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
-        further(draft, &pairs, new);
+        further(draft, pairs, new);
     }
     for origin in seen.active().filter(|pod| !pod.deleting) {
         let wanted = origin.labels.contains_key(marks::TO_REPLACE);
@@ -102,7 +101,7 @@ fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, new: &PodView) {
         }
     } else if new.labels.contains_key(marks::TO_DELETE) {
         // Somebody wants it gone, and another will be made.
-    } else if new.is_available() {
+    } else if draft.seen.is_available(new, draft.now) {
         draft.touch(origin, Action::RequestDeletion(origin.name.clone()));
     } else if origin.labels.get(marks::REPLACE_PAIR_NEW_ID) != new.labels.get(marks::INSTANCE_ID)
         && let Some(id) = new.id()
@@ -120,11 +119,15 @@ pub(super) fn begin(
 ) {
     let revision = update.unwrap_or(wanted_revision(origin)).to_owned();
     let hindered = draft.seen.spec.paused
+        || draft.leaving.contains(origin.name.as_str())
         || is_during(origin, lifecycle::SCALE_IN)
         || !draft.revisions.has(&revision)
         || draft.room() == 0
         || draft.touched.contains(&origin.name);
     if let (Some(of), false) = (origin.id(), hindered) {
+        if !draft.may_surge(origin) {
+            return;
+        }
         let id = contexts.pair(of, &revision);
         if !claims::provide(draft, id, &revision) {
             return;

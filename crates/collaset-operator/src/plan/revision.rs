@@ -10,7 +10,7 @@ use podops_api::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Action, Draft,
+    Action, Draft, Hindrance,
     claims::{self, template_name},
     ids,
     template::normal,
@@ -45,11 +45,34 @@ pub(super) struct Revisions<'a> {
     /// How often the hash met another's name.
     pub(super) collisions: i32,
     record: Option<Action>,
+    /// The revision that the spec names and nobody has recorded.
+    unknown: Option<String>,
 }
 
 impl<'a> Revisions<'a> {
-    /// Finds the template's revision among the recorded ones, or names a new one.
+    /// Finds the revision that Pods are to follow: the one that the spec names, or else the
+    /// template's, which is recorded if it is not yet.
     pub(super) fn read(seen: &'a Observed) -> Self {
+        let mut revisions = Self::of_template(seen);
+        if let Some(named) = &seen.spec.update_strategy.revision
+            && !named.is_empty()
+        {
+            if revisions.has(named) {
+                revisions.updated.clone_from(named);
+            } else {
+                revisions.unknown = Some(named.clone());
+                // What Pods followed before, so that a slip of the pen moves none.
+                let before = &seen.status.updated_revision;
+                if revisions.has(before) {
+                    revisions.updated.clone_from(before);
+                }
+            }
+        }
+        revisions
+    }
+
+    /// Finds the template's revision among the recorded ones, or names a new one.
+    fn of_template(seen: &'a Observed) -> Self {
         let data = data(&seen.spec);
         let equal = equal(&seen.revisions, &data);
         let newest = seen.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
@@ -87,7 +110,7 @@ impl<'a> Revisions<'a> {
         if !recorded(&current) {
             current.clone_from(&updated);
         }
-        Self { known: &seen.revisions, updated, current, collisions, record }
+        Self { known: &seen.revisions, updated, current, collisions, record, unknown: None }
     }
 
     /// Whether the template's revision is recorded.
@@ -143,6 +166,13 @@ pub fn template_of(data: &Value) -> PodTemplate {
 pub(super) fn plan(draft: &mut Draft<'_>) {
     draft.plan.actions.extend(draft.revisions.record.clone());
     let seen = draft.seen;
+    if let Some(name) = &draft.revisions.unknown {
+        draft.plan.hindrances.push(Hindrance {
+            scaling: false,
+            reason: "RevisionNotFound",
+            message: format!("spec.updateStrategy.revision: {name} is no revision of this set"),
+        });
+    }
     let orphans = seen.revisions.iter().filter(|r| r.orphan);
     draft.plan.actions.extend(orphans.map(|r| Action::AdoptRevision(r.name.clone())));
     let entries = seen.contexts.iter().flat_map(|c| &c.entries);

@@ -7,22 +7,45 @@ use podops_api::{lifecycle, marks};
 use super::{Action, Draft, allowed_since, claims, ids::Contexts, is_during, replace::Pairs};
 use crate::view::{Observed, PodView, ids};
 
-/// Brings the number of Pods closer to what it should be.
-pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts) {
-    let seen = draft.seen;
-    let pairs = Pairs::read(seen);
+/// The Pods that count as replicas: of a pair, one.
+pub(super) fn counted<'a>(draft: &Draft<'a>, pairs: &Pairs<'_>) -> Vec<&'a PodView> {
     let is_counted = |pod: &&PodView| !pairs.is_extra(pod) && !draft.leaves.contains(&pod.name);
-    let counted: Vec<&PodView> = seen.active().filter(is_counted).collect();
+    draft.seen.active().filter(is_counted).collect()
+}
+
+/// The names of the Pods that have to go, as there are too many.
+pub(super) fn leaving<'a>(
+    seen: &Observed,
+    pairs: &Pairs<'a>,
+    counted: &[&'a PodView],
+) -> BTreeSet<&'a str> {
     let surplus = counted.len().saturating_sub(seen.replicas());
-    scale_in(draft, contexts, &pairs, (&counted, surplus));
+    let first = victims(counted, listed(seen)).into_iter().take(surplus);
+    // A pair counts as one, so both of it go.
+    first
+        .flat_map(|pod| [Some(pod), pairs.new_of(pod).filter(|new| pairs.is_extra(new))])
+        .flatten()
+        .map(|pod| pod.name.as_str())
+        .collect()
+}
+
+/// Brings the number of Pods closer to what it should be.
+pub(super) fn plan(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    pairs: &Pairs<'_>,
+    counted: &[&PodView],
+) {
+    let seen = draft.seen;
+    scale_in(draft, contexts, pairs, counted);
     for pod in seen.active().filter(|pod| pod.ended && !pod.deleting) {
         // It holds the name that the next Pod of its instance needs.
         if !pod.labels.contains_key(marks::TO_DELETE) {
             draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
         }
     }
-    if surplus == 0 {
-        delete_listed(draft, &counted);
+    if draft.leaving.is_empty() {
+        delete_listed(draft, counted);
     }
     let missing = seen.replicas().saturating_sub(counted.len());
     if missing > 0 && !seen.spec.paused {
@@ -86,19 +109,12 @@ fn scale_in(
     draft: &mut Draft<'_>,
     contexts: &mut Contexts,
     pairs: &Pairs<'_>,
-    (counted, surplus): (&[&PodView], usize),
+    counted: &[&PodView],
 ) {
-    let first = victims(counted, listed(draft.seen)).into_iter().take(surplus);
-    // A pair counts as one, so both of it go.
-    let leaving: BTreeSet<&str> = first
-        .flat_map(|pod| [Some(pod), pairs.new_of(pod).filter(|new| pairs.is_extra(new))])
-        .flatten()
-        .map(|pod| pod.name.as_str())
-        .collect();
     let delay = draft.seen.spec.scale_strategy.as_ref().and_then(|s| s.operation_delay_seconds);
     let extra = draft.seen.active().filter(|pod| pairs.is_extra(pod));
     for pod in counted.iter().copied().chain(extra).filter(|pod| !pod.deleting) {
-        let leaves = leaving.contains(pod.name.as_str());
+        let leaves = draft.leaving.contains(pod.name.as_str());
         let mut deleted = false;
         if let Some(since) = allowed_since(pod, lifecycle::SCALE_IN) {
             // A Pod that was given is out of service: it goes, and if need be another comes.
@@ -144,7 +160,7 @@ fn victims<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
 }
 
 /// Kubernetes' annotation of that name: who costs less goes first.
-fn deletion_cost(pod: &PodView) -> i32 {
+pub(super) fn deletion_cost(pod: &PodView) -> i32 {
     let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::POD_DELETION_COST));
     annotation.and_then(|cost| cost.parse().ok()).unwrap_or_default()
 }

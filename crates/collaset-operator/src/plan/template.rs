@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podops_api::{lifecycle::Labels, template::PodTemplate};
 use serde_json::{Map, Value};
 
-use super::quantity;
+use super::{quantity, resources};
 
 /// Whether a label selector matches.
 #[must_use]
@@ -81,41 +81,45 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
 pub enum Way {
     /// By its metadata alone: nothing in it restarts.
     Metadata,
-    /// In place, by its images.
-    Images,
+    /// In place, by its images and resources.
+    InPlace,
     /// Not in place.
     Recreate,
 }
 
-/// Finds the way from one template to another.
+/// Finds the way from one template to another; whether the cluster can give running containers other
+/// resources is up to it.
 #[must_use]
-pub fn way(from: &PodTemplate, to: &PodTemplate) -> Way {
+pub fn way(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> Way {
     let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
-    let (old, new) = (spec(from), spec(to));
+    let (mut old, mut new) = (spec(from), spec(to));
     if old == new {
         return Way::Metadata;
     }
-    let images = |spec: &Value| -> Vec<Option<Value>> {
-        spec["containers"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|c| c.get("image").cloned())
-            .collect()
-    };
-    let mut moved = old;
-    let wanted = images(&new);
-    if let Some(containers) = moved["containers"].as_array_mut() {
-        if containers.len() != wanted.len() {
-            return Way::Recreate;
-        }
-        for (container, image) in containers.iter_mut().zip(wanted) {
-            if let (Some(fields), Some(image)) = (container.as_object_mut(), image) {
-                fields.insert("image".to_owned(), image);
-            }
+    let resizes = resources::differ(from, to);
+    if resizes && !(can_resize && resources::can_be_resized(from, to)) {
+        return Way::Recreate;
+    }
+    for template in [&mut old, &mut new] {
+        for container in template["containers"].as_array_mut().into_iter().flatten() {
+            strip(container);
         }
     }
-    if moved == new { Way::Images } else { Way::Recreate }
+    if normal(&old) == normal(&new) { Way::InPlace } else { Way::Recreate }
+}
+
+/// Takes off a container what can change in place.
+fn strip(container: &mut Value) {
+    let Some(fields) = container.as_object_mut() else { return };
+    if fields.get("image").is_some() {
+        fields.insert("image".to_owned(), Value::Bool(true));
+    }
+    for list in ["requests", "limits"] {
+        let amounts = fields.get_mut("resources").and_then(|r| r.get_mut(list)?.as_object_mut());
+        if let Some(amount) = amounts {
+            amount.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
+        }
+    }
 }
 
 /// The images of a template's containers, by container.
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn images_and_metadata_change_in_place_and_nothing_else_does() {
         let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
-        let to = |value| way(&from, &template(value));
+        let to = |value| way(&from, &template(value), true);
         assert_eq!(
             to(
                 json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
@@ -157,7 +161,7 @@ mod tests {
         );
         assert_eq!(
             to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})),
-            Way::Images
+            Way::InPlace
         );
         assert_eq!(
             to(
@@ -175,5 +179,17 @@ mod tests {
             ),
             Way::Recreate
         );
+    }
+    #[test]
+    fn cpu_and_memory_change_in_place_where_the_cluster_can() {
+        let asks = |name: &str, amount: &str| {
+            template(json!({"spec": {"containers": [
+                {"name": "a", "image": "v1", "resources": {"requests": {"cpu": "1", name: amount}}}]}}))
+        };
+        let from = asks("cpu", "1");
+        assert_eq!(way(&from, &asks("cpu", "2"), true), Way::InPlace);
+        assert_eq!(way(&from, &asks("cpu", "2"), false), Way::Recreate);
+        assert_eq!(way(&from, &asks("example.com/gpu", "1"), true), Way::Recreate);
+        assert_eq!(way(&from, &asks("cpu", "1000m"), false), Way::Metadata);
     }
 }

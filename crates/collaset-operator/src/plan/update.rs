@@ -1,12 +1,9 @@
 //! Which Pods next, and by which way.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
-    collaset::PodUpgradePolicy,
+    collaset::{PodUpgradePolicy, ResizePolicy},
     lifecycle::{self, Word},
     marks,
 };
@@ -17,9 +14,11 @@ use super::{
     ids::Contexts,
     is_during,
     replace::{self, Pairs},
+    resources,
+    target::{Targets, priority},
     template::{Way, way},
 };
-use crate::view::{Container, Observed, PodView};
+use crate::view::{Container, PodView, Resize};
 
 /// Annotation `collaset.kusionstack.io/last-pod-status`: what ran before an update in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +27,9 @@ pub struct LastPodStatus {
     /// By container.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub container_states: BTreeMap<String, LastContainerState>,
+    /// Whether containers were given other resources; the peer does not know it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resized: bool,
 }
 
 /// What a container ran before an update in place.
@@ -48,122 +50,65 @@ pub struct LastContainerState {
     pub last_container_id: String,
 }
 
-/// How many of the new instances are made from the updated revision.
-pub(super) fn updated_share(seen: &Observed, on_updated: usize, missing: usize) -> usize {
-    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
-    if rolling.is_some_and(|r| r.by_label.is_some()) {
-        return 0;
-    }
-    seen.replicas().saturating_sub(partition(seen)).saturating_sub(on_updated).min(missing)
-}
-
-fn partition(seen: &Observed) -> usize {
-    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
-    let kept =
-        rolling.and_then(|r| r.by_partition.as_ref()).and_then(|p| p.partition).unwrap_or_default();
-    usize::try_from(kept).unwrap_or_default()
-}
-
-/// The instances that are to be on the updated revision, and records so, so that one whose Pod is
-/// lost meanwhile comes back on it.
-pub(super) fn scope(draft: &Draft<'_>, contexts: &mut Contexts) -> BTreeSet<i64> {
-    let seen = draft.seen;
-    let pods: BTreeMap<i64, &PodView> =
-        seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
-    let by_label =
-        seen.spec.update_strategy.rolling_update.as_ref().is_some_and(|r| r.by_label.is_some());
-    let scope: BTreeSet<i64> = if by_label {
-        let included =
-            pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
-        included.map(|(id, _)| *id).collect()
-    } else {
-        let count = match partition(seen) {
-            0 => usize::MAX,
-            kept => seen.replicas().saturating_sub(kept),
-        };
-        let mut order: Vec<i64> =
-            contexts.own.keys().filter(|id| !contexts.is_extra(**id)).copied().collect();
-        let updated = draft.revisions.updated.as_str();
-        order.sort_by_key(|id| {
-            let pod = pods.get(id).copied();
-            // An instance without a Pod is of the revision that its next one is made from.
-            let revision = pod.map(PodView::revision).or(contexts.revision(*id));
-            (revision != Some(updated), priority(pod))
-        });
-        order.into_iter().take(count).collect()
-    };
-    for (id, pod) in &pods {
-        let stays = !scope.contains(id) && !contexts.is_extra(*id);
-        if stays && draft.revisions.has(pod.revision()) {
-            contexts.set_revision(*id, pod.revision());
-        }
-    }
-    for id in &scope {
-        contexts.set_revision(*id, &draft.revisions.updated);
-    }
-    scope
-}
-
-/// Who is updated first, of those that are not: those that are being, then those that serve nobody.
-fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
-    (
-        !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
-        pod.is_none(),
-        pod.is_some_and(|p| p.ready.is_some()),
-        Reverse(pod.and_then(|p| p.ready)),
-        Reverse(pod.map(|p| p.created)),
-    )
-}
-
 /// Whether the set's operation on the Pod is being cancelled.
 pub(super) fn is_undone(pod: &PodView) -> bool {
     pod.labels.contains_key(&Word::UndoOperationType.key(lifecycle::COLLASET))
 }
 
-/// Brings Pods closer to the updated revision.
-pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, scope: &BTreeSet<i64>) {
+/// Brings Pods closer to the revisions that they are to be of.
+pub(super) fn plan(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    pairs: &Pairs<'_>,
+    targets: &Targets,
+) {
     if !draft.revisions.is_recorded() {
         return;
     }
     let seen = draft.seen;
-    let (ways, pairs) = (ways(draft), Pairs::read(seen));
-    for pod in seen.active() {
-        let skip = pod.deleting
-            || draft.touched.contains(&pod.name)
-            || pairs.is_extra(pod)
-            || is_undone(pod)
-            || is_during(pod, lifecycle::SCALE_IN);
-        if skip {
+    let ways = ways(draft, targets);
+    let replaces = seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+    let skip = |pod: &&PodView| {
+        pod.deleting || pairs.is_extra(pod) || is_undone(pod) || is_during(pod, lifecycle::SCALE_IN)
+    };
+    let mut pods: Vec<&PodView> = seen.active().filter(|pod| !skip(pod)).collect();
+    pods.sort_by_cached_key(|pod| priority(Some(pod)));
+    for pod in pods {
+        let target = targets.of(pod);
+        draft.plan.outdated += usize::from(target.is_some());
+        if draft.touched.contains(&pod.name) {
             continue;
         }
-        let wanted = pod.id().is_some_and(|id| scope.contains(&id));
-        let updated = pod.revision() == draft.revisions.updated;
-        let replaces = seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
-        if pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE) && (!wanted || updated) {
+        if pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
             keep(draft, pod);
         } else if is_during(pod, lifecycle::UPDATE) {
-            go_on(draft, pod, &ways, (wanted, updated));
-        } else if wanted && !updated && !seen.spec.paused {
+            go_on(draft, pod, &ways, target);
+        } else if let (Some(target), false) = (target, seen.spec.paused) {
             if replaces {
-                replace(draft, contexts, &pairs, pod);
+                replace(draft, contexts, pairs, (pod, target));
             } else {
-                begin(draft, pod, &ways);
+                begin(draft, pod, &ways, target);
             }
         }
     }
 }
 
-/// Has a Pod replaced by one of the updated revision; one that is being replaced already, by that.
-fn replace(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>, pod: &PodView) {
-    let updated = draft.revisions.updated.clone();
+/// Has a Pod replaced by one of its target; one that is being replaced already, by that.
+fn replace(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    pairs: &Pairs<'_>,
+    (pod, target): (&PodView, &str),
+) {
     let asked = pod.labels.contains_key(marks::TO_REPLACE);
-    if asked && pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE) == Some(&updated) {
+    let update = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+    if asked && update.is_some_and(|update| update == target) {
         return;
     }
     if asked || pairs.new_of(pod).is_some() {
-        draft.touch(pod, Action::ReplaceUpdate(pod.name.clone(), updated));
+        draft.touch(pod, Action::ReplaceUpdate(pod.name.clone(), target.to_owned()));
     } else {
-        replace::begin(draft, contexts, pod, Some(&updated));
+        replace::begin(draft, contexts, pod, Some(target));
     }
 }
 
@@ -174,114 +119,163 @@ fn keep(draft: &mut Draft<'_>, pod: &PodView) {
     }
 }
 
-/// The way from each revision that a Pod is of, worked out once for all Pods of it.
-type Ways = BTreeMap<String, Way>;
+/// The way from the revision that a Pod is of to its target, worked out once for all Pods of both.
+type Ways = BTreeMap<(String, String), Way>;
 
-fn ways(draft: &Draft<'_>) -> Ways {
+fn ways(draft: &Draft<'_>, targets: &Targets) -> Ways {
     let revisions = &draft.revisions;
-    let old: BTreeSet<&str> =
-        draft.seen.pods.iter().map(PodView::revision).filter(|r| *r != revisions.updated).collect();
-    let updated = if old.is_empty() { None } else { revisions.template(&revisions.updated) };
-    let claims = revisions.claims(&revisions.updated);
-    let known = old.into_iter().filter_map(|revision| {
-        let way = if revisions.claims(revision) == claims {
-            way(&revisions.template(revision)?, updated.as_ref()?)
+    let pairs: BTreeSet<(&str, &str)> =
+        draft.seen.pods.iter().filter_map(|pod| Some((pod.revision(), targets.of(pod)?))).collect();
+    let known = pairs.into_iter().filter_map(|(from, to)| {
+        let way = if revisions.claims(from) == revisions.claims(to) {
+            way(&revisions.template(from)?, &revisions.template(to)?, draft.seen.can_resize)
         } else {
             // A volume cannot be exchanged under a Pod.
             Way::Recreate
         };
-        Some((revision.to_owned(), way))
+        Some(((from.to_owned(), to.to_owned()), way))
     });
     known.collect()
 }
 
-fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways) {
+fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: &str) {
     let name = pod.name.clone();
-    match chosen_way(draft, pod, ways) {
+    match chosen_way(draft, pod, ways, target) {
         Ok(Way::Metadata) => {
-            let updated = draft.revisions.updated.clone();
-            draft.touch(pod, Action::Apply(name, updated, false));
+            draft.touch(pod, Action::Apply(name, target.to_owned(), false));
         }
-        Ok(Way::Images) => draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, false)),
-        Ok(Way::Recreate) => draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, true)),
-        Err(hindrance) => {
-            if !draft.plan.hindrances.contains(&hindrance) {
-                draft.plan.hindrances.push(hindrance);
+        Ok(way) => {
+            if draft.room() > 0 && draft.may_interrupt(pod) {
+                let deletes = way == Way::Recreate;
+                draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, deletes));
             }
         }
+        Err(hindrance) => draft.hinder(hindrance),
     }
 }
 
 /// The next move of an update under way.
-fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, (wanted, updated): (bool, bool)) {
+fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>) {
     let name = pod.name.clone();
     let Some(since) = allowed_since(pod, lifecycle::UPDATE) else {
-        if !wanted || updated {
+        if target.is_none() {
             draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
         }
         return;
     };
-    if updated {
-        if is_finished(pod) {
-            draft.touch(pod, Action::Finish(name));
-        }
-    } else if !wanted {
-        // A Pod that left the scope is not kept out of service for it.
-        draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
-    } else if pod.labels.contains_key(marks::TO_REPLACE) {
+    let Some(target) = target else {
+        come_to_an_end(draft, pod);
+        return;
+    };
+    if pod.labels.contains_key(marks::TO_REPLACE) {
         // It goes once its replacement serves, which therefore has to be of the new revision.
-        let (update, target) = (marks::REPLACED_BY_REPLACE_UPDATE, draft.revisions.updated.clone());
-        if pod.labels.get(update) != Some(&target) {
-            draft.touch(pod, Action::ReplaceUpdate(name, target));
+        let update = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+        if update.is_none_or(|update| update != target) {
+            draft.touch(pod, Action::ReplaceUpdate(name, target.to_owned()));
         }
     } else if let Some(wait) =
         draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds)
     {
         draft.look_again(wait);
     } else {
-        match chosen_way(draft, pod, ways) {
-            Ok(Way::Metadata | Way::Images) => {
-                let updated = draft.revisions.updated.clone();
-                draft.touch(pod, Action::Apply(name, updated, true));
-            }
+        match chosen_way(draft, pod, ways, target) {
             Ok(Way::Recreate) => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
+            Ok(Way::Metadata | Way::InPlace) => {
+                let action = if needs_resize(draft, pod, target) {
+                    Action::Resize(name, target.to_owned())
+                } else {
+                    Action::Apply(name, target.to_owned(), true)
+                };
+                draft.touch(pod, action);
+            }
             Err(hindrance) => {
-                draft.plan.hindrances.push(hindrance);
+                draft.hinder(hindrance);
                 draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
             }
         }
     }
 }
 
-/// The way a Pod is updated under the set's policy.
-fn chosen_way(draft: &Draft<'_>, pod: &PodView, ways: &Ways) -> Result<Way, Hindrance> {
-    let way = ways.get(pod.revision()).copied().unwrap_or(Way::Recreate);
-    let hindrance =
-        |reason, message: &str| Hindrance { scaling: false, reason, message: message.to_owned() };
-    match draft.seen.spec.update_strategy.pod_upgrade_policy {
-        PodUpgradePolicy::Recreate => Ok(Way::Recreate),
-        PodUpgradePolicy::InPlaceIfPossible => Ok(way),
-        PodUpgradePolicy::InPlaceOnly if way == Way::Recreate => Err(hindrance(
-            "InPlaceUpdateImpossible",
-            "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images and metadata",
-        )),
-        PodUpgradePolicy::InPlaceOnly => Ok(way),
-        // Only a Pod whose update began under another policy comes here.
-        PodUpgradePolicy::Replace => Ok(way),
+/// Ends the operation on a Pod that is what it is to be, as soon as it runs so.
+fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
+    if !is_changed(pod) && pod.revision() != draft.revisions.updated {
+        // A Pod that left the scope is not kept out of service for it.
+        draft.touch(pod, Action::Undo(pod.name.clone(), lifecycle::UPDATE));
+    } else if is_finished(pod) {
+        draft.touch(pod, Action::Finish(pod.name.clone()));
+    } else if let Some((reason, message)) = unfit(pod) {
+        let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
+        let policy = match pod.resize {
+            Some(Resize::Infeasible(_)) => strategy.on_infeasible,
+            _ => strategy.on_deferred,
+        };
+        match policy {
+            ResizePolicy::Recreate => {
+                draft.touch(pod, Action::Delete(pod.name.clone(), lifecycle::UPDATE));
+            }
+            ResizePolicy::Wait => draft.hinder(Hindrance { scaling: false, reason, message }),
+        }
     }
 }
 
-/// Whether every container runs the image that the update gave it.
+/// What a node says that does not give a Pod its new resources.
+fn unfit(pod: &PodView) -> Option<(&'static str, String)> {
+    let message = |said: &str| format!("{}: {said}", pod.name);
+    match pod.resize.as_ref()? {
+        Resize::Deferred(said) => Some(("ResizeDeferred", message(said))),
+        Resize::Infeasible(said) => Some(("ResizeInfeasible", message(said))),
+        Resize::InProgress => None,
+    }
+}
+
+fn needs_resize(draft: &Draft<'_>, pod: &PodView, target: &str) -> bool {
+    let (from, to) = (draft.revisions.template(pod.revision()), draft.revisions.template(target));
+    from.zip(to).is_some_and(|(from, to)| !resources::changes(pod, &from, &to).is_empty())
+}
+
+/// The way a Pod is updated under the set's policy.
+fn chosen_way(
+    draft: &Draft<'_>,
+    pod: &PodView,
+    ways: &Ways,
+    target: &str,
+) -> Result<Way, Hindrance> {
+    let pair = (pod.revision().to_owned(), target.to_owned());
+    let way = ways.get(&pair).copied().unwrap_or(Way::Recreate);
+    match draft.seen.spec.update_strategy.pod_upgrade_policy {
+        PodUpgradePolicy::Recreate => Ok(Way::Recreate),
+        PodUpgradePolicy::InPlaceOnly if way == Way::Recreate => Err(Hindrance {
+            scaling: false,
+            reason: "InPlaceUpdateImpossible",
+            message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images, metadata and resources that can be changed in place".to_owned(),
+        }),
+        // Under Replace, only a Pod whose update began under another policy comes here.
+        PodUpgradePolicy::InPlaceIfPossible
+        | PodUpgradePolicy::InPlaceOnly
+        | PodUpgradePolicy::Replace => Ok(way),
+    }
+}
+
+/// Whether every container runs the image, and has the resources, that the update gave it.
 fn is_finished(pod: &PodView) -> bool {
     if pod.image_ids.len() < pod.containers.len() {
         return false;
     }
     let last = noted(pod);
+    let has = |c: &Container| pod.given.get(&c.name).is_some_and(|given| *given == c.resources);
+    if last.resized && (pod.resize.is_some() || !pod.containers.iter().all(has)) {
+        return false;
+    }
     pod.containers.iter().all(|container| {
         let state = last.container_states.get(&container.name);
         state
             .is_none_or(|state| state.latest_image != container.image || ran(pod, container, state))
     })
+}
+
+/// Whether the update under way has changed what the Pod runs.
+pub(super) fn is_changed(pod: &PodView) -> bool {
+    noted(pod) != LastPodStatus::default()
 }
 
 /// What was noted before the update that is under way.
@@ -303,7 +297,11 @@ fn ran(pod: &PodView, container: &Container, noted: &LastContainerState) -> bool
 
 /// What to remember of a Pod before its images change: `{}` if none does.
 #[must_use]
-pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodStatus {
+pub fn last_status(
+    pod: &PodView,
+    images: &BTreeMap<String, String>,
+    resizes: bool,
+) -> LastPodStatus {
     let before = noted(pod);
     let states = pod.containers.iter().filter_map(|container| {
         let image = images.get(&container.name)?;
@@ -328,5 +326,5 @@ pub fn last_status(pod: &PodView, images: &BTreeMap<String, String>) -> LastPodS
         };
         Some((container.name.clone(), state))
     });
-    LastPodStatus { container_states: states.collect() }
+    LastPodStatus { container_states: states.collect(), resized: resizes || before.resized }
 }

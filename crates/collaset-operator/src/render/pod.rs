@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use podops_api::{lifecycle::nanos, marks, template::PodTemplate};
-use podops_runtime::effect::{Effect, JsonPatch};
+use podops_runtime::effect::{Change, Effect, JsonPatch, Target};
 use serde_json::{Map, Value, json};
 
 use super::{PODS, claim, owner, target};
 use crate::{
     plan::{
+        resources,
         revision::{suffix, template_of},
         template::images,
         update::last_status,
@@ -21,6 +22,9 @@ fn template(seen: &Observed, revision: &str) -> Option<PodTemplate> {
     seen.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
 }
 
+/// The longest name of a Pod: it is also a hostname, and the value of a label.
+const NAME_MAX: usize = 63;
+
 /// The name of an instance's next Pod: the same for the same look, so that creating twice is
 /// creating once; another than that of the Pod before it, so that nobody takes one for the other.
 fn name(seen: &Observed, id: i64, revision: &str) -> String {
@@ -28,7 +32,14 @@ fn name(seen: &Observed, id: i64, revision: &str) -> String {
         return format!("{}-{id}", seen.name);
     }
     let before = seen.last_pods.get(&id).map_or("", String::as_str);
-    format!("{}-{}", seen.name, suffix(&format!("{} {id} {revision} {before}", seen.uid)))
+    let is_free =
+        |name: &String| !seen.pods.iter().chain(&seen.orphans).any(|pod| pod.name == *name);
+    let name = |turn: usize| {
+        let end = suffix(&format!("{} {id} {revision} {before}{}", seen.uid, " ".repeat(turn)));
+        let begin = &seen.name[..seen.name.len().min(NAME_MAX - 1 - end.len())];
+        format!("{}-{end}", begin.trim_end_matches(['-', '.']))
+    };
+    (0..=seen.pods.len() + seen.orphans.len()).map(name).find(is_free).unwrap_or_default()
 }
 
 /// What a Pod is made for.
@@ -110,6 +121,7 @@ pub(super) fn apply(
     let (images, before) = (images(&new), images(&old));
     let mut patch = bound;
     let mut restarts = false;
+    let resizes = under_operation && resources::differ(&old, &new);
     for (place, container) in pod.containers.iter().enumerate() {
         // What the template does not change is left as somebody else may have changed it.
         let wanted = images.get(&container.name).filter(|image| {
@@ -129,17 +141,36 @@ pub(super) fn apply(
     }
     let annotations = pod.annotations.clone().unwrap_or_default();
     let wanted = new.annotations();
-    if pod.annotations.is_none() && (restarts || !wanted.is_empty()) {
+    if pod.annotations.is_none() && (restarts || resizes || !wanted.is_empty()) {
         patch = patch
             .test(&["metadata", "annotations"], Value::Null)
             .add(&["metadata", "annotations"], json!({}));
     }
     patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
-    if restarts {
-        let note = serde_json::to_string(&last_status(pod, &images)).unwrap_or_default();
+    if restarts || resizes {
+        let note = last_status(pod, &images, resizes);
+        let note = serde_json::to_string(&note).unwrap_or_default();
         patch = patch.add(&["metadata", "annotations", marks::LAST_POD_STATUS], note);
     }
     Some(patch)
+}
+
+/// Gives a Pod's containers the resources of a revision; other resources than CPU and memory stay.
+///
+/// By its version: a list of containers cannot be merged by a JSON Patch.
+pub(super) fn resize(seen: &Observed, pod: &PodView, revision: &str) -> Option<Effect> {
+    let (old, new) = (template(seen, pod.revision())?, template(seen, revision)?);
+    let changes = resources::changes(pod, &old, &new).into_iter();
+    let containers = changes.map(|(place, wanted)| {
+        json!({ "name": pod.containers[place].name, "resources": Value::from(wanted) })
+    });
+    let containers: Vec<Value> = containers.collect();
+    let to = Target { subresource: Some("resize"), ..target(seen, PODS, &pod.name) };
+    let change = Change::Strategic(json!({
+        "metadata": { "uid": pod.uid, "resourceVersion": pod.version },
+        "spec": { "containers": containers },
+    }));
+    Some(Effect::Patch(to, change))
 }
 
 /// Three-way: what the template sets is set, what it no longer sets is removed, the rest stays.

@@ -16,7 +16,11 @@ use kube::{
         watcher,
     },
 };
-use podops_api::{collaset::CollaSet, marks, resource_context::ResourceContext};
+use podops_api::{
+    collaset::{CollaSet, CollaSetStatus},
+    marks,
+    resource_context::ResourceContext,
+};
 use podops_runtime::{
     backoff,
     effect::{Effect, Outcome},
@@ -31,6 +35,7 @@ use podops_runtime::{
         watch::{Mirror, Progress, events, reflect},
     },
 };
+use tokio::sync::OnceCell;
 
 use super::{
     NAME,
@@ -42,8 +47,8 @@ use super::{
 use crate::{
     plan::{self, Action, Hindrance, Plan},
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
-    status::{is_progress, status, waiting},
-    view::Observed,
+    status::{is_progress, look_again, status},
+    view::{Observed, note_last_pods},
 };
 
 /// The shortest time between two looks at one set: events of many Pods are taken together.
@@ -70,6 +75,9 @@ struct Memory {
 }
 
 struct Context {
+    client: Client,
+    /// Whether the cluster can give running containers other resources; asked once.
+    can_resize: OnceCell<bool>,
     applier: Applier,
     events: Events,
     caches: Caches,
@@ -105,6 +113,8 @@ pub fn start(operator: &mut Operator) {
         .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
         .touched_objects();
     let context = Arc::new(Context {
+        client: client.clone(),
+        can_resize: OnceCell::new(),
         applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
         events: Events::new(client, NAME),
         caches,
@@ -210,6 +220,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     }
     let (mut seen, now) = (observe(set, &context.caches), clock::now());
     context.remember(&mut seen);
+    seen.can_resize = context.can_resize().await;
     let plan = plan::plan(&seen, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
@@ -219,7 +230,9 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     }
     let (failures, retry) = context.carry_out(&seen, &plan, now).await;
     let parting = plan.actions.contains(&Action::RemoveFinalizer);
-    let wait = if parting { None } else { context.report(&seen, &plan, &failures).await? };
+    let told = status(&seen, &plan, &failures, now);
+    let wait = if parting { None } else { context.report(&seen, &told).await? };
+    let later = look_again(&seen, &plan, &told, now);
     if let Some(kind) = retry {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         return Err(Failure {
@@ -231,7 +244,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
-    let waits = [wait, plan.look_again, waiting(&seen, now).1, Some(RESYNC)];
+    let waits = [wait, plan.look_again, later, Some(RESYNC)];
     Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -244,6 +257,15 @@ impl Context {
             &self.caches.contexts.progress,
         ];
         parts.into_iter().all(|progress| progress.seen().lists_done > 0)
+    }
+
+    /// Whether the cluster serves `pods/resize`. While it cannot be asked, nothing is resized.
+    async fn can_resize(&self) -> bool {
+        let ask = async || {
+            let core = self.client.list_core_api_resources("v1").await?;
+            Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
+        };
+        self.can_resize.get_or_try_init(ask).await.copied().unwrap_or(false)
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
@@ -261,17 +283,7 @@ impl Context {
     fn remember(&self, seen: &mut Observed) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut memory.entry(seen.uid.clone()).or_default().last_pods;
-        // The newest last, as there may be more than one of an instance.
-        let mut pods: Vec<_> = seen.pods.iter().collect();
-        pods.sort_by_key(|pod| pod.created);
-        for pod in pods {
-            if let Some(id) = pod.id()
-                && known.get(&id) != Some(&pod.uid)
-                && !(pod.deleting && known.contains_key(&id))
-            {
-                known.insert(id, pod.uid.clone());
-            }
-        }
+        note_last_pods(known, &seen.pods);
         seen.last_pods.clone_from(known);
     }
 
@@ -335,22 +347,20 @@ impl Context {
     async fn report(
         &self,
         seen: &Observed,
-        plan: &Plan,
-        failures: &[Hindrance],
+        status: &CollaSetStatus,
     ) -> Result<Option<Duration>, Failure> {
-        let status = status(seen, plan, failures, clock::now());
-        if status == seen.status {
+        if *status == seen.status {
             return Ok(None);
         }
         let last = {
             let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.get(&seen.uid).and_then(|m| m.status_at)
         };
-        let pause = if is_progress(&seen.status, &status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
+        let pause = if is_progress(&seen.status, status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
         if let Some(left) = last.and_then(|at| pause.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
-        let effect = render::status(seen, &status);
+        let effect = render::status(seen, status);
         let fail = |error: anyhow::Error| Failure {
             kind: backoff::Kind::Transient,
             class: "status",

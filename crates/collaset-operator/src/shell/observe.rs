@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    plan::revision,
-    view::{ClaimView, Container, ContextsView, Observed, PodView, RevisionView},
+    plan::{resources::Resources, revision},
+    view::{ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView},
 };
 
 /// The annotation in which kubectl keeps a copy of the whole object.
@@ -55,6 +55,8 @@ struct SlimContainer {
     name: String,
     #[serde(default)]
     image: String,
+    #[serde(default)]
+    resources: Resources,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -72,6 +74,8 @@ struct Condition {
     type_: String,
     status: String,
     last_transition_time: Option<Time>,
+    reason: Option<String>,
+    message: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,12 +85,38 @@ struct ContainerStatus {
     image_id: String,
     #[serde(rename = "containerID", default)]
     container_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resources: Option<Resources>,
+    #[serde(default)]
+    state: ContainerState,
 }
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    waiting: Option<ContainerWaits>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerWaits {
+    reason: Option<String>,
+}
+
+/// Kubernetes' conditions of a Pod that planning looks at, and whether their words matter.
+const CONDITIONS: [(&str, bool); 4] = [
+    ("Ready", false),
+    ("PodScheduled", false),
+    ("PodResizePending", true),
+    ("PodResizeInProgress", false),
+];
+/// What a container waits for that starts as it should.
+const STARTS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// The parts of a PersistentVolumeClaim that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::PersistentVolumeClaim")]
-pub(super) struct SlimClaim {
+pub(crate) struct SlimClaim {
     /// Metadata.
     pub metadata: ObjectMeta,
 }
@@ -105,7 +135,7 @@ pub struct SlimRevision {
 
 /// What an object is found by: the UID of the CollaSet that controls it, or that nobody in its
 /// namespace does.
-pub(super) fn owner<K: Resource>(object: &K) -> Option<String> {
+pub(crate) fn owner<K: Resource>(object: &K) -> Option<String> {
     if is_controlled(object) {
         return owner_reference(object).map(|o| o.uid.clone());
     }
@@ -113,7 +143,7 @@ pub(super) fn owner<K: Resource>(object: &K) -> Option<String> {
 }
 
 /// Whether somebody controls the object.
-pub(super) fn is_controlled<K: Resource>(object: &K) -> bool {
+pub(crate) fn is_controlled<K: Resource>(object: &K) -> bool {
     object.meta().owner_references.iter().flatten().any(|o| o.controller == Some(true))
 }
 
@@ -123,7 +153,7 @@ fn orphans_of(namespace: &str) -> String {
 }
 
 /// Whether an object that nobody controls may be of a set: its selector's labels are on it.
-pub(super) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
+pub(crate) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
     let wanted = set.spec.selector.match_labels.iter().flatten();
     let labels = object.meta().labels.as_ref();
     let mut wanted = wanted.peekable();
@@ -146,7 +176,7 @@ fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
 }
 
 /// The name of the CollaSet that controls the object.
-pub(super) fn owner_name<K: Resource>(object: &K) -> Option<String> {
+pub(crate) fn owner_name<K: Resource>(object: &K) -> Option<String> {
     owner_reference(object).map(|o| o.name.clone())
 }
 
@@ -161,19 +191,33 @@ fn owner_reference<K: Resource>(
 }
 
 /// Drops what planning does not look at.
-pub(super) fn trim_pod(pod: &mut SlimPod) {
+pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
+    }
+    for status in pod.status.container_statuses.iter_mut().flatten() {
+        status.state.waiting.take_if(|w| w.reason.as_deref().is_none_or(|r| STARTS.contains(&r)));
+    }
+    if let Some(conditions) = &mut pod.status.conditions {
+        conditions.retain(|c| CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_));
+        for condition in conditions {
+            // Why a Pod has no node is told; that it has one is not.
+            let told = CONDITIONS.iter().any(|(type_, told)| *type_ == condition.type_ && *told)
+                || condition.type_ == "PodScheduled" && condition.status == "False";
+            if !told {
+                (condition.reason, condition.message) = (None, None);
+            }
+        }
     }
 }
 
 /// Drops what planning does not look at.
-pub(super) fn trim_claim(claim: &mut SlimClaim) {
+pub(crate) fn trim_claim(claim: &mut SlimClaim) {
     claim.metadata.annotations = None;
 }
 
 /// Drops the data of revisions of other workloads.
-pub(super) fn trim_revision(revision: &mut SlimRevision) {
+pub(crate) fn trim_revision(revision: &mut SlimRevision) {
     if is_controlled(revision) && owner_reference(revision).is_none() {
         revision.data = Value::Null;
     }
@@ -190,8 +234,13 @@ impl SlimPod {
             let known = statuses.filter(|s| !of(s).is_empty());
             known.map(|s| (s.name.clone(), of(s).clone())).collect::<BTreeMap<_, _>>()
         };
-        let container =
-            |c: &SlimContainer| Container { name: c.name.clone(), image: c.image.clone() };
+        let container = |c: &SlimContainer| Container {
+            name: c.name.clone(),
+            image: c.image.clone(),
+            resources: c.resources,
+        };
+        let statuses = self.status.container_statuses.iter().flatten();
+        let given = statuses.filter_map(|s| Some((s.name.clone(), s.resources?)));
         PodView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -217,7 +266,41 @@ impl SlimPod {
             containers: self.spec.containers.iter().map(container).collect(),
             image_ids: ids(|s| &s.image_id),
             container_ids: ids(|s| &s.container_id),
+            given: given.collect(),
+            resize: self.resize(),
+            trouble: self.trouble(),
         }
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
+    }
+
+    /// What hinders the Pod from having the resources that it should have.
+    fn resize(&self) -> Option<Resize> {
+        let holds = |type_: &str| self.condition(type_).filter(|c| c.status == "True");
+        let Some(pending) = holds("PodResizePending") else {
+            return holds("PodResizeInProgress").map(|_| Resize::InProgress);
+        };
+        let said = pending.message.clone().unwrap_or_default();
+        Some(match pending.reason.as_deref() {
+            Some("Infeasible") => Resize::Infeasible(said),
+            _ => Resize::Deferred(said),
+        })
+    }
+
+    /// What keeps the Pod from running: no node takes it, or a container does not start.
+    fn trouble(&self) -> Option<String> {
+        let unscheduled = self.condition("PodScheduled").filter(|c| c.status == "False");
+        if let Some(condition) = unscheduled {
+            let said = [&condition.reason, &condition.message].into_iter().flatten();
+            return Some(said.cloned().collect::<Vec<_>>().join(": "));
+        }
+        let statuses = self.status.container_statuses.iter().flatten();
+        let mut waiting = statuses.filter_map(|s| {
+            Some(format!("{} of container {}", s.state.waiting.as_ref()?.reason.as_ref()?, s.name))
+        });
+        waiting.next()
     }
 }
 
@@ -249,15 +332,15 @@ impl SlimRevision {
 }
 
 /// The caches that a set is observed in.
-pub(super) struct Caches {
-    pub(super) pods: std::sync::Arc<Mirror<SlimPod>>,
-    pub(super) claims: std::sync::Arc<Mirror<SlimClaim>>,
-    pub(super) revisions: std::sync::Arc<Mirror<SlimRevision>>,
-    pub(super) contexts: std::sync::Arc<Mirror<ResourceContext>>,
+pub(crate) struct Caches {
+    pub(crate) pods: std::sync::Arc<Mirror<SlimPod>>,
+    pub(crate) claims: std::sync::Arc<Mirror<SlimClaim>>,
+    pub(crate) revisions: std::sync::Arc<Mirror<SlimRevision>>,
+    pub(crate) contexts: std::sync::Arc<Mirror<ResourceContext>>,
 }
 
 /// A CollaSet and what belongs to it, as the caches have it.
-pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
+pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     let metadata = &set.metadata;
     let uid = metadata.uid.clone().unwrap_or_default();
     let namespace = metadata.namespace.clone().unwrap_or_default();
@@ -288,6 +371,7 @@ pub(super) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
             .map(|claim| claim.view())
             .collect(),
         contexts: None,
+        can_resize: false,
         last_pods: BTreeMap::new(),
         foreign_revisions: BTreeSet::new(),
         revisions: caches

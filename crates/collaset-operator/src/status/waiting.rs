@@ -11,47 +11,80 @@ use podops_api::{
     marks,
 };
 
-use crate::view::{Observed, PodView};
+use crate::{
+    plan::Plan,
+    view::{Observed, PodView, Resize},
+};
 
 /// How long a Pod may stay in a phase before it counts as waiting: what goes well takes less, and
 /// is not worth telling.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+/// The phase of Pods that no operation has begun in though one is due.
+const QUEUED: &str = "Queued";
+/// The phase of Pods that have not served yet.
+const STARTING: &str = "Starting";
 /// How many Pods of a group are named.
 const NAMED_MAX: usize = 5;
 
 /// The Pods that wait, those alike together; and when to look again for more.
 #[must_use]
-pub fn waiting(seen: &Observed, now: Timestamp) -> (Vec<WaitingPods>, Option<Duration>) {
-    let mut groups = BTreeMap::<(Phase, String), WaitingPods>::new();
+pub(super) fn waiting(
+    seen: &Observed,
+    plan: &Plan,
+    now: Timestamp,
+) -> (Vec<WaitingPods>, Option<Duration>) {
+    let mut groups = BTreeMap::<(String, String), WaitingPods>::new();
     let mut look_again: Option<SignedDuration> = None;
+    for (pod, limit) in &plan.held {
+        let group = (QUEUED.to_owned(), format!("spec.updateStrategy.{limit}"));
+        add(&mut groups, group, pod, None);
+    }
     for pod in &seen.pods {
-        let Some((phase, reason, since)) = wait_of(pod) else { continue };
+        let Some((phase, reason, since)) = wait_of(pod).or_else(|| birth_of(seen, pod)) else {
+            continue;
+        };
         let left = PATIENCE - now.duration_since(since);
         if left.is_positive() {
             look_again = Some(look_again.map_or(left, |known| known.min(left)));
             continue;
         }
-        let group = groups.entry((phase, reason.clone())).or_insert_with(|| WaitingPods {
-            phase: format!("{phase:?}"),
-            reason,
-            ..WaitingPods::default()
-        });
-        group.count += 1;
-        if group.pods.len() < NAMED_MAX {
-            group.pods.push(pod.name.clone());
-        }
-        // In whole seconds, as it is written.
-        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
-        let earlier = group.since.as_ref().is_none_or(|known| since < known.0);
-        if earlier {
-            group.since = Some(Time(since));
-        }
+        add(&mut groups, (phase, reason), &pod.name, Some(since));
     }
     (groups.into_values().collect(), look_again.and_then(|left| Duration::try_from(left).ok()))
 }
 
+fn add(
+    groups: &mut BTreeMap<(String, String), WaitingPods>,
+    (phase, reason): (String, String),
+    pod: &str,
+    since: Option<Timestamp>,
+) {
+    let group = groups.entry((phase.clone(), reason.clone())).or_insert_with(|| WaitingPods {
+        phase,
+        reason,
+        ..WaitingPods::default()
+    });
+    group.count += 1;
+    if group.pods.len() < NAMED_MAX {
+        group.pods.push(pod.to_owned());
+    }
+    // In whole seconds, as it is written.
+    let Some(since) = since else { return };
+    let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+    if group.since.as_ref().is_none_or(|known| since < known.0) {
+        group.since = Some(Time(since));
+    }
+}
+
+/// What keeps a Pod that is in no operation from serving, and since when it is there.
+fn birth_of(seen: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
+    let waits = pod.ready.is_none() && !pod.deleting && !pod.ended && !seen.deleting;
+    let trouble = pod.trouble.clone().filter(|_| waits)?;
+    Some((STARTING.to_owned(), trouble, pod.created))
+}
+
 /// Where the set's operation on a Pod is, for whom it waits, and since when.
-fn wait_of(pod: &PodView) -> Option<(Phase, String, Timestamp)> {
+fn wait_of(pod: &PodView) -> Option<(String, String, Timestamp)> {
     let known = PodLifecycle::parse(&pod.labels).ok()?;
     let ids = [lifecycle::COLLASET, lifecycle::POD_DELETE];
     let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
@@ -71,7 +104,7 @@ fn wait_of(pod: &PodView) -> Option<(Phase, String, Timestamp)> {
         }
         Phase::Completing => (Word::Completing, service(pod)),
     };
-    Some((phase, reason, since(operation, word)?))
+    Some((format!("{phase:?}"), reason, since(operation, word)?))
 }
 
 fn since(operation: &Operation, word: Word) -> Option<Timestamp> {
@@ -98,6 +131,15 @@ fn protection(pod: &PodView) -> String {
 }
 
 fn operation_under_way(pod: &PodView) -> String {
+    match &pod.resize {
+        Some(Resize::Deferred(said)) => return format!("room on the node: {said}"),
+        Some(Resize::Infeasible(said)) => return format!("a node that has the resources: {said}"),
+        Some(Resize::InProgress) => return "the node to give the resources".to_owned(),
+        None => {}
+    }
+    if let Some(trouble) = &pod.trouble {
+        return trouble.clone();
+    }
     let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
     if noted { "containers to run their new images" } else { "the operation to be carried out" }
         .to_owned()
@@ -127,7 +169,8 @@ mod tests {
 
     fn told(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
         let seen = Observed { pods, ..Observed::default() };
-        let (groups, look_again) = waiting(&seen, Timestamp::from_second(100).unwrap());
+        let (groups, look_again) =
+            waiting(&seen, &Plan::default(), Timestamp::from_second(100).unwrap());
         let text = |g: &WaitingPods| {
             let since = g.since.as_ref().map_or(0, |t| t.0.as_second());
             format!("{} {} {} since {since}: {}", g.count, g.phase, g.pods.join(" "), g.reason)

@@ -1,0 +1,47 @@
+//! A number of Pods, or a share of them in percent: the one rounding rule of all fields that take
+//! either.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// Which way a share that is not a whole number of Pods is rounded. Always the careful way: what may
+/// be taken out of service is rounded down, what has to stay is rounded up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// To the next smaller number.
+    Down,
+    /// To the next larger number.
+    Up,
+}
+
+/// The number of Pods that a number or a share of `all` is; nothing readable, and nothing below
+/// zero, is none.
+#[must_use]
+pub fn resolve(share: &IntOrString, all: usize, rounding: Rounding) -> usize {
+    match share {
+        IntOrString::Int(number) => usize::try_from(*number).unwrap_or_default(),
+        IntOrString::String(text) => {
+            let percent = text.strip_suffix('%').and_then(|p| p.parse::<usize>().ok());
+            let hundredfold = all.saturating_mul(percent.unwrap_or_default());
+            match rounding {
+                Rounding::Down => hundredfold / 100,
+                Rounding::Up => hundredfold.div_ceil(100),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_the_careful_way() {
+        let percent = |text: &str| IntOrString::String(text.to_owned());
+        assert_eq!(resolve(&IntOrString::Int(7), 3, Rounding::Down), 7);
+        assert_eq!(resolve(&percent("10%"), 15, Rounding::Down), 1);
+        assert_eq!(resolve(&percent("10%"), 15, Rounding::Up), 2);
+        assert_eq!(resolve(&percent("100%"), 15, Rounding::Down), 15);
+        assert_eq!(resolve(&percent("many"), 15, Rounding::Up), 0);
+        assert_eq!(resolve(&IntOrString::Int(-1), 15, Rounding::Up), 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! How many Pods may be out of service, or too many, at once.
+
+use podops_api::{
+    collaset::PodUpgradePolicy,
+    lifecycle,
+    share::{Rounding, resolve},
+};
+
+use super::{Draft, replace::Pairs, target::rolling};
+use crate::view::PodView;
+
+/// What may still begin in this look; nothing that is not limited is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    /// How many more Pods that serve may be taken out of service.
+    unavailable: Option<usize>,
+    /// How many more Pods may be made to replace others.
+    surge: Option<usize>,
+}
+
+impl Budget {
+    /// What `rollingUpdate.maxUnavailable` and `.maxSurge` leave, given the Pods that count.
+    pub(super) fn read(draft: &Draft<'_>, pairs: &Pairs<'_>, counted: &[&PodView]) -> Self {
+        let (seen, replicas) = (draft.seen, draft.seen.replicas());
+        let most = rolling(seen).and_then(|r| r.max_unavailable.as_ref()).map(|most| {
+            // A share of few Pods must not come to a standstill.
+            let replaces =
+                seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+            resolve(most, replicas, Rounding::Down).max(usize::from(!replaces))
+        });
+        let unavailable = most.map(|most| {
+            let serving = counted.iter().filter(|pod| is_in_service(draft, pod)).count();
+            most.saturating_sub(replicas.saturating_sub(serving))
+        });
+        let most = rolling(seen).and_then(|r| r.max_surge.as_ref());
+        let surge = most.map(|most| {
+            let extra = seen.active().filter(|pod| !pod.deleting && pairs.is_extra(pod)).count();
+            // Pods that are missing come back, and those that are too many are still there.
+            let others = counted.len().max(replicas);
+            let most = replicas + resolve(most, replicas, Rounding::Up);
+            most.saturating_sub(others + extra)
+        });
+        Self { unavailable, surge }
+    }
+}
+
+/// Whether the Pod serves, and nobody is about to change that.
+fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
+    !pod.deleting
+        && draft.seen.is_available(pod, draft.now)
+        && !lifecycle::is_operated_on(&pod.labels)
+}
+
+impl Draft<'_> {
+    /// Takes leave to put a Pod out of service; if there is none, it says so.
+    pub(super) fn may_interrupt(&mut self, pod: &PodView) -> bool {
+        if !is_in_service(self, pod) {
+            // It serves nobody as it is.
+            return true;
+        }
+        match &mut self.budget.unavailable {
+            None => true,
+            Some(0) => {
+                self.hold(pod, "rollingUpdate.maxUnavailable");
+                false
+            }
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// Takes leave to make a Pod that replaces this one; if there is none, it says so.
+    pub(super) fn may_surge(&mut self, pod: &PodView) -> bool {
+        match &mut self.budget.surge {
+            None => true,
+            Some(0) => {
+                self.hold(pod, "rollingUpdate.maxSurge");
+                false
+            }
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    fn hold(&mut self, pod: &PodView, by: &'static str) {
+        self.plan.held.push((pod.name.clone(), by));
+    }
+}

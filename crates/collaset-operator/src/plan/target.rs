@@ -1,0 +1,149 @@
+//! Which revision each instance is to be of.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use podops_api::{
+    collaset::RollingUpdate,
+    lifecycle, marks,
+    share::{Rounding, resolve},
+};
+
+use super::{
+    Draft,
+    ids::Contexts,
+    is_during,
+    scale::deletion_cost,
+    update::{is_changed, is_undone},
+};
+use crate::view::{Observed, PodView};
+
+/// The revision that each instance is to be of.
+pub(crate) struct Targets(BTreeMap<i64, String>);
+
+impl Targets {
+    /// The revision that a Pod is to be brought to, if it is of another.
+    pub(crate) fn of(&self, pod: &PodView) -> Option<&str> {
+        let target = self.0.get(&pod.id()?)?;
+        (target != pod.revision()).then_some(target)
+    }
+
+    /// Chooses, and records it, so that an instance whose Pod is lost meanwhile comes back on its
+    /// target.
+    ///
+    /// By partition all instances but so many are of the updated revision, and no more than these:
+    /// who has left the scope goes back to the current one. By label a Pod that is not labelled
+    /// stays what it is.
+    pub(super) fn choose(draft: &Draft<'_>, contexts: &mut Contexts) -> Self {
+        let seen = draft.seen;
+        let pods: BTreeMap<i64, &PodView> =
+            seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
+        let scope = scope(draft, contexts, &pods);
+        let goes_back = !is_by_label(seen);
+        let (updated, current) = (&draft.revisions.updated, &draft.revisions.current);
+        let mut targets = BTreeMap::new();
+        let instances: Vec<i64> =
+            contexts.own.keys().filter(|id| !contexts.is_extra(**id)).copied().collect();
+        for id in instances {
+            let pod = pods.get(&id);
+            let leaves = pod.is_some_and(|pod| draft.leaving.contains(pod.name.as_str()));
+            let revision = pod.map(|pod| pod.revision()).or(contexts.revision(id));
+            let revision = revision.unwrap_or(updated).to_owned();
+            let target = if scope.contains(&id) {
+                updated.clone()
+            } else if goes_back && !leaves && revision == *updated {
+                current.clone()
+            } else {
+                revision
+            };
+            if draft.revisions.has(&target) || target == *updated {
+                contexts.set_revision(id, &target);
+            }
+            targets.insert(id, target);
+        }
+        Self(targets)
+    }
+}
+
+/// The instances that are to be of the updated revision.
+fn scope(draft: &Draft<'_>, contexts: &Contexts, pods: &BTreeMap<i64, &PodView>) -> BTreeSet<i64> {
+    let seen = draft.seen;
+    if is_by_label(seen) {
+        let included =
+            pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
+        return included.map(|(id, _)| *id).collect();
+    }
+    let count = match partition(seen) {
+        0 => usize::MAX,
+        kept => seen.replicas().saturating_sub(kept),
+    };
+    let leaves =
+        |id: i64| pods.get(&id).is_some_and(|pod| draft.leaving.contains(pod.name.as_str()));
+    let stay = contexts.own.keys().copied().filter(|id| !contexts.is_extra(*id) && !leaves(*id));
+    let mut order: Vec<i64> = stay.collect();
+    let updated = draft.revisions.updated.as_str();
+    order.sort_by_cached_key(|id| {
+        let pod = pods.get(id).copied();
+        // An instance without a Pod is of the revision that its next one is made from.
+        let revision = pod.map(PodView::revision).or(contexts.revision(*id));
+        let is_old = revision != Some(updated);
+        // Who goes back goes on going back, or two would take turns; but before one that is yet to be
+        // made of the updated revision, or there would be too many until it went.
+        let is_unmade = !is_old && pod.is_none();
+        let goes = pod.is_some_and(|pod| is_going(pod, updated));
+        (is_old, is_unmade, is_old != goes, priority(pod))
+    });
+    order.into_iter().take(count).collect()
+}
+
+/// Whether the Pod is about to become of another revision: of the updated one, or, if it is of that,
+/// of the one before.
+fn is_going(pod: &PodView, updated: &str) -> bool {
+    let replaced_by = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+    let is_replaced = replaced_by.is_some_and(|by| (by == updated) != (pod.revision() == updated));
+    let begun = is_during(pod, lifecycle::UPDATE) && !is_undone(pod) && !is_changed(pod);
+    begun || is_replaced
+}
+
+/// Who is updated first: those that are being, those that serve nobody, those of higher priority,
+/// the cheap ones, then the latest to become ready, then the youngest.
+pub(super) fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
+    (
+        !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
+        pod.is_none(),
+        pod.is_some_and(|p| p.ready.is_some()),
+        Reverse(pod.map_or(0, update_priority)),
+        pod.map_or(0, deletion_cost),
+        Reverse(pod.and_then(|p| p.ready)),
+        Reverse(pod.map(|p| p.created)),
+    )
+}
+
+fn update_priority(pod: &PodView) -> i32 {
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::UPDATE_PRIORITY));
+    annotation.and_then(|priority| priority.parse().ok()).unwrap_or_default()
+}
+
+/// How many of the new instances are made from the updated revision.
+pub(super) fn updated_share(seen: &Observed, on_updated: usize, missing: usize) -> usize {
+    if is_by_label(seen) {
+        return 0;
+    }
+    seen.replicas().saturating_sub(partition(seen)).saturating_sub(on_updated).min(missing)
+}
+
+pub(super) fn rolling(seen: &Observed) -> Option<&RollingUpdate> {
+    seen.spec.update_strategy.rolling_update.as_ref()
+}
+
+fn is_by_label(seen: &Observed) -> bool {
+    rolling(seen).is_some_and(|r| r.by_label.is_some())
+}
+
+/// How many instances stay on older revisions.
+fn partition(seen: &Observed) -> usize {
+    let kept = rolling(seen).and_then(|r| r.by_partition.as_ref()?.partition.as_ref());
+    kept.map_or(0, |kept| resolve(kept, seen.replicas(), Rounding::Up))
+}

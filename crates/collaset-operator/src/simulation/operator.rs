@@ -1,0 +1,304 @@
+//! The operator: a look and what it comes to, and what must never come of any.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::runtime::watcher::Event;
+use podops_api::{
+    collaset::{CollaSet, CollaSetStatus, Retention},
+    lifecycle::{self, COLLASET, Word},
+    marks,
+    share::{Rounding, resolve},
+};
+use podops_runtime::{
+    effect::{Effect, Outcome},
+    shell::watch::Mirror,
+};
+use serde::de::DeserializeOwned;
+
+use super::{Pod, SET, World, cluster::Cluster};
+use crate::{
+    plan::{self, Action, Hindrance, Plan, claims::retention},
+    render,
+    shell::observe::{Caches, observe, owner, trim_claim, trim_pod, trim_revision},
+    status::status,
+    view::{Observed, note_last_pods},
+};
+
+/// What the operator keeps in mind, and what it has in hand.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Operator {
+    last_pods: BTreeMap<i64, String>,
+    in_hand: Option<InHand>,
+    /// The last plan, for the message of a failure.
+    pub(super) last_plan: String,
+    /// IDs of Pods that were replaced, or that replaced others.
+    replaced: BTreeSet<i64>,
+    /// Claims that a Pod has mounted.
+    used: BTreeSet<String>,
+}
+
+/// A plan and what it was made of.
+#[derive(Clone, Debug)]
+struct InHand {
+    seen: Observed,
+    plan: Plan,
+    /// The Pods as they were.
+    pods: Vec<Pod>,
+}
+
+fn mirror<K>(
+    cluster: &Cluster,
+    plural: &str,
+    index: fn(&K) -> Option<String>,
+    trim: fn(&mut K),
+) -> std::sync::Arc<Mirror<K>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned,
+{
+    let mirror = Mirror::new(index);
+    mirror.take(Event::Init);
+    for object in cluster.all(plural) {
+        let mut object: K = serde_json::from_value(object.clone()).unwrap();
+        trim(&mut object);
+        mirror.take(Event::InitApply(object));
+    }
+    mirror.take(Event::InitDone);
+    mirror
+}
+
+impl World {
+    /// Observes and plans; nothing is written yet.
+    pub(super) fn look(&mut self) {
+        let Some(set) = self.cluster.get("collasets", SET) else { return };
+        let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
+        let caches = Caches {
+            pods: mirror(&self.cluster, "pods", owner, trim_pod),
+            claims: mirror(&self.cluster, "persistentvolumeclaims", owner, trim_claim),
+            revisions: mirror(&self.cluster, "controllerrevisions", owner, trim_revision),
+            contexts: mirror(&self.cluster, "resourcecontexts", |_| None, |_| ()),
+        };
+        let mut seen = observe(&set, &caches);
+        note_last_pods(&mut self.operator.last_pods, &seen.pods);
+        seen.last_pods.clone_from(&self.operator.last_pods);
+        seen.can_resize = true;
+        let plan = plan::plan(&seen, self.time());
+        self.operator.last_plan = plan.to_string();
+        let pods = self.pods();
+        interrupts_no_more_than_allowed(&seen, &plan, &pods, self.time());
+        self.operator.in_hand = Some(InHand { seen, plan, pods });
+    }
+
+    /// Writes what was planned, step by step; after so many writes the operator is killed and
+    /// started anew.
+    pub(super) fn act(&mut self, most: usize) {
+        let Some(in_hand) = self.operator.in_hand.take() else { return };
+        let steps = render::render(&in_hand.seen, &in_hand.plan.actions, self.time());
+        let mut left = most;
+        let mut failures = Vec::new();
+        let mut done = true;
+        for step in [steps.endings, steps.records] {
+            done &= self.write_all(&in_hand, step, &mut left, &mut failures);
+            if !done {
+                break;
+            }
+        }
+        if done {
+            for step in [steps.creations, steps.changes] {
+                done &= self.write_all(&in_hand, step, &mut left, &mut failures);
+            }
+            if done {
+                self.write_all(&in_hand, steps.farewell, &mut left, &mut failures);
+            }
+        }
+        if left == 0 {
+            self.operator = Operator {
+                replaced: std::mem::take(&mut self.operator.replaced),
+                used: std::mem::take(&mut self.operator.used),
+                ..Operator::default()
+            };
+        } else {
+            self.report(&in_hand, &failures);
+        }
+    }
+
+    /// Whether all of it was done.
+    fn write_all(
+        &mut self,
+        in_hand: &InHand,
+        effects: Vec<Effect>,
+        left: &mut usize,
+        failures: &mut Vec<Hindrance>,
+    ) -> bool {
+        let mut all = true;
+        for effect in effects {
+            if *left == 0 {
+                return false;
+            }
+            *left -= 1;
+            let before = self.clone();
+            let outcome = self.cluster.apply(&effect);
+            all &= matches!(outcome, Outcome::Done(_));
+            match outcome {
+                Outcome::Done(_) => self.was_right(&before, in_hand, &effect),
+                Outcome::Refused(message) => failures.push(Hindrance {
+                    scaling: matches!(effect, Effect::Create(..)),
+                    reason: "ScaleOutFailed",
+                    message,
+                }),
+                Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => {}
+            }
+        }
+        all
+    }
+
+    fn report(&mut self, in_hand: &InHand, failures: &[Hindrance]) {
+        let told = status(&in_hand.seen, &in_hand.plan, failures, self.time());
+        claims_no_more_than_was_seen(&told, in_hand, self.time());
+        if told != in_hand.seen.status && self.cluster.get("collasets", SET).is_some() {
+            self.cluster.apply(&render::status(&in_hand.seen, &told));
+        }
+    }
+
+    /// What has to hold of every single write.
+    fn was_right(&mut self, before: &World, in_hand: &InHand, effect: &Effect) {
+        let (plural, name) = (effect.target().resource.plural, effect.target().name.as_str());
+        match (plural, effect) {
+            ("pods", Effect::Create(..)) => {
+                self.every_id_is_one_pods();
+                self.there_are_not_too_many(before, in_hand);
+                let new = self.pod(name).unwrap();
+                self.operator.used.extend(new.mounts());
+                if let Some(origin) = new.get(marks::REPLACE_PAIR_ORIGIN_NAME) {
+                    self.operator.replaced.insert(new.id());
+                    self.operator.replaced.extend(self.pod(origin).map(|pod| pod.id()));
+                }
+                self.no_more_are_updated_than_may_be(before, in_hand);
+            }
+            ("pods", Effect::Delete { .. }) => {
+                let given = |pod: Pod| pod.has(&Word::Operate.key(COLLASET));
+                assert!(before.pod(name).is_none_or(given), "{name} was not given");
+            }
+            ("pods", Effect::Patch(..)) => self.no_more_are_updated_than_may_be(before, in_hand),
+            ("persistentvolumeclaims", Effect::Delete { .. }) => {
+                self.claim_was_free(before, in_hand, name);
+            }
+            _ => {}
+        }
+    }
+
+    fn every_id_is_one_pods(&self) {
+        let mut ids: Vec<i64> = self.live().iter().map(Pod::id).collect();
+        ids.sort_unstable();
+        let all = ids.len();
+        ids.dedup();
+        assert_eq!(ids.len(), all, "an ID is of two Pods: {}", self.operator.last_plan);
+    }
+
+    fn there_are_not_too_many(&self, before: &World, in_hand: &InHand) {
+        let replicas = in_hand.seen.replicas();
+        let Some(surge) = rolling(in_hand).and_then(|r| r.max_surge.clone()) else { return };
+        let most = replicas + resolve(&surge, replicas, Rounding::Up);
+        let (was, is) = (before.live().len(), self.live().len());
+        let few = in_hand.pods.iter().filter(|pod| pod.is_live()).count() <= most;
+        assert!(!few || is <= most, "{was} became {is}, at most {most}: {}", in_hand.plan);
+    }
+
+    /// Instances of the updated revision, of those that stay.
+    fn updated(&self, in_hand: &InHand) -> usize {
+        let live = self.live();
+        let updated = live.iter().filter(|pod| {
+            let leaves = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
+            let origin = pod.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+            let is_extra = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
+            !leaves && !is_extra && pod.revision() == in_hand.plan.updated
+        });
+        updated.count()
+    }
+
+    fn no_more_are_updated_than_may_be(&self, before: &World, in_hand: &InHand) {
+        let partition = rolling(in_hand).and_then(|r| r.by_partition.clone());
+        let Some(partition) = partition.and_then(|p| p.partition) else { return };
+        if in_hand.plan.updated == in_hand.plan.current || partition == IntOrString::Int(0) {
+            return;
+        }
+        let replicas = in_hand.seen.replicas();
+        let most = replicas.saturating_sub(resolve(&partition, replicas, Rounding::Up));
+        let (was, is) = (before.updated(in_hand), self.updated(in_hand));
+        assert!(is <= was || is <= most, "{is} are updated, at most {most}: {}", in_hand.plan);
+    }
+
+    fn claim_was_free(&self, before: &World, in_hand: &InHand, name: &str) {
+        let user = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
+        assert!(user.is_none(), "{name} was in use: {}", in_hand.plan);
+        let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
+        let id = claim["metadata"]["labels"][marks::INSTANCE_ID].as_str().unwrap();
+        let replaced = self.operator.replaced.contains(&id.parse().unwrap());
+        let kept = retention(&in_hand.seen).when_scaled == Retention::Retain;
+        let unused = !self.operator.used.contains(name);
+        assert!(!kept || replaced || unused, "{name} was to be retained: {}", in_hand.plan);
+    }
+}
+
+fn rolling(in_hand: &InHand) -> Option<&podops_api::collaset::RollingUpdate> {
+    in_hand.seen.spec.update_strategy.rolling_update.as_ref()
+}
+
+fn labels(pod: &Pod) -> lifecycle::Labels {
+    serde_json::from_value(pod.0["metadata"]["labels"].clone()).unwrap_or_default()
+}
+
+/// Updates begin in no more serving Pods than `maxUnavailable` leaves; counted anew, from the
+/// objects.
+fn interrupts_no_more_than_allowed(
+    seen: &Observed,
+    plan: &Plan,
+    pods: &[Pod],
+    now: jiff::Timestamp,
+) {
+    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
+    let Some(most) = rolling.and_then(|r| r.max_unavailable.clone()) else { return };
+    let most = resolve(&most, seen.replicas(), Rounding::Down).max(1);
+    let least = i128::from(seen.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
+    let serves = |pod: &Pod| {
+        let since = pod.get(marks::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
+        pod.is_live()
+            && since.is_some_and(|since| now.as_nanosecond() - since >= least)
+            && !pod.has(&Word::Operating.key(COLLASET))
+    };
+    let begun = |pod: &Pod| {
+        plan.actions.iter().any(|action| {
+            matches!(action, Action::Begin(name, lifecycle::UPDATE, _) if name == pod.name())
+        })
+    };
+    if !pods.iter().any(|pod| serves(pod) && begun(pod)) {
+        return;
+    }
+    let left = pods.iter().filter(|pod| serves(pod) && !begun(pod)).count();
+    let extra = pods.iter().filter(|pod| serves(pod) && pod.has(marks::REPLACE_PAIR_ORIGIN_NAME));
+    let least = seen.replicas().saturating_sub(most);
+    assert!(left >= least, "{left} serve, at least {least} + {}: {plan}", extra.count());
+}
+
+/// The status speaks of nothing that was not seen.
+fn claims_no_more_than_was_seen(told: &CollaSetStatus, in_hand: &InHand, now: jiff::Timestamp) {
+    let seen = &in_hand.seen;
+    let named = seen.has_persistent_names();
+    let active: Vec<&Pod> =
+        in_hand.pods.iter().filter(|pod| pod.is_live() || named && pod.is_owned()).collect();
+    let count = |holds: &dyn Fn(&Pod) -> bool| -> i32 {
+        active.iter().filter(|pod| holds(pod)).count().try_into().unwrap()
+    };
+    let least = i128::from(seen.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
+    let available = |pod: &Pod| {
+        let since = pod.get(marks::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
+        since.is_some_and(|since| now.as_nanosecond() - since >= least)
+    };
+    let updated = |pod: &Pod| pod.revision() == told.updated_revision;
+    assert_eq!(told.replicas, count(&|_| true));
+    assert_eq!(told.ready_replicas, count(&Pod::is_ready));
+    assert_eq!(told.available_replicas, count(&available));
+    assert_eq!(told.updated_replicas, count(&updated));
+    assert_eq!(told.updated_available_replicas, count(&|pod| updated(pod) && available(pod)));
+    assert!(told.observed_generation <= seen.generation);
+}
