@@ -2,7 +2,10 @@
 //! that the API shows of one happens.
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
-//! up, and a tag that ends in `-again` is of the same image as the one without. A node can fall silent, and every claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and writes.
+//! up, and a tag that ends in `-again` is of the same image as the one without. CPUs decide who can be
+//! resized: a node has [`CPUS`], of which [`FREE_CPUS`] are not taken. A node can fall silent, and every
+//! claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and
+//! writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +24,13 @@ use kube::{
 use podops_runtime::shell::watch::patience;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
+
+/// How many CPUs a node has.
+const CPUS: i64 = 8;
+/// How many of them a container may be given at the moment.
+const FREE_CPUS: i64 = 4;
+/// The condition of a Pod that waits for its resources.
+const PENDING: &str = "PodResizePending";
 
 /// How long things take.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +76,8 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     let status = pod.status.clone().unwrap_or_default();
     let known: BTreeMap<String, ContainerStatus> =
         status.container_statuses.iter().flatten().map(|s| (s.name.clone(), s.clone())).collect();
-    let containers: Vec<(Stage, Value)> = spec
-        .containers
-        .iter()
-        .map(|c| {
-            container(&c.name, c.image.as_deref().unwrap_or_default(), known.get(&c.name), now)
-        })
-        .collect();
+    let unfit = unfit(pod, &known);
+    let containers = containers(pod, &known, unfit.is_some(), now);
     let up = containers.iter().all(|(stage, _)| *stage == Stage::Running);
     let condition = |type_: &str| -> Option<bool> {
         status
@@ -92,7 +97,13 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
         || waits && containers.iter().all(|(s, _)| matches!(s, Stage::Running | Stage::Starting));
     let ready =
         up_now && gates.into_iter().all(|gate| condition(&gate.condition_type) == Some(true));
-    let stands = condition("ContainersReady") == Some(up) && condition("Ready") == Some(ready);
+    let is_given = containers.iter().zip(&spec.containers).all(|((_, status), c)| {
+        known.get(&c.name).is_some_and(|was| json!(was.resources) == status["resources"])
+    });
+    let stands = condition("ContainersReady") == Some(up)
+        && condition("Ready") == Some(ready)
+        && is_given
+        && condition(PENDING).is_some() == unfit.is_some();
     if settled && !changes && stands && status.pod_ip.is_some() {
         return None;
     }
@@ -106,14 +117,71 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
             json!({ "type": type_, "status": status, "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() })
         }
     };
+    let mut conditions =
+        vec![set("Initialized", true), set("ContainersReady", up_now), set("Ready", ready)];
+    conditions.extend(pending(unfit, condition(PENDING).is_some()));
     let report = json!({ "status": {
         "phase": if status.phase.as_deref() == Some("Running") || up_now { "Running" } else { "Pending" },
         "podIP": "127.0.0.1",
         "startTime": status.start_time.as_ref().map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "containerStatuses": statuses,
-        "conditions": [set("Initialized", true), set("ContainersReady", up_now), set("Ready", ready)],
+        "conditions": conditions,
     }});
     Some((if waits { delays.start } else { Duration::ZERO }, Act::Report(report)))
+}
+
+/// The next statuses of a Pod's containers, and where each is.
+fn containers(
+    pod: &Pod,
+    known: &BTreeMap<String, ContainerStatus>,
+    unfit: bool,
+    now: Timestamp,
+) -> Vec<(Stage, Value)> {
+    let all = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let next = all.map(|c| {
+        let was = known.get(&c.name);
+        let image = c.image.as_deref().unwrap_or_default();
+        let (stage, mut status) = container(&c.name, image, was, now);
+        // A running container keeps what it has while its node does not give it what it should.
+        let kept = was.filter(|_| unfit).map(|was| json!(was.resources));
+        status["resources"] = kept.unwrap_or_else(|| json!(c.resources));
+        (stage, status)
+    });
+    next.collect()
+}
+
+/// The condition that says so, or takes that back.
+fn pending(unfit: Option<(&str, &str)>, is_told: bool) -> Option<Value> {
+    match unfit {
+        Some((reason, message)) => {
+            Some(json!({ "type": PENDING, "status": "True", "reason": reason, "message": message }))
+        }
+        None => is_told.then(|| json!({ "type": PENDING, "$patch": "delete" })),
+    }
+}
+
+/// Why a node does not give a Pod's running containers what they should have, if it does not.
+fn unfit(
+    pod: &Pod,
+    known: &BTreeMap<String, ContainerStatus>,
+) -> Option<(&'static str, &'static str)> {
+    // Whole CPUs, as the stories have them.
+    let cpus = |resources: Value| -> i64 {
+        let text = resources["requests"]["cpu"].as_str().unwrap_or_default().to_owned();
+        let milli = text.strip_suffix('m').and_then(|m| m.parse::<i64>().ok());
+        milli.map_or_else(|| text.parse().unwrap_or_default(), |milli| milli / 1000)
+    };
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let resized = containers.filter(|c| {
+        known
+            .get(&c.name)
+            .is_some_and(|was| was.resources.is_some() && was.resources != c.resources)
+    });
+    match resized.map(|c| cpus(json!(c.resources))).max()? {
+        wanted if wanted > CPUS => Some(("Infeasible", "Node didn't have enough capacity: cpu")),
+        wanted if wanted > FREE_CPUS => Some(("Deferred", "Node didn't have enough resource: cpu")),
+        _ => None,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -79,6 +79,117 @@ fn refused() -> Vec<(Value, &'static str)> {
             "spec.historyLimit: historyLimit should not be smaller than 0",
         ),
     ]
+    .into_iter()
+    .chain(incomplete())
+    .chain(intersections())
+    .chain(impossible_updates())
+    .collect()
+}
+
+/// Specs that lack something, or have it in no sensible form.
+fn incomplete() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!({ "selector": null }), "spec.selector: Required value"),
+        (
+            json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Near" }] } }),
+            "spec.selector.matchExpressions[0].operator: Unsupported value",
+        ),
+        (
+            json!({ "selector": { "matchLabels": null }, "template": { "metadata": { "labels": null } } }),
+            "spec.template.metadata.labels: labels is required",
+        ),
+        (
+            json!({ "scaleStrategy": { "operationDelaySeconds": -1 } }),
+            "spec.scaleStrategy.operationDelaySeconds: operationDelaySeconds should not be smaller than 0",
+        ),
+        (
+            json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "Keep" } } }),
+            "whenScaled: Unsupported value",
+        ),
+        (
+            json!({ "template": { "spec": { "containers": [{ "name": "Web_1", "image": "nginx" }] } } }),
+            "spec.template.spec.containers[0].name: Invalid value",
+        ),
+        (
+            json!({ "template": { "spec": { "containers": [{ "name": "web" }] } } }),
+            "spec.template.spec.containers[0].image: Required value",
+        ),
+        (
+            json!({ "template": { "spec": { "restartPolicy": "Sometimes" } } }),
+            "spec.template.spec.restartPolicy: Unsupported value",
+        ),
+        (
+            json!({ "volumeClaimTemplates": [{ "metadata": { "name": "a" } }, { "metadata": { "name": "a" } }] }),
+            "spec.volumeClaimTemplates: names should be unique",
+        ),
+        (json!({ "minReadySeconds": -1 }), "minReadySeconds should not be smaller than 0"),
+        (
+            json!({ "progressDeadlineSeconds": 0 }),
+            "progressDeadlineSeconds should not be smaller than 1",
+        ),
+    ]
+}
+
+/// Lists of Pods that contradict each other.
+fn intersections() -> Vec<(Value, &'static str)> {
+    let both =
+        |one: &str, other: &str| json!({ "scaleStrategy": { one: ["a", "b"], other: ["b"] } });
+    vec![
+        (
+            both("podToExclude", "podToInclude"),
+            "scaleStrategy.podToExclude[podToInclude] should not have intersection",
+        ),
+        (
+            both("podToDelete", "podToInclude"),
+            "scaleStrategy.podToDelete[podToInclude] should not have intersection",
+        ),
+        (
+            both("podToDelete", "podToExclude"),
+            "scaleStrategy.podToDelete[podToExclude] should not have intersection",
+        ),
+    ]
+}
+
+/// Ways to update that are none.
+fn impossible_updates() -> Vec<(Value, &'static str)> {
+    let update = |policy: &str, rolling: Value| json!({ "updateStrategy": { "podUpgradePolicy": policy, "rollingUpdate": rolling } });
+    let share = |value: &str| update("Recreate", json!({ "byPartition": { "partition": value } }));
+    vec![
+        (share("101%"), "partition should not be smaller than 0, or be a percentage up to 100%"),
+        (share("half"), "byPartition.partition: partition should not be"),
+        (
+            update("Recreate", json!({ "maxUnavailable": -1 })),
+            "maxUnavailable should be a number not smaller than 0, or a percentage",
+        ),
+        (
+            update("Recreate", json!({ "maxUnavailable": 0 })),
+            "maxUnavailable must not be 0 unless podUpgradePolicy is Replace",
+        ),
+        (
+            update("InPlaceIfPossible", json!({ "maxUnavailable": "0%" })),
+            "maxUnavailable must not be 0 unless podUpgradePolicy is Replace",
+        ),
+        (
+            update("Replace", json!({ "maxSurge": "0%" })),
+            "maxSurge must not be 0 when podUpgradePolicy is Replace",
+        ),
+        (
+            update("Replace", json!({ "maxSurge": "many" })),
+            "maxSurge should be a number not smaller than 0, or a percentage",
+        ),
+        (
+            json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly", "resize": { "onInfeasible": "Recreate" } } }),
+            "spec.updateStrategy.resize: Recreate is not allowed when podUpgradePolicy is InPlaceOnly",
+        ),
+        (
+            json!({ "updateStrategy": { "resize": { "onDeferred": "Hope" } } }),
+            "spec.updateStrategy.resize.onDeferred: Unsupported value",
+        ),
+        (
+            json!({ "updateStrategy": { "revision": "x".repeat(64) } }),
+            "revision should be the name of a ControllerRevision",
+        ),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,6 +216,20 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
             .to_string();
         assert!(error.contains(reason), "{changes}: {error}");
     }
+
+    let named = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    for name in ["dotted.name".to_owned(), "x".repeat(58)] {
+        let error = create(&name, named.clone()).await.expect_err(&name).to_string();
+        assert!(
+            error.contains("metadata.name: name should be a DNS label of at most 57"),
+            "{error}"
+        );
+    }
+    let sound = json!({ "updateStrategy": {
+        "podUpgradePolicy": "Replace",
+        "rollingUpdate": { "byPartition": { "partition": "50%" }, "maxUnavailable": 0, "maxSurge": "25%" },
+    } });
+    create("sound", sound).await.unwrap();
 
     let newer = json!({ "template": { "spec": { "hostUsers": false, "fieldOfTheFuture": 1 } } });
     let good = create("good", newer).await.unwrap().data;

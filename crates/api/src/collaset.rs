@@ -78,7 +78,7 @@ pub const HISTORY_LIMIT: i32 = 20;
 #[x_kube(validation = Rule::new("has(self.template.metadata) && has(self.template.metadata.labels) && self.template.metadata.labels.size() > 0")
     .message("spec.template.metadata.labels: labels is required").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
-    .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueDuplicate))]
+    .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueInvalid))]
 pub struct CollaSetSpec {
     /// Stops scaling and updating. What is under way in a Pod ends; nothing new begins.
     #[serde(default, skip_serializing_if = "is_false")]

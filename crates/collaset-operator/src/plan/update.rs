@@ -180,6 +180,8 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>
     } else {
         match chosen_way(draft, pod, ways, target) {
             Ok(Way::Recreate) => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
+            // What has not run yet could not be told from what runs next.
+            Ok(Way::InPlace) if is_starting(pod) => {}
             Ok(Way::Metadata | Way::InPlace) => {
                 let action = if needs_resize(draft, pod, target) {
                     Action::Resize(name, target.to_owned())
@@ -256,6 +258,11 @@ fn chosen_way(
     }
 }
 
+/// Whether a kubelet is about to run containers for the first time.
+fn is_starting(pod: &PodView) -> bool {
+    pod.scheduled && pod.trouble.is_none() && pod.image_ids.len() < pod.containers.len()
+}
+
 /// Whether every container runs the image, and has the resources, that the update gave it.
 fn is_finished(pod: &PodView) -> bool {
     if pod.image_ids.len() < pod.containers.len() {
@@ -315,8 +322,14 @@ pub fn last_status(
         });
         let runs = idle.map_or(&container.image, |state| &state.last_image);
         let changes = image != runs;
+        // What ran before the last change was not known, so neither is whether that still runs: to
+        // wait for another run might be to wait for ever.
+        let is_unknown = known.is_some_and(|state| {
+            !state.last_image.is_empty() && state.last_container_id.is_empty()
+        });
         let last = |ids: &BTreeMap<String, String>| {
-            ids.get(&container.name).filter(|_| changes).cloned().unwrap_or_default()
+            let last = ids.get(&container.name).filter(|_| changes && !is_unknown);
+            last.cloned().unwrap_or_default()
         };
         let state = LastContainerState {
             latest_image: image.clone(),
