@@ -42,7 +42,6 @@ struct Object {
 #[derive(Clone, Debug, Deserialize)]
 struct Status {
     code: Option<u16>,
-    #[allow(dead_code, reason = "shown when a test fails")]
     message: Option<String>,
 }
 
@@ -69,6 +68,13 @@ impl Request {
     #[must_use]
     pub fn code(&self) -> u16 {
         self.response_status.as_ref().and_then(|s| s.code).unwrap_or_default()
+    }
+
+    /// Whether who asked may not ask this; admission refuses with the same code, in other words.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        let said = self.response_status.as_ref().and_then(|s| s.message.as_deref());
+        self.code() == 403 && said.is_none_or(|said| said.contains(" cannot "))
     }
 
     /// Whether it was to change something.

@@ -232,6 +232,7 @@ fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
         ("audit-log-path", at(dir, "audit.log")),
         // Never rotated, since it is read from where it was left.
         ("audit-log-maxsize", "100000".to_owned()),
+        ("allow-privileged", "true".to_owned()),
         ("max-requests-inflight", "2000".to_owned()),
         ("max-mutating-requests-inflight", "1000".to_owned()),
     ]
@@ -247,6 +248,7 @@ fn controller_manager_flags(dir: &Path) -> Flags {
         ("root-ca-file", at(dir, "ca.crt")),
         ("kube-api-qps", "500".to_owned()),
         ("kube-api-burst", "1000".to_owned()),
+        ("horizontal-pod-autoscaler-sync-period", "2s".to_owned()),
     ]
 }
 

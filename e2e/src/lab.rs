@@ -272,7 +272,8 @@ impl Lab {
     /// If one did; the error is the requests.
     pub fn nothing_forbidden(&self) -> anyhow::Result<()> {
         let (all, _) = self.requests(0)?;
-        let forbidden: Vec<_> = all.iter().filter(|r| r.is_work() && r.code() == 403).collect();
+        let is_forbidden = |r: &&audit::Request| r.is_work() && r.is_unauthorized();
+        let forbidden: Vec<_> = all.iter().filter(is_forbidden).collect();
         anyhow::ensure!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:#?}");
         Ok(())
     }

@@ -3,7 +3,7 @@
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
 //! up, and a tag that ends in `-again` is of the same image as the one without. CPUs decide who can be
-//! resized: a node has [`CPUS`], of which [`FREE_CPUS`] are not taken. A node can fall silent, and every
+//! resized: a node has 8, of which 4 are not taken. A node can fall silent, and every
 //! claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and
 //! writes.
 
@@ -178,7 +178,6 @@ fn unfit(
             .is_some_and(|was| was.resources.is_some() && was.resources != c.resources)
     });
     match resized.map(|c| cpus(json!(c.resources))).max()? {
-        wanted if wanted > CPUS => Some(("Infeasible", "Node didn't have enough capacity: cpu")),
         wanted if wanted > FREE_CPUS => Some(("Deferred", "Node didn't have enough resource: cpu")),
         _ => None,
     }
@@ -321,8 +320,9 @@ async fn make_node(client: &Client, name: &str) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
     nodes.create(&PostParams::default(), &node).await?;
+    let room = json!({ "pods": "10000", "cpu": CPUS.to_string(), "memory": "64Gi" });
     let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }],
-        "capacity": { "pods": "10000" }, "allocatable": { "pods": "10000" } } });
+        "capacity": room, "allocatable": room } });
     nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
     Ok(())
 }

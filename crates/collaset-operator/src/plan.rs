@@ -264,7 +264,7 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let pairs = replace::Pairs::read(seen);
     let counted = scale::counted(&draft, &pairs);
     draft.leaving = scale::leaving(seen, &pairs, &counted);
-    let targets = target::Targets::choose(&draft, &mut contexts);
+    let targets = target::Targets::choose(&draft, &mut contexts, &pairs);
     draft.budget = Budget::read(&draft, &pairs, &counted);
     replace::plan(&mut draft, &mut contexts, &pairs);
     scale::plan(&mut draft, &mut contexts, &pairs, &counted);

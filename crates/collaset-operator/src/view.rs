@@ -52,6 +52,8 @@ pub struct Observed {
     pub foreign_revisions: BTreeSet<String>,
     /// Whether the cluster can give running containers other resources.
     pub can_resize: bool,
+    /// Pods, by UID, whose resizing the server refused, in its words, as far as anybody remembers.
+    pub refused_resizes: BTreeMap<String, String>,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
 }

@@ -8,6 +8,7 @@ pub mod metrics;
 
 pub mod client;
 pub mod operator;
+mod refusals;
 
 pub mod admin;
 pub mod lease;

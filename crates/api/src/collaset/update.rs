@@ -120,7 +120,8 @@ pub struct ResizeStrategy {
     /// If the node has no room at the moment: Wait, the default, or Recreate.
     #[serde(default)]
     pub on_deferred: ResizePolicy,
-    /// If the node can never give them: Wait, the default, or Recreate.
+    /// If the node can never give them, or the API server refuses to ask it: Wait, the default, or
+    /// Recreate.
     #[serde(default)]
     pub on_infeasible: ResizePolicy,
 }

@@ -15,6 +15,7 @@ use super::{
     Draft,
     ids::Contexts,
     is_during,
+    replace::Pairs,
     scale::deletion_cost,
     update::{is_changed, is_undone},
 };
@@ -36,16 +37,15 @@ impl Targets {
     /// By partition all instances but so many are of the updated revision, and no more than these:
     /// who has left the scope goes back to the current one. By label a Pod that is not labelled
     /// stays what it is.
-    pub(super) fn choose(draft: &Draft<'_>, contexts: &mut Contexts) -> Self {
+    pub(super) fn choose(draft: &Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>) -> Self {
         let seen = draft.seen;
         let pods: BTreeMap<i64, &PodView> =
             seen.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
-        let scope = scope(draft, contexts, &pods);
+        let instances = instances(contexts, &pods, pairs);
+        let scope = scope(draft, contexts, &pods, &instances);
         let goes_back = !is_by_label(seen);
         let (updated, current) = (&draft.revisions.updated, &draft.revisions.current);
         let mut targets = BTreeMap::new();
-        let instances: Vec<i64> =
-            contexts.own.keys().filter(|id| !contexts.is_extra(**id)).copied().collect();
         for id in instances {
             let pod = pods.get(&id);
             let leaves = pod.is_some_and(|pod| draft.leaving.contains(pod.name.as_str()));
@@ -67,8 +67,24 @@ impl Targets {
     }
 }
 
+/// The IDs that count: of a pair, the origin's, until it goes.
+fn instances(contexts: &Contexts, pods: &BTreeMap<i64, &PodView>, pairs: &Pairs<'_>) -> Vec<i64> {
+    let counts = |id: &i64| {
+        pods.get(id).map_or(!contexts.is_extra(*id), |pod| {
+            let is_succeeded = pod.deleting && pairs.new_of(pod).is_some();
+            !is_succeeded && !pairs.is_extra(pod)
+        })
+    };
+    contexts.own.keys().copied().filter(counts).collect()
+}
+
 /// The instances that are to be of the updated revision.
-fn scope(draft: &Draft<'_>, contexts: &Contexts, pods: &BTreeMap<i64, &PodView>) -> BTreeSet<i64> {
+fn scope(
+    draft: &Draft<'_>,
+    contexts: &Contexts,
+    pods: &BTreeMap<i64, &PodView>,
+    instances: &[i64],
+) -> BTreeSet<i64> {
     let seen = draft.seen;
     if is_by_label(seen) {
         let included =
@@ -81,7 +97,7 @@ fn scope(draft: &Draft<'_>, contexts: &Contexts, pods: &BTreeMap<i64, &PodView>)
     };
     let leaves =
         |id: i64| pods.get(&id).is_some_and(|pod| draft.leaving.contains(pod.name.as_str()));
-    let stay = contexts.own.keys().copied().filter(|id| !contexts.is_extra(*id) && !leaves(*id));
+    let stay = instances.iter().copied().filter(|id| !leaves(*id));
     let mut order: Vec<i64> = stay.collect();
     let updated = draft.revisions.updated.as_str();
     order.sort_by_cached_key(|id| {

@@ -183,8 +183,14 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>
             // What has not run yet could not be told from what runs next.
             Ok(Way::InPlace) if is_starting(pod) => {}
             Ok(Way::Metadata | Way::InPlace) => {
+                let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
                 let action = if needs_resize(draft, pod, target) {
-                    Action::Resize(name, target.to_owned())
+                    let is_refused = draft.seen.refused_resizes.contains_key(&pod.uid);
+                    if is_refused && strategy.on_infeasible == ResizePolicy::Recreate {
+                        Action::Delete(name, lifecycle::UPDATE)
+                    } else {
+                        Action::Resize(name, target.to_owned())
+                    }
                 } else {
                     Action::Apply(name, target.to_owned(), true)
                 };

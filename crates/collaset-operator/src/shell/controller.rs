@@ -26,7 +26,7 @@ use podops_runtime::{
     effect::{Effect, Outcome},
     freshness::Written,
     shell::{
-        apply::{self, Applier, worst},
+        apply::{self, Applier},
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
@@ -72,6 +72,17 @@ struct Memory {
     set: Written,
     status_at: Option<Instant>,
     last_pods: BTreeMap<i64, String>,
+    refused_resizes: BTreeMap<String, String>,
+}
+
+/// What came of a plan.
+struct Work {
+    /// What came to nothing.
+    failures: Vec<Hindrance>,
+    /// Whether trying again soon may mend some of that.
+    is_unfinished: bool,
+    /// How long the server's refusals ask to wait.
+    patience: Option<Duration>,
 }
 
 struct Context {
@@ -228,15 +239,20 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     for note in notes(&seen, &plan) {
         context.events.publish(&reference, &note).await;
     }
-    let (failures, retry) = context.carry_out(&seen, &plan, now).await;
+    let Work { failures, is_unfinished, patience } = context.carry_out(&seen, &plan, now).await;
+    // One stands for all that failed alike.
+    if let Some(failure) = failures.first() {
+        context.events.publish(&reference, &warning(failure)).await;
+    }
     let parting = plan.actions.contains(&Action::RemoveFinalizer);
     let told = status(&seen, &plan, &failures, now);
     let wait = if parting { None } else { context.report(&seen, &told).await? };
     let later = look_again(&seen, &plan, &told, now);
-    if let Some(kind) = retry {
+    // A status that is still to be written is written first.
+    if is_unfinished && wait.is_none() {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         return Err(Failure {
-            kind,
+            kind: backoff::Kind::Transient,
             class: "write",
             error: anyhow::anyhow!("{}", reasons.join("; ")),
         });
@@ -244,7 +260,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
-    let waits = [wait, plan.look_again, later, Some(RESYNC)];
+    let waits = [wait, plan.look_again, later, patience, Some(RESYNC)];
     Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -282,9 +298,11 @@ impl Context {
     /// Adds what earlier looks saw.
     fn remember(&self, seen: &mut Observed) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = &mut memory.entry(seen.uid.clone()).or_default().last_pods;
-        note_last_pods(known, &seen.pods);
-        seen.last_pods.clone_from(known);
+        let known = memory.entry(seen.uid.clone()).or_default();
+        note_last_pods(&mut known.last_pods, &seen.pods);
+        known.refused_resizes.retain(|uid, _| seen.pods.iter().any(|pod| pod.uid == *uid));
+        seen.last_pods.clone_from(&known.last_pods);
+        seen.refused_resizes.clone_from(&known.refused_resizes);
     }
 
     fn note(&self, uid: &str, effect: &Effect, version: Option<&str>) {
@@ -301,18 +319,13 @@ impl Context {
         written.note(version, progress.seen());
     }
 
-    /// Carries out a plan, step by step; tells what came to nothing, and which wait that asks for.
-    async fn carry_out(
-        &self,
-        seen: &Observed,
-        plan: &Plan,
-        now: jiff::Timestamp,
-    ) -> (Vec<Hindrance>, Option<backoff::Kind>) {
+    /// Carries out a plan, step by step.
+    async fn carry_out(&self, seen: &Observed, plan: &Plan, now: jiff::Timestamp) -> Work {
         let steps = render::render(seen, &plan.actions, now);
         for step in [steps.endings, steps.records] {
             let results = self.applier.apply_all(step).await;
             if !self.conclude(&seen.uid, &results) {
-                return (failures(&results), worst(&results));
+                return self.what_came_of(&results);
             }
         }
         let mut creations = Vec::new();
@@ -322,13 +335,37 @@ impl Context {
         self.conclude(&seen.uid, &creations);
         let changes = self.applier.apply_all(steps.changes).await;
         let done = self.conclude(&seen.uid, &changes);
+        self.note_resizes(seen, &changes);
         let mut results = [creations, changes].into_iter().flatten().collect::<Vec<_>>();
         if done && !steps.farewell.is_empty() {
             let farewell = self.applier.apply_all(steps.farewell).await;
             self.conclude(&seen.uid, &farewell);
             results.extend(farewell);
         }
-        (failures(&results), worst(&results))
+        self.what_came_of(&results)
+    }
+
+    fn what_came_of(&self, results: &[(Effect, Result<Outcome, apply::Error>)]) -> Work {
+        Work {
+            failures: failures(results),
+            is_unfinished: apply::is_unfinished(results),
+            patience: self.applier.patience(results),
+        }
+    }
+
+    /// Keeps in mind which Pods the server does not let be resized.
+    fn note_resizes(&self, seen: &Observed, results: &[(Effect, Result<Outcome, apply::Error>)]) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut memory.entry(seen.uid.clone()).or_default().refused_resizes;
+        for (effect, result) in results.iter().filter(|(effect, _)| is_resize(effect)) {
+            let name = &effect.target().name;
+            let Some(pod) = seen.pods.iter().find(|pod| pod.name == *name) else { continue };
+            if let Ok(Outcome::Refused(message)) = result {
+                known.insert(pod.uid.clone(), message.clone());
+            } else {
+                known.remove(&pod.uid);
+            }
+        }
     }
 
     /// Notes what was written; tells whether all of it was.
@@ -392,6 +429,10 @@ fn alike(creations: Vec<Effect>) -> Vec<Vec<Effect>> {
     groups.into_values().collect()
 }
 
+fn is_resize(effect: &Effect) -> bool {
+    effect.target().subresource == Some("resize")
+}
+
 /// What users are told of a plan: once for many Pods.
 fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
     let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
@@ -412,13 +453,12 @@ fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
     if has(&updates) {
         notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
     }
-    let hindrances = plan.hindrances.iter();
-    notes.extend(hindrances.map(|h| Note {
-        warning: true,
-        reason: h.reason,
-        message: h.message.clone(),
-    }));
+    notes.extend(plan.hindrances.iter().map(warning));
     notes
+}
+
+fn warning(hindrance: &Hindrance) -> Note {
+    Note { warning: true, reason: hindrance.reason, message: hindrance.message.clone() }
 }
 
 /// What came to nothing, as the set's conditions put it.
@@ -433,6 +473,7 @@ fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindranc
         let (scaling, reason) = match effect {
             Effect::Create(..) => (true, "ScaleOutFailed"),
             Effect::Delete { .. } => (true, "ScaleInFailed"),
+            Effect::Patch(..) if is_resize(effect) => (false, "ResizeRefused"),
             Effect::Patch(..) => (false, "UpdateFailed"),
         };
         Some(Hindrance { scaling, reason, message })

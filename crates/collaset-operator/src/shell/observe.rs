@@ -373,6 +373,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         contexts: None,
         can_resize: false,
         last_pods: BTreeMap::new(),
+        refused_resizes: BTreeMap::new(),
         foreign_revisions: BTreeSet::new(),
         revisions: caches
             .revisions

@@ -180,6 +180,10 @@ impl World {
                 assert!(before.pod(name).is_none_or(given), "{name} was not given");
             }
             ("pods", Effect::Patch(..)) => self.no_more_are_updated_than_may_be(before, in_hand),
+            // A name may come back once its claim is gone.
+            ("persistentvolumeclaims", Effect::Create(..)) => {
+                self.operator.used.remove(name);
+            }
             ("persistentvolumeclaims", Effect::Delete { .. }) => {
                 self.claim_was_free(before, in_hand, name);
             }

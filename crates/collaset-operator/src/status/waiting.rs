@@ -40,9 +40,12 @@ pub(super) fn waiting(
         add(&mut groups, group, pod, None);
     }
     for pod in &seen.pods {
-        let Some((phase, reason, since)) = wait_of(pod).or_else(|| birth_of(seen, pod)) else {
+        let Some((phase, mut reason, since)) = wait_of(pod).or_else(|| birth_of(seen, pod)) else {
             continue;
         };
+        if let Some(said) = seen.refused_resizes.get(&pod.uid) {
+            reason = format!("the server to accept its resources: {said}");
+        }
         let left = PATIENCE - now.duration_since(since);
         if left.is_positive() {
             look_again = Some(look_again.map_or(left, |known| known.min(left)));

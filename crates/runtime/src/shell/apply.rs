@@ -1,6 +1,6 @@
 //! Carries out effects: the only place that writes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use kube::{
@@ -12,11 +12,8 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::metrics::Metrics;
-use crate::{
-    backoff,
-    effect::{Change, Effect, Outcome, Target},
-};
+use super::{metrics::Metrics, refusals::Refusals};
+use crate::effect::{Change, Effect, Outcome, Target};
 
 /// How long one request may take; the server gives up after a minute itself.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,21 +50,27 @@ pub struct Applier {
     manager: &'static str,
     metrics: Metrics,
     concurrency: usize,
+    refusals: Arc<Refusals>,
 }
 
 impl Applier {
     /// Writes as `manager`, at most `concurrency` requests of one call at a time.
     #[must_use]
     pub fn new(client: Client, manager: &'static str, metrics: Metrics, concurrency: u16) -> Self {
-        Self { client, manager, metrics, concurrency: usize::from(concurrency.max(1)) }
+        let concurrency = usize::from(concurrency.max(1));
+        Self { client, manager, metrics, concurrency, refusals: Arc::default() }
     }
 
-    /// Carries out one effect.
+    /// Carries out one effect; one that was refused a short while ago is refused again without
+    /// asking.
     ///
     /// # Errors
     ///
     /// If the server gave no answer to the point.
     pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
+        if let Some(message) = self.refusals.held(effect) {
+            return Ok(Outcome::Refused(message));
+        }
         let target = effect.target();
         let fail = |source| Error { target: Box::new(target.clone()), source };
         let answer = timeout(REQUEST_TIMEOUT, self.send(effect)).await;
@@ -79,6 +82,9 @@ impl Applier {
             }
             Err(other) => Err(fail(other)),
         };
+        if let Ok(outcome) = &result {
+            self.refusals.note(effect, outcome);
+        }
         let class = result.as_ref().map_or("failed", Outcome::class);
         if class == "outdated" {
             self.metrics.conflicts.inc();
@@ -119,6 +125,13 @@ impl Applier {
             (rest, size) = (later, size * 2);
         }
         results
+    }
+
+    /// How long until the first of the effects that were refused may be sent again.
+    #[must_use]
+    pub fn patience(&self, results: &[(Effect, Result<Outcome, Error>)]) -> Option<Duration> {
+        let refused = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Refused(_))));
+        refused.map(|(effect, _)| self.refusals.wait(effect)).min()
     }
 
     async fn send(&self, effect: &Effect) -> Result<Option<String>, Source> {
@@ -191,17 +204,12 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
     }
 }
 
-/// Which wait a batch's results ask for, if any: nothing may be lost, and nothing be asked in a
-/// hot loop.
+/// Whether a batch has to be tried again soon, as some of it came to nothing that trying again may
+/// mend.
 #[must_use]
-pub fn worst(results: &[(Effect, Result<Outcome, Error>)]) -> Option<backoff::Kind> {
-    let kinds = results.iter().filter_map(|(_, result)| match result {
-        Ok(Outcome::Refused(_)) => Some(backoff::Kind::Refused),
-        Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone) => None,
-        // If it is the writer's own, the cache will show it; if not, no event will come.
-        Ok(Outcome::AlreadyThere) | Err(_) => Some(backoff::Kind::Transient),
-    });
-    kinds.max_by_key(|kind| *kind == backoff::Kind::Refused)
+pub fn is_unfinished(results: &[(Effect, Result<Outcome, Error>)]) -> bool {
+    // A name that is taken: if by the writer's own, the cache will show it; if not, no event comes.
+    results.iter().any(|(_, result)| matches!(result, Ok(Outcome::AlreadyThere) | Err(_)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,194 @@
+//! What goes wrong with Pods: it is told where people look, tried again with patience, and mended.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim, Pod, ResourceQuota};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use podops_api::{collaset::CollaSetStatus, marks, resource_context::ResourceContext};
+use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use serde_json::{Value, json};
+
+/// How long a refused set is watched.
+const A_WHILE: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_with_pods_is_told_and_tried_again_with_patience() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    tokio::join!(
+        a_pod_that_no_node_takes_says_so(&lab),
+        a_failed_pod_is_replaced(&lab),
+        a_deleted_claim_does_not_recreate_its_pod(&lab),
+        sets_share_a_pool_of_ids(&lab),
+    );
+    // These are about every Pod of the namespace.
+    a_refused_pod_is_told_and_asked_for_with_patience(&lab).await;
+    a_quota_is_told_and_waited_for(&lab).await;
+    lab.nothing_forbidden().unwrap();
+}
+
+async fn make<K>(lab: &Lab, object: Value)
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
+{
+    let object: K = serde_json::from_value(object).unwrap();
+    lab.all_of::<K>().create(&PostParams::default(), &object).await.unwrap();
+}
+
+/// Whether scaling failed, in these words of the server.
+fn refused(status: &CollaSetStatus, words: &str) -> bool {
+    let told = |type_: &str, expected: &str| {
+        status.conditions.iter().any(|c| {
+            c.type_ == type_
+                && c.status == expected
+                && c.reason.as_deref() == Some("ScaleOutFailed")
+                && c.message.as_ref().is_some_and(|message| message.contains(words))
+        })
+    };
+    told("Scale", "False") && told("Degraded", "True")
+}
+
+/// How many Pods were asked for and refused since a place in the log.
+fn attempts(lab: &Lab, since: u64) -> usize {
+    let (requests, _) = lab.requests(since).unwrap();
+    let tried = |r: &&podops_e2e::audit::Request| {
+        r.is_work() && r.verb == "create" && r.resource() == "pods" && r.code() == 403
+    };
+    requests.iter().filter(tried).count()
+}
+
+async fn a_refused_pod_is_told_and_asked_for_with_patience(lab: &Lab) {
+    let limits = json!([{ "type": "Container", "max": { "cpu": "500m" } }]);
+    make::<LimitRange>(
+        lab,
+        json!({ "metadata": { "name": "small" }, "spec": { "limits": limits } }),
+    )
+    .await;
+    let start = lab.log_end().unwrap();
+    let resources = json!({ "requests": { "cpu": "1" }, "limits": { "cpu": "1" } });
+    let containers = json!([{ "name": "web", "image": "nginx:1", "resources": resources }]);
+    let template = json!({ "metadata": { "labels": { "app": "large" } }, "spec": { "containers": containers } });
+    lab.create_with("large", 20, "nginx:1", &json!({ "template": template })).await.unwrap();
+    let words = "maximum cpu usage per Container is 500m";
+    lab.wait("large", SOON, |s| refused(s, words)).await.unwrap();
+    lab.until_event("large", "ScaleOutFailed").await.unwrap();
+    tokio::time::sleep(A_WHILE).await;
+    let tried = attempts(lab, start);
+    eprintln!("20 Pods refused for {A_WHILE:?}: {tried} attempts");
+    assert!(
+        (2..=12).contains(&tried),
+        "{tried} attempts: one look asks for one Pod, and waits longer each time"
+    );
+    lab.all_of::<LimitRange>().delete("small", &DeleteParams::default()).await.unwrap();
+    lab.settled("large", 20, SOON * 2).await.unwrap();
+    let fine = |s: &CollaSetStatus| {
+        s.conditions.iter().any(|c| c.type_ == "Degraded" && c.status == "False")
+    };
+    lab.wait("large", SOON, fine).await.unwrap();
+    lab.sets().delete("large", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, async || Ok(lab.pods_of("large").await?.is_empty())).await.unwrap();
+}
+
+async fn a_quota_is_told_and_waited_for(lab: &Lab) {
+    let there = lab.pods().list(&ListParams::default()).await.unwrap().items.len();
+    let hard = json!({ "pods": (there + 2).to_string() });
+    make::<ResourceQuota>(lab, json!({ "metadata": { "name": "few" }, "spec": { "hard": hard } }))
+        .await;
+    let quotas: Api<ResourceQuota> = lab.all_of();
+    let counted = async || {
+        let status = quotas.get("few").await?.status.unwrap_or_default();
+        Ok(status.used.is_some_and(|used| used.contains_key("pods")))
+    };
+    eventually(SOON, counted).await.unwrap();
+    lab.create("many", 4, "nginx:1").await.unwrap();
+    // Pods that were on their way out when they were counted leave their room to these.
+    let told = |s: &CollaSetStatus| {
+        refused(s, "exceeded quota: few") && (1..4).contains(&s.available_replicas)
+    };
+    lab.wait("many", SOON, told).await.unwrap();
+    quotas.delete("few", &DeleteParams::default()).await.unwrap();
+    lab.settled("many", 4, SOON * 2).await.unwrap();
+}
+
+async fn a_pod_that_no_node_takes_says_so(lab: &Lab) {
+    let spec = json!({
+        "schedulingGates": [{ "name": "example.com/capacity" }],
+        "containers": [{ "name": "web", "image": "nginx:1" }],
+    });
+    let template = json!({ "metadata": { "labels": { "app": "homeless" } }, "spec": spec });
+    lab.create_with("homeless", 2, "nginx:1", &json!({ "template": template })).await.unwrap();
+    let told = |s: &CollaSetStatus| {
+        let mut groups = s.waiting.iter();
+        groups
+            .any(|g| g.phase == "Starting" && g.count == 2 && g.reason.contains("SchedulingGated"))
+    };
+    lab.wait("homeless", SOON, told).await.unwrap();
+}
+
+async fn a_failed_pod_is_replaced(lab: &Lab) {
+    lab.make("failing", 2, &json!({})).await.unwrap();
+    let pod = lab.pods_of("failing").await.unwrap().remove(0);
+    let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
+    lab.pods().patch_status(&pod.name_any(), &PatchParams::default(), &failed).await.unwrap();
+    let again = async || {
+        let pods = lab.pods_of("failing").await?;
+        let serve = |p: &&Pod| p.labels().contains_key(marks::SERVICE_AVAILABLE);
+        let same =
+            |p: &&Pod| p.labels().get(marks::INSTANCE_ID) == pod.labels().get(marks::INSTANCE_ID);
+        Ok(pods.iter().any(|p| p.uid() != pod.uid() && same(&p) && serve(&p)))
+    };
+    eventually(SOON, again).await.unwrap();
+}
+
+async fn a_deleted_claim_does_not_recreate_its_pod(lab: &Lab) {
+    let claim = json!({
+        "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    lab.make("losing", 1, &json!({ "volumeClaimTemplates": [claim] })).await.unwrap();
+    let before = lab.pods_of("losing").await.unwrap().remove(0);
+    let claims: Api<PersistentVolumeClaim> = lab.all_of();
+    let of_set = ListParams::default().labels("app=losing");
+    let claim = claims.list(&of_set).await.unwrap().items.remove(0).name_any();
+    claims.delete(&claim, &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = lab.pods_of("losing").await.unwrap();
+    assert!(after.len() == 1 && after[0].uid() == before.uid());
+}
+
+/// The IDs of sets' Pods.
+async fn ids(lab: &Lab, sets: &[&str]) -> Vec<String> {
+    let mut ids = Vec::new();
+    for set in sets {
+        let pods = lab.pods_of(set).await.unwrap();
+        ids.extend(pods.iter().map(|pod| pod.labels()[marks::INSTANCE_ID].clone()));
+    }
+    ids.sort();
+    ids
+}
+
+async fn sets_share_a_pool_of_ids(lab: &Lab) {
+    let pool = json!({ "scaleStrategy": { "context": "pool" } });
+    let (one, other) = tokio::join!(lab.make("pool-a", 3, &pool), lab.make("pool-b", 3, &pool));
+    one.and(other).unwrap();
+    assert_eq!(ids(lab, &["pool-a", "pool-b"]).await, ["0", "1", "2", "3", "4", "5"]);
+    lab.patch("pool-a", json!({ "replicas": 5 })).await.unwrap();
+    lab.counts("pool-a", [5; 4]).await.unwrap();
+    lab.patch("pool-b", json!({ "replicas": 1 })).await.unwrap();
+    lab.counts("pool-b", [1; 4]).await.unwrap();
+    let all = ids(lab, &["pool-a", "pool-b"]).await;
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
+    lab.sets().delete("pool-a", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, async || Ok(lab.sets().get_opt("pool-a").await?.is_none())).await.unwrap();
+    let contexts: Api<ResourceContext> = lab.all_of();
+    let left = contexts.get("pool").await.unwrap().spec.contexts;
+    let owners: Vec<_> =
+        left.iter().map(|entry| entry.data[marks::context::OWNER].as_str()).collect();
+    assert_eq!(owners, ["pool-b"]);
+    assert_eq!(ids(lab, &["pool-b"]).await.len(), 1);
+}

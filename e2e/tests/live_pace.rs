@@ -1,0 +1,234 @@
+//! What the peer's users lack: how fast, how far and where to a rollout goes.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use podops_api::{collaset::CollaSetStatus, marks};
+use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use serde_json::{Value, json};
+
+/// How often Pods are counted while a rollout runs.
+const GLANCE: Duration = Duration::from_millis(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollouts_go_as_fast_and_as_far_as_they_are_to() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    tokio::join!(
+        a_partition_may_be_a_share_and_goes_back(&lab),
+        no_more_pods_than_allowed_are_out_of_service(&lab),
+        no_more_pods_than_allowed_are_too_many(&lab),
+        a_broken_image_stops_at_the_limit(&lab),
+        pods_follow_a_revision_that_is_named(&lab),
+        a_rollout_that_stands_still_is_told(&lab),
+        resources_change_in_place(&lab),
+        a_node_that_cannot_give_resources_is_told_of(&lab),
+        a_pod_that_cannot_be_resized_is_recreated_if_it_may_be(&lab),
+        a_real_autoscaler_scales_a_set(&lab),
+    );
+    lab.nothing_forbidden().unwrap();
+}
+
+async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
+    lab.pods_of(set).await.unwrap()
+}
+
+fn image(pod: &Pod) -> &str {
+    pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
+}
+
+fn rolling(rolling: &Value) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": rolling } })
+}
+
+fn told(status: &CollaSetStatus, type_: &str) -> Option<String> {
+    let condition = status.conditions.iter().find(|c| c.type_ == type_)?;
+    Some(format!("{} {}", condition.status, condition.reason.as_deref().unwrap_or_default()))
+}
+
+async fn a_partition_may_be_a_share_and_goes_back(lab: &Lab) {
+    let kept = |share: &str| rolling(&json!({ "byPartition": { "partition": share } }));
+    lab.make("share", 3, &kept("100%")).await.unwrap();
+    let born: Vec<_> = pods(lab, "share").await.iter().map(ResourceExt::uid).collect();
+    lab.set_image("share", "nginx:2").await.unwrap();
+    for (share, updated) in [("50%", 1), ("10%", 2), ("100%", 0)] {
+        lab.patch("share", kept(share)).await.unwrap();
+        lab.counts("share", [3, 3, 3, updated]).await.unwrap();
+        let is = |s: &CollaSetStatus| told(s, "Progressing").as_deref() == Some("False Settled");
+        lab.wait("share", SOON, is).await.unwrap();
+    }
+    let back = pods(lab, "share").await;
+    assert!(back.iter().all(|pod| image(pod) == "nginx:1"));
+    assert_eq!(born, back.iter().map(ResourceExt::uid).collect::<Vec<_>>());
+}
+
+/// How many Pods serve at least, and are there at most, until a set is settled.
+async fn extremes(lab: &Lab, set: &str, replicas: i32) -> (usize, usize) {
+    let until = Instant::now() + SOON * 2;
+    let (mut least, mut most) = (usize::MAX, 0);
+    loop {
+        let all = pods(lab, set).await;
+        let live = all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let serving = live.clone().filter(|p| p.labels().contains_key(marks::SERVICE_AVAILABLE));
+        (least, most) = (least.min(serving.count()), most.max(live.count()));
+        let status = lab.sets().get(set).await.unwrap();
+        let current = status.metadata.generation;
+        let status = status.status.unwrap();
+        if Some(status.observed_generation) == current
+            && status.updated_available_replicas == replicas
+            && status.replicas == replicas
+        {
+            return (least, most);
+        }
+        assert!(Instant::now() < until, "{set} does not settle: {status:#?}");
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+async fn no_more_pods_than_allowed_are_out_of_service(lab: &Lab) {
+    lab.make("steady", 6, &rolling(&json!({ "maxUnavailable": 2 }))).await.unwrap();
+    lab.set_image("steady", "nginx:2").await.unwrap();
+    let (least, _) = extremes(lab, "steady", 6).await;
+    assert_eq!(least, 4, "6 replicas, of which 2 may be out of service");
+}
+
+async fn no_more_pods_than_allowed_are_too_many(lab: &Lab) {
+    let strategy = json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "maxSurge": "25%" } });
+    lab.make("swelling", 4, &json!({ "updateStrategy": strategy })).await.unwrap();
+    lab.set_image("swelling", "nginx:2").await.unwrap();
+    let (least, most) = extremes(lab, "swelling", 4).await;
+    assert_eq!((least, most), (4, 5));
+}
+
+async fn a_broken_image_stops_at_the_limit(lab: &Lab) {
+    lab.make("limited", 4, &rolling(&json!({ "maxUnavailable": "25%" }))).await.unwrap();
+    lab.set_image("limited", "nginx:non-exist").await.unwrap();
+    let held = |s: &CollaSetStatus| {
+        s.waiting.iter().any(|g| {
+            g.phase == "Queued"
+                && g.reason == "spec.updateStrategy.rollingUpdate.maxUnavailable"
+                && g.count == 3
+        }) && s.waiting.iter().any(|g| g.reason.starts_with("ImagePullBackOff"))
+    };
+    lab.wait("limited", SOON, held).await.unwrap();
+    lab.counts("limited", [4, 3, 3, 1]).await.unwrap();
+    lab.set_image("limited", "nginx:2").await.unwrap();
+    lab.settled("limited", 4, SOON).await.unwrap();
+}
+
+async fn pods_follow_a_revision_that_is_named(lab: &Lab) {
+    lab.make("named", 2, &json!({})).await.unwrap();
+    let first = lab.sets().get("named").await.unwrap().status.unwrap().updated_revision;
+    lab.set_image("named", "nginx:2").await.unwrap();
+    lab.settled("named", 2, SOON).await.unwrap();
+    let follow = |revision: Value| json!({ "updateStrategy": { "revision": revision } });
+    lab.patch("named", follow(json!(first))).await.unwrap();
+    let back =
+        |s: &CollaSetStatus| s.updated_revision == first && s.updated_available_replicas == 2;
+    lab.wait("named", SOON, back).await.unwrap();
+    assert!(pods(lab, "named").await.iter().all(|pod| image(pod) == "nginx:1"));
+    lab.patch("named", follow(json!("named-never"))).await.unwrap();
+    let unknown =
+        |s: &CollaSetStatus| told(s, "Degraded").as_deref() == Some("True RevisionNotFound");
+    lab.wait("named", SOON, unknown).await.unwrap();
+    lab.patch("named", follow(Value::Null)).await.unwrap();
+    lab.wait("named", SOON, |s| s.updated_revision != first).await.unwrap();
+    lab.settled("named", 2, SOON).await.unwrap();
+    assert!(pods(lab, "named").await.iter().all(|pod| image(pod) == "nginx:2"));
+}
+
+async fn a_rollout_that_stands_still_is_told(lab: &Lab) {
+    lab.make("stuck", 1, &json!({ "progressDeadlineSeconds": 4 })).await.unwrap();
+    lab.set_image("stuck", "nginx:non-exist").await.unwrap();
+    let late = |s: &CollaSetStatus| {
+        told(s, "Progressing").as_deref() == Some("False ProgressDeadlineExceeded")
+    };
+    lab.wait("stuck", SOON, late).await.unwrap();
+    lab.set_image("stuck", "nginx:2").await.unwrap();
+    lab.settled("stuck", 1, SOON).await.unwrap();
+}
+
+/// What a set's containers ask for.
+fn asking(set: &str, cpus: &str) -> Value {
+    let resources = json!({ "requests": { "cpu": cpus } });
+    let containers = json!([{ "name": "web", "image": "nginx:1", "resources": resources }]);
+    json!({ "metadata": { "labels": { "app": set } }, "spec": { "containers": containers } })
+}
+
+async fn ask(lab: &Lab, set: &str, cpus: &str) {
+    lab.patch(set, json!({ "template": asking(set, cpus) })).await.unwrap();
+}
+
+fn cpus(pod: &Pod) -> String {
+    let resources = pod.spec.as_ref().unwrap().containers[0].resources.clone().unwrap();
+    resources.requests.unwrap()["cpu"].0.clone()
+}
+
+async fn make_asking(lab: &Lab, set: &str, strategy: Value) -> Pod {
+    let spec = json!({ "updateStrategy": strategy, "template": asking(set, "1") });
+    lab.make(set, 1, &spec).await.unwrap();
+    pods(lab, set).await.remove(0)
+}
+
+async fn resources_change_in_place(lab: &Lab) {
+    let before = make_asking(lab, "sized", json!({})).await;
+    ask(lab, "sized", "2").await;
+    lab.settled("sized", 1, SOON).await.unwrap();
+    let after = pods(lab, "sized").await.remove(0);
+    assert_eq!((before.uid(), cpus(&after).as_str()), (after.uid(), "2"));
+    let given = after.status.unwrap().container_statuses.unwrap()[0].resources.clone().unwrap();
+    assert_eq!(given.requests.unwrap()["cpu"].0, "2", "its node gave it");
+}
+
+async fn a_node_that_cannot_give_resources_is_told_of(lab: &Lab) {
+    let before = make_asking(lab, "greedy", json!({ "podUpgradePolicy": "InPlaceOnly" })).await;
+    for (amount, reason) in [("5", "ResizeDeferred"), ("100", "ResizeRefused")] {
+        ask(lab, "greedy", amount).await;
+        let refused = format!("True {reason}");
+        let is = |s: &CollaSetStatus| {
+            told(s, "Degraded").as_ref() == Some(&refused)
+                && s.waiting.iter().any(|g| g.phase == "Operate" && g.reason.contains("enough"))
+        };
+        lab.wait("greedy", SOON, is).await.unwrap();
+    }
+    ask(lab, "greedy", "2").await;
+    lab.settled("greedy", 1, SOON).await.unwrap();
+    assert_eq!(before.uid(), pods(lab, "greedy").await[0].uid());
+}
+
+async fn a_pod_that_cannot_be_resized_is_recreated_if_it_may_be(lab: &Lab) {
+    let may = json!({ "resize": { "onDeferred": "Recreate", "onInfeasible": "Recreate" } });
+    for (set, amount) in [("moving", "5"), ("moving-far", "100")] {
+        let before = make_asking(lab, set, may.clone()).await;
+        ask(lab, set, amount).await;
+        lab.until_gone(&before.name_any()).await.unwrap();
+        lab.settled(set, 1, SOON).await.unwrap();
+    }
+}
+
+/// By the controller of Kubernetes itself, which needs no metrics to keep a set between two numbers.
+async fn a_real_autoscaler_scales_a_set(lab: &Lab) {
+    lab.make("scaled", 1, &json!({})).await.unwrap();
+    let manifest = |least: i32, most: i32| {
+        json!({
+            "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": { "name": "scaled" },
+            "spec": {
+                "minReplicas": least, "maxReplicas": most,
+                "scaleTargetRef": { "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "scaled" },
+            },
+        })
+    };
+    let file = lab.plane.dir.path().join("autoscaler.json");
+    for (least, most, replicas) in [(3, 5, 3), (1, 2, 2)] {
+        std::fs::write(&file, manifest(least, most).to_string()).unwrap();
+        let path = file.display().to_string();
+        lab.plane.kubectl(&["apply", "--server-side", "-f", &path]).await.unwrap();
+        let scaled = async || Ok(lab.sets().get("scaled").await?.spec.replicas == Some(replicas));
+        // It looks every few seconds.
+        eventually(SOON * 2, scaled).await.unwrap();
+        lab.settled("scaled", replicas, SOON).await.unwrap();
+    }
+}
