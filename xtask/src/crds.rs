@@ -1,4 +1,4 @@
-//! Custom resource definitions, written from the types in `crates/api`.
+//! Custom resource definitions and their reference pages, written from the types in `crates/api`.
 
 use std::{fs, path::PathBuf};
 
@@ -8,25 +8,29 @@ use podops_api::{
     collaset::CollaSet, resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 
+use crate::reference;
+
 const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; not to be edited.\n";
 
 /// Each file's path and what belongs in it.
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../crds");
-    [CollaSet::crd(), ResourceContext::crd(), PodTransitionRule::crd()]
-        .into_iter()
-        .map(|crd| {
-            let name = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
-            // By way of JSON, so that absent fields stay absent.
-            let text = serde_saphyr::to_string(&serde_json::to_value(&crd)?)?;
-            Ok((root.join(name), format!("{HEAD}{text}")))
-        })
-        .collect()
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for crd in [CollaSet::crd(), ResourceContext::crd(), PodTransitionRule::crd()] {
+        let name = format!("crds/{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
+        // By way of JSON, so that absent fields stay absent.
+        let text = serde_saphyr::to_string(&serde_json::to_value(&crd)?)?;
+        files.push((root.join(name), format!("{HEAD}{text}")));
+        let page = format!("docs/reference/{}.md", crd.spec.names.plural);
+        files.push((root.join(page), reference::page(&crd)?));
+    }
+    Ok(files)
 }
 
 /// Writes the files.
 pub(crate) fn write() -> anyhow::Result<()> {
     for (path, text) in files()? {
+        fs::create_dir_all(path.parent().context("a file in no folder")?)?;
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())

@@ -10,13 +10,15 @@ use std::{
 use anyhow::{Context as _, bail};
 
 mod crds;
+mod reference;
 
 const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
   bench            Measure what is promised, with release builds; writes docs/benchmarks.md
-  crds [--check]   Write crds/ from the types in crates/api; with --check, fail if they differ
+  crds [--check]   Write crds/ and docs/reference/ from the types in crates/api; with --check, fail
+                   if they differ
   demo [--keep] [--context NAME]
                    A CollaSet's life on a real control plane with simulated nodes, or on the cluster
                    of a kubeconfig context; --keep leaves it running

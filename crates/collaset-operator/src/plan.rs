@@ -266,7 +266,7 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     draft.leaving = scale::leaving(seen, &pairs, &counted);
     let targets = target::Targets::choose(&draft, &mut contexts, &pairs);
     draft.budget = Budget::read(&draft, &pairs, &counted);
-    replace::plan(&mut draft, &mut contexts, &pairs);
+    replace::plan(&mut draft, &mut contexts, &pairs, &targets);
     scale::plan(&mut draft, &mut contexts, &pairs, &counted);
     update::plan(&mut draft, &mut contexts, &pairs, &targets);
     claims::plan(&mut draft, &contexts);

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::{lifecycle, marks};
+use podops_api::{collaset::PodUpgradePolicy, lifecycle, marks};
 
-use super::{Action, Draft, claims, ids::Contexts, is_during};
+use super::{Action, Draft, claims, ids::Contexts, is_during, target::Targets};
 use crate::view::{Observed, PodView};
 
 /// The pairs of a set.
@@ -64,10 +64,15 @@ fn wanted_revision(origin: &PodView) -> &str {
 }
 
 /// Brings each pair a step further, and makes the new Pods that are missing.
-pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs<'_>) {
+pub(super) fn plan(
+    draft: &mut Draft<'_>,
+    contexts: &mut Contexts,
+    pairs: &Pairs<'_>,
+    targets: &Targets,
+) {
     let seen = draft.seen;
     for new in seen.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
-        further(draft, pairs, new);
+        further(draft, pairs, targets, new);
     }
     for origin in seen.active().filter(|pod| !pod.deleting) {
         let wanted = origin.labels.contains_key(marks::TO_REPLACE);
@@ -81,7 +86,7 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &mut Contexts, pairs: &Pairs
 }
 
 /// The next move about a new Pod.
-fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, new: &PodView) {
+fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &PodView) {
     let name = new.name.clone();
     let there = pairs.origins.get(origin_name(new).unwrap_or_default());
     let Some(origin) = there else {
@@ -95,7 +100,15 @@ fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, new: &PodView) {
     let stands = has(marks::TO_REPLACE)
         && new.revision() == wanted_revision(origin)
         && pairs.new_of(origin).is_some_and(|chosen| chosen.name == new.name);
-    if !stands {
+    // Who made the new Pod may have died before it could ask for it.
+    let policy = draft.seen.spec.update_strategy.pod_upgrade_policy;
+    let is_due = policy == PodUpgradePolicy::Replace
+        && !has(marks::TO_REPLACE)
+        && targets.of(origin) == Some(new.revision());
+    if is_due && !new.labels.contains_key(marks::TO_DELETE) {
+        let revision = new.revision().to_owned();
+        draft.touch(origin, Action::ReplaceUpdate(origin.name.clone(), revision));
+    } else if !stands {
         if !new.labels.contains_key(marks::TO_DELETE) {
             draft.touch(new, Action::RequestDeletion(name));
         }

@@ -850,3 +850,10 @@ fn a_new_pod_that_somebody_wants_gone_replaces_nobody() {
     let wanted = "0 v1 ready available to-replace by=1, 1 v1 ready available to-delete of=0";
     check(1, wanted, |_| (), "");
 }
+
+#[test]
+fn a_new_pod_whose_maker_died_before_it_asked_for_it_is_kept() {
+    let made = "0 v1 ready available, 1 v2 of=0";
+    check(1, made, by_replacement, "have web-0 replaced by v2");
+    check(1, made, |_| (), "to-delete web-1");
+}
