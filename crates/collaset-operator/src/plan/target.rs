@@ -107,7 +107,7 @@ fn scope(
         let is_old = revision != Some(updated);
         // Who goes back goes on going back, or two would take turns; but before one that is yet to be
         // made of the updated revision, or there would be too many until it went.
-        let is_unmade = !is_old && pod.is_none();
+        let is_unmade = !is_old && pod.is_none_or(|pod| pod.ended || pod.deleting);
         let goes = pod.is_some_and(|pod| is_going(pod, updated));
         (is_old, is_unmade, is_old != goes, priority(pod))
     });

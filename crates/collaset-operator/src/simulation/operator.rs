@@ -173,7 +173,12 @@ impl World {
                     self.operator.replaced.insert(new.id());
                     self.operator.replaced.extend(self.pod(origin).map(|pod| pod.id()));
                 }
-                self.no_more_are_updated_than_may_be(before, in_hand);
+                // One that is replaced by request stays of its revision.
+                let origin = new.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+                let origin = origin.and_then(|name| before.pod(name));
+                if origin.is_none_or(|pod| pod.revision() != new.revision()) {
+                    self.no_more_are_updated_than_may_be(before, in_hand);
+                }
             }
             ("pods", Effect::Delete { .. }) => {
                 let given = |pod: Pod| pod.has(&Word::Operate.key(COLLASET));
