@@ -100,7 +100,8 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     let is_given = containers.iter().zip(&spec.containers).all(|((_, status), c)| {
         known.get(&c.name).is_some_and(|was| json!(was.resources) == status["resources"])
     });
-    let stands = condition("ContainersReady") == Some(up)
+    let stands = status.observed_generation == pod.metadata.generation
+        && condition("ContainersReady") == Some(up)
         && condition("Ready") == Some(ready)
         && is_given
         && condition(PENDING).is_some() == unfit.is_some();
@@ -123,6 +124,7 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     let report = json!({ "status": {
         "phase": if status.phase.as_deref() == Some("Running") || up_now { "Running" } else { "Pending" },
         "podIP": "127.0.0.1",
+        "observedGeneration": pod.metadata.generation,
         "startTime": status.start_time.as_ref().map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "containerStatuses": statuses,
         "conditions": conditions,

@@ -156,6 +156,10 @@ fn impossible_updates() -> Vec<(Value, &'static str)> {
     let share = |value: &str| update("Recreate", json!({ "byPartition": { "partition": value } }));
     vec![
         (share("101%"), "partition should not be smaller than 0, or be a percentage up to 100%"),
+        (
+            update("Recreate", json!({ "byPartition": { "partition": 3_000_000_000_u64 } })),
+            "byPartition.partition: partition should not be",
+        ),
         (share("half"), "byPartition.partition: partition should not be"),
         (
             update("Recreate", json!({ "maxUnavailable": -1 })),
@@ -218,10 +222,10 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
     }
 
     let named = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
-    for name in ["dotted.name".to_owned(), "x".repeat(58)] {
+    for name in ["dotted.name".to_owned(), "x".repeat(62)] {
         let error = create(&name, named.clone()).await.expect_err(&name).to_string();
         assert!(
-            error.contains("metadata.name: name should be a DNS label of at most 57"),
+            error.contains("metadata.name: name should be a DNS label of at most 61"),
             "{error}"
         );
     }
@@ -230,6 +234,16 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
         "rollingUpdate": { "byPartition": { "partition": "50%" }, "maxUnavailable": 0, "maxSurge": "25%" },
     } });
     create("sound", sound).await.unwrap();
+    // What Kuperator's webhook would fill in, and charts leave empty.
+    let empty = json!({
+        "updateStrategy": { "podUpgradePolicy": "" },
+        "namingStrategy": { "podNamingSuffixPolicy": "" },
+        "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenScaled": "" } },
+        "template": { "spec": { "restartPolicy": "" } },
+    });
+    let empty = create("empty", empty).await.unwrap();
+    let read = serde_json::to_value(&empty).unwrap();
+    serde_json::from_value::<podops_api::collaset::CollaSet>(read).unwrap();
 
     let newer = json!({ "template": { "spec": { "hostUsers": false, "fieldOfTheFuture": 1 } } });
     let good = create("good", newer).await.unwrap().data;

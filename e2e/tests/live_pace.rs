@@ -189,7 +189,7 @@ async fn a_node_that_cannot_give_resources_is_told_of(lab: &Lab) {
         let refused = format!("True {reason}");
         let is = |s: &CollaSetStatus| {
             told(s, "Degraded").as_ref() == Some(&refused)
-                && s.waiting.iter().any(|g| g.phase == "Operate" && g.reason.contains("enough"))
+                && s.waiting.iter().any(|g| g.phase == "Operate" && g.reason.contains("resource"))
         };
         lab.wait("greedy", SOON, is).await.unwrap();
     }

@@ -1,8 +1,10 @@
 //! CollaSet: a number of Pods of one template, each operated on through its lifecycle.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -16,6 +18,13 @@ pub use update::{
     ByLabel, ByPartition, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
     UpdateStrategy,
 };
+
+/// The schema of a choice, or of none, which is the default: charts leave fields empty that the
+/// peer's webhook then fills in.
+fn one_of(values: &[&str]) -> Schema {
+    let values: Vec<&str> = values.iter().copied().chain([""]).collect();
+    json_schema!({ "type": "string", "enum": values })
+}
 
 /// How many old revisions are kept by default.
 pub const HISTORY_LIMIT: i32 = 20;
@@ -63,8 +72,8 @@ pub const HISTORY_LIMIT: i32 = 20;
         json_path = ".status.updatedRevision"
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,55}[a-z0-9])?$')")
-        .message("metadata.name: name should be a DNS label of at most 57 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, as it begins the hostnames of its Pods")
+    validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,59}[a-z0-9])?$')")
+        .message("metadata.name: name should be a DNS label of at most 61 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, as it begins the hostnames of its Pods")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, has(self.template.metadata) && has(self.template.metadata.labels) && k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])")
@@ -200,13 +209,24 @@ pub struct ClaimRetention {
 }
 
 /// Whether claims outlive their user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Retention {
     /// They go with it.
     #[default]
+    #[serde(alias = "")]
     Delete,
     /// They stay.
     Retain,
+}
+
+impl JsonSchema for Retention {
+    fn schema_name() -> Cow<'static, str> {
+        "Retention".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        one_of(&["Delete", "Retain"])
+    }
 }
 
 /// How Pods are named.
@@ -220,13 +240,24 @@ pub struct NamingStrategy {
 }
 
 /// What the name of a Pod ends in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodNamingSuffixPolicy {
     /// Letters and digits that no other Pod of the set has had.
     #[default]
+    #[serde(alias = "")]
     Random,
     /// The instance ID.
     PersistentSequence,
+}
+
+impl JsonSchema for PodNamingSuffixPolicy {
+    fn schema_name() -> Cow<'static, str> {
+        "PodNamingSuffixPolicy".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        one_of(&["Random", "PersistentSequence"])
+    }
 }
 
 /// What a CollaSet was last seen to be.
@@ -267,7 +298,8 @@ pub struct CollaSetStatus {
     /// When a Pod last came closer to what it should be, while some are not there yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
-    /// Pods whose operation has been held up for a while, those alike together.
+    /// Pods that have waited for a while, in an operation or to start, and those that a limit of the
+    /// spec holds back; those alike together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingPods>,
     /// Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
@@ -279,7 +311,8 @@ pub struct CollaSetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitingPods {
-    /// The phase of PodOpsLifecycle that they are in.
+    /// The phase of PodOpsLifecycle that they are in; Queued if their operation has not begun, Starting
+    /// if they have not served yet.
     pub phase: String,
     /// What they wait for.
     pub reason: String,
@@ -288,7 +321,7 @@ pub struct WaitingPods {
     /// The names of some of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// Since when the first of them waits.
+    /// Since when the first of them waits; not told of those that are Queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }

@@ -65,7 +65,7 @@ impl JsonSchema for PodTemplate {
                     "properties": {
                         "containers": containers(1),
                         "initContainers": containers(0),
-                        "restartPolicy": { "type": "string", "enum": ["Always", "OnFailure", "Never"] },
+                        "restartPolicy": { "type": "string", "enum": ["Always", "OnFailure", "Never", ""] },
                         "terminationGracePeriodSeconds": { "type": "integer", "format": "int64", "minimum": 0 },
                         "activeDeadlineSeconds": { "type": "integer", "format": "int64", "minimum": 1 },
                     },

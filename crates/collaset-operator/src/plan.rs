@@ -1,8 +1,12 @@
 //! Decides what to do for one CollaSet. Pure: the world and the time come in, a [`Plan`] goes out.
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podops_api::{collaset::Retention, lifecycle, marks, resource_context::ContextDetail};
 
 use crate::view::{Observed, PodView};
@@ -21,6 +25,7 @@ pub mod template;
 pub mod update;
 
 use budget::Budget;
+use resources::Resources;
 use revision::Revisions;
 
 /// How many Pods one plan does something about. The rest is left to the next look, so that the first
@@ -84,8 +89,8 @@ pub enum Action {
     Begin(String, &'static str, bool),
     /// Cancel the operation of this type.
     Undo(String, &'static str),
-    /// Give a Pod the resources of a revision.
-    Resize(String, String),
+    /// Give a Pod's containers, by name, other resources.
+    Resize(String, BTreeMap<String, Resources>),
     /// Bring a Pod to a revision in place; whether under an operation, or in traffic.
     Apply(String, String, bool),
     /// End the update of a Pod.
@@ -126,7 +131,7 @@ impl fmt::Display for Action {
             Self::RequestDeletion(pod) => write!(f, "to-delete {pod}"),
             Self::Begin(pod, kind, _) => write!(f, "begin {kind} {pod}"),
             Self::Undo(pod, kind) => write!(f, "undo {kind} {pod}"),
-            Self::Resize(pod, revision) => write!(f, "resize {pod} {revision}"),
+            Self::Resize(pod, _) => write!(f, "resize {pod}"),
             Self::Apply(pod, revision, _) => write!(f, "apply {pod} {revision}"),
             Self::Finish(pod) => write!(f, "finish {pod}"),
             Self::Delete(pod, _) => write!(f, "delete {pod}"),
@@ -206,9 +211,9 @@ impl Draft<'_> {
         room
     }
 
-    /// Tells of what is not done, once.
+    /// Tells of what is not done, once for all Pods that are hindered alike.
     fn hinder(&mut self, hindrance: Hindrance) {
-        if !self.plan.hindrances.contains(&hindrance) {
+        if !self.plan.hindrances.iter().any(|known| known.reason == hindrance.reason) {
             self.plan.hindrances.push(hindrance);
         }
     }
@@ -219,8 +224,9 @@ impl Draft<'_> {
 
     /// How much longer a permission has to wait for the delay; `None` if it has not.
     fn delayed(&self, since: Timestamp, delay_seconds: Option<i32>) -> Option<Duration> {
-        let until =
-            since + jiff::SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+        let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+        // Anybody may have written the label, with any time.
+        let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
         Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 }

@@ -282,7 +282,7 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
             relabel(bound(pod, &[Word::Operating]), &changes).build()
         }
         Action::Finish(_) => finish(pod),
-        Action::Resize(_, revision) => return pod::resize(seen, pod, revision),
+        Action::Resize(_, wanted) => return Some(pod::resize(seen, pod, wanted)),
         Action::Apply(_, revision, true) => {
             let bound = bound(pod, &[Word::Operating, Word::Operate]);
             pod::apply(seen, pod, (revision, true), bound)?.build()

@@ -58,7 +58,9 @@ pub fn status(
     };
     let pairs = Pairs::read(seen);
     let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_extra(pod));
-    if instances >= seen.spec.replicas.unwrap_or_default() {
+    // Pods that are about to go may be the updated ones of a few.
+    let others = count(&|pod| !updated(pod) && !pairs.is_extra(pod));
+    if instances >= seen.spec.replicas.unwrap_or_default() && others == 0 {
         status.current_revision.clone_from(&status.updated_revision);
     }
     status.last_progress_time = last_progress(&status, seen, plan, now);
@@ -72,6 +74,7 @@ fn is_settled(status: &CollaSetStatus, seen: &Observed, plan: &Plan) -> bool {
     status.replicas == wanted
         && status.available_replicas >= wanted
         && plan.outdated == 0
+        && plan.actions.is_empty()
         && status.operating_replicas == 0
         && status.terminating_replicas == 0
 }

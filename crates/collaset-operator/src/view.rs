@@ -52,7 +52,8 @@ pub struct Observed {
     pub foreign_revisions: BTreeSet<String>,
     /// Whether the cluster can give running containers other resources.
     pub can_resize: bool,
-    /// Pods, by UID, whose resizing the server refused, in its words, as far as anybody remembers.
+    /// Pods, by UID, whose resizing to their revision the server refused, as far as anybody
+    /// remembers.
     pub refused_resizes: BTreeMap<String, String>,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
@@ -136,6 +137,10 @@ pub struct PodView {
     pub image_ids: BTreeMap<String, String>,
     /// The run of each container, by container: another after each restart.
     pub container_ids: BTreeMap<String, String>,
+    /// The generation of its spec, and the one that its node has seen, if it tells.
+    pub generation: i64,
+    /// See `generation`.
+    pub observed_generation: Option<i64>,
     /// What each container really has, by container, as far as its node tells.
     pub given: BTreeMap<String, Resources>,
     /// What hinders it from having the resources that it should have.
@@ -160,17 +165,25 @@ pub struct Container {
 pub enum Resize {
     /// Its node is at it.
     InProgress,
+    /// Its node tries in vain, in its words.
+    Failing(String),
     /// Its node has no room at the moment, in its words.
     Deferred(String),
     /// Its node can never give them, in its words.
     Infeasible(String),
 }
 
+/// The instance ID among labels, if there is a readable one.
+#[must_use]
+pub fn instance_id(labels: &Labels) -> Option<i64> {
+    labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
+}
+
 impl PodView {
     /// Its instance ID, if it has a readable one.
     #[must_use]
     pub fn id(&self) -> Option<i64> {
-        self.labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
+        instance_id(&self.labels)
     }
 
     /// The name of the revision it was made from, or brought to.
@@ -199,6 +212,8 @@ pub struct ClaimView {
     pub version: String,
     /// Its labels.
     pub labels: Labels,
+    /// The instance it is of, if it has a readable ID; read once, as claims are searched by it.
+    pub instance: Option<i64>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Whether nobody owns it.
@@ -206,12 +221,6 @@ pub struct ClaimView {
 }
 
 impl ClaimView {
-    /// The instance it is of, if it has a readable ID.
-    #[must_use]
-    pub fn id(&self) -> Option<i64> {
-        self.labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
-    }
-
     /// The name of the template it was made from.
     #[must_use]
     pub fn template(&self) -> &str {

@@ -2,7 +2,7 @@
 
 use podops_api::{
     collaset::PodUpgradePolicy,
-    lifecycle,
+    lifecycle, marks,
     share::{Rounding, resolve},
 };
 
@@ -14,6 +14,8 @@ use crate::view::PodView;
 pub(super) struct Budget {
     /// How many more Pods that serve may be taken out of service.
     unavailable: Option<usize>,
+    /// Whether more Pods are out of service than may be.
+    exceeded: bool,
     /// How many more Pods may be made to replace others.
     surge: Option<usize>,
 }
@@ -28,10 +30,10 @@ impl Budget {
                 seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
             resolve(most, replicas, Rounding::Down).max(usize::from(!replaces))
         });
-        let unavailable = most.map(|most| {
-            let serving = counted.iter().filter(|pod| is_in_service(draft, pod)).count();
-            most.saturating_sub(replicas.saturating_sub(serving))
-        });
+        let serving = counted.iter().filter(|pod| is_in_service(draft, pod)).count();
+        let missing = replicas.saturating_sub(serving);
+        let unavailable = most.map(|most| most.saturating_sub(missing));
+        let exceeded = most.is_some_and(|most| missing > most);
         let most = rolling(seen).and_then(|r| r.max_surge.as_ref());
         let surge = most.map(|most| {
             let extra = seen.active().filter(|pod| !pod.deleting && pairs.is_extra(pod)).count();
@@ -40,7 +42,7 @@ impl Budget {
             let most = replicas + resolve(most, replicas, Rounding::Up);
             most.saturating_sub(others + extra)
         });
-        Self { unavailable, surge }
+        Self { unavailable, exceeded, surge }
     }
 }
 
@@ -54,12 +56,18 @@ fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
 impl Draft<'_> {
     /// Takes leave to put a Pod out of service; if there is none, it says so.
     pub(super) fn may_interrupt(&mut self, pod: &PodView) -> bool {
-        if !is_in_service(self, pod) {
-            // It serves nobody as it is.
-            return true;
-        }
+        let serves = pod.labels.contains_key(marks::SERVICE_AVAILABLE);
+        let counts = is_in_service(self, pod);
         match &mut self.budget.unavailable {
             None => true,
+            // It serves nobody as it is.
+            Some(_) if !serves => true,
+            // It serves, but counts as out of service already: too new, or about to be operated on.
+            Some(_) if !counts && !self.budget.exceeded => true,
+            Some(_) if !counts => {
+                self.hold(pod, "rollingUpdate.maxUnavailable");
+                false
+            }
             Some(0) => {
                 self.hold(pod, "rollingUpdate.maxUnavailable");
                 false

@@ -17,7 +17,7 @@ use super::{
     revision::{claim_templates_of, suffix},
     template,
 };
-use crate::view::{ClaimView, Observed};
+use crate::view::{ClaimView, Observed, PodView};
 
 /// A claim template as Go writes it: its fields, their order, and which of them are always there
 /// make the hash by which the peer knows a claim's template.
@@ -150,10 +150,10 @@ pub fn claims_of<'a>(
         let (name, hash) = (template_name(template), hash(template));
         seen.claims.iter().find(|claim| {
             // One that nobody owns is about to be taken in.
-            let is_out = claim.orphan && claim.labels.contains_key(marks::ORPHANED);
-            !claim.deleting
-                && !is_out
-                && claim.id() == Some(id)
+            let is_out = || claim.orphan && claim.labels.contains_key(marks::ORPHANED);
+            claim.instance == Some(id)
+                && !claim.deleting
+                && !is_out()
                 && claim.template() == name
                 && claim.hash() == hash
         })
@@ -182,7 +182,7 @@ pub(super) fn provide(draft: &mut Draft<'_>, id: i64, revision: &str) -> bool {
 pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
     let seen = draft.seen;
     for claim in seen.claims.iter().filter(|claim| claim.orphan && !claim.deleting) {
-        let known = claim.id().is_some() && !claim.hash().is_empty();
+        let known = claim.instance.is_some() && !claim.hash().is_empty();
         let out = claim.labels.contains_key(marks::ORPHANED);
         if known && !out && template::selects(&seen.spec.selector, &claim.labels) {
             draft.plan.actions.push(Action::AdoptClaim(claim.name.clone()));
@@ -192,11 +192,16 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
     let mounted: BTreeSet<&String> = seen.active().flat_map(|pod| &pod.claims).collect();
     let live = seen.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
     let unused = live.filter(|claim| !mounted.contains(&claim.name));
-    for claim in unused.filter(|claim| is_surplus(seen, contexts, claim, drop_scaled)) {
-        let first = claim.id().is_some_and(|id| contexts.gone(id).is_some());
+    let users = seen.active().filter(|pod| !pod.deleting);
+    let users = users.filter_map(|pod| Some((pod.id()?, pod))).collect();
+    for claim in unused.filter(|claim| is_surplus((seen, &users), contexts, claim, drop_scaled)) {
+        let first = claim.instance.is_some_and(|id| contexts.gone(id).is_some());
         draft.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
     }
 }
+
+/// The Pods that stay, by their instances.
+type Users<'a> = BTreeMap<i64, &'a PodView>;
 
 /// What becomes of claims.
 #[must_use]
@@ -207,20 +212,24 @@ pub fn retention(seen: &Observed) -> ClaimRetention {
 
 /// Whether a claim that no Pod mounts is of an instance that goes off the record, or of a template that its instance
 /// left behind. One of an instance that nobody knows is kept: it may be of a set that was deleted.
-fn is_surplus(seen: &Observed, contexts: &Contexts, claim: &ClaimView, drop_scaled: bool) -> bool {
-    let Some(id) = claim.id() else { return false };
+fn is_surplus(
+    (seen, users): (&Observed, &Users<'_>),
+    contexts: &Contexts,
+    claim: &ClaimView,
+    drop_scaled: bool,
+) -> bool {
+    let Some(id) = claim.instance else { return false };
     match contexts.gone(id) {
         // What a replaced Pod had goes with it, whatever the policy says of scaling.
         Some(Gone::Replaced) => true,
         Some(Gone::Scaled) => drop_scaled,
-        None => drop_scaled && is_left_behind(seen, claim, id),
+        None => drop_scaled && is_left_behind(seen, users, claim, id),
     }
 }
 
 /// Whether the instance's Pod is there and has another claim, or none, of the claim's template.
-fn is_left_behind(seen: &Observed, claim: &ClaimView, id: i64) -> bool {
-    let mut pods = seen.active().filter(|pod| pod.id() == Some(id) && !pod.deleting);
-    let Some(pod) = pods.next() else { return false };
+fn is_left_behind(seen: &Observed, users: &Users<'_>, claim: &ClaimView, id: i64) -> bool {
+    let Some(pod) = users.get(&id) else { return false };
     if !seen.revisions.iter().any(|r| r.name == pod.revision()) {
         return false;
     }

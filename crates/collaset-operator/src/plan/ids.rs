@@ -8,7 +8,7 @@ use podops_api::{
 };
 
 use super::{Action, Draft};
-use crate::view::{ClaimView, Observed, PodView, ids};
+use crate::view::{Observed, PodView, ids};
 
 type Data = BTreeMap<String, String>;
 
@@ -77,7 +77,7 @@ impl Contexts {
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
-            claimed: seen.claims.iter().filter_map(ClaimView::id).collect(),
+            claimed: seen.claims.iter().filter_map(|claim| claim.instance).collect(),
             abandoned: BTreeMap::new(),
             next: 0,
             gone: BTreeMap::new(),

@@ -107,7 +107,7 @@ fn include(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
             carried.insert(id);
             draft.touch(pod, Action::IncludePod(pod.name.clone(), id));
             let come = claims::mounted(seen, &pod.claims).into_iter();
-            let come = come.filter(|claim| claim.orphan || claim.id() != Some(id));
+            let come = come.filter(|claim| claim.orphan || claim.instance != Some(id));
             let come = come.map(|claim| Action::IncludeClaim(claim.name.clone(), id));
             draft.plan.actions.extend(come);
             any = true;

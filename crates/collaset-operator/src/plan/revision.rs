@@ -45,6 +45,8 @@ pub(super) struct Revisions<'a> {
     /// How often the hash met another's name.
     pub(super) collisions: i32,
     record: Option<Action>,
+    /// The name of the template's revision, which Pods may not follow at the moment.
+    template: String,
     /// The revision that the spec names and nobody has recorded.
     unknown: Option<String>,
 }
@@ -110,7 +112,16 @@ impl<'a> Revisions<'a> {
         if !recorded(&current) {
             current.clone_from(&updated);
         }
-        Self { known: &seen.revisions, updated, current, collisions, record, unknown: None }
+        let template = updated.clone();
+        Self {
+            known: &seen.revisions,
+            updated,
+            current,
+            collisions,
+            record,
+            template,
+            unknown: None,
+        }
     }
 
     /// Whether the template's revision is recorded.
@@ -184,7 +195,8 @@ pub(super) fn plan(draft: &mut Draft<'_>) {
             .filter_map(|e| e.data.get(marks::context::REVISION))
             .map(String::as_str),
     );
-    used.extend([draft.revisions.updated.as_str(), draft.revisions.current.as_str()]);
+    let revisions = &draft.revisions;
+    used.extend([&*revisions.updated, &*revisions.current, &*revisions.template]);
     let keep = usize::try_from(seen.spec.history_limit).unwrap_or_default() + 2;
     let mut old: Vec<&RevisionView> = seen.revisions.iter().filter(|r| !r.orphan).collect();
     old.sort_by_key(|r| r.revision);

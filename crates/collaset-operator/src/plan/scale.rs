@@ -20,6 +20,9 @@ pub(super) fn leaving<'a>(
     counted: &[&'a PodView],
 ) -> BTreeSet<&'a str> {
     let surplus = counted.len().saturating_sub(seen.replicas());
+    if surplus == 0 {
+        return BTreeSet::new();
+    }
     let first = victims(counted, listed(seen)).into_iter().take(surplus);
     // A pair counts as one, so both of it go.
     first
@@ -144,7 +147,7 @@ fn scale_in(
 /// A Pod once asked for stays first, so that two looks never ask for more Pods than must go.
 fn victims<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
     let mut order = counted.to_vec();
-    order.sort_by_key(|pod| {
+    order.sort_by_cached_key(|pod| {
         (
             !pod.deleting,
             !(listed.contains(&pod.name) || pod.labels.contains_key(marks::TO_DELETE)),

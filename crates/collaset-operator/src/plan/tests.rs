@@ -605,7 +605,9 @@ fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
         }
         let (deleting, orphan) = (has("deleting"), has("orphan") || has("orphaned"));
         let name = format!("{}-{}", words[0], words[1]);
-        seen.claims.push(ClaimView { name, labels, deleting, orphan, ..ClaimView::default() });
+        let instance = crate::view::instance_id(&labels);
+        let claim = ClaimView { name, labels, instance, deleting, orphan, ..ClaimView::default() };
+        seen.claims.push(claim);
     }
     for pod in &mut seen.pods {
         let storage = if pod.revision() == "v2" { "200m" } else { "100m" };
@@ -827,7 +829,7 @@ fn an_image_that_is_taken_back_before_the_kubelet_acts_ends_the_update() {
     let mut pod = pod("0 v1");
     pod.container_ids = image("run-1");
     let note = |pod: &mut PodView, to: &str| {
-        let last = update::last_status(pod, &image(to), false);
+        let last = update::last_status(pod, &image(to), &BTreeMap::new());
         let text = serde_json::to_string(&last).unwrap();
         pod.annotations = Some(BTreeMap::from([(marks::LAST_POD_STATUS.to_owned(), text)]));
         pod.containers[0].image = to.to_owned();

@@ -14,7 +14,7 @@ use super::{
     ids::Contexts,
     is_during,
     replace::{self, Pairs},
-    resources,
+    resources::{self, Resources},
     target::{Targets, priority},
     template::{Way, way},
 };
@@ -27,9 +27,9 @@ pub struct LastPodStatus {
     /// By container.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub container_states: BTreeMap<String, LastContainerState>,
-    /// Whether containers were given other resources; the peer does not know it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub resized: bool,
+    /// What containers are given by the update, by name; the peer does not know it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub resized: BTreeMap<String, Resources>,
 }
 
 /// What a container ran before an update in place.
@@ -82,7 +82,7 @@ pub(super) fn plan(
         if pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
             keep(draft, pod);
         } else if is_during(pod, lifecycle::UPDATE) {
-            go_on(draft, pod, &ways, target);
+            go_on(draft, pod, &ways, (target, pairs.new_of(pod).is_some()));
         } else if let (Some(target), false) = (target, seen.spec.paused) {
             if replaces {
                 replace(draft, contexts, pairs, (pod, target));
@@ -155,7 +155,12 @@ fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: &str) {
 }
 
 /// The next move of an update under way.
-fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>) {
+fn go_on(
+    draft: &mut Draft<'_>,
+    pod: &PodView,
+    ways: &Ways,
+    (target, has_new): (Option<&str>, bool),
+) {
     let name = pod.name.clone();
     let Some(since) = allowed_since(pod, lifecycle::UPDATE) else {
         if target.is_none() {
@@ -167,7 +172,8 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>
         come_to_an_end(draft, pod);
         return;
     };
-    if pod.labels.contains_key(marks::TO_REPLACE) {
+    // Without a new Pod, as where no more may be made, it is updated like any other.
+    if has_new && pod.labels.contains_key(marks::TO_REPLACE) {
         // It goes once its replacement serves, which therefore has to be of the new revision.
         let update = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
         if update.is_none_or(|update| update != target) {
@@ -183,18 +189,7 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>
             // What has not run yet could not be told from what runs next.
             Ok(Way::InPlace) if is_starting(pod) => {}
             Ok(Way::Metadata | Way::InPlace) => {
-                let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
-                let action = if needs_resize(draft, pod, target) {
-                    let is_refused = draft.seen.refused_resizes.contains_key(&pod.uid);
-                    if is_refused && strategy.on_infeasible == ResizePolicy::Recreate {
-                        Action::Delete(name, lifecycle::UPDATE)
-                    } else {
-                        Action::Resize(name, target.to_owned())
-                    }
-                } else {
-                    Action::Apply(name, target.to_owned(), true)
-                };
-                draft.touch(pod, action);
+                draft.touch(pod, Action::Apply(name, target.to_owned(), true));
             }
             Err(hindrance) => {
                 draft.hinder(hindrance);
@@ -204,41 +199,47 @@ fn go_on(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: Option<&str>
     }
 }
 
-/// Ends the operation on a Pod that is what it is to be, as soon as it runs so.
+/// Ends the operation on a Pod that is of its target, as soon as it runs so.
 fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
+    let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
+    let missing = resources::missing(pod, &noted(pod).resized);
+    let name = pod.name.clone();
     if !is_changed(pod) && pod.revision() != draft.revisions.updated {
         // A Pod that left the scope is not kept out of service for it.
-        draft.touch(pod, Action::Undo(pod.name.clone(), lifecycle::UPDATE));
+        draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+    } else if !missing.is_empty() {
+        let refused = draft.seen.refused_resizes.contains_key(&pod.uid);
+        if refused && strategy.on_infeasible == ResizePolicy::Recreate {
+            draft.touch(pod, Action::Delete(name, lifecycle::UPDATE));
+        } else {
+            draft.touch(pod, Action::Resize(name, missing));
+        }
     } else if is_finished(pod) {
-        draft.touch(pod, Action::Finish(pod.name.clone()));
+        draft.touch(pod, Action::Finish(name));
     } else if let Some((reason, message)) = unfit(pod) {
-        let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
         let policy = match pod.resize {
             Some(Resize::Infeasible(_)) => strategy.on_infeasible,
             _ => strategy.on_deferred,
         };
         match policy {
-            ResizePolicy::Recreate => {
-                draft.touch(pod, Action::Delete(pod.name.clone(), lifecycle::UPDATE));
-            }
+            ResizePolicy::Recreate => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
             ResizePolicy::Wait => draft.hinder(Hindrance { scaling: false, reason, message }),
         }
     }
 }
 
-/// What a node says that does not give a Pod its new resources.
+/// What a node says that does not give a Pod the resources of its update; which Pods it is about is
+/// told in `status.waiting`.
 fn unfit(pod: &PodView) -> Option<(&'static str, String)> {
-    let message = |said: &str| format!("{}: {said}", pod.name);
+    if noted(pod).resized.is_empty() {
+        return None;
+    }
     match pod.resize.as_ref()? {
-        Resize::Deferred(said) => Some(("ResizeDeferred", message(said))),
-        Resize::Infeasible(said) => Some(("ResizeInfeasible", message(said))),
+        Resize::Deferred(said) => Some(("ResizeDeferred", said.clone())),
+        Resize::Infeasible(said) => Some(("ResizeInfeasible", said.clone())),
+        Resize::Failing(said) => Some(("ResizeFailing", said.clone())),
         Resize::InProgress => None,
     }
-}
-
-fn needs_resize(draft: &Draft<'_>, pod: &PodView, target: &str) -> bool {
-    let (from, to) = (draft.revisions.template(pod.revision()), draft.revisions.template(target));
-    from.zip(to).is_some_and(|(from, to)| !resources::changes(pod, &from, &to).is_empty())
 }
 
 /// The way a Pod is updated under the set's policy.
@@ -275,8 +276,7 @@ fn is_finished(pod: &PodView) -> bool {
         return false;
     }
     let last = noted(pod);
-    let has = |c: &Container| pod.given.get(&c.name).is_some_and(|given| *given == c.resources);
-    if last.resized && (pod.resize.is_some() || !pod.containers.iter().all(has)) {
+    if !last.resized.is_empty() && !has_resources(pod) {
         return false;
     }
     pod.containers.iter().all(|container| {
@@ -284,6 +284,21 @@ fn is_finished(pod: &PodView) -> bool {
         state
             .is_none_or(|state| state.latest_image != container.image || ran(pod, container, state))
     })
+}
+
+/// Whether a Pod's node has given it what it should have.
+///
+/// What a node reports may differ for good from what was asked for, as kernels round; that it has
+/// seen the spec and has nothing left to do about it is what counts, where nodes tell.
+fn has_resources(pod: &PodView) -> bool {
+    let is_given = |c: &Container| {
+        pod.given.get(&c.name).is_some_and(|given| given.requests == c.resources.requests)
+    };
+    pod.resize.is_none()
+        && match pod.observed_generation {
+            Some(observed) => observed >= pod.generation,
+            None => pod.containers.iter().all(is_given),
+        }
 }
 
 /// Whether the update under way has changed what the Pod runs.
@@ -313,7 +328,7 @@ fn ran(pod: &PodView, container: &Container, noted: &LastContainerState) -> bool
 pub fn last_status(
     pod: &PodView,
     images: &BTreeMap<String, String>,
-    resizes: bool,
+    wanted: &BTreeMap<String, Resources>,
 ) -> LastPodStatus {
     let before = noted(pod);
     let states = pod.containers.iter().filter_map(|container| {
@@ -345,5 +360,9 @@ pub fn last_status(
         };
         Some((container.name.clone(), state))
     });
-    LastPodStatus { container_states: states.collect(), resized: resizes || before.resized }
+    let mut resized = before.resized.clone();
+    for (container, amounts) in wanted {
+        resized.entry(container.clone()).or_default().set(amounts);
+    }
+    LastPodStatus { container_states: states.collect(), resized }
 }

@@ -32,7 +32,7 @@ pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -
         labels.insert(key.to_owned(), json!(value));
     }
     // Another name than that of one on its way out, and the same for the same look.
-    let leaving = seen.claims.iter().filter(|c| c.id() == Some(id) && c.template() == volume);
+    let leaving = seen.claims.iter().filter(|c| c.instance == Some(id) && c.template() == volume);
     let leaving: Vec<&str> = leaving.map(|c| c.uid.as_str()).collect();
     let of = format!("{} {id} {hash} {}", seen.uid, leaving.join(" "));
     let name = format!("{}-{volume}-{}", seen.name, suffix(&of));

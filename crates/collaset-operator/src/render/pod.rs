@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{PODS, claim, owner, target};
 use crate::{
     plan::{
-        resources,
+        resources::{self, Resources},
         revision::{suffix, template_of},
         template::images,
         update::last_status,
@@ -121,7 +121,7 @@ pub(super) fn apply(
     let (images, before) = (images(&new), images(&old));
     let mut patch = bound;
     let mut restarts = false;
-    let resizes = under_operation && resources::differ(&old, &new);
+    let resizes = if under_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
     for (place, container) in pod.containers.iter().enumerate() {
         // What the template does not change is left as somebody else may have changed it.
         let wanted = images.get(&container.name).filter(|image| {
@@ -141,36 +141,38 @@ pub(super) fn apply(
     }
     let annotations = pod.annotations.clone().unwrap_or_default();
     let wanted = new.annotations();
-    if pod.annotations.is_none() && (restarts || resizes || !wanted.is_empty()) {
+    if pod.annotations.is_none() && (restarts || !resizes.is_empty() || !wanted.is_empty()) {
         patch = patch
             .test(&["metadata", "annotations"], Value::Null)
             .add(&["metadata", "annotations"], json!({}));
     }
     patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
-    if restarts || resizes {
-        let note = last_status(pod, &images, resizes);
+    if restarts || !resizes.is_empty() {
+        let note = last_status(pod, &images, &resizes);
         let note = serde_json::to_string(&note).unwrap_or_default();
         patch = patch.add(&["metadata", "annotations", marks::LAST_POD_STATUS], note);
     }
     Some(patch)
 }
 
-/// Gives a Pod's containers the resources of a revision; other resources than CPU and memory stay.
+/// Gives a Pod's containers these amounts; all others stay.
 ///
 /// By its version: a list of containers cannot be merged by a JSON Patch.
-pub(super) fn resize(seen: &Observed, pod: &PodView, revision: &str) -> Option<Effect> {
-    let (old, new) = (template(seen, pod.revision())?, template(seen, revision)?);
-    let changes = resources::changes(pod, &old, &new).into_iter();
-    let containers = changes.map(|(place, wanted)| {
-        json!({ "name": pod.containers[place].name, "resources": Value::from(wanted) })
-    });
+pub(super) fn resize(
+    seen: &Observed,
+    pod: &PodView,
+    wanted: &BTreeMap<String, Resources>,
+) -> Effect {
+    let containers = wanted
+        .iter()
+        .map(|(name, wanted)| json!({ "name": name, "resources": Value::from(*wanted) }));
     let containers: Vec<Value> = containers.collect();
     let to = Target { subresource: Some("resize"), ..target(seen, PODS, &pod.name) };
     let change = Change::Strategic(json!({
         "metadata": { "uid": pod.uid, "resourceVersion": pod.version },
         "spec": { "containers": containers },
     }));
-    Some(Effect::Patch(to, change))
+    Effect::Patch(to, change)
 }
 
 /// Three-way: what the template sets is set, what it no longer sets is removed, the rest stays.

@@ -18,7 +18,7 @@ use kube::{
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    marks,
+    lifecycle, marks,
     resource_context::ResourceContext,
 };
 use podops_runtime::{
@@ -48,7 +48,7 @@ use crate::{
     plan::{self, Action, Hindrance, Plan},
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
     status::{is_progress, look_again, status},
-    view::{Observed, note_last_pods},
+    view::{Observed, PodView, note_last_pods},
 };
 
 /// The shortest time between two looks at one set: events of many Pods are taken together.
@@ -231,7 +231,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     }
     let (mut seen, now) = (observe(set, &context.caches), clock::now());
     context.remember(&mut seen);
-    seen.can_resize = context.can_resize().await;
+    seen.can_resize = context.can_resize().await?;
     let plan = plan::plan(&seen, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
@@ -248,19 +248,22 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     let told = status(&seen, &plan, &failures, now);
     let wait = if parting { None } else { context.report(&seen, &told).await? };
     let later = look_again(&seen, &plan, &told, now);
-    // A status that is still to be written is written first.
-    if is_unfinished && wait.is_none() {
+    if is_unfinished {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         return Err(Failure {
             kind: backoff::Kind::Transient,
             class: "write",
             error: anyhow::anyhow!("{}", reasons.join("; ")),
+            // The status says so no later for that.
+            within: wait,
         });
     }
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
-    let waits = [wait, plan.look_again, later, patience, Some(RESYNC)];
+    // What a plan had no room for is not looked at again at once if the server refuses what it had.
+    let again = plan.look_again.filter(|wait| !wait.is_zero() || patience.is_none());
+    let waits = [wait, again, later, patience, Some(RESYNC)];
     Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -275,13 +278,19 @@ impl Context {
         parts.into_iter().all(|progress| progress.seen().lists_done > 0)
     }
 
-    /// Whether the cluster serves `pods/resize`. While it cannot be asked, nothing is resized.
-    async fn can_resize(&self) -> bool {
+    /// Whether the cluster serves `pods/resize`; while it cannot be asked, nothing can be decided.
+    async fn can_resize(&self) -> Result<bool, Failure> {
         let ask = async || {
             let core = self.client.list_core_api_resources("v1").await?;
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
-        self.can_resize.get_or_try_init(ask).await.copied().unwrap_or(false)
+        let failure = |error: kube::Error| Failure {
+            kind: backoff::Kind::Transient,
+            class: "discovery",
+            error: error.into(),
+            within: None,
+        };
+        self.can_resize.get_or_try_init(ask).await.copied().map_err(failure)
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
@@ -300,7 +309,12 @@ impl Context {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = memory.entry(seen.uid.clone()).or_default();
         note_last_pods(&mut known.last_pods, &seen.pods);
-        known.refused_resizes.retain(|uid, _| seen.pods.iter().any(|pod| pod.uid == *uid));
+        if !known.refused_resizes.is_empty() {
+            // What was refused to a Pod is forgotten as soon as it is of another revision.
+            let pods: BTreeMap<&str, &str> =
+                seen.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
+            known.refused_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
+        }
         seen.last_pods.clone_from(&known.last_pods);
         seen.refused_resizes.clone_from(&known.refused_resizes);
     }
@@ -353,15 +367,17 @@ impl Context {
         }
     }
 
-    /// Keeps in mind which Pods the server does not let be resized.
+    /// Keeps in mind which Pods the server does not let be resized to their revision.
     fn note_resizes(&self, seen: &Observed, results: &[(Effect, Result<Outcome, apply::Error>)]) {
+        let resizes = results.iter().filter(|(effect, _)| is_resize(effect));
+        let pods: BTreeMap<&str, &PodView> =
+            seen.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut memory.entry(seen.uid.clone()).or_default().refused_resizes;
-        for (effect, result) in results.iter().filter(|(effect, _)| is_resize(effect)) {
-            let name = &effect.target().name;
-            let Some(pod) = seen.pods.iter().find(|pod| pod.name == *name) else { continue };
-            if let Ok(Outcome::Refused(message)) = result {
-                known.insert(pod.uid.clone(), message.clone());
+        for (effect, result) in resizes {
+            let Some(pod) = pods.get(effect.target().name.as_str()) else { continue };
+            if let Ok(Outcome::Refused(_)) = result {
+                known.insert(pod.uid.clone(), pod.revision().to_owned());
             } else {
                 known.remove(&pod.uid);
             }
@@ -402,6 +418,7 @@ impl Context {
             kind: backoff::Kind::Transient,
             class: "status",
             error,
+            within: None,
         };
         match self.applier.apply(&effect).await.map_err(|error| fail(error.into()))? {
             Outcome::Done(version) => {
@@ -441,14 +458,14 @@ fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
     if has(&|a| matches!(a, Action::CreatePod(..))) {
         notes.push(note("ScalingOut", format!("making Pods until there are {}", seen.replicas())));
     }
-    if has(&|a| matches!(a, Action::Begin(_, podops_api::lifecycle::SCALE_IN, _))) {
+    if has(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _))) {
         notes.push(note(
             "ScalingIn",
             format!("taking Pods out until there are {}", seen.replicas()),
         ));
     }
     let updates = |a: &Action| {
-        matches!(a, Action::Begin(_, podops_api::lifecycle::UPDATE, _) | Action::Apply(_, _, false))
+        matches!(a, Action::Begin(_, lifecycle::UPDATE, _) | Action::Apply(_, _, false))
     };
     if has(&updates) {
         notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
@@ -461,7 +478,8 @@ fn warning(hindrance: &Hindrance) -> Note {
     Note { warning: true, reason: hindrance.reason, message: hindrance.message.clone() }
 }
 
-/// What came to nothing, as the set's conditions put it.
+/// What came to nothing, as the set's conditions put it; in the same order each time, as the first
+/// stands for all.
 fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
     let failed = results.iter().filter_map(|(effect, result)| {
         let message = match result {
@@ -478,5 +496,7 @@ fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindranc
         };
         Some(Hindrance { scaling, reason, message })
     });
-    failed.collect()
+    let mut failed: Vec<Hindrance> = failed.collect();
+    failed.sort_by(|a, b| a.message.cmp(&b.message));
+    failed
 }

@@ -12,7 +12,9 @@ use serde_json::Value;
 
 use crate::{
     plan::{resources::Resources, revision},
-    view::{ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView},
+    view::{
+        ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView, instance_id,
+    },
 };
 
 /// The annotation in which kubectl keeps a copy of the whole object.
@@ -62,6 +64,7 @@ struct SlimContainer {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodStatus {
+    observed_generation: Option<i64>,
     phase: Option<String>,
     conditions: Option<Vec<Condition>>,
     container_statuses: Option<Vec<ContainerStatus>>,
@@ -76,6 +79,7 @@ struct Condition {
     last_transition_time: Option<Time>,
     reason: Option<String>,
     message: Option<String>,
+    observed_generation: Option<i64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -108,7 +112,7 @@ const CONDITIONS: [(&str, bool); 4] = [
     ("Ready", false),
     ("PodScheduled", false),
     ("PodResizePending", true),
-    ("PodResizeInProgress", false),
+    ("PodResizeInProgress", true),
 ];
 /// What a container waits for that starts as it should.
 const STARTS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
@@ -266,6 +270,8 @@ impl SlimPod {
             containers: self.spec.containers.iter().map(container).collect(),
             image_ids: ids(|s| &s.image_id),
             container_ids: ids(|s| &s.container_id),
+            generation: metadata.generation.unwrap_or_default(),
+            observed_generation: self.status.observed_generation,
             given: given.collect(),
             resize: self.resize(),
             trouble: self.trouble(),
@@ -278,14 +284,22 @@ impl SlimPod {
 
     /// What hinders the Pod from having the resources that it should have.
     fn resize(&self) -> Option<Resize> {
-        let holds = |type_: &str| self.condition(type_).filter(|c| c.status == "True");
-        let Some(pending) = holds("PodResizePending") else {
-            return holds("PodResizeInProgress").map(|_| Resize::InProgress);
+        let generation = self.metadata.generation.unwrap_or_default();
+        let holds = |type_: &str| {
+            let known = self.condition(type_).filter(|c| c.status == "True")?;
+            // One of an older spec says nothing of this one.
+            known.observed_generation.is_none_or(|seen| seen >= generation).then_some(known)
         };
-        let said = pending.message.clone().unwrap_or_default();
-        Some(match pending.reason.as_deref() {
-            Some("Infeasible") => Resize::Infeasible(said),
-            _ => Resize::Deferred(said),
+        let said = |c: &Condition| c.message.clone().unwrap_or_default();
+        if let Some(pending) = holds("PodResizePending") {
+            return Some(match pending.reason.as_deref() {
+                Some("Infeasible") => Resize::Infeasible(said(pending)),
+                _ => Resize::Deferred(said(pending)),
+            });
+        }
+        holds("PodResizeInProgress").map(|going| match going.reason.as_deref() {
+            Some("Error") => Resize::Failing(said(going)),
+            _ => Resize::InProgress,
         })
     }
 
@@ -311,6 +325,7 @@ impl SlimClaim {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
+            instance: metadata.labels.as_ref().and_then(instance_id),
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             orphan: owner_reference(self).is_none(),

@@ -49,6 +49,10 @@ impl World {
         let was = pod.0["status"]["containerStatuses"][0].clone();
         let infeasible = resources["requests"]["cpu"] == TOO_MUCH
             || resources["requests"]["cpu"] == format!("{TOO_MUCH}000m");
+        // Binding is a change of the spec, too.
+        let is_bound = !pod.0["spec"]["nodeName"].is_null();
+        let generation = pod.0["metadata"]["generation"].as_i64().unwrap_or_default();
+        let generation = json!(generation + i64::from(!is_bound));
         let restarts = was["image"] != json!(image);
         let runs = restarts || was["containerID"].is_null();
         let run = if runs { self.now } else { was["run"].as_i64().unwrap_or_default() };
@@ -76,6 +80,7 @@ impl World {
             pod["spec"]["nodeName"] = json!("node");
             pod["status"]["conditions"] = json!(conditions);
             pod["status"]["containerStatuses"] = json!([status]);
+            pod["status"]["observedGeneration"] = generation;
         });
     }
 

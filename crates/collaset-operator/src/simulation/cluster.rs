@@ -33,6 +33,9 @@ impl Cluster {
     pub(super) fn put(&mut self, plural: &'static str, mut object: Value) {
         self.uids += 1;
         object["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
+        if plural == "pods" {
+            object["metadata"]["generation"] = json!(1);
+        }
         object["metadata"]["namespace"] = json!("ns");
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         self.store(plural, &name, object);
@@ -43,6 +46,11 @@ impl Cluster {
     pub(super) fn change(&mut self, plural: &'static str, name: &str, by: impl FnOnce(&mut Value)) {
         let mut object = self.get(plural, name).cloned().expect("it is there");
         by(&mut object);
+        let known = self.get(plural, name);
+        if plural == "pods" && known.is_some_and(|known| known["spec"] != object["spec"]) {
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+            object["metadata"]["generation"] = json!(generation + 1);
+        }
         if self.get(plural, name) != Some(&object) {
             self.store(plural, name, object);
         }

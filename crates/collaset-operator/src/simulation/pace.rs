@@ -262,3 +262,113 @@ fn resources_are_recreated_where_the_class_would_change() {
     world.settle();
     assert!(world.pod(&name).is_none());
 }
+
+#[test]
+fn pods_that_are_too_new_to_count_are_not_free_to_interrupt() {
+    let mut world = World::with(json!({
+        "replicas": 4, "minReadySeconds": 60,
+        "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } },
+    }));
+    for _ in 0..6 {
+        world.reconcile();
+        world.kubelet();
+        world.lifecycle();
+    }
+    assert!(world.live().iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)));
+    world.image("v2");
+    for _ in 0..4 {
+        world.reconcile();
+    }
+    assert_eq!(world.operated(), 0, "all of them serve, and none counts yet");
+    world.now += 60;
+    world.reconcile();
+    assert_eq!(world.operated(), 1);
+}
+
+#[test]
+fn scaling_in_amid_a_canary_leaves_the_way_back() {
+    let mut world = world(5, partition(json!(3)));
+    let before = world.status()["currentRevision"].clone();
+    world.image("v2");
+    world.settle();
+    world.edit(json!({ "replicas": 2 }));
+    world.settle();
+    assert_eq!(world.status()["currentRevision"], before);
+    world.edit(json!({ "replicas": 5 }));
+    world.settle();
+    assert_eq!(world.images(), ["v1", "v1", "v1", "v2", "v2"]);
+}
+
+#[test]
+fn a_new_template_is_never_told_to_be_settled() {
+    let mut world = world(2, json!({}));
+    world.image("v2");
+    for _ in 0..10 {
+        world.reconcile();
+        let told = world.status();
+        let is_done = told["updatedAvailableReplicas"] == 2;
+        let is_current = told["observedGeneration"] == world.set()["metadata"]["generation"];
+        let settled = world.condition("Progressing").1 == "Settled";
+        assert!(!settled || !is_current || is_done, "{told}");
+        world.kubelet();
+        world.lifecycle();
+    }
+}
+
+#[test]
+fn a_pod_that_may_not_be_replaced_is_not_kept_out_of_service_for_it() {
+    let mut world = world(1, json!({ "rollingUpdate": { "maxSurge": 0 } }));
+    let name = world.live()[0].name().to_owned();
+    world.label(&name, marks::TO_REPLACE, Some("true"));
+    world.image("v2");
+    world.settle();
+    let pod = world.pod(&name).unwrap();
+    assert!(pod.image() == "v2" && pod.has(marks::SERVICE_AVAILABLE));
+    assert_eq!(world.live().len(), 1);
+}
+
+#[test]
+fn a_template_that_is_not_followed_is_recorded_once() {
+    let mut world = World::with(json!({
+        "replicas": 2, "historyLimit": 0, "updateStrategy": partition(json!(1)),
+    }));
+    world.settle();
+    let first = world.status()["updatedRevision"].clone();
+    world.image("v2");
+    world.settle();
+    world.edit(json!({ "updateStrategy": { "revision": first } }));
+    world.image("v3");
+    world.settle();
+}
+
+#[test]
+fn resources_are_taken_back_with_the_template() {
+    let mut world = world(1, json!({}));
+    let name = world.live()[0].name().to_owned();
+    world.image("v2@2");
+    let resized = |world: &World| cpu(&world.pod(&name).unwrap()) == "2000m";
+    for _ in 0..20 {
+        if resized(&world) {
+            break;
+        }
+        world.reconcile();
+        world.lifecycle();
+    }
+    assert!(resized(&world), "{}", world.operator.last_plan);
+    world.image("v1");
+    world.settle();
+    let pod = world.pod(&name).unwrap();
+    assert_eq!((pod.image(), cpu(&pod)), ("v1", "1000m"));
+}
+
+#[test]
+fn a_stamp_from_the_end_of_time_delays_and_breaks_nothing() {
+    let mut world = world(1, json!({ "operationDelaySeconds": 10 }));
+    let name = world.live()[0].name().to_owned();
+    world.image("v2");
+    world.reconcile();
+    world.reconcile();
+    world.label(&name, &Word::Operate.key(COLLASET), Some("253402207200000000000"));
+    world.reconcile();
+    assert_eq!(world.pod(&name).unwrap().image(), "v1");
+}

@@ -23,6 +23,8 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
 const QUEUED: &str = "Queued";
 /// The phase of Pods that have not served yet.
 const STARTING: &str = "Starting";
+/// How many groups are told: many alike are one, and a status has to be small.
+const GROUPS_MAX: usize = 20;
 /// How many Pods of a group are named.
 const NAMED_MAX: usize = 5;
 
@@ -43,8 +45,10 @@ pub(super) fn waiting(
         let Some((phase, mut reason, since)) = wait_of(pod).or_else(|| birth_of(seen, pod)) else {
             continue;
         };
-        if let Some(said) = seen.refused_resizes.get(&pod.uid) {
-            reason = format!("the server to accept its resources: {said}");
+        let refused = seen.refused_resizes.get(&pod.uid);
+        if refused.is_some_and(|revision| revision == pod.revision()) {
+            // Its words name the Pod; they are told in a condition.
+            "the server to accept its resources".clone_into(&mut reason);
         }
         let left = PATIENCE - now.duration_since(since);
         if left.is_positive() {
@@ -62,6 +66,9 @@ fn add(
     pod: &str,
     since: Option<Timestamp>,
 ) {
+    if groups.len() >= GROUPS_MAX && !groups.contains_key(&(phase.clone(), reason.clone())) {
+        return;
+    }
     let group = groups.entry((phase.clone(), reason.clone())).or_insert_with(|| WaitingPods {
         phase,
         reason,
@@ -137,6 +144,7 @@ fn operation_under_way(pod: &PodView) -> String {
     match &pod.resize {
         Some(Resize::Deferred(said)) => return format!("room on the node: {said}"),
         Some(Resize::Infeasible(said)) => return format!("a node that has the resources: {said}"),
+        Some(Resize::Failing(said)) => return format!("the node to give the resources: {said}"),
         Some(Resize::InProgress) => return "the node to give the resources".to_owned(),
         None => {}
     }

@@ -142,6 +142,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
             kind: backoff::Kind::Transient,
             class: "write",
             error: error.into(),
+            within: None,
         })?;
         match outcome {
             Outcome::Done(version) => {
@@ -155,7 +156,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
             Outcome::Refused(message) => {
                 context.warn(&pod, "LifecycleWriteRefused", message.clone()).await;
                 let error = anyhow::anyhow!(message).context("the write was refused");
-                return Err(Failure { kind: backoff::Kind::Refused, class: "refused", error });
+                let kind = backoff::Kind::Refused;
+                return Err(Failure { kind, class: "refused", error, within: None });
             }
         }
     }

@@ -54,6 +54,8 @@ pub struct Failure {
     pub class: &'static str,
     /// What happened.
     pub error: anyhow::Error,
+    /// The longest wait, if something else is due before.
+    pub within: Option<Duration>,
 }
 
 /// How long to wait for the cache to see a write before looking without it: an event can be lost.
@@ -165,6 +167,7 @@ impl Context {
                 let count = memory.failures.entry(key).or_default();
                 *count = count.saturating_add(1);
                 let wait = backoff::wait(failure.kind, *count);
+                let wait = failure.within.map_or(wait, |within| wait.min(within));
                 tracing::warn!(
                     error = format!("{:#}", failure.error),
                     class = failure.class,
@@ -274,6 +277,7 @@ where
             kind: backoff::Kind::Transient,
             class: "timeout",
             error: anyhow::anyhow!("no end within {:?}", context.deadline),
+            within: None,
         })
     });
     context.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());

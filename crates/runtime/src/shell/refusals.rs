@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use json_patch::{AddOperation, PatchOperation, TestOperation};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,6 +19,9 @@ use crate::{
 
 /// How many refusals are kept in mind before old ones are looked for.
 const REMEMBERED_MAX: usize = 1000;
+/// How long a refusal is kept in mind after its write may be sent again, so that the next wait is
+/// longer.
+const KEPT: Duration = Duration::from_secs(120);
 
 /// The refusals that still stand, by what was refused.
 #[derive(Debug, Default)]
@@ -48,7 +52,7 @@ impl Refusals {
             return;
         };
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, refusal| refusal.until > now);
+            known.retain(|_, refusal| refusal.until + KEPT > now);
         }
         let times = known.get(&gist(effect)).map_or(0, |refusal| refusal.times) + 1;
         let until = now + backoff::wait(Kind::Refused, times);
@@ -68,19 +72,23 @@ impl Refusals {
 }
 
 /// What an effect is about: the same for two that differ only in stamps and versions, another as
-/// soon as somebody mends the spec.
+/// soon as somebody mends what was refused.
 fn gist(effect: &Effect) -> u64 {
     let mut hasher = DefaultHasher::new();
     (effect.verb(), effect.target().to_string()).hash(&mut hasher);
     match effect {
-        Effect::Create(_, body) => body["spec"].to_string().hash(&mut hasher),
-        Effect::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
-            shape(body, &mut hasher);
-            body["spec"].to_string().hash(&mut hasher);
+        Effect::Create(_, body)
+        | Effect::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
+            digest(body, &mut hasher);
         }
         Effect::Patch(_, Change::Json(patch)) => {
             for operation in &patch.0 {
                 operation.path().as_str().hash(&mut hasher);
+                if let PatchOperation::Add(AddOperation { value, .. })
+                | PatchOperation::Test(TestOperation { value, .. }) = operation
+                {
+                    digest(value, &mut hasher);
+                }
             }
         }
         Effect::Delete { uid, .. } => uid.hash(&mut hasher),
@@ -88,12 +96,27 @@ fn gist(effect: &Effect) -> u64 {
     hasher.finish()
 }
 
-/// The fields of a body, without their values.
-fn shape(body: &Value, hasher: &mut DefaultHasher) {
-    for (key, value) in body.as_object().into_iter().flatten() {
-        key.hash(hasher);
-        shape(value, hasher);
+/// A body without versions, and without what the time of the decision put into it.
+fn digest(body: &Value, hasher: &mut DefaultHasher) {
+    match body {
+        Value::Object(fields) => {
+            for (key, value) in fields.iter().filter(|(key, _)| *key != "resourceVersion") {
+                key.hash(hasher);
+                digest(value, hasher);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| digest(item, hasher)),
+        Value::String(text) if is_stamp(text) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            body.to_string().hash(hasher);
+        }
     }
+}
+
+/// Whether a text is a time in nanoseconds, as labels have it.
+fn is_stamp(text: &str) -> bool {
+    const SHORTEST: usize = 16;
+    text.len() >= SHORTEST && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -101,7 +124,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::effect::{Resource, Target};
+    use crate::effect::{JsonPatch, Resource, Target};
 
     fn pod(stamp: &str, image: &str) -> Effect {
         let resource = Resource { group: "", version: "v1", plural: "pods" };
@@ -116,14 +139,42 @@ mod tests {
         let refusals = Refusals::default();
         let no = Outcome::Refused("no".to_owned());
         for seconds in [1, 2, 4] {
-            refusals.note(&pod("1", "bad"), &no);
-            assert_eq!(refusals.held(&pod("2", "bad")).as_deref(), Some("no"));
-            assert_eq!(refusals.wait(&pod("2", "bad")), Duration::from_secs(seconds));
-            assert_eq!(refusals.held(&pod("2", "good")), None);
+            refusals.note(&pod("1000000000000000001", "bad"), &no);
+            assert_eq!(refusals.held(&pod("1000000000000000002", "bad")).as_deref(), Some("no"));
+            assert_eq!(
+                refusals.wait(&pod("1000000000000000002", "bad")),
+                Duration::from_secs(seconds)
+            );
+            assert_eq!(refusals.held(&pod("1000000000000000002", "good")), None);
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            assert_eq!(refusals.held(&pod("3", "bad")), None);
+            assert_eq!(refusals.held(&pod("1000000000000000003", "bad")), None);
         }
-        refusals.note(&pod("4", "bad"), &Outcome::Done(None));
-        assert_eq!(refusals.wait(&pod("4", "bad")), Duration::ZERO);
+        refusals.note(&pod("1000000000000000004", "bad"), &Outcome::Done(None));
+        assert_eq!(refusals.wait(&pod("1000000000000000004", "bad")), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_image_is_another_patch() {
+        let refusals = Refusals::default();
+        let patch = |image: &str| {
+            let patch =
+                JsonPatch::default().test(&["metadata", "uid"], "1").add(&["spec", "image"], image);
+            Effect::Patch(pod("", "").target().clone(), patch.build())
+        };
+        refusals.note(&patch("bad"), &Outcome::Refused("no".to_owned()));
+        assert!(refusals.held(&patch("bad")).is_some() && refusals.held(&patch("good")).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_refusals_wait_as_long_as_few() {
+        let refusals = Refusals::default();
+        let all: Vec<Effect> = (0..REMEMBERED_MAX + 10).map(|n| pod("", &n.to_string())).collect();
+        for seconds in [1, 2, 4] {
+            for effect in &all {
+                refusals.note(effect, &Outcome::Refused("no".to_owned()));
+            }
+            assert_eq!(refusals.wait(&all[0]), Duration::from_secs(seconds));
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+        }
     }
 }
