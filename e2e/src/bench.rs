@@ -56,7 +56,7 @@ struct Row {
 pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     sizes(programs, &mut rows)?;
-    let lab = Lab::start(programs).await?;
+    let lab = Lab::start_as_shipped(programs).await?;
     say("100 Pods: created, updated in every way, and scaled in");
     costs(&lab, &mut rows).await?;
     say("100 Pods in place, and in turn a Deployment's");
@@ -335,7 +335,7 @@ async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     .await?;
     let now = Process::of(lab, OPERATORS[0])?;
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
-    let each = now.cpu.saturating_sub(before.cpu).as_secs_f64() * 1000.0 / BIG as f64;
+    let each = now.cpu_since(&before)?.as_secs_f64() * 1000.0 / BIG as f64;
     rows.extend([
         told("5,000 Pods in 100 sets: all updated in place", summary(&cost)),
         most("requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
@@ -370,7 +370,7 @@ async fn rollouts(lab: &Lab, round: &str) -> anyhow::Result<Duration> {
         lab.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
         settle(lab, "changing", 20).await?;
     }
-    Ok((Process::of(lab, OPERATORS[0])?.cpu.saturating_sub(before.cpu)) / ROLLOUTS)
+    Ok(Process::of(lab, OPERATORS[0])?.cpu_since(&before)? / ROLLOUTS)
 }
 
 async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
@@ -394,7 +394,7 @@ async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         .zip(before)
     {
         let now = Process::of(lab, name)?;
-        let cpu = now.cpu.saturating_sub(before?.cpu).as_secs_f64();
+        let cpu = now.cpu_since(&before?)?.as_secs_f64();
         #[allow(clippy::cast_precision_loss, reason = "counts are small")]
         let each = cpu * 1000.0 / BIG as f64;
         rows.push(told(

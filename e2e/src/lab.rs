@@ -38,12 +38,18 @@ pub const SOON: Duration = Duration::from_secs(30);
 /// How many nodes there are.
 const NODES: usize = 5;
 
+/// Short times for Leases, as tests kill operators and wait for the next; too short for a machine
+/// that has its hands full.
+const HASTY: &[&str] = &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"];
+
 /// A control plane, nodes and operators; all end when it is dropped.
 pub struct Lab {
     /// The control plane.
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, Kept>,
     programs: PathBuf,
+    /// How operators keep their Leases, if not as they are shipped.
+    lease: &'static [&'static str],
     /// Where its sets are.
     pub namespace: String,
     nodes: Option<Arc<Nodes>>,
@@ -57,7 +63,20 @@ impl Lab {
     ///
     /// If a part does not start.
     pub async fn start(programs: &Path) -> anyhow::Result<Self> {
-        let mut lab = Self::prepare(programs).await?;
+        Self::start_with(programs, HASTY).await
+    }
+
+    /// Starts everything, with the operators' own times for Leases.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not start.
+    pub async fn start_as_shipped(programs: &Path) -> anyhow::Result<Self> {
+        Self::start_with(programs, &[]).await
+    }
+
+    async fn start_with(programs: &Path, lease: &'static [&'static str]) -> anyhow::Result<Self> {
+        let mut lab = Self { lease, ..Self::prepare(programs).await? };
         for name in OPERATORS {
             lab.start_operator(name).await?;
         }
@@ -91,6 +110,7 @@ impl Lab {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
+            lease: HASTY,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
             _simulated: simulated,
@@ -110,6 +130,7 @@ impl Lab {
             plane: ControlPlane::existing(context).await?,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
+            lease: HASTY,
             namespace: "podops-demo".to_owned(),
             nodes: None,
             _simulated: JoinSet::new(),
@@ -215,19 +236,10 @@ impl Lab {
         let token =
             token.status.and_then(|s| s.token).context("a token request without a token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
-        let flags = [
-            "--admin-address=127.0.0.1:0",
-            "--lease-duration=3s",
-            "--lease-renew-deadline=2s",
-            "--lease-retry=500ms",
-            "--log=info",
-        ];
-        let spec = Spec {
-            program: self.programs.join(name),
-            args: flags.map(ToOwned::to_owned).to_vec(),
-            kubeconfig,
-            log: self.log(name),
-        };
+        let flags = ["--admin-address=127.0.0.1:0", "--log=info"];
+        let args = flags.iter().chain(self.lease).map(|flag| (*flag).to_owned()).collect();
+        let spec =
+            Spec { program: self.programs.join(name), args, kubeconfig, log: self.log(name) };
         self.operators.insert(name, Kept::start(spec));
         Ok(())
     }

@@ -166,6 +166,7 @@ impl PodEvents {
 
 /// What an operator's process takes.
 pub struct Process {
+    pid: u32,
     /// Resident memory.
     pub resident_mebibytes: f64,
     /// The most resident memory that it ever had.
@@ -188,9 +189,20 @@ impl Process {
         let mebibytes = |kibibytes: Option<u64>| kibibytes.unwrap_or_default() as f64 / 1024.0;
         let millis = (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second();
         Ok(Self {
+            pid,
             resident_mebibytes: mebibytes(status.vmrss),
             peak_mebibytes: mebibytes(status.vmhwm),
             cpu: Duration::from_millis(millis),
         })
+    }
+
+    /// Processor time since an earlier look.
+    ///
+    /// # Errors
+    ///
+    /// If it is another process by now, whose time says nothing.
+    pub fn cpu_since(&self, before: &Self) -> anyhow::Result<Duration> {
+        anyhow::ensure!(self.pid == before.pid, "the operator was restarted meanwhile");
+        Ok(self.cpu.saturating_sub(before.cpu))
     }
 }

@@ -49,6 +49,9 @@ impl Budget {
 /// Whether the Pod serves, and nobody is about to change that.
 fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
     !pod.deleting
+        && !pod.ended
+        && !pod.labels.contains_key(marks::TO_DELETE)
+        && !draft.leaving.contains(pod.name.as_str())
         && draft.seen.is_available(pod, draft.now)
         && !lifecycle::is_operated_on(&pod.labels)
 }
@@ -76,6 +79,17 @@ impl Draft<'_> {
                 *left -= 1;
                 true
             }
+        }
+    }
+
+    /// Takes note of a Pod that is put out of service whatever the limit.
+    pub(super) fn interrupts(&mut self, pod: &PodView) {
+        let counts = is_in_service(self, pod);
+        if let Some(left) = &mut self.budget.unavailable
+            && counts
+        {
+            self.budget.exceeded |= *left == 0;
+            *left = left.saturating_sub(1);
         }
     }
 

@@ -98,6 +98,7 @@ fn delete_listed(draft: &mut Draft<'_>, counted: &[&PodView]) {
         .partition(is_asked_for);
     if !seen.spec.paused {
         for pod in waiting.iter().filter(|pod| !pod.deleting) {
+            draft.interrupts(pod);
             draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
         }
     }

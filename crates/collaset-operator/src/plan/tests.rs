@@ -395,7 +395,11 @@ proptest! {
         let asked = count(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _)));
         prop_assert!(asked + leaving.min(active.saturating_sub(wanted)) <= active.saturating_sub(wanted));
         prop_assert!(count(&|a| matches!(a, Action::CreatePod(..))) <= wanted.saturating_sub(active));
-        let updated = seen.active().filter(|p| p.revision() == "v2").count();
+        let leaves = |pod: &PodView| {
+            let asked = |a: &Action| matches!(a, Action::Begin(name, lifecycle::SCALE_IN, _) if *name == pod.name);
+            is_during(pod, lifecycle::SCALE_IN) || plan.actions.iter().any(asked)
+        };
+        let updated = seen.active().filter(|p| p.revision() == "v2" && !leaves(p)).count();
         let of_v2 = |name: &str| seen.pods.iter().any(|p| p.name == name && p.revision() == "v2");
         let begun = count(&|a| matches!(a, Action::Begin(name, lifecycle::UPDATE, _) if !of_v2(name)));
         let kept = usize::try_from(partition).unwrap();
