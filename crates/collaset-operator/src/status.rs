@@ -11,7 +11,7 @@ use podops_api::{
 };
 
 use crate::{
-    plan::{Hindrance, Plan, replace::Pairs},
+    plan::{Action, Hindrance, Plan, replace::Pairs},
     view::{Observed, PodView},
 };
 
@@ -74,9 +74,20 @@ fn is_settled(status: &CollaSetStatus, seen: &Observed, plan: &Plan) -> bool {
     status.replicas == wanted
         && status.available_replicas >= wanted
         && plan.outdated == 0
-        && plan.actions.is_empty()
+        && !plan.actions.iter().any(is_a_beginning)
         && status.operating_replicas == 0
         && status.terminating_replicas == 0
+}
+
+/// Whether more is to be decided once this is done: a template is new, or Pods join.
+fn is_a_beginning(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::CreateRevision(_)
+            | Action::BumpRevision(..)
+            | Action::AdoptPod(_)
+            | Action::IncludePod(..)
+    )
 }
 
 /// When Pods last came closer to what they are to be, unless they are; in whole seconds, as it is
