@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim, Pod, ResourceQuota};
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{collaset::CollaSetStatus, marks, resource_context::ResourceContext};
@@ -24,6 +24,7 @@ async fn what_goes_wrong_with_pods_is_told_and_tried_again_with_patience() {
         a_failed_pod_is_replaced(&lab),
         a_deleted_claim_does_not_recreate_its_pod(&lab),
         sets_share_a_pool_of_ids(&lab),
+        no_pod_is_deleted_for_a_template_that_is_refused(&lab),
     );
     // These are about every Pod of the namespace.
     a_refused_pod_is_told_and_asked_for_with_patience(&lab).await;
@@ -191,4 +192,32 @@ async fn sets_share_a_pool_of_ids(lab: &Lab) {
         left.iter().map(|entry| entry.data[marks::context::OWNER].as_str()).collect();
     assert_eq!(owners, ["pool-b"]);
     assert_eq!(ids(lab, &["pool-b"]).await.len(), 1);
+}
+
+async fn no_pod_is_deleted_for_a_template_that_is_refused(lab: &Lab) {
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    lab.make("kept", 3, &recreate).await.unwrap();
+    let before = lab.pods_of("kept").await.unwrap();
+    let mounts = json!([{ "name": "nowhere", "mountPath": "/data" }]);
+    let containers = json!([{ "name": "web", "image": "nginx:2", "volumeMounts": mounts }]);
+    lab.patch("kept", json!({ "template": { "spec": { "containers": containers } } }))
+        .await
+        .unwrap();
+    let told = |s: &CollaSetStatus| {
+        s.conditions.iter().any(|c| {
+            c.type_ == "Degraded"
+                && c.reason.as_deref() == Some("TemplateRefused")
+                && c.message.as_ref().is_some_and(|m| m.contains("volumeMounts[0].name: Not found"))
+        })
+    };
+    lab.wait("kept", SOON, told).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = lab.pods_of("kept").await.unwrap();
+    assert_eq!(
+        before.iter().map(ResourceExt::uid).collect::<Vec<_>>(),
+        after.iter().map(ResourceExt::uid).collect::<Vec<_>>()
+    );
+    assert!(after.iter().all(|pod| pod.labels().contains_key(marks::SERVICE_AVAILABLE)));
+    lab.set_image("kept", "nginx:2").await.unwrap();
+    lab.settled("kept", 3, SOON).await.unwrap();
 }

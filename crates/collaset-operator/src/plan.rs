@@ -62,6 +62,8 @@ pub enum Action {
     DeleteClaim(String, bool),
     /// Make a Pod of an instance from a revision; whether it is the instance's first.
     CreatePod(i64, String, bool),
+    /// Ask whether the server would make a Pod of an instance from a revision.
+    TryPod(i64, String),
     /// Give a Pod up that the selector no longer matches.
     ReleasePod(String),
     /// Take charge of a Pod that nobody controls.
@@ -118,6 +120,7 @@ impl fmt::Display for Action {
             Self::DisownClaim(claim, _) => write!(f, "disown {claim}"),
             Self::DeleteClaim(claim, _) => write!(f, "delete {claim}"),
             Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
+            Self::TryPod(id, revision) => write!(f, "try {id} {revision}"),
             Self::ReleasePod(pod) => write!(f, "release {pod}"),
             Self::AdoptPod(pod) => write!(f, "adopt {pod}"),
             Self::IncludePod(pod, id) => write!(f, "include {pod} as {id}"),

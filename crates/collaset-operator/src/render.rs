@@ -39,6 +39,8 @@ pub const CONTEXTS: Resource =
 /// before it fully succeeded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
+    /// What is only asked.
+    pub trials: Vec<Effect>,
     /// What has to be gone before it is forgotten.
     pub endings: Vec<Effect>,
     /// What is recorded before anything is done.
@@ -90,6 +92,9 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             Action::CreatePod(id, revision, first) => {
                 let birth = if *first { Birth::First } else { Birth::Again };
                 steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
+            }
+            Action::TryPod(id, revision) => {
+                steps.trials.extend(pod::attempt(seen, (*id, revision), now));
             }
             Action::Replace(name, id, revision, _) => {
                 let birth = Birth::InPlaceOf(name);
@@ -309,6 +314,7 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::DisownClaim(..)
         | Action::DeleteClaim(..)
         | Action::WriteContexts(_)
+        | Action::TryPod(..)
         | Action::CreatePod(..) => return None,
     };
     Some(Effect::Patch(to, change))

@@ -52,6 +52,9 @@ pub struct Observed {
     pub foreign_revisions: BTreeSet<String>,
     /// Whether the cluster can give running containers other resources.
     pub can_resize: bool,
+    /// Revisions that the server was asked about, as far as anybody remembers: whether it makes
+    /// Pods of them, or why not.
+    pub trials: BTreeMap<String, Result<(), String>>,
     /// Pods, by UID, whose resizing to their revision the server refused, as far as anybody
     /// remembers.
     pub refused_resizes: BTreeMap<String, String>,

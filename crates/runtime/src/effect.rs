@@ -66,6 +66,8 @@ pub enum Change {
 pub enum Effect {
     /// Creates the object; that one of its name is there already is an outcome of its own.
     Create(Target, Value),
+    /// Asks whether the server would create the object; nothing is created.
+    Try(Target, Value),
     /// Changes the object.
     Patch(Target, Change),
     /// Deletes the object; that it is gone already counts as done.
@@ -84,9 +86,10 @@ impl Effect {
     #[must_use]
     pub fn target(&self) -> &Target {
         match self {
-            Self::Create(target, _) | Self::Patch(target, _) | Self::Delete { target, .. } => {
-                target
-            }
+            Self::Create(target, _)
+            | Self::Try(target, _)
+            | Self::Patch(target, _)
+            | Self::Delete { target, .. } => target,
         }
     }
 
@@ -95,6 +98,7 @@ impl Effect {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Create(..) => "create",
+            Self::Try(..) => "try",
             Self::Patch(..) => "patch",
             Self::Delete { .. } => "delete",
         }

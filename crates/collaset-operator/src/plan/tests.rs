@@ -118,6 +118,7 @@ fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Obse
         name: "web".to_owned(),
         finalizers: vec![marks::PRE_RECLAIM.to_owned()],
         revisions: vec![revision("v1", 1, "v1"), revision("v2", 2, "v2")],
+        trials: ["v1", "v2"].map(|revision| (revision.to_owned(), Ok(()))).into(),
         contexts: Some(ContextsView {
             entries: ids.into_iter().map(entry).collect(),
             ..ContextsView::default()
@@ -862,4 +863,19 @@ fn a_new_pod_whose_maker_died_before_it_asked_for_it_is_kept() {
     let made = "0 v1 ready available, 1 v2 of=0";
     check(1, made, by_replacement, "have web-0 replaced by v2");
     check(1, made, |_| (), "to-delete web-1");
+}
+
+#[test]
+fn no_pod_is_deleted_for_a_template_that_the_server_refuses() {
+    let recreate = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Recreate;
+    };
+    let mut seen = seen(2, "0 v1 ready, 1 v1 update:given", recreate);
+    seen.trials.remove("v2");
+    assert_eq!(acts(&seen), "try 0 v2");
+    seen.trials.insert("v2".to_owned(), Err("no such volume".to_owned()));
+    assert_eq!(acts(&seen), "try 0 v2, undo update web-1");
+    let plan = plan(&seen, Timestamp::from_second(100).unwrap());
+    assert_eq!(plan.hindrances[0].reason, "TemplateRefused");
 }

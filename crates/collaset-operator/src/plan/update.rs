@@ -145,7 +145,8 @@ fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: &str) {
             draft.touch(pod, Action::Apply(name, target.to_owned(), false));
         }
         Ok(way) => {
-            if draft.room() > 0 && draft.may_interrupt(pod) {
+            let accepted = way != Way::Recreate || is_accepted(draft, target);
+            if accepted && draft.room() > 0 && draft.may_interrupt(pod) {
                 let deletes = way == Way::Recreate;
                 draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, deletes));
             }
@@ -185,7 +186,14 @@ fn go_on(
         draft.look_again(wait);
     } else {
         match chosen_way(draft, pod, ways, target) {
-            Ok(Way::Recreate) => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
+            Ok(Way::Recreate) if is_accepted(draft, target) => {
+                draft.touch(pod, Action::Delete(name, lifecycle::UPDATE));
+            }
+            Ok(Way::Recreate) => {
+                if matches!(draft.seen.trials.get(target), Some(Err(_))) {
+                    draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+                }
+            }
             // What has not run yet could not be told from what runs next.
             Ok(Way::InPlace) if is_starting(pod) => {}
             Ok(Way::Metadata | Way::InPlace) => {
@@ -197,6 +205,26 @@ fn go_on(
             }
         }
     }
+}
+
+/// Whether the server makes Pods of the revision, which a Pod is about to be deleted for; it is asked
+/// if nobody knows, and now and then if it said no.
+fn is_accepted(draft: &mut Draft<'_>, target: &str) -> bool {
+    let known = draft.seen.trials.get(target);
+    if known == Some(&Ok(())) {
+        return true;
+    }
+    if let Some(Err(message)) = known {
+        let message = message.clone();
+        draft.hinder(Hindrance { scaling: false, reason: "TemplateRefused", message });
+    }
+    let is_asked = |action: &Action| matches!(action, Action::TryPod(_, to) if to == target);
+    // By the same Pod each time, so that a refusal is known again.
+    let id = draft.seen.active().filter_map(PodView::id).min();
+    if let (Some(id), false) = (id, draft.plan.actions.iter().any(is_asked)) {
+        draft.plan.actions.push(Action::TryPod(id, target.to_owned()));
+    }
+    false
 }
 
 /// Ends the operation on a Pod that is of its target, as soon as it runs so.

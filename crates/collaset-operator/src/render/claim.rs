@@ -89,9 +89,11 @@ pub(super) fn volumes(
     template: Option<&Value>,
 ) -> Vec<Value> {
     let claims = claims_of(seen, id, revision);
-    let of_claims = claims.iter().filter_map(|(template, claim)| {
-        let source = json!({ "claimName": claim.as_ref()?.name });
-        Some(json!({ "name": template_name(template), "persistentVolumeClaim": source }))
+    let of_claims = claims.iter().map(|(template, claim)| {
+        // Only a Pod that is merely asked about comes before its claims; they need not be there then.
+        let name = claim.map_or("not-made-yet", |claim| claim.name.as_str());
+        let source = json!({ "claimName": name });
+        json!({ "name": template_name(template), "persistentVolumeClaim": source })
     });
     let mut volumes: Vec<Value> = of_claims.collect();
     let own = template.and_then(Value::as_array).into_iter().flatten();

@@ -56,10 +56,26 @@ pub(super) enum Birth<'a> {
 /// Makes an instance's Pod from a recorded revision.
 pub(super) fn create(
     seen: &Observed,
-    (id, revision): (i64, &str),
+    instance: (i64, &str),
     birth: Birth<'_>,
     now: Timestamp,
 ) -> Option<Effect> {
+    let (target, body) = whole(seen, instance, birth, now)?;
+    Some(Effect::Create(target, body))
+}
+
+/// Asks whether an instance's Pod could be made from a recorded revision.
+pub(super) fn attempt(seen: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Effect> {
+    let (target, body) = whole(seen, instance, Birth::Again, now)?;
+    Some(Effect::Try(target, body))
+}
+
+fn whole(
+    seen: &Observed,
+    (id, revision): (i64, &str),
+    birth: Birth<'_>,
+    now: Timestamp,
+) -> Option<(Target, Value)> {
     let template = template(seen, revision)?;
     let name = name(seen, id, revision);
     let mut labels = template.labels();
@@ -95,7 +111,7 @@ pub(super) fn create(
         spec.insert("hostname".to_owned(), json!(name));
     }
     let body = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-    Some(Effect::Create(target(seen, PODS, &name), body))
+    Some((target(seen, PODS, &name), body))
 }
 
 /// Declares the readiness gate, so that the Pod is in service only when the lifecycle says so.

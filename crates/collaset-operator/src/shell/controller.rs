@@ -56,7 +56,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The shortest time between two writes of one status.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time between two writes of one status that tell only how far Pods are.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(3);
+const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
 /// How long a settled set goes without a look.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -73,6 +73,7 @@ struct Memory {
     status_at: Option<Instant>,
     last_pods: BTreeMap<i64, String>,
     refused_resizes: BTreeMap<String, String>,
+    trials: BTreeMap<String, Result<(), String>>,
 }
 
 /// What came of a plan.
@@ -315,6 +316,8 @@ impl Context {
                 seen.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
             known.refused_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
         }
+        known.trials.retain(|tried, _| seen.revisions.iter().any(|r| r.name == *tried));
+        seen.trials.clone_from(&known.trials);
         seen.last_pods.clone_from(&known.last_pods);
         seen.refused_resizes.clone_from(&known.refused_resizes);
     }
@@ -336,6 +339,8 @@ impl Context {
     /// Carries out a plan, step by step.
     async fn carry_out(&self, seen: &Observed, plan: &Plan, now: jiff::Timestamp) -> Work {
         let steps = render::render(seen, &plan.actions, now);
+        let trials = self.applier.apply_all(steps.trials).await;
+        self.note_trials(&seen.uid, &trials);
         for step in [steps.endings, steps.records] {
             let results = self.applier.apply_all(step).await;
             if !self.conclude(&seen.uid, &results) {
@@ -350,7 +355,7 @@ impl Context {
         let changes = self.applier.apply_all(steps.changes).await;
         let done = self.conclude(&seen.uid, &changes);
         self.note_resizes(seen, &changes);
-        let mut results = [creations, changes].into_iter().flatten().collect::<Vec<_>>();
+        let mut results = [trials, creations, changes].into_iter().flatten().collect::<Vec<_>>();
         if done && !steps.farewell.is_empty() {
             let farewell = self.applier.apply_all(steps.farewell).await;
             self.conclude(&seen.uid, &farewell);
@@ -364,6 +369,22 @@ impl Context {
             failures: failures(results),
             is_unfinished: apply::is_unfinished(results),
             patience: self.applier.patience(results),
+        }
+    }
+
+    /// Keeps in mind which revisions the server makes Pods of.
+    fn note_trials(&self, uid: &str, results: &[(Effect, Result<Outcome, apply::Error>)]) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut memory.entry(uid.to_owned()).or_default().trials;
+        for (effect, result) in results {
+            let answer = match result {
+                // The name may be taken by the Pod that is to go, and so may be its room.
+                Ok(Outcome::Done(_) | Outcome::AlreadyThere) => Ok(()),
+                Ok(Outcome::Refused(message)) if says_nothing(message) => Ok(()),
+                Ok(Outcome::Refused(message)) => Err(message.clone()),
+                Ok(Outcome::Outdated | Outcome::Gone) | Err(_) => continue,
+            };
+            known.insert(revision_of(effect), answer);
         }
     }
 
@@ -437,10 +458,7 @@ impl Context {
 fn alike(creations: Vec<Effect>) -> Vec<Vec<Effect>> {
     let mut groups = BTreeMap::<(&str, String), Vec<Effect>>::new();
     for effect in creations {
-        let revision = match &effect {
-            Effect::Create(_, body) => body["metadata"]["labels"][marks::REVISION].to_string(),
-            Effect::Patch(..) | Effect::Delete { .. } => String::new(),
-        };
+        let revision = revision_of(&effect);
         groups.entry((effect.target().resource.plural, revision)).or_default().push(effect);
     }
     groups.into_values().collect()
@@ -448,6 +466,18 @@ fn alike(creations: Vec<Effect>) -> Vec<Vec<Effect>> {
 
 fn is_resize(effect: &Effect) -> bool {
     effect.target().subresource == Some("resize")
+}
+
+/// Whether a refused trial says nothing of a Pod that comes after another went: the room of a quota
+/// may be that one's, and some webhooks refuse whatever is only tried.
+fn says_nothing(message: &str) -> bool {
+    message.contains("exceeded quota") || message.contains("does not support dry run")
+}
+
+/// The revision that a new Pod is of.
+fn revision_of(effect: &Effect) -> String {
+    let (Effect::Create(_, body) | Effect::Try(_, body)) = effect else { return String::new() };
+    body["metadata"]["labels"][marks::REVISION].as_str().unwrap_or_default().to_owned()
 }
 
 /// What users are told of a plan: once for many Pods.
@@ -481,7 +511,11 @@ fn warning(hindrance: &Hindrance) -> Note {
 /// What came to nothing, as the set's conditions put it; in the same order each time, as the first
 /// stands for all.
 fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
-    let failed = results.iter().filter_map(|(effect, result)| {
+    // What a trial says is planned on, and told as a hindrance; its name may well be taken.
+    let sent = results
+        .iter()
+        .filter(|(effect, result)| !(matches!(effect, Effect::Try(..)) && result.is_ok()));
+    let failed = sent.filter_map(|(effect, result)| {
         let message = match result {
             Ok(Outcome::Refused(message)) => format!("{}: {message}", effect.target()),
             Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
@@ -490,6 +524,7 @@ fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindranc
         };
         let (scaling, reason) = match effect {
             Effect::Create(..) => (true, "ScaleOutFailed"),
+            Effect::Try(..) => (false, "TemplateRefused"),
             Effect::Delete { .. } => (true, "ScaleInFailed"),
             Effect::Patch(..) if is_resize(effect) => (false, "ResizeRefused"),
             Effect::Patch(..) => (false, "UpdateFailed"),

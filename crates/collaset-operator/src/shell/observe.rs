@@ -110,7 +110,7 @@ struct ContainerWaits {
 /// Kubernetes' conditions of a Pod that planning looks at, and whether their words matter.
 const CONDITIONS: [(&str, bool); 4] = [
     ("Ready", false),
-    ("PodScheduled", false),
+    ("PodScheduled", true),
     ("PodResizePending", true),
     ("PodResizeInProgress", true),
 ];
@@ -203,11 +203,15 @@ pub(crate) fn trim_pod(pod: &mut SlimPod) {
         status.state.waiting.take_if(|w| w.reason.as_deref().is_none_or(|r| STARTS.contains(&r)));
     }
     if let Some(conditions) = &mut pod.status.conditions {
-        conditions.retain(|c| CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_));
+        // Why a Pod has no node is told; that it has one is seen elsewhere.
+        let matters = |c: &Condition| {
+            let known = CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_);
+            known && (c.type_ != "PodScheduled" || c.status == "False")
+        };
+        conditions.retain(matters);
+        conditions.shrink_to_fit();
         for condition in conditions {
-            // Why a Pod has no node is told; that it has one is not.
-            let told = CONDITIONS.iter().any(|(type_, told)| *type_ == condition.type_ && *told)
-                || condition.type_ == "PodScheduled" && condition.status == "False";
+            let told = CONDITIONS.iter().any(|(type_, told)| *type_ == condition.type_ && *told);
             if !told {
                 (condition.reason, condition.message) = (None, None);
             }
@@ -389,6 +393,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         can_resize: false,
         last_pods: BTreeMap::new(),
         refused_resizes: BTreeMap::new(),
+        trials: BTreeMap::new(),
         foreign_revisions: BTreeSet::new(),
         revisions: caches
             .revisions

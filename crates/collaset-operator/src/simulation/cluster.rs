@@ -93,15 +93,17 @@ impl Cluster {
         let plural = resource.plural;
         let found = self.get(plural, name).cloned();
         match effect {
-            Effect::Create(_, body) => {
-                if found.is_some() {
-                    return Outcome::AlreadyThere;
-                }
+            Effect::Create(_, body) | Effect::Try(_, body) => {
                 let image = body["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
                 if let Some((_, why)) = self.refuses.as_ref().filter(|(bad, _)| bad == image) {
                     return Outcome::Refused(why.clone());
                 }
-                self.put(plural, body.clone());
+                if found.is_some() {
+                    return Outcome::AlreadyThere;
+                }
+                if matches!(effect, Effect::Create(..)) {
+                    self.put(plural, body.clone());
+                }
             }
             Effect::Delete { uid, version, .. } => {
                 let Some(found) = found else { return Outcome::Done(None) };

@@ -34,6 +34,8 @@ pub(super) struct Operator {
     pub(super) last_plan: String,
     /// IDs of Pods that were replaced, or that replaced others.
     replaced: BTreeSet<i64>,
+    /// Revisions that it asked the server about.
+    trials: BTreeMap<String, Result<(), String>>,
     /// Claims that a Pod has mounted.
     used: BTreeSet<String>,
 }
@@ -82,6 +84,7 @@ impl World {
         note_last_pods(&mut self.operator.last_pods, &seen.pods);
         seen.last_pods.clone_from(&self.operator.last_pods);
         seen.can_resize = true;
+        seen.trials.clone_from(&self.operator.trials);
         let plan = plan::plan(&seen, self.time());
         self.operator.last_plan = plan.to_string();
         let pods = self.pods();
@@ -97,6 +100,14 @@ impl World {
         let mut left = most;
         let mut failures = Vec::new();
         let mut done = true;
+        for trial in steps.trials {
+            let Effect::Try(_, body) = &trial else { continue };
+            let revision = body["metadata"]["labels"][marks::REVISION].as_str().unwrap().to_owned();
+            let outcome = self.cluster.apply(&trial);
+            let answer =
+                if let Outcome::Refused(message) = outcome { Err(message) } else { Ok(()) };
+            self.operator.trials.insert(revision, answer);
+        }
         for step in [steps.endings, steps.records] {
             done &= self.write_all(&in_hand, step, &mut left, &mut failures);
             if !done {

@@ -138,7 +138,7 @@ impl Applier {
         let request = self.request(effect)?;
         let version = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
         match effect {
-            Effect::Create(..) | Effect::Patch(..) => {
+            Effect::Create(..) | Effect::Try(..) | Effect::Patch(..) => {
                 Ok(version(self.client.request(request).await?))
             }
             Effect::Delete { .. } => {
@@ -151,10 +151,10 @@ impl Applier {
         let target = effect.target();
         let at = Request::new(target.resource.path(&target.namespace));
         let built = match effect {
-            Effect::Create(_, body) => {
+            Effect::Create(_, body) | Effect::Try(_, body) => {
                 let params = PostParams {
+                    dry_run: matches!(effect, Effect::Try(..)),
                     field_manager: Some(self.manager.to_owned()),
-                    ..PostParams::default()
                 };
                 at.create(&params, body.to_string().into_bytes())
             }
@@ -191,7 +191,9 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
         (404, Effect::Delete { .. }) => Some(Outcome::Done(None)),
         // Creating in a namespace or of a kind that is gone is a refusal, not an absence.
         (404, Effect::Patch(..)) => Some(Outcome::Gone),
-        (409, Effect::Create(..)) if status.is_already_exists() => Some(Outcome::AlreadyThere),
+        (409, Effect::Create(..) | Effect::Try(..)) if status.is_already_exists() => {
+            Some(Outcome::AlreadyThere)
+        }
         (409, _) => Some(Outcome::Outdated),
         // A failed `test` names no object, other than a value that is refused.
         (422, Effect::Patch(_, Change::Json(_)))
@@ -209,7 +211,11 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
 #[must_use]
 pub fn is_unfinished(results: &[(Effect, Result<Outcome, Error>)]) -> bool {
     // A name that is taken: if by the writer's own, the cache will show it; if not, no event comes.
-    results.iter().any(|(_, result)| matches!(result, Ok(Outcome::AlreadyThere) | Err(_)))
+    results.iter().any(|(effect, result)| match result {
+        Ok(Outcome::AlreadyThere) => !matches!(effect, Effect::Try(..)),
+        Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_)) => false,
+        Err(_) => true,
+    })
 }
 
 #[cfg(test)]

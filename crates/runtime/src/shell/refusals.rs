@@ -78,6 +78,7 @@ fn gist(effect: &Effect) -> u64 {
     (effect.verb(), effect.target().to_string()).hash(&mut hasher);
     match effect {
         Effect::Create(_, body)
+        | Effect::Try(_, body)
         | Effect::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
             digest(body, &mut hasher);
         }
