@@ -9,7 +9,9 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::{collaset::CollaSetStatus, marks, resource_context::ResourceContext};
+use podops_api::{
+    collaset::CollaSetStatus, condition::find, marks, resource_context::ResourceContext,
+};
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::{Value, json};
 
@@ -44,9 +46,8 @@ where
 /// Whether scaling failed, in these words of the server.
 fn refused(status: &CollaSetStatus, words: &str) -> bool {
     let told = |type_: &str, expected: &str| {
-        status.conditions.iter().any(|c| {
-            c.type_ == type_
-                && c.status == expected
+        find(&status.conditions, type_).is_some_and(|c| {
+            c.status == expected
                 && c.reason.as_deref() == Some("ScaleOutFailed")
                 && c.message.as_ref().is_some_and(|message| message.contains(words))
         })
@@ -87,9 +88,8 @@ async fn a_refused_pod_is_told_and_asked_for_with_patience(lab: &Lab) {
     );
     lab.all_of::<LimitRange>().delete("small", &DeleteParams::default()).await.unwrap();
     lab.settled("large", 20, SOON * 2).await.unwrap();
-    let fine = |s: &CollaSetStatus| {
-        s.conditions.iter().any(|c| c.type_ == "Degraded" && c.status == "False")
-    };
+    let fine =
+        |s: &CollaSetStatus| find(&s.conditions, "Degraded").is_some_and(|c| c.status == "False");
     lab.wait("large", SOON, fine).await.unwrap();
     lab.sets().delete("large", &DeleteParams::default()).await.unwrap();
     eventually(SOON, async || Ok(lab.pods_of("large").await?.is_empty())).await.unwrap();
@@ -204,9 +204,8 @@ async fn no_pod_is_deleted_for_a_template_that_is_refused(lab: &Lab) {
         .await
         .unwrap();
     let told = |s: &CollaSetStatus| {
-        s.conditions.iter().any(|c| {
-            c.type_ == "Degraded"
-                && c.reason.as_deref() == Some("TemplateRefused")
+        find(&s.conditions, "Degraded").is_some_and(|c| {
+            c.reason.as_deref() == Some("TemplateRefused")
                 && c.message.as_ref().is_some_and(|m| m.contains("volumeMounts[0].name: Not found"))
         })
     };

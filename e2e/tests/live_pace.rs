@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use podops_api::{collaset::CollaSetStatus, marks};
+use podops_api::{collaset::CollaSetStatus, condition::find, marks};
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn rolling(rolling: &Value) -> Value {
 }
 
 fn told(status: &CollaSetStatus, type_: &str) -> Option<String> {
-    let condition = status.conditions.iter().find(|c| c.type_ == type_)?;
+    let condition = find(&status.conditions, type_)?;
     Some(format!("{} {}", condition.status, condition.reason.as_deref().unwrap_or_default()))
 }
 

@@ -1,11 +1,10 @@
 //! CollaSet: a number of Pods of one template, each operated on through its lifecycle.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{
     condition::Condition,
@@ -19,11 +18,12 @@ pub use update::{
     UpdateStrategy,
 };
 
-/// The schema of a choice, or of none, which is the default: charts leave fields empty that the
-/// peer's webhook then fills in.
-fn one_of(values: &[&str]) -> Schema {
-    let values: Vec<&str> = values.iter().copied().chain([""]).collect();
-    json_schema!({ "type": "string", "enum": values })
+/// Adds the empty string to the values of a choice, for its default: charts leave fields empty that
+/// the peer's webhook then fills in.
+fn or_empty(schema: &mut Schema) {
+    if let Some(values) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
+        values.push(json!({ "type": "string", "const": "" }));
+    }
 }
 
 /// How many old revisions are kept by default.
@@ -209,7 +209,8 @@ pub struct ClaimRetention {
 }
 
 /// Whether claims outlive their user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = or_empty)]
 pub enum Retention {
     /// They go with it.
     #[default]
@@ -217,16 +218,6 @@ pub enum Retention {
     Delete,
     /// They stay.
     Retain,
-}
-
-impl JsonSchema for Retention {
-    fn schema_name() -> Cow<'static, str> {
-        "Retention".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        one_of(&["Delete", "Retain"])
-    }
 }
 
 /// How Pods are named.
@@ -240,7 +231,8 @@ pub struct NamingStrategy {
 }
 
 /// What the name of a Pod ends in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = or_empty)]
 pub enum PodNamingSuffixPolicy {
     /// Letters and digits that no other Pod of the set has had.
     #[default]
@@ -248,16 +240,6 @@ pub enum PodNamingSuffixPolicy {
     Random,
     /// The instance ID.
     PersistentSequence,
-}
-
-impl JsonSchema for PodNamingSuffixPolicy {
-    fn schema_name() -> Cow<'static, str> {
-        "PodNamingSuffixPolicy".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        one_of(&["Random", "PersistentSequence"])
-    }
 }
 
 /// What a CollaSet was last seen to be.

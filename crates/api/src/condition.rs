@@ -53,10 +53,16 @@ pub fn set(
     });
 }
 
+/// The condition of this type.
+#[must_use]
+pub fn find<'a>(list: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    list.iter().find(|c| c.type_ == type_)
+}
+
 /// Whether the condition is there and True.
 #[must_use]
 pub fn holds(list: &[Condition], type_: &str) -> bool {
-    list.iter().any(|c| c.type_ == type_ && c.status == "True")
+    find(list, type_).is_some_and(|c| c.status == "True")
 }
 
 /// Takes a condition off the list.

@@ -3,6 +3,10 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+/// The validation rule of a field that takes either: not below zero, no number beyond what a count
+/// of replicas can be, nor more than all.
+pub(crate) const RULE: &str = "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')";
+
 /// Which way a share that is not a whole number of Pods is rounded. Always the careful way: what may
 /// be taken out of service is rounded down, what has to stay is rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -127,6 +127,21 @@ impl World {
         self.act(usize::MAX);
     }
 
+    /// Everybody works for so many rounds, in which no time passes.
+    fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.reconcile();
+            self.kubelet();
+            self.lifecycle();
+        }
+    }
+
+    /// Everybody works for a second.
+    fn second(&mut self) {
+        self.rounds(1);
+        self.now += 1;
+    }
+
     /// Everybody works until nothing changes any more.
     ///
     /// # Panics
@@ -136,10 +151,7 @@ impl World {
         let mut quiet = 0;
         for _ in 0..600 {
             let before = self.cluster.version();
-            self.reconcile();
-            self.kubelet();
-            self.lifecycle();
-            self.now += 1;
+            self.second();
             quiet = if self.cluster.version() == before { quiet + 1 } else { 0 };
             // Longer than any delay or patience of a story.
             if quiet > 15 {

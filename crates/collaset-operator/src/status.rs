@@ -19,14 +19,16 @@ mod waiting;
 
 use waiting::waiting;
 
-/// The status after a look; counts are of what was observed, never of what was just done.
+/// The status after a look, and when it will say something else without anything happening; counts
+/// are of what was observed, never of what was just done.
 #[must_use]
 pub fn status(
     seen: &Observed,
     plan: &Plan,
     failures: &[Hindrance],
     now: Timestamp,
-) -> CollaSetStatus {
+) -> (CollaSetStatus, Option<Duration>) {
+    let (waiting, patience) = waiting(seen, plan, now);
     let active: Vec<&PodView> = seen.active().collect();
     let count = |holds: &dyn Fn(&PodView) -> bool| {
         i32::try_from(active.iter().filter(|pod| holds(pod)).count()).unwrap_or(i32::MAX)
@@ -53,7 +55,7 @@ pub fn status(
         scheduled_replicas: count(&|pod| pod.scheduled),
         label_selector: text(&seen.spec.selector),
         last_progress_time: None,
-        waiting: waiting(seen, plan, now).0,
+        waiting,
         conditions: seen.status.conditions.clone(),
     };
     let pairs = Pairs::read(seen);
@@ -65,7 +67,12 @@ pub fn status(
     }
     status.last_progress_time = last_progress(&status, seen, plan, now);
     conditions(&mut status, seen, plan, failures, now);
-    status
+    let overdue = until_overdue(&status, seen, now).filter(SignedDuration::is_positive);
+    let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
+    let serving = seen.active().filter_map(|pod| seen.until_available(pod, now));
+    let serving = serving.filter(|left| !left.is_zero());
+    let look_again = serving.chain(patience).chain(overdue).min();
+    (status, look_again)
 }
 
 /// Whether all Pods are what they are to be, and nothing is under way.
@@ -120,21 +127,6 @@ fn until_overdue(
 ) -> Option<SignedDuration> {
     let deadline = SignedDuration::from_secs(i64::from(seen.spec.progress_deadline_seconds?));
     Some(deadline - now.duration_since(status.last_progress_time.as_ref()?.0))
-}
-
-/// When the status will say something else without anything happening.
-#[must_use]
-pub fn look_again(
-    seen: &Observed,
-    plan: &Plan,
-    told: &CollaSetStatus,
-    now: Timestamp,
-) -> Option<Duration> {
-    let (_, patience) = waiting(seen, plan, now);
-    let overdue = until_overdue(told, seen, now).filter(SignedDuration::is_positive);
-    let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
-    let serving = seen.active().filter_map(|pod| seen.until_available(pod, now));
-    serving.filter(|left| !left.is_zero()).chain(patience).chain(overdue).min()
 }
 
 /// Whether the difference tells only how far Pods are on a way that goes on: worth telling, but not

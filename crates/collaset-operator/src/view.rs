@@ -195,6 +195,13 @@ impl PodView {
         self.labels.get(marks::REVISION).map_or("", String::as_str)
     }
 
+    /// The number in an annotation of it; 0 if there is none.
+    #[must_use]
+    pub fn annotated(&self, key: &str) -> i32 {
+        let annotation = self.annotations.as_ref().and_then(|a| a.get(key));
+        annotation.and_then(|number| number.parse().ok()).unwrap_or_default()
+    }
+
     /// Since when it serves, if it does.
     fn serves_since(&self) -> Option<Timestamp> {
         let stamp = self.labels.get(marks::SERVICE_AVAILABLE)?;

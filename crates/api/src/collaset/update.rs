@@ -1,13 +1,12 @@
 //! How Pods follow a new template.
 
-use std::borrow::Cow;
-
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::one_of;
+use super::or_empty;
+use crate::share;
 
 /// How Pods follow a new template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -78,13 +77,13 @@ pub struct RollingUpdate {
     /// down but not to 0. No update begins in a Pod that serves while it would make more. Without it
     /// all Pods begin at once, and the pace is left to rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')", "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,
 
     /// How many Pods there may be beyond the replicas while Pods are replaced, by the policy Replace
     /// or by label: a number, or a percentage of the replicas, rounded up. No limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')", "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
 }
 
@@ -95,7 +94,7 @@ pub struct ByPartition {
     /// How many Pods stay on older revisions: a number, or a percentage of the replicas, rounded up;
     /// none by default. Raising it brings updated Pods back to the current revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')", "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0, or be a percentage up to 100%"))]
+    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0, or be a percentage up to 100%"))]
     pub partition: Option<IntOrString>,
 }
 
@@ -104,7 +103,8 @@ pub struct ByPartition {
 pub struct ByLabel {}
 
 /// The way a Pod is updated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = or_empty)]
 pub enum PodUpgradePolicy {
     /// Delete the Pod and make another.
     Recreate,
@@ -139,14 +139,4 @@ pub enum ResizePolicy {
     Wait,
     /// It is deleted, and another is made, which may find another node.
     Recreate,
-}
-
-impl JsonSchema for PodUpgradePolicy {
-    fn schema_name() -> Cow<'static, str> {
-        "PodUpgradePolicy".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        one_of(&["Recreate", "InPlaceIfPossible", "InPlaceOnly", "Replace"])
-    }
 }

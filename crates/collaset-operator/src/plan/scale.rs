@@ -155,16 +155,10 @@ fn victims<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
             !pod.labels.contains_key(marks::TO_EXCLUDE),
             !is_during(pod, lifecycle::SCALE_IN),
             pod.ready.is_some(),
-            deletion_cost(pod),
+            pod.annotated(marks::POD_DELETION_COST),
             Reverse(pod.ready),
             Reverse((pod.created, pod.id())),
         )
     });
     order
-}
-
-/// Kubernetes' annotation of that name: who costs less goes first.
-pub(super) fn deletion_cost(pod: &PodView) -> i32 {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::POD_DELETION_COST));
-    annotation.and_then(|cost| cost.parse().ok()).unwrap_or_default()
 }

@@ -16,7 +16,6 @@ use super::{
     ids::Contexts,
     is_during,
     replace::Pairs,
-    scale::deletion_cost,
     update::{is_changed, is_undone},
 };
 use crate::view::{Observed, PodView};
@@ -99,6 +98,9 @@ fn scope(
         |id: i64| pods.get(&id).is_some_and(|pod| draft.leaving.contains(pod.name.as_str()));
     let stay = instances.iter().copied().filter(|id| !leaves(*id));
     let mut order: Vec<i64> = stay.collect();
+    if count >= order.len() {
+        return order.into_iter().collect();
+    }
     let updated = draft.revisions.updated.as_str();
     order.sort_by_cached_key(|id| {
         let pod = pods.get(id).copied();
@@ -130,16 +132,11 @@ pub(super) fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
         !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
         pod.is_none(),
         pod.is_some_and(|p| p.ready.is_some()),
-        Reverse(pod.map_or(0, update_priority)),
-        pod.map_or(0, deletion_cost),
+        Reverse(pod.map_or(0, |p| p.annotated(marks::UPDATE_PRIORITY))),
+        pod.map_or(0, |p| p.annotated(marks::POD_DELETION_COST)),
         Reverse(pod.and_then(|p| p.ready)),
         Reverse(pod.map(|p| p.created)),
     )
-}
-
-fn update_priority(pod: &PodView) -> i32 {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::UPDATE_PRIORITY));
-    annotation.and_then(|priority| priority.parse().ok()).unwrap_or_default()
 }
 
 /// How many of the new instances are made from the updated revision.

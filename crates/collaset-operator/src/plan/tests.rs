@@ -621,6 +621,13 @@ fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
     seen
 }
 
+/// Has the claims of Pods that are scaled in kept.
+fn retain_scaled(seen: &mut Observed) {
+    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+    let strategy = seen.spec.scale_strategy.get_or_insert_default();
+    strategy.persistent_volume_claim_retention_policy = Some(retain);
+}
+
 #[track_caller]
 fn check_claims(seen: &Observed, expected: &str) {
     assert_eq!(acts(seen), expected);
@@ -652,9 +659,7 @@ fn claims_of_scaled_in_pods_go_or_stay_as_the_policy_says() {
     let plan = plan(&gone, Timestamp::UNIX_EPOCH);
     assert_eq!(plan.to_string(), "delete 1-100m, contexts [0]");
     assert!(plan.actions.contains(&Action::DeleteClaim("1-100m".to_owned(), true)));
-    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
-    gone.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
-        Some(retain);
+    retain_scaled(&mut gone);
     check_claims(&gone, "");
     gone.spec.replicas = Some(2);
     check_claims(&gone, "create 1 v1");
@@ -674,9 +679,7 @@ fn another_claim_template_recreates_the_pod_and_the_old_claim_goes_last() {
 #[test]
 fn claims_of_a_replaced_pod_go_with_it_whatever_the_policy() {
     let mut pair = claimed(1, "1 v1 ready available of=0", "0 100m, 1 100m", false);
-    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
-    pair.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
-        Some(retain);
+    retain_scaled(&mut pair);
     let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
     data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
     let plan = plan(&pair, Timestamp::UNIX_EPOCH);
@@ -729,7 +732,7 @@ fn a_name_that_the_revision_of_a_set_before_still_has_is_avoided() {
 fn a_status_names_what_is_no_more() {
     let mut seen = seen(1, "0 v1 ready", |_| ());
     seen.status.waiting.push(podops_api::collaset::WaitingPods::default());
-    let status = crate::status::status(&seen, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
+    let (status, _) = crate::status::status(&seen, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
     let podops_runtime::effect::Effect::Patch(_, podops_runtime::effect::Change::Merge(body)) =
         crate::render::status(&seen, &status)
     else {
@@ -788,7 +791,7 @@ fn a_pair_in_scope_does_not_make_the_rest_current() {
     });
     seen.status.current_revision = "v1".to_owned();
     let plan = plan(&seen, Timestamp::UNIX_EPOCH);
-    let status = crate::status::status(&seen, &plan, &[], Timestamp::UNIX_EPOCH);
+    let (status, _) = crate::status::status(&seen, &plan, &[], Timestamp::UNIX_EPOCH);
     assert_eq!(status.current_revision, "v1");
 }
 
@@ -820,9 +823,7 @@ fn an_origin_that_failed_leaves_its_place_to_the_new_pod() {
 #[test]
 fn claims_of_an_origin_that_is_lost_early_are_retained_if_they_are_to() {
     let mut lost = claimed(1, "1 v1 of=0", "0 100m, 1 100m", false);
-    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
-    lost.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
-        Some(retain);
+    retain_scaled(&mut lost);
     let data = &mut lost.contexts.as_mut().unwrap().entries[0].data;
     data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
     assert_eq!(acts(&lost), "unpair web-1");

@@ -71,7 +71,14 @@ pub(super) fn plan(
     let skip = |pod: &&PodView| {
         pod.deleting || pairs.is_extra(pod) || is_undone(pod) || is_during(pod, lifecycle::SCALE_IN)
     };
-    let mut pods: Vec<&PodView> = seen.active().filter(|pod| !skip(pod)).collect();
+    // Most Pods, most of the time, are what they are to be, and need no place in any order.
+    let is_concerned = |pod: &&PodView| {
+        targets.of(pod).is_some()
+            || is_during(pod, lifecycle::UPDATE)
+            || pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE)
+    };
+    let mut pods: Vec<&PodView> =
+        seen.active().filter(|pod| is_concerned(pod) && !skip(pod)).collect();
     pods.sort_by_cached_key(|pod| priority(Some(pod)));
     for pod in pods {
         let target = targets.of(pod);
@@ -230,9 +237,10 @@ fn is_accepted(draft: &mut Draft<'_>, target: &str) -> bool {
 /// Ends the operation on a Pod that is of its target, as soon as it runs so.
 fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
     let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
-    let missing = resources::missing(pod, &noted(pod).resized);
+    let noted = noted(pod);
+    let missing = resources::missing(pod, &noted.resized);
     let name = pod.name.clone();
-    if !is_changed(pod) && pod.revision() != draft.revisions.updated {
+    if noted == LastPodStatus::default() && pod.revision() != draft.revisions.updated {
         // A Pod that left the scope is not kept out of service for it.
         draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
     } else if !missing.is_empty() {
@@ -242,9 +250,9 @@ fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
         } else {
             draft.touch(pod, Action::Resize(name, missing));
         }
-    } else if is_finished(pod) {
+    } else if is_finished(pod, &noted) {
         draft.touch(pod, Action::Finish(name));
-    } else if let Some((reason, message)) = unfit(pod) {
+    } else if let Some((reason, message)) = unfit(pod, &noted) {
         let policy = match pod.resize {
             Some(Resize::Infeasible(_)) => strategy.on_infeasible,
             _ => strategy.on_deferred,
@@ -258,8 +266,8 @@ fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
 
 /// What a node says that does not give a Pod the resources of its update; which Pods it is about is
 /// told in `status.waiting`.
-fn unfit(pod: &PodView) -> Option<(&'static str, String)> {
-    if noted(pod).resized.is_empty() {
+fn unfit(pod: &PodView, noted: &LastPodStatus) -> Option<(&'static str, String)> {
+    if noted.resized.is_empty() {
         return None;
     }
     match pod.resize.as_ref()? {
@@ -299,11 +307,10 @@ fn is_starting(pod: &PodView) -> bool {
 }
 
 /// Whether every container runs the image, and has the resources, that the update gave it.
-fn is_finished(pod: &PodView) -> bool {
+fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool {
     if pod.image_ids.len() < pod.containers.len() {
         return false;
     }
-    let last = noted(pod);
     if !last.resized.is_empty() && !has_resources(pod) {
         return false;
     }

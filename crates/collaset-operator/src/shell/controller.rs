@@ -47,7 +47,7 @@ use super::{
 use crate::{
     plan::{self, Action, Hindrance, Plan},
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
-    status::{is_progress, look_again, status},
+    status::{is_progress, status},
     view::{Observed, PodView, note_last_pods},
 };
 
@@ -246,9 +246,8 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
         context.events.publish(&reference, &warning(failure)).await;
     }
     let parting = plan.actions.contains(&Action::RemoveFinalizer);
-    let told = status(&seen, &plan, &failures, now);
+    let (told, later) = status(&seen, &plan, &failures, now);
     let wait = if parting { None } else { context.report(&seen, &told).await? };
-    let later = look_again(&seen, &plan, &told, now);
     if is_unfinished {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         return Err(Failure {

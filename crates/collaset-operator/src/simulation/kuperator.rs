@@ -66,6 +66,25 @@ impl World {
         self.edit(json!({ "replicas": replicas }));
     }
 
+    /// Is scaled to these numbers, one after the other.
+    #[track_caller]
+    fn falls_to(&mut self, numbers: [usize; 2]) {
+        for replicas in numbers {
+            self.edit(json!({ "replicas": replicas }));
+            self.settle();
+            assert_eq!(self.live().len(), replicas);
+        }
+    }
+
+    /// Lets every operation go on.
+    fn permit_all(&mut self) {
+        for pod in self.live() {
+            if pod.has(&Word::Operating.key(COLLASET)) {
+                self.permit(pod.name());
+            }
+        }
+    }
+
     /// Keeps a Pod from vanishing once it is deleted.
     fn hold(&mut self, pod: &str, held: bool) {
         let finalizers = if held { json!(["example.com/hold"]) } else { json!([]) };
@@ -161,11 +180,7 @@ fn scale_reconcile() {
     assert_eq!((world.pods().len(), world.ids()), (3, vec![0, 1]));
     assert_eq!(world.count("replicas"), 2);
     world.hold(&held, false);
-    for replicas in [1, 0] {
-        world.scale(replicas);
-        world.settle();
-        assert_eq!(world.live().len(), usize::try_from(replicas).unwrap());
-    }
+    world.falls_to([1, 0]);
 }
 
 #[test]
@@ -181,11 +196,7 @@ fn scale_reconcile_persistent_sequence() {
     world.hold("web-7", false);
     world.settle();
     assert_eq!(world.names(), names);
-    for replicas in [1, 0] {
-        world.scale(replicas);
-        world.settle();
-        assert_eq!(world.live().len(), usize::try_from(replicas).unwrap());
-    }
+    world.falls_to([1, 0]);
 }
 
 #[test]
@@ -225,11 +236,7 @@ fn update_reconcile() {
     for kept in [4, 3, 2, 1, 0] {
         world.strategy(policy("InPlaceIfPossible", kept));
         world.reconcile();
-        for pod in world.live() {
-            if pod.has(&Word::Operating.key(COLLASET)) {
-                world.permit(pod.name());
-            }
-        }
+        world.permit_all();
         world.reconcile();
         let updated = world.of_image("v2");
         assert_eq!(updated.len(), usize::try_from(4 - kept).unwrap());
@@ -506,11 +513,7 @@ fn replace_update_change_to_inplace_update() {
     world.settle_without_lifecycle();
     assert_eq!(world.count("operatingReplicas"), 2);
     assert!(world.pod(replaced.name()).unwrap().has(marks::TO_REPLACE));
-    for name in world.names() {
-        if world.pod(&name).unwrap().has(&Word::Operating.key(COLLASET)) {
-            world.permit(&name);
-        }
-    }
+    world.permit_all();
     world.reconcile();
     assert_eq!(world.of_image("v2").len(), 2, "one in place, one by its replacement");
     world.settle();

@@ -164,7 +164,7 @@ impl World {
     }
 
     fn report(&mut self, in_hand: &InHand, failures: &[Hindrance]) {
-        let told = status(&in_hand.seen, &in_hand.plan, failures, self.time());
+        let (told, _) = status(&in_hand.seen, &in_hand.plan, failures, self.time());
         claims_no_more_than_was_seen(&told, in_hand, self.time());
         if told != in_hand.seen.status && self.cluster.get("collasets", SET).is_some() {
             self.cluster.apply(&render::status(&in_hand.seen, &told));

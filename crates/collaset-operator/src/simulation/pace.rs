@@ -76,10 +76,7 @@ fn no_more_pods_than_allowed_are_out_of_service() {
     world.image("v2");
     let (mut least, mut told) = (4, false);
     for _ in 0..80 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-        world.now += 1;
+        world.second();
         let serving = world.live().iter().filter(|pod| pod.has(marks::SERVICE_AVAILABLE)).count();
         least = least.min(serving);
         assert!(world.operated() <= 2, "one ends while the next begins");
@@ -105,11 +102,7 @@ fn pods_that_serve_nobody_are_updated_whatever_the_limit() {
 #[test]
 fn a_pod_counts_only_after_it_has_served_for_a_while() {
     let mut world = World::with(json!({ "replicas": 2, "minReadySeconds": 5 }));
-    for _ in 0..5 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-    }
+    world.rounds(5);
     assert!(world.live().iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)));
     assert_eq!((world.count("readyReplicas"), world.count("availableReplicas")), (2, 0));
     world.now += 5;
@@ -117,11 +110,7 @@ fn a_pod_counts_only_after_it_has_served_for_a_while() {
     assert_eq!(world.count("availableReplicas"), 2);
     let origin = world.live()[0].name().to_owned();
     world.label(&origin, marks::TO_REPLACE, Some("true"));
-    for _ in 0..4 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-    }
+    world.rounds(4);
     assert!(!world.pod(&origin).unwrap().has(marks::TO_DELETE), "the new one is too new");
     world.now += 5;
     world.reconcile();
@@ -150,11 +139,7 @@ fn a_rollout_without_progress_is_told_after_its_deadline() {
     let mut world = world(2, json!({}));
     world.edit(json!({ "progressDeadlineSeconds": 60 }));
     world.image("bad");
-    for _ in 0..8 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-    }
+    world.rounds(8);
     world.reconcile();
     assert_eq!(world.condition("Progressing"), ("True".to_owned(), "WaitingForPods".to_owned()));
     world.now += 61;
@@ -225,10 +210,7 @@ fn a_pod_that_no_node_can_give_its_resources_waits_and_says_so() {
     let name = world.live()[0].name().to_owned();
     world.image("v1@99");
     for _ in 0..12 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-        world.now += 1;
+        world.second();
     }
     let said = world.waits_for("Operate").unwrap();
     assert!(said.contains("no node has so much"), "{said}");
@@ -244,11 +226,7 @@ fn a_pod_that_no_node_can_give_its_resources_is_recreated_if_it_may_be() {
     let mut world = world(1, json!({ "resize": { "onInfeasible": "Recreate" } }));
     let name = world.live()[0].name().to_owned();
     world.image("v1@99");
-    for _ in 0..12 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-    }
+    world.rounds(12);
     assert!(world.pod(&name).is_none());
 }
 
@@ -269,11 +247,7 @@ fn pods_that_are_too_new_to_count_are_not_free_to_interrupt() {
         "replicas": 4, "minReadySeconds": 60,
         "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } },
     }));
-    for _ in 0..6 {
-        world.reconcile();
-        world.kubelet();
-        world.lifecycle();
-    }
+    world.rounds(6);
     assert!(world.live().iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)));
     world.image("v2");
     for _ in 0..4 {

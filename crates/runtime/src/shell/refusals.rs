@@ -38,6 +38,10 @@ impl Refusals {
     /// The server's words, if it refused the same a while ago.
     pub(super) fn held(&self, effect: &Effect) -> Option<String> {
         let known = self.lock();
+        // Nearly always; a digest of each write would be for nothing.
+        if known.is_empty() {
+            return None;
+        }
         let refusal = known.get(&gist(effect)).filter(|r| r.until > Instant::now())?;
         Some(refusal.message.clone())
     }
@@ -54,9 +58,10 @@ impl Refusals {
         if known.len() >= REMEMBERED_MAX {
             known.retain(|_, refusal| refusal.until + KEPT > now);
         }
-        let times = known.get(&gist(effect)).map_or(0, |refusal| refusal.times) + 1;
+        let gist = gist(effect);
+        let times = known.get(&gist).map_or(0, |refusal| refusal.times) + 1;
         let until = now + backoff::wait(Kind::Refused, times);
-        known.insert(gist(effect), Refusal { message: message.clone(), times, until });
+        known.insert(gist, Refusal { message: message.clone(), times, until });
     }
 
     /// How long until the effect may be sent again.
