@@ -31,7 +31,8 @@ use crate::{
 };
 
 /// The operators, by the names of their programs and ServiceAccounts.
-pub const OPERATORS: [&str; 2] = ["collaset-operator", "lifecycle-operator"];
+pub const OPERATORS: [&str; 3] =
+    ["collaset-operator", "lifecycle-operator", "transition-rule-operator"];
 
 /// How long anything that is to happen at once may take.
 pub const SOON: Duration = Duration::from_secs(30);

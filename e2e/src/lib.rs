@@ -6,6 +6,7 @@ pub mod control_plane;
 pub mod lab;
 pub mod measure;
 pub mod nodes;
+pub mod outages;
 pub mod process;
 pub mod programs;
 pub mod scenarios;

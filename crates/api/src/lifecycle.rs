@@ -264,7 +264,8 @@ pub fn time(value: &str) -> Option<Timestamp> {
 /// Begins an operation, clearing away whatever an earlier one of the same ID left behind.
 ///
 /// The value of `operating` names the instance: it is later than any time on the old labels, so
-/// that a grant of the earlier instance can be told from one of this.
+/// that a grant of the earlier instance can be told from one of this. Where a checker has put its
+/// gate on the Pod, the wait for it is written along, which saves lifecycle-operator a write.
 #[must_use]
 pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) -> LabelChanges {
     let old = |word: Word| labels.get(&word.key(id));
@@ -278,6 +279,9 @@ pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) ->
         .collect();
     changes.insert(Word::Operating.key(id), Some(instance.to_string()));
     changes.insert(Word::OperationType.key(id), Some(operation_type.to_owned()));
+    if labels.keys().any(|key| key.starts_with(marks::PRE_CHECK_GATE)) {
+        changes.insert(Word::PreCheck.key(id), Some(instance.to_string()));
+    }
     changes
 }
 
@@ -431,6 +435,15 @@ mod tests {
         assert_eq!(changes[&Word::OperationType.key(COLLASET)].as_deref(), Some("update"));
         assert_eq!(changes[&Word::Operate.key(COLLASET)], None);
         assert_eq!(changes[&Word::PreChecked.key(COLLASET)], None);
+    }
+
+    #[test]
+    fn begin_waits_for_a_checker_where_there_is_one() {
+        let gated = labels(&[("pre-check-gate.podopslifecycle.kusionstack.io/rules", "")]);
+        let changes = begin(&gated, COLLASET, UPDATE, Timestamp::from_nanosecond(5).unwrap());
+        assert_eq!(changes[&Word::PreCheck.key(COLLASET)].as_deref(), Some("5"));
+        let free = begin(&Labels::new(), COLLASET, UPDATE, Timestamp::UNIX_EPOCH);
+        assert!(!free.contains_key(&Word::PreCheck.key(COLLASET)));
     }
 
     #[test]

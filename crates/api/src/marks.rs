@@ -39,6 +39,23 @@ pub const PRE_CHECK_GATE: &str = "pre-check-gate.podopslifecycle.kusionstack.io"
 /// Label prefix. `<prefix>/<checker>` on a Pod: wait in PostCheck until somebody grants.
 pub const POST_CHECK_GATE: &str = "post-check-gate.podopslifecycle.kusionstack.io";
 
+/// The name of transition-rule-operator as a checker, in the keys of its gates.
+pub const TRANSITION_RULE: &str = "transition-rule";
+
+/// Annotation prefix. `<prefix>/<PodTransitionRule>`: JSON, what that object last decided about the
+/// Pod.
+pub const RULE_DETAIL: &str = "detail.podtransitionrule.kusionstack.io";
+
+/// Annotation. JSON `{"skipRules":["<rule>"]}`: rules that do not apply to the Pod.
+pub const SKIP_RULES: &str = "podtransitionrule.kusionstack.io/skip-rule-conditions";
+
+/// Annotation. JSON `{"rules":["<rule>"],"until":"<RFC 3339>","reason":"<why>"}`: rules that do not
+/// apply to the Pod until then; each use is told. Not Kuperator's.
+pub const BREAK_GLASS: &str = "podtransitionrule.kusionstack.io/break-glass";
+
+/// Finalizer that Kuperator puts on PodTransitionRules; Podops only takes it off.
+pub const RULE_PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
+
 /// Label prefix. `<prefix>/<operation type>`: an operation of that type is granted.
 pub const OPERATION_PERMISSION: &str = "operation-permission.podopslifecycle.kusionstack.io";
 

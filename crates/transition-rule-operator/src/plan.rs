@@ -1,0 +1,615 @@
+//! Decides which of a namespace's Pods may pass. Pure: what was seen and the time come in, a [`Plan`]
+//! goes out.
+//!
+//! A Pod is judged by rules that look at it alone first, then by what services said of it, and by
+//! rules that count last: no place in a budget is taken by a Pod that cannot go. A Pod that passes
+//! all of them is reserved its places; when it is seen to have them, it is granted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::{
+    lifecycle, marks,
+    transition_rule::{Detail, PodCounts, RejectInfo, Reservation, RuleStage, RuleState},
+};
+
+use crate::{
+    rules::{
+        Kind, Verdict, cel, schedule, verdict,
+        webhook::{Asker, Said, Subject},
+    },
+    view::{Observed, PodView, Rule, RuleView, Waiting},
+};
+
+mod places;
+
+pub use places::Places;
+
+/// How long a Pod waits before it is told on the Pod itself why; the rule's status tells at once, and
+/// most Pods of a rollout wait a little.
+const TOLD_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+/// What to do about a namespace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// What is decided by each PodTransitionRule, by name.
+    pub rules: BTreeMap<String, Decided>,
+    /// What to write to Pods.
+    pub pods: Vec<PodChange>,
+    /// What to ask services.
+    pub asks: Vec<Ask>,
+    /// Pods that have to be fetched whole before a rule can decide, by name.
+    pub fetch: BTreeSet<String>,
+    /// When to look again without being told.
+    pub look_again: Option<Duration>,
+}
+
+/// What is decided by one PodTransitionRule.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decided {
+    /// How many Pods are what.
+    pub counts: PodCounts,
+    /// The selected Pods' names.
+    pub targets: Vec<String>,
+    /// One entry a Pod in a stage.
+    pub details: Vec<Detail>,
+    /// What each rule counts.
+    pub states: Vec<RuleState>,
+    /// The operations that hold a place.
+    pub reservations: BTreeSet<Reservation>,
+    /// Whether every selected Pod has the gates that it is to have.
+    pub enforced: bool,
+}
+
+/// What to write to one Pod, in one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodChange {
+    /// The Pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Gates to add and to remove, by prefix.
+    pub gates: BTreeMap<&'static str, bool>,
+    /// Operations to grant.
+    pub grants: Vec<(RuleStage, Waiting)>,
+    /// Annotations to set and to remove, by PodTransitionRule.
+    pub details: BTreeMap<String, Option<String>>,
+    /// Rules that it passes because somebody broke the glass.
+    pub broken_glass: Vec<String>,
+}
+
+impl PodChange {
+    /// Whether nothing is to be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gates.is_empty() && self.grants.is_empty() && self.details.is_empty()
+    }
+}
+
+/// A question for a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Which rule asks.
+    pub asker: Asker,
+    /// The name of its PodTransitionRule.
+    pub owner: String,
+    /// At which stage.
+    pub stage: RuleStage,
+    /// About whom, by Pod name.
+    pub subjects: BTreeMap<String, Subject>,
+}
+
+impl fmt::Display for Plan {
+    /// One action after another, in words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut actions: Vec<String> = Vec::new();
+        for change in &self.pods {
+            for (prefix, add) in &change.gates {
+                let gate = prefix.split('.').next().unwrap_or_default();
+                actions.push(format!("{} {} {gate}", change.pod, if *add { '+' } else { '-' }));
+            }
+            for (stage, waiting) in &change.grants {
+                actions.push(format!("{} pass {} {}", change.pod, stage.as_str(), waiting.id));
+            }
+            for (rule, text) in &change.details {
+                actions.push(format!(
+                    "{} {} {rule}",
+                    change.pod,
+                    if text.is_some() { "tell" } else { "untell" }
+                ));
+            }
+        }
+        for (rule, decided) in &self.rules {
+            let reserved: Vec<&str> = decided.reservations.iter().map(|r| r.pod.as_str()).collect();
+            if !reserved.is_empty() {
+                actions.push(format!("{rule} holds {}", reserved.join(" ")));
+            }
+            for detail in decided.details.iter().filter(|detail| !detail.passed) {
+                let by: Vec<&str> =
+                    detail.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
+                actions.push(format!("{} waits for {rule}/{}", detail.name, by.join(",")));
+            }
+        }
+        for ask in &self.asks {
+            let about: Vec<&str> = ask.subjects.keys().map(String::as_str).collect();
+            actions.push(format!("ask {} about {}", ask.asker.rule, about.join(" ")));
+        }
+        actions.extend(self.fetch.iter().map(|pod| format!("fetch {pod}")));
+        f.write_str(&actions.join("; "))
+    }
+}
+
+/// Plans what to write for a namespace.
+#[must_use]
+pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
+    let mut draft = Draft::new(seen, now);
+    for pod in &seen.pods {
+        draft.settle_gates(pod);
+    }
+    draft.check(RuleStage::PreCheck);
+    draft.check(RuleStage::PostCheck);
+    draft.settle_details();
+    draft.into_plan()
+}
+
+/// Why a Pod does not pass: which rule of which PodTransitionRule, and its reason.
+struct Rejection<'a> {
+    owner: &'a RuleView,
+    rule: &'a Rule,
+    reason: String,
+}
+
+struct Draft<'a> {
+    seen: &'a Observed,
+    now: Timestamp,
+    places: Places<'a>,
+    changes: BTreeMap<&'a str, PodChange>,
+    decided: BTreeMap<&'a str, Decided>,
+    rejecting: BTreeMap<(&'a str, &'a str), i32>,
+    asks: Vec<Ask>,
+    fetch: BTreeSet<String>,
+    changes_at: Vec<Timestamp>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(seen: &'a Observed, now: Timestamp) -> Self {
+        let places = Places::new(seen);
+        let decided = seen.rules.iter().filter(|rule| !rule.deleting).map(|rule| {
+            let selected = || seen.pods.iter().filter(|pod| rule.selects(pod));
+            let by_name: BTreeMap<&str, &PodView> =
+                selected().map(|pod| (pod.name.as_str(), pod)).collect();
+            let held = rule
+                .status
+                .reservations
+                .iter()
+                .filter(|r| by_name.get(r.pod.as_str()).is_some_and(|pod| pod.holds(r)));
+            let decided = Decided {
+                counts: places.counts(rule),
+                targets: selected().map(|pod| pod.name.clone()).collect(),
+                reservations: held.cloned().collect(),
+                enforced: selected().all(|pod| pod.deleting || gates(seen, pod).is_empty()),
+                ..Decided::default()
+            };
+            (rule.name.as_str(), decided)
+        });
+        let decided = decided.collect();
+        Self {
+            seen,
+            now,
+            places,
+            changes: BTreeMap::new(),
+            decided,
+            rejecting: BTreeMap::new(),
+            asks: Vec::new(),
+            fetch: BTreeSet::new(),
+            changes_at: Vec::new(),
+        }
+    }
+
+    fn change(&mut self, pod: &'a PodView) -> &mut PodChange {
+        self.changes.entry(&pod.name).or_insert_with(|| PodChange {
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            ..PodChange::default()
+        })
+    }
+
+    /// Puts on a Pod the gates of the rules that it is subject to, and takes off the others; takes
+    /// off what rules said of it that it is no longer subject to.
+    fn settle_gates(&mut self, pod: &'a PodView) {
+        if pod.deleting {
+            return;
+        }
+        let gates = gates(self.seen, pod);
+        let stale: Vec<String> = pod
+            .details
+            .keys()
+            .filter(|name| !self.seen.rules.iter().any(|r| r.name == **name && r.selects(pod)))
+            .cloned()
+            .collect();
+        if gates.is_empty() && stale.is_empty() {
+            return;
+        }
+        let change = self.change(pod);
+        change.gates = gates;
+        change.details.extend(stale.into_iter().map(|name| (name, None)));
+    }
+
+    /// Judges every Pod that waits at this stage: those that hold their places already first, then
+    /// those that began first.
+    fn check(&mut self, stage: RuleStage) {
+        let mut waiting: Vec<(&PodView, Vec<Waiting>)> = Vec::new();
+        for pod in &self.seen.pods {
+            let operations = pod.waiting(stage);
+            let subject =
+                self.seen.rules.iter().any(|r| r.selects(pod) && r.at(stage).next().is_some());
+            if !operations.is_empty() && subject {
+                waiting.push((pod, operations));
+            }
+        }
+        waiting.sort_by_cached_key(|(pod, operations)| {
+            let begun = operations.iter().filter_map(|o| o.instance.parse::<i128>().ok()).min();
+            (!self.holds_a_place(pod, operations), begun, pod.name.clone())
+        });
+        for (pod, operations) in waiting {
+            self.judge(pod, stage, operations);
+        }
+    }
+
+    fn holds_a_place(&self, pod: &PodView, operations: &[Waiting]) -> bool {
+        let reserved = reservations(pod, operations);
+        self.decided.values().any(|d| reserved.iter().any(|r| d.reservations.contains(r)))
+    }
+
+    fn judge(&mut self, pod: &'a PodView, stage: RuleStage, operations: Vec<Waiting>) {
+        let rules = self.rules_about(pod, stage);
+        let mut rejections = self.rejections_alone(pod, &rules, &operations);
+        let subject = Subject { uid: pod.uid.clone(), instances: instances(&operations) };
+        rejections.extend(self.rejections_said(&rules, &subject));
+        let (enforced, dry): (Vec<_>, Vec<_>) =
+            rejections.into_iter().partition(|r| r.rule.is_enforced());
+        self.note_rejecting(&dry);
+        if !enforced.is_empty() {
+            return self.reject(pod, stage, &operations, &enforced);
+        }
+        let refusals = self.refusals(pod, &rules);
+        if !refusals.is_empty() {
+            return self.reject(pod, stage, &operations, &refusals);
+        }
+        self.places.take(pod);
+        let pending = self.ask(pod, stage, &rules, &subject);
+        if !pending.is_empty() {
+            return self.reject(pod, stage, &operations, &pending);
+        }
+        self.pass(pod, stage, operations, &rules);
+    }
+
+    /// The rules that a Pod is subject to at a stage, but for those that somebody broke the glass for.
+    fn rules_about(&self, pod: &PodView, stage: RuleStage) -> Vec<(&'a RuleView, &'a Rule)> {
+        let selecting = self.seen.rules.iter().filter(|owner| owner.selects(pod));
+        let all = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
+        all.filter(|(_, rule)| rule.is_about(pod) && !self.is_broken(pod, rule)).collect()
+    }
+
+    fn is_broken(&self, pod: &PodView, rule: &Rule) -> bool {
+        let glass = pod.glass.as_ref().and_then(|glass| glass.as_ref().ok());
+        glass.is_some_and(|g| self.now < g.until && g.rules.contains(&rule.spec.name))
+    }
+
+    /// What rules that look at one Pod alone have against it.
+    fn rejections_alone(
+        &mut self,
+        pod: &'a PodView,
+        rules: &[(&'a RuleView, &'a Rule)],
+        operations: &[Waiting],
+    ) -> Vec<Rejection<'a>> {
+        let mut rejections = Vec::new();
+        for (owner, rule) in rules.iter().copied() {
+            if let Some(spec) = &rule.spec.schedule {
+                self.changes_at.extend(schedule::next_change(spec, self.now));
+            }
+            if pod.object.is_none() && matches!(rule.expression, Some(Ok(_))) {
+                self.fetch.insert(pod.name.clone());
+            }
+            // One operation that may not pass holds back the others of its Pod: they go together.
+            let rejected = operations.iter().find_map(|operation| {
+                let facts = cel::Facts {
+                    owner: pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid))),
+                    counts: self
+                        .decided
+                        .get(owner.name.as_str())
+                        .map(|d| d.counts)
+                        .unwrap_or_default(),
+                    operation,
+                };
+                match verdict(rule, pod, &facts, self.now) {
+                    Verdict::Pass => None,
+                    Verdict::Reject(reason) => Some(Rejection { owner, rule, reason }),
+                }
+            });
+            rejections.extend(rejected);
+        }
+        rejections
+    }
+
+    fn replicas(&self, uid: &str) -> Option<usize> {
+        self.seen.sets.iter().find(|set| set.uid == uid).map(|set| set.replicas)
+    }
+
+    /// What services have said against a Pod.
+    fn rejections_said(
+        &mut self,
+        rules: &[(&'a RuleView, &'a Rule)],
+        subject: &Subject,
+    ) -> Vec<Rejection<'a>> {
+        let mut rejections = Vec::new();
+        for (owner, rule) in webhooks(rules) {
+            if let Some(Said::Rejected(reason, until)) = self.said(owner, rule, subject)
+                && self.now < *until
+            {
+                let (reason, until) = (reason.clone(), *until);
+                self.changes_at.push(until);
+                rejections.push(Rejection { owner, rule, reason });
+            }
+        }
+        rejections
+    }
+
+    fn said(&self, owner: &RuleView, rule: &Rule, subject: &Subject) -> Option<&'a Said> {
+        self.seen.answers.0.get(&(asker(owner, rule), subject.clone()))
+    }
+
+    /// Which rules that count have no place for a Pod; those that are only tried are noted.
+    fn refusals(
+        &mut self,
+        pod: &'a PodView,
+        rules: &[(&'a RuleView, &'a Rule)],
+    ) -> Vec<Rejection<'a>> {
+        let refusals: Vec<Rejection<'_>> = rules
+            .iter()
+            .filter_map(|(owner, rule)| {
+                let reason = self.places.refusal(owner, rule, pod)?;
+                Some(Rejection { owner, rule, reason })
+            })
+            .collect();
+        let (enforced, dry): (Vec<_>, Vec<_>) =
+            refusals.into_iter().partition(|r| r.rule.is_enforced());
+        self.note_rejecting(&dry);
+        enforced
+    }
+
+    /// Asks the services that have not passed the Pod yet; tells which of them it waits for.
+    fn ask(
+        &mut self,
+        pod: &'a PodView,
+        stage: RuleStage,
+        rules: &[(&'a RuleView, &'a Rule)],
+        subject: &Subject,
+    ) -> Vec<Rejection<'a>> {
+        let mut pending = Vec::new();
+        for (owner, rule) in webhooks(rules) {
+            let reason = match self.said(owner, rule, subject) {
+                Some(Said::Passed) => continue,
+                Some(Said::Pending(reason)) => reason.clone(),
+                Some(Said::Rejected(..)) | None => {
+                    let asker = asker(owner, rule);
+                    let known = self.asks.iter().position(|a| a.asker == asker && a.stage == stage);
+                    let at = known.unwrap_or_else(|| {
+                        let subjects = BTreeMap::new();
+                        self.asks.push(Ask { asker, owner: owner.name.clone(), stage, subjects });
+                        self.asks.len() - 1
+                    });
+                    self.asks[at].subjects.insert(pod.name.clone(), subject.clone());
+                    "its service is being asked".to_owned()
+                }
+            };
+            if rule.is_enforced() {
+                pending.push(Rejection { owner, rule, reason });
+            }
+        }
+        pending
+    }
+
+    /// Reserves the places that a Pod still lacks, and grants it if it lacks none.
+    fn pass(
+        &mut self,
+        pod: &'a PodView,
+        stage: RuleStage,
+        operations: Vec<Waiting>,
+        rules: &[(&'a RuleView, &'a Rule)],
+    ) {
+        let wanted = reservations(pod, &operations);
+        let mut lacking = false;
+        for (owner, _) in
+            rules.iter().filter(|(_, rule)| stage == RuleStage::PreCheck && counts(rule))
+        {
+            let stored = &owner.status.reservations;
+            lacking |= wanted.iter().any(|reservation| !stored.contains(reservation));
+            if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
+                decided.reservations.extend(wanted.iter().cloned());
+            }
+        }
+        let broken = self.broken_glass(pod, stage);
+        let told = serde_json::json!({ "stage": stage.as_str(), "passed": true }).to_string();
+        for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+            let passed_rules = rules.iter().filter(|(of, _)| of.uid == owner.uid);
+            let detail = Detail {
+                name: pod.name.clone(),
+                stage: stage.as_str().to_owned(),
+                passed: true,
+                passed_rules: passed_rules.map(|(_, rule)| rule.spec.name.clone()).collect(),
+                ..Detail::default()
+            };
+            self.tell(owner, detail);
+            if !lacking && pod.details.get(&owner.name) != Some(&told) {
+                self.change(pod).details.insert(owner.name.clone(), Some(told.clone()));
+            }
+        }
+        if !lacking {
+            let change = self.change(pod);
+            change.broken_glass.extend(broken);
+            change.grants.extend(operations.into_iter().map(|operation| (stage, operation)));
+        }
+    }
+
+    fn broken_glass(&self, pod: &PodView, stage: RuleStage) -> Vec<String> {
+        let selecting = self.seen.rules.iter().filter(|owner| owner.selects(pod));
+        let rules = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
+        let broken = rules.filter(|(_, rule)| rule.is_about(pod) && self.is_broken(pod, rule));
+        broken.map(|(owner, rule)| format!("{}/{}", owner.name, rule.spec.name)).collect()
+    }
+
+    /// Notes why a Pod waits.
+    fn reject(
+        &mut self,
+        pod: &'a PodView,
+        stage: RuleStage,
+        operations: &[Waiting],
+        rejections: &[Rejection<'a>],
+    ) {
+        self.note_rejecting(rejections);
+        let since = operations.iter().filter_map(|o| lifecycle::time(&o.instance)).min();
+        let told_from = since.unwrap_or(self.now).saturating_add(TOLD_AFTER).unwrap_or(self.now);
+        for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+            let own = rejections.iter().filter(|r| r.owner.uid == owner.uid);
+            let reject_info: Vec<RejectInfo> = own
+                .map(|r| RejectInfo {
+                    rule_name: r.rule.spec.name.clone(),
+                    reason: r.reason.clone(),
+                })
+                .collect();
+            if reject_info.is_empty() {
+                continue;
+            }
+            if told_from > self.now {
+                self.changes_at.push(told_from);
+            } else if !is_told(pod.details.get(&owner.name), stage, &reject_info) {
+                let text = serde_json::json!({
+                    "stage": stage.as_str(), "passed": false, "rejectInfo": reject_info,
+                });
+                self.change(pod).details.insert(owner.name.clone(), Some(text.to_string()));
+            }
+            let detail = Detail {
+                name: pod.name.clone(),
+                stage: stage.as_str().to_owned(),
+                passed: false,
+                passed_rules: Vec::new(),
+                reject_info,
+                since: since.map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time),
+            };
+            self.tell(owner, detail);
+        }
+    }
+
+    fn tell(&mut self, owner: &'a RuleView, detail: Detail) {
+        let Some(decided) = self.decided.get_mut(owner.name.as_str()) else { return };
+        decided.counts.waiting += i32::from(!detail.passed);
+        decided.details.push(detail);
+    }
+
+    fn note_rejecting(&mut self, rejections: &[Rejection<'a>]) {
+        for rejection in rejections {
+            let key = (rejection.owner.name.as_str(), rejection.rule.spec.name.as_str());
+            *self.rejecting.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Tells what each rule counts, and how many it holds back.
+    fn settle_details(&mut self) {
+        for owner in &self.seen.rules {
+            let Some(decided) = self.decided.get_mut(owner.name.as_str()) else { continue };
+            decided.details.sort_by(|a, b| a.name.cmp(&b.name));
+            let states = owner.rules.iter().map(|rule| {
+                let key = (owner.name.as_str(), rule.spec.name.as_str());
+                let over = if rule.is_enforced() { 0 } else { self.places.over(owner, rule) };
+                let rejecting = self.rejecting.get(&key).copied().unwrap_or_default() + over;
+                let (max_unavailable, min_available) = self.places.limits(owner, rule);
+                RuleState {
+                    name: rule.spec.name.clone(),
+                    mode: (!rule.is_enforced()).then_some(rule.spec.mode),
+                    rejecting: Some(rejecting),
+                    max_unavailable,
+                    min_available,
+                    webhook_status: None,
+                }
+            });
+            decided.states = states.collect();
+        }
+    }
+
+    fn into_plan(self) -> Plan {
+        let wait = |at: Timestamp| Duration::try_from(at.duration_since(self.now)).ok();
+        Plan {
+            rules: self.decided.into_iter().map(|(name, d)| (name.to_owned(), d)).collect(),
+            pods: self.changes.into_values().filter(|change| !change.is_empty()).collect(),
+            asks: self.asks,
+            fetch: self.fetch,
+            look_again: self.changes_at.into_iter().filter_map(wait).min(),
+        }
+    }
+}
+
+/// The gates that a Pod lacks, and those that it has for nothing.
+fn gates(seen: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
+    let stages = [
+        (RuleStage::PreCheck, marks::PRE_CHECK_GATE),
+        (RuleStage::PostCheck, marks::POST_CHECK_GATE),
+    ];
+    let wanted = |stage| {
+        seen.rules.iter().any(|rule| rule.selects(pod) && rule.at(stage).any(Rule::is_enforced))
+    };
+    let differing = stages.into_iter().filter_map(|(stage, prefix)| {
+        let wanted = wanted(stage);
+        (wanted != pod.has_gate(prefix)).then_some((prefix, wanted))
+    });
+    differing.collect()
+}
+
+/// Whether a rule keeps places that have to be reserved.
+fn counts(rule: &Rule) -> bool {
+    rule.is_enforced() && Kind::of(&rule.spec).is_some_and(Kind::counts)
+}
+
+fn webhooks<'a>(
+    rules: &[(&'a RuleView, &'a Rule)],
+) -> impl Iterator<Item = (&'a RuleView, &'a Rule)> {
+    rules.iter().copied().filter(|(_, rule)| rule.spec.webhook.is_some())
+}
+
+fn asker(owner: &RuleView, rule: &Rule) -> Asker {
+    Asker { uid: owner.uid.clone(), rule: rule.spec.name.clone() }
+}
+
+/// The operations' names for one another: who they are.
+fn instances(operations: &[Waiting]) -> String {
+    let all: Vec<String> = operations.iter().map(|o| format!("{}={}", o.id, o.instance)).collect();
+    all.join(",")
+}
+
+fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
+    let one = |operation: &Waiting| Reservation {
+        pod: pod.name.clone(),
+        uid: pod.uid.clone(),
+        id: operation.id.clone(),
+        instance: operation.instance.clone(),
+    };
+    operations.iter().map(one).collect()
+}
+
+/// Whether the annotation names the same rejecting rules already; their reasons may have changed.
+fn is_told(annotation: Option<&String>, stage: RuleStage, rejecting: &[RejectInfo]) -> bool {
+    let told: Option<Detail> = annotation.and_then(|text| serde_json::from_str(text).ok());
+    told.is_some_and(|told| {
+        let names = |infos: &[RejectInfo]| -> BTreeSet<String> {
+            infos.iter().map(|info| info.rule_name.clone()).collect()
+        };
+        told.stage == stage.as_str() && names(&told.reject_info) == names(rejecting)
+    })
+}
+
+#[cfg(test)]
+mod tests;

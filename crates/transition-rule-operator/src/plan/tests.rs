@@ -1,0 +1,359 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use podops_api::{
+    lifecycle::{LabelChanges, Word, nanos},
+    transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::view::{BudgetView, SetView};
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn rule(name: &str, rules: &Value) -> RuleView {
+    let rule: PodTransitionRule = serde_json::from_value(json!({
+        "metadata": { "name": name, "uid": name, "generation": 1 },
+        "spec": { "selector": { "matchLabels": { "app": "web" } }, "rules": rules },
+    }))
+    .unwrap();
+    RuleView::read(&rule, &BTreeSet::new()).unwrap()
+}
+
+/// A rule that leaves this many out.
+fn at_most(max: &Value) -> RuleView {
+    rule("budget", &json!([{ "name": "most", "availablePolicy": { "maxUnavailableValue": max } }]))
+}
+
+fn pod(name: &str, more: &[(&str, &str)]) -> PodView {
+    let mut labels = lifecycle::Labels::from([("app".to_owned(), "web".to_owned())]);
+    let gate = format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE);
+    labels.extend([(marks::SERVICE_AVAILABLE.to_owned(), "1".to_owned()), (gate, String::new())]);
+    for (key, value) in more {
+        labels.insert((*key).to_owned(), (*value).to_owned());
+    }
+    let (name, uid) = (Some(name.to_owned()), Some(format!("uid-{name}")));
+    PodView {
+        ready: true,
+        ..PodView::read(&ObjectMeta { name, uid, labels: Some(labels), ..ObjectMeta::default() })
+    }
+}
+
+/// A Pod in PreCheck, whose operation began so many seconds ago.
+fn waiting(name: &str, seconds_ago: i64) -> PodView {
+    let begun = nanos(now() - SignedDuration::from_secs(seconds_ago));
+    pod(
+        name,
+        &[
+            (&Word::Operating.key("collaset"), &begun),
+            (&Word::OperationType.key("collaset"), "update"),
+            (&Word::PreCheck.key("collaset"), &begun),
+        ],
+    )
+}
+
+/// The same without service-available.
+fn unavailable(mut pod: PodView) -> PodView {
+    pod.labels.remove(marks::SERVICE_AVAILABLE);
+    pod
+}
+
+fn seen(rules: Vec<RuleView>, pods: Vec<PodView>) -> Observed {
+    Observed { rules, pods, ..Observed::default() }
+}
+
+#[track_caller]
+fn check(seen: &Observed, expected: &str) -> Plan {
+    let plan = plan(seen, now());
+    assert_eq!(plan.to_string(), expected);
+    plan
+}
+
+/// Stores what was decided, as the server does.
+fn store(seen: &mut Observed) {
+    let plan = plan(seen, now());
+    for rule in &mut seen.rules {
+        let decided = &plan.rules[&rule.name];
+        rule.status = crate::status::status(rule, decided, decided.states.clone(), 0, now());
+    }
+}
+
+fn relabel(pod: &mut PodView, changes: LabelChanges) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => pod.labels.insert(key, value),
+            None => pod.labels.remove(&key),
+        };
+    }
+    pod.lifecycle = lifecycle::PodLifecycle::parse(&pod.labels).unwrap();
+}
+
+#[test]
+fn an_operation_is_reserved_first_and_granted_when_that_is_seen() {
+    let mut seen = seen(vec![at_most(&json!(1))], vec![waiting("a", 2), waiting("b", 1)]);
+    check(&seen, "budget holds a; b waits for budget/most");
+    store(&mut seen);
+    check(
+        &seen,
+        "a pass PreCheck collaset; a tell budget; budget holds a; b waits for budget/most",
+    );
+}
+
+#[test]
+fn a_place_is_held_from_the_reservation_until_the_pod_serves_again() {
+    let mut seen = seen(vec![at_most(&json!(1))], vec![waiting("a", 2), waiting("b", 1)]);
+    store(&mut seen);
+    let id = "collaset";
+    let granted = LabelChanges::from([
+        (Word::PreCheck.key(id), None),
+        (Word::PreChecked.key(id), Some(nanos(now()))),
+        (Word::Operate.key(id), Some(nanos(now()))),
+        (marks::SERVICE_AVAILABLE.to_owned(), None),
+    ]);
+    relabel(&mut seen.pods[0], granted);
+    check(&seen, "budget holds a; b waits for budget/most");
+    let ended = LabelChanges::from([
+        (Word::Operating.key(id), None),
+        (Word::Operate.key(id), None),
+        (Word::PreChecked.key(id), None),
+        (Word::OperationType.key(id), None),
+        (Word::Operated.key(id), Some(nanos(now()))),
+    ]);
+    relabel(&mut seen.pods[0], ended);
+    check(&seen, "b waits for budget/most");
+    let serves = LabelChanges::from([
+        (Word::Operated.key(id), None),
+        (marks::SERVICE_AVAILABLE.to_owned(), Some(nanos(now()))),
+    ]);
+    relabel(&mut seen.pods[0], serves);
+    check(&seen, "budget holds b");
+}
+
+#[test]
+fn an_operation_that_is_begun_again_has_to_be_reserved_again() {
+    let mut seen = seen(vec![at_most(&json!(1))], vec![waiting("a", 9)]);
+    store(&mut seen);
+    seen.pods[0] = waiting("a", 1);
+    check(&seen, "budget holds a");
+    seen.pods[0].uid = "another".to_owned();
+    assert_eq!(plan(&seen, now()).rules["budget"].reservations.len(), 1);
+}
+
+#[test]
+fn kuperators_33_who_is_unavailable_passes_and_takes_no_place() {
+    let pods = vec![
+        unavailable(waiting("a", 4)),
+        unavailable(waiting("b", 4)),
+        waiting("c", 4),
+        waiting("d", 4),
+    ];
+    let mut seen = seen(vec![at_most(&json!("50%"))], pods);
+    check(&seen, "budget holds a b; c waits for budget/most; d waits for budget/most");
+    seen.pods[2] = unavailable(waiting("c", 4));
+    check(&seen, "budget holds a b c; d waits for budget/most");
+}
+
+#[test]
+fn the_minimum_that_is_available_is_kept() {
+    let least = json!([{ "name": "least", "availablePolicy": { "minAvailableValue": 2 } }]);
+    let pods = vec![waiting("a", 3), waiting("b", 2), pod("c", &[])];
+    check(&seen(vec![rule("r", &least)], pods), "r holds a; b waits for r/least");
+}
+
+#[test]
+fn pods_that_a_set_has_yet_to_make_are_unavailable() {
+    let set = |replicas| SetView {
+        uid: "set".to_owned(),
+        replicas,
+        template_labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+        ..SetView::default()
+    };
+    let owner = crate::view::Owner { uid: "set".to_owned(), ..crate::view::Owner::default() };
+    let of_set = PodView { owner: Some(owner), ..waiting("a", 1) };
+    let mut seen = seen(vec![at_most(&json!(1))], vec![of_set]);
+    seen.sets = vec![set(1)];
+    check(&seen, "budget holds a");
+    seen.sets = vec![set(2)];
+    check(&seen, "a waits for budget/most");
+    // Also if the set has no Pod left that could tell.
+    seen.pods = vec![waiting("b", 1)];
+    seen.sets = vec![set(1)];
+    check(&seen, "b waits for budget/most");
+}
+
+#[test]
+fn weakness_10_a_new_pod_is_not_beyond_the_rules_and_a_new_rule_tells_when_it_is_enforced() {
+    let mut ungated = pod("a", &[]);
+    let gate = format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE);
+    ungated.labels.remove(&gate);
+    let mut seen = seen(vec![at_most(&json!(1))], vec![ungated]);
+    let plan = check(&seen, "a + pre-check-gate");
+    assert!(!plan.rules["budget"].enforced);
+    seen.pods[0].labels.insert(gate, String::new());
+    assert!(check(&seen, "").rules["budget"].enforced);
+}
+
+#[test]
+fn weakness_11_a_grant_names_the_operations_that_were_judged() {
+    let mut seen = seen(vec![at_most(&json!(1))], vec![waiting("a", 2)]);
+    store(&mut seen);
+    let later = LabelChanges::from([
+        (Word::Operating.key("late"), Some(nanos(now()))),
+        (Word::OperationType.key("late"), Some("restart".to_owned())),
+        (Word::PreCheck.key("late"), Some(nanos(now()))),
+    ]);
+    relabel(&mut seen.pods[0], later);
+    // The second has to be reserved before both are granted.
+    check(&seen, "budget holds a a");
+}
+
+#[test]
+fn weakness_18_who_cannot_go_for_another_reason_takes_no_place() {
+    let label = json!([{ "name": "label", "labelCheck": { "requires": { "matchLabels": { "ok": "yes" } } } }]);
+    let rules = vec![at_most(&json!(1)), rule("other", &label)];
+    let mut may_go = waiting("b", 1);
+    may_go.labels.insert("ok".to_owned(), "yes".to_owned());
+    check(&seen(rules, vec![waiting("a", 2), may_go]), "budget holds b; a waits for other/label");
+}
+
+#[test]
+fn who_began_first_goes_first() {
+    let pods = vec![waiting("a", 1), waiting("b", 5), waiting("c", 3)];
+    let expected = "budget holds b; a waits for budget/most; c waits for budget/most";
+    check(&seen(vec![at_most(&json!(1))], pods), expected);
+}
+
+#[test]
+fn a_rule_that_does_not_count_needs_no_reservation() {
+    let frozen = json!([{ "name": "frozen", "schedule": { "freezes": [{ "from": "1970-01-01T00:00:00Z", "to": "1970-01-12T13:46:41Z" }] } }]);
+    let frozen = seen(vec![rule("r", &frozen)], vec![waiting("a", 1)]);
+    let planned = check(&frozen, "a waits for r/frozen");
+    assert_eq!(planned.look_again, Some(Duration::from_secs(1)));
+    let later = plan(&frozen, now() + SignedDuration::from_secs(1));
+    assert_eq!(later.to_string(), "a pass PreCheck collaset; a tell r");
+}
+
+#[test]
+fn skips_and_filters_take_pods_out_of_a_rule() {
+    let rules = json!([{
+        "name": "most", "availablePolicy": { "maxUnavailableValue": 0 },
+        "filter": { "labelSelector": { "matchLabels": { "app": "web" } } },
+    }]);
+    let mut skips = waiting("a", 1);
+    skips.skips.insert("most".to_owned());
+    check(&seen(vec![rule("r", &rules)], vec![skips]), "a pass PreCheck collaset; a tell r");
+    let mut other = rule("r", &rules);
+    other.rules[0].filter = Some(kube::core::Selector::from_iter([("tier", "back")]));
+    check(&seen(vec![other], vec![waiting("a", 1)]), "a pass PreCheck collaset; a tell r");
+}
+
+#[test]
+fn broken_glass_skips_the_named_rules_until_it_is_over() {
+    let glass = |until: Timestamp| {
+        let rules = BTreeSet::from(["most".to_owned()]);
+        let glass = crate::view::Glass { rules, until, reason: "fire".to_owned() };
+        PodView { glass: Some(Ok(glass)), ..waiting("a", 1) }
+    };
+    let over = seen(vec![at_most(&json!(0))], vec![glass(now())]);
+    check(&over, "a waits for budget/most");
+    let pods = vec![glass(now() + SignedDuration::from_secs(1))];
+    let broken =
+        check(&seen(vec![at_most(&json!(0))], pods), "a pass PreCheck collaset; a tell budget");
+    assert_eq!(broken.pods[0].broken_glass, ["budget/most"]);
+}
+
+#[test]
+fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
+    let dry = json!([{ "name": "dry", "mode": "DryRun", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    let mut ungated = waiting("a", 1);
+    ungated.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+    let seen = seen(vec![rule("r", &dry)], vec![ungated]);
+    let plan = check(&seen, "a pass PreCheck collaset; a tell r");
+    assert_eq!(plan.rules["r"].states[0].rejecting, Some(1));
+    assert!(plan.rules["r"].reservations.is_empty());
+}
+
+#[test]
+fn disruption_budgets_that_select_a_pod_are_asked() {
+    let rules = json!([{ "name": "pdb", "disruptionBudget": {} }]);
+    let budget = |allowed| BudgetView {
+        name: "web".to_owned(),
+        selector: Some(kube::core::Selector::from_iter([("app", "web")])),
+        allowed,
+        version: 10,
+    };
+    let mut seen = seen(vec![rule("r", &rules)], vec![waiting("a", 2), waiting("b", 1)]);
+    check(&seen, "r holds a b");
+    seen.budgets = vec![budget(Some(1))];
+    check(&seen, "r holds a; b waits for r/pdb");
+    // Who was let go and is still Ready has not been counted by the budget's own controller.
+    store(&mut seen);
+    let expected = "a pass PreCheck collaset; a tell r; r holds a; b waits for r/pdb";
+    check(&seen, expected);
+    seen.budgets = vec![budget(None)];
+    seen.rules[0].status = PodTransitionRuleStatus::default();
+    check(&seen, "a waits for r/pdb; b waits for r/pdb");
+}
+
+#[test]
+fn so_many_of_one_zone_may_be_out() {
+    let rules = json!([{ "name": "zone", "topologySpread": { "topologyKey": "zone" } }]);
+    let on = |node: &str, pod: PodView| PodView { node: Some(node.to_owned()), ..pod };
+    let pods = vec![
+        on("n1", waiting("a", 4)),
+        on("n1", waiting("b", 3)),
+        on("n2", waiting("c", 2)),
+        on("n3", waiting("d", 1)),
+    ];
+    let mut seen = seen(vec![rule("r", &rules)], pods);
+    for (node, zone) in [("n1", "east"), ("n2", "west"), ("n3", "west")] {
+        let labels = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
+        seen.nodes.insert(node.to_owned(), labels);
+    }
+    check(&seen, "r holds a c; b waits for r/zone; d waits for r/zone");
+}
+
+#[test]
+fn a_pod_that_waits_long_is_told_on_the_pod_once() {
+    let mut seen = seen(vec![at_most(&json!(0))], vec![waiting("a", 60)]);
+    let plan = check(&seen, "a tell budget; a waits for budget/most");
+    let text = plan.pods[0].details["budget"].clone().unwrap();
+    seen.pods[0].details.insert("budget".to_owned(), text);
+    check(&seen, "a waits for budget/most");
+    seen.pods[0] = waiting("a", 59);
+    let told = check(&seen, "a waits for budget/most");
+    assert_eq!(told.look_again, Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn what_is_left_of_a_rule_that_is_gone_is_taken_off() {
+    let mut orphan = waiting("a", 1);
+    orphan.details.insert("gone".to_owned(), "{}".to_owned());
+    check(&seen(Vec::new(), vec![orphan]), "a - pre-check-gate; a untell gone");
+}
+
+#[test]
+fn after_an_operation_its_own_rules_are_asked() {
+    let rules = json!([{
+        "name": "after", "stage": "PostCheck",
+        "labelCheck": { "requires": { "matchLabels": { "checked": "yes" } } },
+    }]);
+    let id = "collaset";
+    let stamp = nanos(now());
+    let mut done = pod(
+        "a",
+        &[
+            (&Word::Operated.key(id), &stamp),
+            (&Word::DoneOperationType.key(id), "update"),
+            (&Word::PostCheck.key(id), &stamp),
+        ],
+    );
+    let gate = |prefix: &str| format!("{prefix}/{}", marks::TRANSITION_RULE);
+    done.labels.remove(&gate(marks::PRE_CHECK_GATE));
+    done.labels.insert(gate(marks::POST_CHECK_GATE), String::new());
+    let mut seen = seen(vec![rule("r", &rules)], vec![done]);
+    check(&seen, "a waits for r/after");
+    seen.pods[0].labels.insert("checked".to_owned(), "yes".to_owned());
+    check(&seen, "a pass PostCheck collaset; a tell r");
+}

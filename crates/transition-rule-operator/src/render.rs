@@ -1,0 +1,107 @@
+//! Decisions as writes.
+
+use jiff::Timestamp;
+use podops_api::{
+    GROUP, VERSION,
+    lifecycle::{self, Word},
+    marks,
+    transition_rule::{PodTransitionRuleStatus, RuleStage},
+};
+use podops_runtime::effect::{Change, Effect, JsonPatch, Resource, Target};
+use serde_json::{Value, json};
+
+use crate::{
+    plan::PodChange,
+    view::{PodView, RuleView, Waiting},
+};
+
+/// Core Pods.
+pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+/// PodTransitionRules.
+pub const RULES: Resource =
+    Resource { group: GROUP, version: VERSION, plural: "podtransitionrules" };
+
+/// The write of a rule's status: it fails if anybody wrote to the rule since it was looked at, so
+/// that two leaders never give the same place away twice.
+#[must_use]
+pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) -> Effect {
+    let change = JsonPatch::default()
+        .test(&["metadata", "uid"], rule.uid.as_str())
+        .test(&["metadata", "resourceVersion"], rule.version.as_str())
+        .add(&["status"], json!(status));
+    Effect::Patch(target(RULES, namespace, &rule.name, Some("status")), change.build())
+}
+
+/// The write that lets go of a rule that is being deleted: Kuperator's finalizer holds it.
+#[must_use]
+pub fn release(namespace: &str, rule: &RuleView) -> Option<Effect> {
+    if !rule.deleting || !rule.finalizers.iter().any(|f| f == marks::RULE_PROTECTED) {
+        return None;
+    }
+    let left: Vec<&String> =
+        rule.finalizers.iter().filter(|f| *f != marks::RULE_PROTECTED).collect();
+    let body = json!({ "metadata": {
+        "uid": rule.uid, "resourceVersion": rule.version, "finalizers": left,
+    } });
+    Some(Effect::Patch(target(RULES, namespace, &rule.name, None), Change::Merge(body)))
+}
+
+/// The write to a Pod: gates, grants and what is told of them. It fails unless each granted operation
+/// is the very instance that was judged, and still waits.
+#[must_use]
+pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -> Effect {
+    let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
+    for (stage, waiting) in &change.grants {
+        patch = grant(patch, *stage, waiting, now);
+    }
+    for (prefix, add) in &change.gates {
+        let key = format!("{prefix}/{}", marks::TRANSITION_RULE);
+        let at = ["metadata", "labels", key.as_str()];
+        patch = if *add { patch.add(&at, "") } else { patch.remove(&at) };
+    }
+    if !change.details.is_empty() && !pod.annotated {
+        let annotations = ["metadata", "annotations"];
+        patch = patch.test(&annotations, Value::Null).add(&annotations, json!({}));
+    }
+    for (rule, text) in &change.details {
+        let key = format!("{}/{rule}", marks::RULE_DETAIL);
+        let at = ["metadata", "annotations", key.as_str()];
+        patch = match text {
+            Some(text) => patch.add(&at, text.as_str()),
+            None => patch.remove(&at),
+        };
+    }
+    Effect::Patch(target(PODS, namespace, &change.pod, Some("status")), patch.build())
+}
+
+fn grant(patch: JsonPatch, stage: RuleStage, waiting: &Waiting, now: Timestamp) -> JsonPatch {
+    let label = |word: Word| ["metadata".to_owned(), "labels".to_owned(), word.key(&waiting.id)];
+    let test = |patch: JsonPatch, word, value: &str| {
+        patch.test(&label(word).each_ref().map(String::as_str), value)
+    };
+    // A grant that is older than the begin would be taken for another operation's.
+    let begun = waiting.instance.parse::<i128>().unwrap_or_default();
+    let stamp = begun.max(now.as_nanosecond()).to_string();
+    match stage {
+        RuleStage::PreCheck => {
+            let patch = test(patch, Word::Operating, &waiting.instance);
+            let patch = test(patch, Word::OperationType, &waiting.operation_type);
+            let patch = test(patch, Word::PreCheck, &waiting.check);
+            let permission = lifecycle::permission_key(&waiting.operation_type);
+            patch
+                .add(&label(Word::PreChecked).each_ref().map(String::as_str), stamp.as_str())
+                .add(&["metadata", "labels", &permission], stamp)
+        }
+        RuleStage::PostCheck => test(patch, Word::PostCheck, &waiting.check)
+            .add(&label(Word::PostChecked).each_ref().map(String::as_str), stamp),
+    }
+}
+
+fn target(
+    resource: Resource,
+    namespace: &str,
+    name: &str,
+    subresource: Option<&'static str>,
+) -> Target {
+    Target { resource, namespace: namespace.to_owned(), name: name.to_owned(), subresource }
+}

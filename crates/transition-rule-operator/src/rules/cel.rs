@@ -1,0 +1,227 @@
+//! Rules that are expressions in the Common Expression Language.
+
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use cel::{
+    Context, Env, Program, Value,
+    common::ast::{EntryExpr, Expr, IdedExpr},
+};
+use podops_api::transition_rule::PodCounts;
+use serde_json::json;
+
+use super::Verdict;
+use crate::view::{Owner, PodView, Waiting};
+
+/// What an expression may speak of.
+const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
+
+/// How deep `all`, `exists`, `map` and the like may be nested in one another, and how long lists in
+/// an expression may be: an evaluation takes as many steps as the product of what they range over.
+const NESTED_MAX: usize = 2;
+const LIST_MAX: usize = 64;
+
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+/// A compiled expression.
+pub struct Expression(Program);
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.0.source_info().source).finish()
+    }
+}
+
+/// What an expression is told besides the Pod.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// The Pod's controller, and how many Pods that is to have.
+    pub owner: Option<(&'a Owner, Option<usize>)>,
+    /// How many of the selected Pods are what.
+    pub counts: PodCounts,
+    /// The operation that waits.
+    pub operation: &'a Waiting,
+}
+
+impl Expression {
+    /// Compiles an expression.
+    ///
+    /// # Errors
+    ///
+    /// If it is none, speaks of what there is not, or may take too long; the error says which.
+    pub fn compile(source: &str) -> Result<Self, String> {
+        let program = ENV.compile(source).map_err(|error| one_line(&error.to_string()))?;
+        let (references, bound) = (program.references(), bound(program.expression()));
+        let is_known = |name: &&str| VARIABLES.contains(name) || bound.contains(name);
+        let unknown = references.variables().into_iter().find(|name| !is_known(name));
+        if let Some(unknown) = unknown {
+            return Err(format!("{unknown} is not known; there are {}", VARIABLES.join(", ")));
+        }
+        if nesting(program.expression()) > NESTED_MAX {
+            return Err(format!("more than {NESTED_MAX} nested macros"));
+        }
+        if longest_list(program.expression()) > LIST_MAX {
+            return Err(format!("a list of more than {LIST_MAX} elements"));
+        }
+        Ok(Self(program))
+    }
+
+    /// What the expression says of a Pod; anything but true rejects it.
+    #[must_use]
+    pub fn verdict(&self, pod: &PodView, facts: &Facts<'_>, message: Option<&str>) -> Verdict {
+        let Some(object) = &pod.object else {
+            return Verdict::Reject("the Pod was not looked at yet".to_owned());
+        };
+        match self.evaluate(object, facts) {
+            Ok(true) => Verdict::Pass,
+            Ok(false) => Verdict::Reject(message.unwrap_or("its expression is false").to_owned()),
+            Err(fault) => Verdict::Reject(format!("its expression fails: {fault}")),
+        }
+    }
+
+    fn evaluate(&self, pod: &serde_json::Value, facts: &Facts<'_>) -> Result<bool, String> {
+        let mut context = Context::with_env(ENV.clone());
+        let owner = facts.owner.map(|(owner, replicas)| {
+            json!({ "kind": owner.kind, "name": owner.name, "replicas": replicas })
+        });
+        let counts = facts.counts;
+        let rule = json!({
+            "total": counts.total, "available": counts.available,
+            "unavailable": counts.unavailable, "waiting": counts.waiting,
+        });
+        let operation = facts.operation;
+        let operation = json!({ "id": operation.id, "type": operation.operation_type });
+        for (name, value) in
+            [("pod", pod), ("owner", &json!(owner)), ("rule", &rule), ("operation", &operation)]
+        {
+            let value = cel::to_value(value).map_err(|error| error.to_string())?;
+            context.add_variable_from_value(name, value);
+        }
+        match self.0.execute(&context) {
+            Ok(Value::Bool(passes)) => Ok(passes),
+            Ok(_) => Err("its result is neither true nor false".to_owned()),
+            // The value that it failed on is left out: it changes, and is nobody else's business.
+            Err(error) => Err(one_line(error.to_string().split('{').next().unwrap_or_default())),
+        }
+    }
+}
+
+/// The first line of an error, as statuses have it.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 200;
+    text.lines().next().unwrap_or_default().chars().take(LONGEST).collect()
+}
+
+/// The parts of an expression.
+fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
+    match &expression.expr {
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::Comprehension(c) => {
+            vec![&c.iter_range, &c.accu_init, &c.loop_cond, &c.loop_step, &c.result]
+        }
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Select(select) => vec![&select.operand],
+        Expr::Map(map) => map.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
+        Expr::Struct(object) => object.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+/// The variables that macros bind.
+fn bound(expression: &IdedExpr) -> Vec<&str> {
+    let mut bound: Vec<&str> = parts(expression).into_iter().flat_map(bound).collect();
+    if let Expr::Comprehension(c) = &expression.expr {
+        bound.extend([c.iter_var.as_str(), c.accu_var.as_str()]);
+        bound.extend(c.iter_var2.as_deref());
+    }
+    bound
+}
+
+fn nesting(expression: &IdedExpr) -> usize {
+    let inside = parts(expression).into_iter().map(nesting).max().unwrap_or_default();
+    inside + usize::from(matches!(expression.expr, Expr::Comprehension(_)))
+}
+
+fn longest_list(expression: &IdedExpr) -> usize {
+    let inside = parts(expression).into_iter().map(longest_list).max().unwrap_or_default();
+    let own = if let Expr::List(list) = &expression.expr { list.elements.len() } else { 0 };
+    own.max(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(source: &str) -> Verdict {
+        let object = json!({
+            "metadata": { "name": "web-1", "labels": { "tier": "front" } },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        });
+        let pod = PodView { object: Some(Arc::new(object)), ..PodView::default() };
+        let operation = Waiting {
+            id: "collaset".to_owned(),
+            operation_type: "update".to_owned(),
+            instance: "1".to_owned(),
+            check: "1".to_owned(),
+        };
+        let owner =
+            Owner { kind: "CollaSet".to_owned(), name: "web".to_owned(), uid: String::new() };
+        let counts = PodCounts { total: 4, available: 3, unavailable: 1, waiting: 2 };
+        let facts = Facts { owner: Some((&owner, Some(4))), counts, operation: &operation };
+        Expression::compile(source).unwrap().verdict(&pod, &facts, None)
+    }
+
+    #[test]
+    fn sees_the_pod_its_owner_the_counts_and_the_operation() {
+        for holds in [
+            "pod.metadata.labels.tier == 'front'",
+            "pod.spec.containers.all(c, c.image.startsWith('nginx:'))",
+            "owner.kind == 'CollaSet' && owner.replicas == 4",
+            "rule.available >= 3 && rule.total == 4",
+            "operation.type == 'update'",
+            "!has(pod.metadata.annotations)",
+        ] {
+            assert_eq!(says(holds), Verdict::Pass, "{holds}");
+        }
+    }
+
+    #[test]
+    fn anything_but_true_rejects_and_says_why() {
+        let says = |source: &str| match says(source) {
+            Verdict::Pass => String::new(),
+            Verdict::Reject(reason) => reason,
+        };
+        assert_eq!(says("rule.available > 3"), "its expression is false");
+        assert_eq!(
+            says("rule.available"),
+            "its expression fails: its result is neither true nor false"
+        );
+        assert_eq!(
+            says("pod.status.phase == 'Running'"),
+            "its expression fails: No such key: status"
+        );
+    }
+
+    #[test]
+    fn what_is_no_expression_or_costs_too_much_is_told() {
+        let fault = |source: &str| Expression::compile(source).unwrap_err();
+        assert!(!fault("pod.metadata.").is_empty());
+        assert_eq!(
+            fault("node.name == 'a'"),
+            "node is not known; there are pod, owner, rule, operation"
+        );
+        let nested = "[1].all(a, [1].all(b, [1].all(c, a + b + c > 0)))";
+        assert_eq!(fault(nested), "more than 2 nested macros");
+        let long = format!("1 in [{}]", ["1"; 65].join(","));
+        assert_eq!(fault(&long), "a list of more than 64 elements");
+    }
+}

@@ -1,0 +1,139 @@
+//! Rules by the clock.
+
+use jiff::{Timestamp, ToSpan as _, Zoned, civil, tz::TimeZone};
+use podops_api::transition_rule::{Day, ScheduleRule, Window};
+
+use super::Verdict;
+
+/// Whether Pods may pass now.
+#[must_use]
+pub fn verdict(rule: &ScheduleRule, now: Timestamp) -> Verdict {
+    let frozen = rule.freezes.iter().find(|f| f.from.0 <= now && now < f.to.0);
+    if let Some(freeze) = frozen {
+        let reason = freeze.reason.as_deref().unwrap_or("no reason is given");
+        return Verdict::Reject(format!("frozen until {}: {reason}", freeze.to.0));
+    }
+    if rule.windows.is_empty() {
+        return Verdict::Pass;
+    }
+    let Ok(zone) = TimeZone::get(&rule.time_zone) else {
+        return Verdict::Reject(format!("the time zone {} is not known", rule.time_zone));
+    };
+    let local = now.to_zoned(zone);
+    if rule.windows.iter().any(|window| is_in(window, &local)) {
+        return Verdict::Pass;
+    }
+    Verdict::Reject("outside of its windows".to_owned())
+}
+
+/// When the decision may change next: at a bound of a window or a freeze.
+#[must_use]
+pub fn next_change(rule: &ScheduleRule, now: Timestamp) -> Option<Timestamp> {
+    let freezes = rule.freezes.iter().flat_map(|f| [f.from.0, f.to.0]);
+    let zone = TimeZone::get(&rule.time_zone).ok();
+    let windows = zone.into_iter().flat_map(|zone| {
+        let today = now.to_zoned(zone.clone()).date();
+        let bounds = rule.windows.iter().flat_map(|w| [minutes(&w.from), minutes(&w.to)]).flatten();
+        bounds
+            .flat_map(move |at| (0..=1).map(move |days| (days, at)))
+            .filter_map(move |(days, at)| instant(today, days, at, &zone))
+            .collect::<Vec<_>>()
+    });
+    freezes.chain(windows).filter(|at| *at > now).min()
+}
+
+/// Whether a window is open, begun today or yesterday.
+fn is_in(window: &Window, local: &Zoned) -> bool {
+    let (Some(from), Some(to)) = (minutes(&window.from), minutes(&window.to)) else {
+        return false;
+    };
+    let at = i64::from(local.hour()) * 60 + i64::from(local.minute());
+    let begins_on = |days_ago: i64| {
+        let Ok(day) = local.date().checked_sub(days_ago.days()) else { return false };
+        window.days.is_empty() || window.days.contains(&weekday(day))
+    };
+    if from < to {
+        begins_on(0) && (from..to).contains(&at)
+    } else {
+        begins_on(0) && at >= from || begins_on(1) && at < to
+    }
+}
+
+fn weekday(day: civil::Date) -> Day {
+    match day.weekday() {
+        civil::Weekday::Monday => Day::Mon,
+        civil::Weekday::Tuesday => Day::Tue,
+        civil::Weekday::Wednesday => Day::Wed,
+        civil::Weekday::Thursday => Day::Thu,
+        civil::Weekday::Friday => Day::Fri,
+        civil::Weekday::Saturday => Day::Sat,
+        civil::Weekday::Sunday => Day::Sun,
+    }
+}
+
+/// The minutes of a day that a time such as `22:00` is.
+fn minutes(time: &str) -> Option<i64> {
+    let (hours, minutes) = time.split_once(':')?;
+    let (hours, minutes) = (hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?);
+    (0..=24 * 60).contains(&(hours * 60 + minutes)).then_some(hours * 60 + minutes)
+}
+
+fn instant(day: civil::Date, days: i64, at: i64, zone: &TimeZone) -> Option<Timestamp> {
+    let midnight = day.checked_add(days.days()).ok()?.at(0, 0, 0, 0);
+    let local = midnight.checked_add(at.minutes()).ok()?;
+    zone.to_zoned(local).ok().map(|zoned| zoned.timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule(value: serde_json::Value) -> ScheduleRule {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[track_caller]
+    fn check(rule: &ScheduleRule, now: &str, expected: Result<(), &str>) {
+        let expected = expected.map_or_else(|r| Verdict::Reject(r.to_owned()), |()| Verdict::Pass);
+        assert_eq!(verdict(rule, now.parse().unwrap()), expected, "at {now}");
+    }
+
+    #[test]
+    fn a_window_over_midnight_is_of_the_day_it_begins_on_in_its_own_zone() {
+        let nights = rule(json!({
+            "timeZone": "Europe/Berlin", "windows": [{ "days": ["Fri"], "from": "22:00", "to": "06:00" }],
+        }));
+        let closed = Err("outside of its windows");
+        // 2026-11-20 is a Friday, and Berlin one hour ahead.
+        check(&nights, "2026-11-20T20:59:00Z", closed);
+        check(&nights, "2026-11-20T21:00:00Z", Ok(()));
+        check(&nights, "2026-11-21T04:59:00Z", Ok(()));
+        check(&nights, "2026-11-21T05:00:00Z", closed);
+        check(&nights, "2026-11-21T21:30:00Z", closed);
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let next = next_change(&nights, at("2026-11-20T12:00:00Z"));
+        assert_eq!(next, Some(at("2026-11-20T21:00:00Z")));
+        let next = next_change(&nights, at("2026-11-20T22:00:00Z"));
+        assert_eq!(next, Some(at("2026-11-21T05:00:00Z")));
+    }
+
+    #[test]
+    fn a_whole_day_ends_at_midnight() {
+        let monday =
+            rule(json!({ "windows": [{ "days": ["Mon"], "from": "00:00", "to": "24:00" }] }));
+        check(&monday, "2026-11-23T00:00:00Z", Ok(()));
+        check(&monday, "2026-11-23T23:59:59Z", Ok(()));
+        check(&monday, "2026-11-24T00:00:00Z", Err("outside of its windows"));
+    }
+
+    #[test]
+    fn a_freeze_holds_inside_a_window_too() {
+        let frozen = rule(json!({
+            "windows": [{ "from": "00:00", "to": "24:00" }],
+            "freezes": [{ "from": "2026-12-24T00:00:00Z", "to": "2026-12-27T00:00:00Z", "reason": "holidays" }],
+        }));
+        check(&frozen, "2026-12-25T12:00:00Z", Err("frozen until 2026-12-27T00:00:00Z: holidays"));
+        check(&frozen, "2026-12-27T00:00:00Z", Ok(()));
+    }
+}

@@ -1,0 +1,10 @@
+//! The operator around the plan: watches rules and what they are about, plans, writes.
+
+mod controller;
+mod metrics;
+mod observe;
+
+pub use controller::{RuleArgs, start};
+
+/// The operator's name: in its Lease, its events and as field manager.
+pub const NAME: &str = "transition-rule-operator";

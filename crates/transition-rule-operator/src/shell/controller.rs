@@ -1,0 +1,522 @@
+//! Looks at a namespace, plans, writes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use jiff::Timestamp;
+use kube::{
+    Api, Client, Resource,
+    api::ListParams,
+    core::DynamicObject,
+    discovery::ApiResource,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, ObjectRef},
+        watcher,
+    },
+};
+use podops_api::{lifecycle, marks, transition_rule::RuleStage};
+use podops_runtime::{
+    backoff,
+    effect::{Effect, Outcome},
+    freshness::Written,
+    shell::{
+        apply::{self, Applier},
+        clock,
+        drive::{Drive, Failure, Next, drive},
+        events::{Events, Note},
+        operator::Operator,
+        watch::{Mirror, events, reflect},
+    },
+};
+
+use super::{
+    NAME,
+    metrics::Metrics,
+    observe::{
+        Caches, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, Whole, is_marked,
+        namespace, observe, trim,
+    },
+};
+use crate::{
+    plan::{self, Plan, PodChange},
+    render::{self, PODS},
+    rules::Kind,
+    status::{News, news, status},
+    view::{Observed, PodView},
+};
+
+/// The shortest time between two looks at one namespace: events of many Pods are taken together.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The shortest time between two writes of one status.
+const STATUS_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest time between two writes of one status that tell only how far Pods are.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
+/// How long a settled namespace goes without a look.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// What only this operator is told at its start.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RuleArgs {
+    /// Kinds of rules to ignore everywhere, such as `availablePolicy,webhook`
+    #[arg(
+        long,
+        env = "SKIP_POD_TRANSITION_RULES",
+        value_delimiter = ',',
+        help_heading = "Rules",
+        value_name = "KINDS"
+    )]
+    pub skip_rules: Vec<String>,
+}
+
+/// What was last written for one namespace, and what was last said of it.
+#[derive(Debug, Default)]
+struct Memory {
+    pods: Written,
+    rules: Written,
+    /// When each rule's status was written, by UID.
+    told: BTreeMap<String, Instant>,
+    /// Pods that were fetched whole, by UID, at the version that was looked at.
+    whole: BTreeMap<String, (u64, Whole)>,
+    /// Which rules held back which Pods at the last look.
+    rejecting: BTreeSet<(String, String, String)>,
+}
+
+struct Context {
+    client: Client,
+    applier: Applier,
+    events: Events,
+    caches: Caches,
+    skipped: BTreeSet<String>,
+    metrics: Metrics,
+    memory: Mutex<BTreeMap<String, Memory>>,
+}
+
+/// Adds the operator's tasks to its process.
+///
+/// # Errors
+///
+/// If its metrics cannot be registered.
+pub fn start(operator: &mut Operator, args: RuleArgs) -> anyhow::Result<()> {
+    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let caches = Caches {
+        rules: Mirror::new(namespace),
+        pods: Mirror::new(namespace),
+        sets: Mirror::new(namespace),
+        budgets: Mirror::new(namespace),
+        nodes: Mirror::new(|_| None),
+    };
+    for (part, progress) in caches.parts() {
+        operator.ready_when(part, progress.ready());
+    }
+    let (store, writer) = reflector::store::<SlimNamespace>();
+    let all = watcher::Config::default();
+    let objects = events(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &shared)
+        .modify(|namespace| namespace.metadata = named(namespace))
+        .reflect(writer)
+        .touched_objects();
+    let triggers = triggers(&client, &caches, &shared);
+    let context = Arc::new(Context {
+        client: client.clone(),
+        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
+        events: Events::new(client, NAME),
+        caches,
+        skipped: args.skip_rules.into_iter().map(|kind| kind.trim().to_owned()).collect(),
+        metrics: Metrics::register(&operator.registry)?,
+        memory: Mutex::default(),
+    });
+    let work = Drive {
+        objects: objects.boxed(),
+        store,
+        triggers,
+        concurrency: operator.args.concurrency,
+        pause: PAUSE,
+        deadline: operator.args.reconcile_timeout,
+        grace: operator.args.shutdown_grace,
+        lease: operator.lease.clone(),
+        metrics: shared,
+    };
+    let stop = operator.stop();
+    let controller = drive(work, stop, move |namespace| reconcile(namespace, context.clone()));
+    operator.task("namespace controller", controller);
+    Ok(())
+}
+
+/// All that is kept of a namespace.
+fn named(namespace: &SlimNamespace) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    let metadata = &namespace.metadata;
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        resource_version: metadata.resource_version.clone(),
+        ..Default::default()
+    }
+}
+
+impl Caches {
+    fn parts(&self) -> [(&'static str, &podops_runtime::shell::watch::Progress); 5] {
+        [
+            ("podtransitionrules", &self.rules.progress),
+            ("pods", &self.pods.progress),
+            ("collasets", &self.sets.progress),
+            ("poddisruptionbudgets", &self.budgets.progress),
+            ("nodes", &self.nodes.progress),
+        ]
+    }
+}
+
+/// Keeps the caches, and names the namespaces that a change in them is about.
+fn triggers(
+    client: &Client,
+    caches: &Caches,
+    shared: &podops_runtime::shell::metrics::Metrics,
+) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
+    fn within<K: Resource>(
+        object: &K,
+    ) -> stream::Iter<std::option::IntoIter<ObjectRef<SlimNamespace>>> {
+        stream::iter(namespace(object).map(|name| ObjectRef::new(&name)))
+    }
+    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
+    let (controlled, all) =
+        (watcher::Config::default().labels(&controlled), watcher::Config::default);
+    let rules = events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", shared);
+    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim);
+    let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", shared);
+    let budgets = Api::<SlimBudget>::all(client.clone());
+    let budgets = events(budgets, all(), "poddisruptionbudgets", shared);
+    let nodes = events(Api::<SlimNode>::all(client.clone()), all(), "nodes", shared)
+        .modify(|node| node.metadata.annotations = None);
+    // A node's labels are looked at with the next Pod.
+    let nodes = reflect(caches.nodes.clone(), nodes).flat_map(|_| stream::empty());
+    stream::select_all([
+        reflect(caches.rules.clone(), rules).flat_map(|o| within(&*o)).boxed(),
+        reflect(caches.pods.clone(), pods).flat_map(|o| within(&*o)).boxed(),
+        reflect(caches.sets.clone(), sets).flat_map(|o| within(&*o)).boxed(),
+        reflect(caches.budgets.clone(), budgets).flat_map(|o| within(&*o)).boxed(),
+        nodes.boxed(),
+    ])
+    .boxed()
+}
+
+/// Brings one namespace's Pods as far as its rules let them: look, decide, act. It is safe to stop
+/// anywhere and start over.
+#[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
+async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Result<Next, Failure> {
+    let name = namespace.metadata.name.clone().unwrap_or_default();
+    if !context.is_ready() {
+        return Ok(Next::After(Duration::from_millis(100)));
+    }
+    if !context.is_concerned(&name) {
+        context.memory().remove(&name);
+        return Ok(Next::OnChange);
+    }
+    if !context.is_fresh(&name) {
+        return Ok(Next::Stale);
+    }
+    let (seen, plan, now) = context.decide(&name).await?;
+    tracing::debug!(%plan, "Planned");
+    context.count(&name, &seen, &plan, now);
+    let (mut effects, wait) = context.statuses(&name, &seen, &plan, now);
+    effects.extend(seen.rules.iter().filter_map(|rule| render::release(&name, rule)));
+    let mut results = context.write(&name, effects).await;
+    let by_name: BTreeMap<&str, &PodView> =
+        seen.pods.iter().map(|p| (p.name.as_str(), p)).collect();
+    let changes = plan.pods.iter().filter_map(|change| {
+        Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
+    });
+    results.extend(context.write(&name, changes.collect()).await);
+    context.report(&name, &seen, &plan).await;
+    if apply::is_unfinished(&results) {
+        let errors = results.iter().filter_map(|(_, result)| result.as_ref().err());
+        let errors: Vec<String> =
+            errors.map(|error| format!("{error}: {}", error.source)).collect();
+        return Err(Failure {
+            kind: backoff::Kind::Transient,
+            class: "write",
+            error: anyhow::anyhow!("{}", errors.join("; ")),
+            within: wait,
+        });
+    }
+    let waits = [wait, plan.look_again, context.applier.patience(&results), Some(RESYNC)];
+    Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+}
+
+impl Context {
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<String, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.caches.parts().into_iter().all(|(_, progress)| progress.seen().lists_done > 0)
+    }
+
+    /// Whether there is a rule, or what is left of one.
+    fn is_concerned(&self, namespace: &str) -> bool {
+        !self.caches.rules.find(namespace).is_empty()
+            || self.caches.pods.find(namespace).iter().any(|pod| is_marked(pod))
+    }
+
+    fn is_fresh(&self, namespace: &str) -> bool {
+        self.memory().get(namespace).is_none_or(|memory| {
+            memory.pods.is_seen(self.caches.pods.progress.seen())
+                && memory.rules.is_seen(self.caches.rules.progress.seen())
+        })
+    }
+
+    /// Looks and plans; what a rule has to see whole is fetched in between.
+    async fn decide(&self, namespace: &str) -> Result<(Observed, Plan, Timestamp), Failure> {
+        let (pods, version) = self.pods(namespace).await?;
+        let mut seen = observe(namespace, &pods, version, &self.caches, &self.skipped);
+        self.add_whole(namespace, &mut seen);
+        let mut plan = plan::plan(&seen, clock::now());
+        if !plan.fetch.is_empty() {
+            self.fetch(namespace, &seen, &plan.fetch).await;
+            self.add_whole(namespace, &mut seen);
+            plan = plan::plan(&seen, clock::now());
+        }
+        Ok((seen, plan, clock::now()))
+    }
+
+    /// The namespace's Pods: from the cache, unless somebody decided on newer ones already.
+    ///
+    /// A place in a budget is given up when the end of its operation was seen; who has not seen that
+    /// far would take the Pod for one that still serves.
+    async fn pods(&self, namespace: &str) -> Result<(Vec<Arc<SlimPod>>, u64), Failure> {
+        let rules = self.caches.rules.find(namespace);
+        let decided_on = rules.iter().filter_map(|rule| {
+            let status = rule.0.as_ref().ok()?.status.as_ref()?;
+            status.pods_version.as_deref()?.parse::<u64>().ok()
+        });
+        let seen = self.caches.pods.progress.seen().version;
+        if decided_on.max().unwrap_or_default() <= seen {
+            return Ok((self.caches.pods.find(namespace), seen));
+        }
+        tracing::info!("Listing Pods, as others have seen newer ones");
+        let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
+        let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
+        let list = api.list(&ListParams::default().labels(&controlled)).await;
+        let list = list.map_err(|error| Failure {
+            kind: backoff::Kind::Transient,
+            class: "list",
+            error: error.into(),
+            within: None,
+        })?;
+        let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
+        let mut pods = list.items;
+        pods.iter_mut().for_each(trim);
+        pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        Ok((pods.into_iter().map(Arc::new).collect(), version.unwrap_or(seen)))
+    }
+
+    /// Adds the Pods that were fetched whole, as far as they are still the same.
+    fn add_whole(&self, namespace: &str, seen: &mut Observed) {
+        let memory = self.memory();
+        let Some(memory) = memory.get(namespace) else { return };
+        for pod in &mut seen.pods {
+            let whole = memory.whole.get(&pod.uid).filter(|(version, _)| *version == pod.version);
+            pod.object = whole.map(|(_, object)| object.clone());
+        }
+    }
+
+    async fn fetch(&self, namespace: &str, seen: &Observed, names: &BTreeSet<String>) {
+        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let mut wanted = Vec::new();
+        for pod in seen.pods.iter().filter(|pod| names.contains(&pod.name)) {
+            wanted.push((pod.name.clone(), pod.uid.clone(), pod.version));
+        }
+        let one = |(name, uid, version): (String, String, u64)| {
+            let api = api.clone();
+            async move {
+                let object = api.get_opt(&name).await;
+                let object =
+                    object.inspect_err(|error| tracing::warn!(%error, name, "Fetching a Pod"));
+                let object = object.ok().flatten().and_then(|o| serde_json::to_value(o).ok());
+                (uid, version, object.map(Arc::new))
+            }
+        };
+        let fetched: Vec<(String, u64, Option<Whole>)> =
+            stream::iter(wanted).map(one).buffer_unordered(16).collect().await;
+        let mut memory = self.memory();
+        let memory = memory.entry(namespace.to_owned()).or_default();
+        let alive: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        memory.whole.retain(|uid, _| alive.contains(uid.as_str()));
+        for (uid, version, object) in fetched {
+            // It is taken for the version that was looked at: a later one brings another look.
+            if let Some(object) = object.filter(|o| o["metadata"]["uid"] == uid.as_str()) {
+                memory.whole.insert(uid, (version, object));
+            }
+        }
+    }
+
+    /// The statuses that are to be written now, and when those that have to wait are.
+    fn statuses(
+        &self,
+        namespace: &str,
+        seen: &Observed,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> (Vec<Effect>, Option<Duration>) {
+        let mut memory = self.memory();
+        let memory = memory.entry(namespace.to_owned()).or_default();
+        memory.told.retain(|uid, _| seen.rules.iter().any(|rule| rule.uid == *uid));
+        let (mut effects, mut wait) = (Vec::new(), None::<Duration>);
+        for rule in &seen.rules {
+            let Some(decided) = plan.rules.get(&rule.name) else { continue };
+            let new = status(rule, decided, decided.states.clone(), seen.pods_version, now);
+            let pause = match news(&rule.status, &new) {
+                News::None => continue,
+                News::Progress => PROGRESS_PAUSE,
+                News::Urgent => STATUS_PAUSE,
+            };
+            let since = memory.told.get(&rule.uid).map_or(pause, Instant::elapsed);
+            if let Some(left) = pause.checked_sub(since).filter(|left| !left.is_zero()) {
+                wait = Some(wait.map_or(left, |wait| wait.min(left)));
+                continue;
+            }
+            memory.told.insert(rule.uid.clone(), Instant::now());
+            effects.push(render::rule(namespace, rule, &new));
+        }
+        (effects, wait)
+    }
+
+    /// Carries out independent writes, and notes which versions have to be seen before the next look.
+    async fn write(
+        &self,
+        namespace: &str,
+        effects: Vec<Effect>,
+    ) -> Vec<(Effect, Result<Outcome, apply::Error>)> {
+        let results = self.applier.apply_all(effects).await;
+        let mut memory = self.memory();
+        let memory = memory.entry(namespace.to_owned()).or_default();
+        for (effect, result) in &results {
+            let Ok(Outcome::Done(version)) = result else { continue };
+            let (written, progress) = if effect.target().resource == PODS {
+                (&mut memory.pods, &self.caches.pods.progress)
+            } else {
+                (&mut memory.rules, &self.caches.rules.progress)
+            };
+            written.note(version.as_deref(), progress.seen());
+        }
+        results
+    }
+
+    /// Counts what was decided.
+    fn count(&self, namespace: &str, seen: &Observed, plan: &Plan, now: Timestamp) {
+        let mut rejecting = BTreeSet::new();
+        for (owner, decided) in &plan.rules {
+            let Some(rule) = seen.rules.iter().find(|rule| rule.name == *owner) else { continue };
+            let decision = |name: &str, verdict: &str| {
+                let kind = rule.rules.iter().find(|r| r.spec.name == name);
+                let kind = kind.and_then(|r| Kind::of(&r.spec)).map_or("", Kind::as_str);
+                let full = format!("{owner}/{name}");
+                self.metrics.decisions.with_label_values(&[namespace, &full, kind, verdict]).inc();
+            };
+            let granted =
+                |pod: &str| plan.pods.iter().any(|c| c.pod == pod && !c.grants.is_empty());
+            for detail in &decided.details {
+                for info in &detail.reject_info {
+                    let key = (owner.clone(), info.rule_name.clone(), detail.name.clone());
+                    if !self.was_rejecting(namespace, &key) {
+                        decision(&info.rule_name, "rejected");
+                    }
+                    rejecting.insert(key);
+                }
+                if detail.passed && granted(&detail.name) {
+                    detail.passed_rules.iter().for_each(|name| decision(name, "passed"));
+                }
+            }
+            for state in &decided.states {
+                let full = format!("{owner}/{}", state.name);
+                for (limit, value) in [
+                    ("max_unavailable", state.max_unavailable),
+                    ("min_available", state.min_available),
+                ] {
+                    if let Some(value) = value {
+                        self.metrics
+                            .budget
+                            .with_label_values(&[namespace, &full, limit])
+                            .set(i64::from(value));
+                    }
+                }
+            }
+        }
+        for change in &plan.pods {
+            for (stage, waiting) in &change.grants {
+                let since = lifecycle::time(&waiting.instance).map(|at| now.duration_since(at));
+                let seconds = since.map_or(0.0, |since| since.as_secs_f64().max(0.0));
+                self.metrics.waited.with_label_values(&[stage.as_str()]).observe(seconds);
+            }
+            if !change.grants.is_empty() {
+                let broken = u64::try_from(change.broken_glass.len()).unwrap_or_default();
+                self.metrics.broken_glass.with_label_values(&[namespace]).inc_by(broken);
+            }
+        }
+        self.memory().entry(namespace.to_owned()).or_default().rejecting = rejecting;
+    }
+
+    fn was_rejecting(&self, namespace: &str, key: &(String, String, String)) -> bool {
+        self.memory().get(namespace).is_some_and(|memory| memory.rejecting.contains(key))
+    }
+
+    /// Tells people what they should know.
+    async fn report(&self, namespace: &str, seen: &Observed, plan: &Plan) {
+        for rule in seen.rules.iter().filter(|rule| !rule.faults.is_empty()) {
+            let message = rule.faults.join("; ");
+            let note = Note { warning: true, reason: "RuleFails", message };
+            let object: ObjectRef<podops_api::transition_rule::PodTransitionRule> =
+                ObjectRef::new(&rule.name).within(namespace);
+            let mut reference: k8s_openapi::api::core::v1::ObjectReference = object.into();
+            reference.uid = Some(rule.uid.clone());
+            self.events.publish(&reference, &note).await;
+        }
+        for change in plan.pods.iter().filter(|change| !change.broken_glass.is_empty()) {
+            self.events.publish(&reference(namespace, change), &broken_glass(seen, change)).await;
+        }
+        for pod in &seen.pods {
+            let waits = !pod.waiting(RuleStage::PreCheck).is_empty();
+            if let (Some(Err(fault)), true) = (&pod.glass, waits) {
+                let message = format!("{}: {fault}", marks::BREAK_GLASS);
+                let note = Note { warning: true, reason: "BreakGlassInvalid", message };
+                let change = PodChange {
+                    pod: pod.name.clone(),
+                    uid: pod.uid.clone(),
+                    ..PodChange::default()
+                };
+                self.events.publish(&reference(namespace, &change), &note).await;
+            }
+        }
+    }
+}
+
+fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1::ObjectReference {
+    k8s_openapi::api::core::v1::ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(change.pod.clone()),
+        uid: Some(change.uid.clone()),
+        ..Default::default()
+    }
+}
+
+fn broken_glass(seen: &Observed, change: &PodChange) -> Note {
+    let glass =
+        seen.pods.iter().find(|pod| pod.uid == change.uid).and_then(|pod| pod.glass.as_ref());
+    let (until, reason) = match glass {
+        Some(Ok(glass)) => (glass.until.to_string(), glass.reason.as_str()),
+        Some(Err(_)) | None => (String::new(), ""),
+    };
+    let reason = if reason.is_empty() { "no reason is given" } else { reason };
+    let message = format!(
+        "passed without {}, skipped until {until}: {reason}",
+        change.broken_glass.join(", ")
+    );
+    Note { warning: true, reason: "BrokeGlass", message }
+}

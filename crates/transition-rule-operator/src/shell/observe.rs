@@ -1,0 +1,236 @@
+//! Reads objects down to what planning needs, so that many fit into little memory.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::{
+    Resource,
+    core::{DeserializeGuard, Selector},
+};
+use podops_api::{
+    collaset::CollaSet, lifecycle::Labels, marks, transition_rule::PodTransitionRule,
+};
+use podops_runtime::shell::watch::Mirror;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    rules::webhook::Answers,
+    view::{BudgetView, Observed, PodView, RuleView, SetView, read},
+};
+
+pub(super) type Guarded = DeserializeGuard<PodTransitionRule>;
+
+/// The parts of a Pod that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub(super) struct SlimPod {
+    /// Metadata, trimmed by [`trim`].
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// The parts of a CollaSet that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "CollaSet")]
+pub(super) struct SlimSet {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: SetSpec,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SetSpec {
+    replicas: Option<i32>,
+    template: Template,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Template {
+    metadata: TemplateMetadata,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct TemplateMetadata {
+    labels: Option<Labels>,
+}
+
+/// The parts of a PodDisruptionBudget that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::policy::v1::PodDisruptionBudget")]
+pub(super) struct SlimBudget {
+    pub(super) metadata: ObjectMeta,
+    #[serde(default)]
+    spec: BudgetSpec,
+    #[serde(default)]
+    status: BudgetStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct BudgetSpec {
+    selector: Option<LabelSelector>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct BudgetStatus {
+    observed_generation: Option<i64>,
+    disruptions_allowed: i32,
+}
+
+/// The parts of a Node that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Node")]
+pub(super) struct SlimNode {
+    pub(super) metadata: ObjectMeta,
+}
+
+/// A namespace, of which only the name counts.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Namespace")]
+pub(super) struct SlimNamespace {
+    pub(super) metadata: ObjectMeta,
+}
+
+/// What is known of the cluster.
+#[derive(Clone)]
+pub(super) struct Caches {
+    pub(super) rules: Arc<Mirror<Guarded>>,
+    pub(super) pods: Arc<Mirror<SlimPod>>,
+    pub(super) sets: Arc<Mirror<SlimSet>>,
+    pub(super) budgets: Arc<Mirror<SlimBudget>>,
+    pub(super) nodes: Arc<Mirror<SlimNode>>,
+}
+
+/// What objects are found by.
+pub(super) fn namespace<K: Resource>(object: &K) -> Option<String> {
+    object.meta().namespace.clone()
+}
+
+/// Drops what planning does not look at.
+pub(super) fn trim(pod: &mut SlimPod) {
+    let metadata = &mut pod.metadata;
+    (metadata.generate_name, metadata.finalizers) = (None, None);
+    if let Some(owners) = &mut metadata.owner_references {
+        owners.retain(|owner| owner.controller == Some(true));
+    }
+    if let Some(annotations) = &mut metadata.annotations {
+        let ours = |key: &str| {
+            [marks::SKIP_RULES, marks::BREAK_GLASS].contains(&key)
+                || key.starts_with(marks::RULE_DETAIL)
+        };
+        annotations.retain(|key, _| ours(key));
+    }
+    if let Some(conditions) = &mut pod.status.conditions {
+        conditions.retain(|condition| condition.type_ == "Ready");
+    }
+}
+
+impl SlimPod {
+    fn view(&self) -> PodView {
+        let ready = self.status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
+        PodView {
+            node: self.spec.node_name.clone(),
+            ready: ready.is_some_and(|condition| condition.status == "True"),
+            ..PodView::read(&self.metadata)
+        }
+    }
+}
+
+/// Looks at one namespace; `pods` are its Pods.
+pub(super) fn observe(
+    name: &str,
+    pods: &[Arc<SlimPod>],
+    pods_version: u64,
+    caches: &Caches,
+    skipped: &BTreeSet<String>,
+) -> Observed {
+    let rules: Vec<RuleView> = caches
+        .rules
+        .find(name)
+        .iter()
+        .filter_map(|rule| RuleView::read(rule.0.as_ref().ok()?, skipped).ok())
+        .collect();
+    let spread =
+        rules.iter().flat_map(|rule| &rule.rules).any(|rule| rule.spec.topology_spread.is_some());
+    let pods: Vec<PodView> = pods.iter().map(|pod| pod.view()).collect();
+    let on: BTreeSet<&String> =
+        pods.iter().filter_map(|pod| pod.node.as_ref()).filter(|_| spread).collect();
+    let labels = |node: &String| {
+        let known = caches.nodes.get(&(String::new(), node.clone()))?;
+        Some((node.clone(), known.metadata.labels.clone().unwrap_or_default()))
+    };
+    Observed {
+        nodes: on.into_iter().filter_map(labels).collect(),
+        sets: caches.sets.find(name).iter().filter_map(|set| set_view(set)).collect(),
+        budgets: caches.budgets.find(name).iter().map(|budget| budget_view(budget)).collect(),
+        answers: Answers::default(),
+        rules,
+        pods,
+        pods_version,
+    }
+}
+
+fn set_view(set: &SlimSet) -> Option<SetView> {
+    let metadata = &set.metadata;
+    (metadata.deletion_timestamp.is_none()).then(|| SetView {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        replicas: usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or_default(),
+        template_labels: set.spec.template.metadata.labels.clone().unwrap_or_default(),
+    })
+}
+
+fn budget_view(budget: &SlimBudget) -> BudgetView {
+    let metadata = &budget.metadata;
+    let counted = budget.status.observed_generation == metadata.generation;
+    let selector = budget.spec.selector.clone();
+    BudgetView {
+        name: metadata.name.clone().unwrap_or_default(),
+        selector: selector.and_then(|selector| Selector::try_from(selector).ok()),
+        allowed: counted
+            .then(|| usize::try_from(budget.status.disruptions_allowed).unwrap_or_default()),
+        version: read::version(metadata),
+    }
+}
+
+/// Whether something of this operator is on a Pod, so that it has to be looked at even if there is
+/// no rule.
+pub(super) fn is_marked(pod: &SlimPod) -> bool {
+    let gate = format!("/{}", marks::TRANSITION_RULE);
+    let gates = [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE];
+    let is_gate =
+        |key: &String| key.strip_suffix(&gate).is_some_and(|prefix| gates.contains(&prefix));
+    let metadata = &pod.metadata;
+    metadata.labels.iter().flatten().any(|(key, _)| is_gate(key))
+        || metadata.annotations.iter().flatten().any(|(k, _)| k.starts_with(marks::RULE_DETAIL))
+}
+
+/// An object as a value, for expressions.
+pub(super) type Whole = Arc<Value>;

@@ -1,0 +1,125 @@
+//! Objects of the API as planning sees them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::core::{ParseExpressionError, Selector};
+use podops_api::{
+    lifecycle::PodLifecycle,
+    marks,
+    transition_rule::{PodTransitionRule, TransitionRule},
+};
+use serde::Deserialize;
+
+use super::{Owner, PodView, Rule, RuleView};
+use crate::rules::{Kind, cel::Expression};
+
+impl RuleView {
+    /// Reads a PodTransitionRule; kinds of rules in `skipped` are left out.
+    ///
+    /// # Errors
+    ///
+    /// If its selector is none; the API server admits none such.
+    pub fn read(
+        rule: &PodTransitionRule,
+        skipped: &BTreeSet<String>,
+    ) -> Result<Self, ParseExpressionError> {
+        let metadata = &rule.metadata;
+        let counts = |spec: &&TransitionRule| {
+            !spec.disabled
+                && spec.conditions.is_empty()
+                && Kind::of(spec).is_some_and(|kind| !skipped.contains(kind.as_str()))
+        };
+        let (mut rules, mut faults) = (Vec::new(), Vec::new());
+        for spec in rule.spec.rules.iter().filter(counts) {
+            let mut read = |selector: &LabelSelector| {
+                let read = Selector::try_from(selector.clone());
+                read.map_err(|error| faults.push(format!("spec.rules[{}]: {error}", spec.name)))
+                    .ok()
+            };
+            let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
+            let requires = spec.label_check.as_ref().map(|check| &check.requires);
+            let (filter, requires) = (filter.and_then(&mut read), requires.and_then(&mut read));
+            let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
+            if let Some(Err(fault)) = &expression {
+                faults.push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
+            }
+            rules.push(Rule {
+                stage: spec.stage.unwrap_or_default(),
+                filter,
+                requires,
+                expression: expression.map(|compiled| compiled.map(Arc::new)),
+                spec: spec.clone(),
+            });
+        }
+        Ok(Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            selector: Selector::try_from(rule.spec.selector.clone())?,
+            rules,
+            faults,
+            status: rule.status.clone().unwrap_or_default(),
+        })
+    }
+}
+
+/// The number of a version; versions of one server can be compared.
+pub(crate) fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default()
+}
+
+/// The annotation that lists rules which do not apply.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Skips {
+    skip_rules: BTreeSet<String>,
+}
+
+impl PodView {
+    /// Reads what a Pod's metadata says.
+    #[must_use]
+    pub fn read(metadata: &ObjectMeta) -> Self {
+        let labels = metadata.labels.clone().unwrap_or_default();
+        let annotations = metadata.annotations.as_ref();
+        let annotation = |key: &str| annotations.and_then(|a| a.get(key));
+        let skips: Option<Skips> =
+            annotation(marks::SKIP_RULES).and_then(|text| serde_json::from_str(text).ok());
+        let glass = annotation(marks::BREAK_GLASS)
+            .map(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
+        let details: BTreeMap<String, String> = annotations
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, text)| {
+                let rule = key.strip_prefix(marks::RULE_DETAIL)?.strip_prefix('/')?;
+                Some((rule.to_owned(), text.clone()))
+            })
+            .collect();
+        let owner = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: version(metadata),
+            // A Pod whose labels cannot be read is left alone by everybody.
+            lifecycle: PodLifecycle::parse(&labels).unwrap_or_default(),
+            labels,
+            skips: skips.unwrap_or_default().skip_rules,
+            glass,
+            details,
+            annotated: annotations.is_some(),
+            owner: owner.map(|o| Owner {
+                kind: o.kind.clone(),
+                name: o.name.clone(),
+                uid: o.uid.clone(),
+            }),
+            deleting: metadata.deletion_timestamp.is_some(),
+            ..Self::default()
+        }
+    }
+}

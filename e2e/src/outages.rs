@@ -1,0 +1,132 @@
+//! Who is out of service because of an operation: seen from the watch stream alone, with nothing of
+//! the operators' own code.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use tokio::task::JoinSet;
+
+use crate::lab::Lab;
+
+const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
+const INSTANCE: &str = "collaset.kusionstack.io/instance-id";
+
+/// A set's name and an instance's ID in it: a Pod, and what takes its place when it is recreated.
+type Instance = (String, String);
+
+#[derive(Default)]
+struct State {
+    /// Whether each instance served when it was last seen.
+    serves: BTreeMap<Instance, bool>,
+    /// Instances that an operation took out, and the Pod that it did that to.
+    out: BTreeMap<Instance, String>,
+    /// The most that were out at a time, and which.
+    worst: Vec<Instance>,
+    /// The most of each set.
+    worst_of: BTreeMap<String, usize>,
+}
+
+/// Follows a namespace's Pods while it is there.
+pub struct Outages {
+    state: Arc<Mutex<State>>,
+    _task: JoinSet<anyhow::Result<()>>,
+}
+
+impl Outages {
+    /// Follows the Pods of the lab's namespace from now on.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub async fn follow(lab: &Lab) -> anyhow::Result<Self> {
+        let pods: Api<Pod> = lab.pods();
+        let list = pods.list(&ListParams::default()).await?;
+        let state = Arc::<Mutex<State>>::default();
+        for pod in &list.items {
+            state.lock().unwrap_or_else(PoisonError::into_inner).take(pod, false);
+        }
+        let mut version = list.metadata.resource_version.unwrap_or_default();
+        let (shared, mut task) = (state.clone(), JoinSet::new());
+        task.spawn(async move {
+            loop {
+                let params = WatchParams::default().timeout(290);
+                let mut events = pods.watch(&params, &version).await?.boxed();
+                while let Some(event) = events.next().await {
+                    let (pod, gone) = match event? {
+                        WatchEvent::Added(pod) | WatchEvent::Modified(pod) => (pod, false),
+                        WatchEvent::Deleted(pod) => (pod, true),
+                        WatchEvent::Bookmark(_) => continue,
+                        WatchEvent::Error(status) => anyhow::bail!("{status:?}"),
+                    };
+                    version = pod.resource_version().unwrap_or_default();
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).take(&pod, gone);
+                }
+            }
+        });
+        Ok(Self { state, _task: task })
+    }
+
+    /// The most instances that operations had out at a time.
+    #[must_use]
+    pub fn worst(&self) -> usize {
+        self.look(|state| state.worst.len())
+    }
+
+    /// The most instances of one set.
+    #[must_use]
+    pub fn worst_of(&self, set: &str) -> usize {
+        self.look(|state| state.worst_of.get(set).copied().unwrap_or_default())
+    }
+
+    /// How many are out now.
+    #[must_use]
+    pub fn current(&self) -> usize {
+        self.look(|state| state.out.len())
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn take(&mut self, pod: &Pod, gone: bool) {
+        let labels = pod.labels();
+        let set = labels.get("app").cloned().unwrap_or_default();
+        let id = labels.get(INSTANCE).cloned().unwrap_or_else(|| pod.name_any());
+        let instance = (set.clone(), id);
+        let uid = pod.uid().unwrap_or_default();
+        let serves =
+            labels.contains_key(AVAILABLE) && !gone && pod.metadata.deletion_timestamp.is_none();
+        let is = |words: [&str; 2]| {
+            labels.keys().any(|key| {
+                words.iter().any(|word| key.starts_with(&format!("{word}.podopslifecycle.")))
+            })
+        };
+        let leaves = labels.iter().any(|(key, value)| {
+            key.starts_with("operation-type.podopslifecycle.") && value == "scale-in"
+        });
+        let before = self.serves.insert(instance.clone(), serves).unwrap_or_default();
+        if before && !serves && is(["preparing", "operate"]) {
+            self.out.insert(instance.clone(), uid.clone());
+        }
+        if serves || gone && leaves {
+            // Another Pod of the same ID may serve while its predecessor is on its way out.
+            self.out.remove(&instance);
+        }
+        if self.out.len() > self.worst.len() {
+            self.worst = self.out.keys().cloned().collect();
+        }
+        let of_set = self.out.keys().filter(|(name, _)| *name == set).count();
+        let worst = self.worst_of.entry(set).or_default();
+        *worst = (*worst).max(of_set);
+    }
+}
