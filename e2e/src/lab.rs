@@ -19,7 +19,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
-use podops_api::collaset::{CollaSet, CollaSetStatus};
+use podops_api::{
+    collaset::{CollaSet, CollaSetStatus},
+    transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
+};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -238,7 +241,11 @@ impl Lab {
             token.status.and_then(|s| s.token).context("a token request without a token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
         let flags = ["--admin-address=127.0.0.1:0", "--log=info"];
-        let args = flags.iter().chain(self.lease).map(|flag| (*flag).to_owned()).collect();
+        // Services of rules are tests' own, and those are on this machine.
+        let more: &[&str] =
+            if name == "transition-rule-operator" { &["--webhook-allow-local"] } else { &[] };
+        let flags = flags.iter().chain(self.lease).chain(more);
+        let args = flags.map(|flag| (*flag).to_owned()).collect();
         let spec =
             Spec { program: self.programs.join(name), args, kubeconfig, log: self.log(name) };
         self.operators.insert(name, Kept::start(spec));
@@ -315,6 +322,12 @@ impl Lab {
         self.all_of()
     }
 
+    /// The PodTransitionRules.
+    #[must_use]
+    pub fn rules(&self) -> Api<PodTransitionRule> {
+        self.all_of()
+    }
+
     /// The Pods.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
@@ -364,6 +377,41 @@ impl Lab {
         }
         let set = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
         self.sets().create(&PostParams::default(), &set).await?;
+        Ok(())
+    }
+
+    /// Makes a rule about the Pods that a selector selects, and waits until it is enforced.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused, or that takes too long.
+    pub async fn make_rule(&self, name: &str, selector: Value, kinds: Value) -> anyhow::Result<()> {
+        let spec = json!({ "selector": selector, "rules": kinds });
+        let rule = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
+        self.rules().create(&PostParams::default(), &rule).await?;
+        self.until_rule(name, |_| true).await
+    }
+
+    /// Waits until a rule's status is of its current spec and `holds`.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long; the error is the status.
+    pub async fn until_rule(
+        &self,
+        name: &str,
+        holds: impl Fn(&PodTransitionRuleStatus) -> bool,
+    ) -> anyhow::Result<()> {
+        let waited = eventually(SOON, async || {
+            let rule = self.rules().get(name).await?;
+            let current = |s: &PodTransitionRuleStatus| {
+                Some(s.observed_generation) == rule.metadata.generation
+            };
+            Ok(rule.status.as_ref().is_some_and(|s| current(s) && holds(s)))
+        });
+        if waited.await.is_err() {
+            bail!("{name} after {SOON:?}: {:#?}", self.rules().get(name).await?.status);
+        }
         Ok(())
     }
 

@@ -11,3 +11,4 @@ pub mod process;
 pub mod programs;
 pub mod scenarios;
 pub mod show;
+pub mod soak;

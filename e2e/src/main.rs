@@ -13,6 +13,7 @@ use podops_e2e::{
     bench,
     lab::{Lab, is_settled},
     show::Show,
+    soak,
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +36,16 @@ enum Command {
         /// Use the cluster of this kubeconfig context instead of starting one
         #[arg(long, value_name = "NAME")]
         context: Option<String>,
+    },
+    /// Roll sets out at random under shared rules, while operators die and nodes fall silent; prints
+    /// what came of it in Markdown
+    Soak {
+        /// How many rounds, of eight to twelve rollouts each
+        #[arg(long, default_value_t = 25)]
+        rounds: usize,
+        /// What the dice begin with
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// Measure what Podops promises; prints a table in Markdown
     Bench {
@@ -69,6 +80,16 @@ async fn run(command: Command) -> anyhow::Result<()> {
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
     match command {
         Command::Demo { keep, context } => demo(&programs, keep, context.as_deref()).await,
+        Command::Soak { rounds, seed } => {
+            let lab = Lab::start(&programs).await?;
+            let report = soak::run(&lab, rounds, seed).await?;
+            lab.nothing_forbidden()?;
+            #[allow(clippy::print_stdout, reason = "the report is what was asked for")]
+            {
+                println!("{}", report.page(rounds, seed));
+            }
+            Ok(())
+        }
         Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
             {

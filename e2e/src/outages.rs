@@ -22,16 +22,17 @@ const INSTANCE: &str = "collaset.kusionstack.io/instance-id";
 /// A set's name and an instance's ID in it: a Pod, and what takes its place when it is recreated.
 type Instance = (String, String);
 
+/// The label whose value says which budget a Pod is under.
+pub const TEAM: &str = "team";
+
 #[derive(Default)]
 struct State {
     /// Whether each instance served when it was last seen.
     serves: BTreeMap<Instance, bool>,
-    /// Instances that an operation took out, and the Pod that it did that to.
+    /// Instances that an operation took out, and the team that each is of.
     out: BTreeMap<Instance, String>,
-    /// The most that were out at a time, and which.
-    worst: Vec<Instance>,
-    /// The most of each set.
-    worst_of: BTreeMap<String, usize>,
+    /// The most of each team that were out at a time.
+    worst: BTreeMap<String, usize>,
 }
 
 /// Follows a namespace's Pods while it is there.
@@ -74,22 +75,15 @@ impl Outages {
         Ok(Self { state, _task: task })
     }
 
-    /// The most instances that operations had out at a time.
+    /// The most instances of a team that operations had out at a time.
     #[must_use]
-    pub fn worst(&self) -> usize {
-        self.look(|state| state.worst.len())
+    pub fn worst(&self, team: &str) -> usize {
+        self.look(|state| state.worst.get(team).copied().unwrap_or_default())
     }
 
-    /// The most instances of one set.
-    #[must_use]
-    pub fn worst_of(&self, set: &str) -> usize {
-        self.look(|state| state.worst_of.get(set).copied().unwrap_or_default())
-    }
-
-    /// How many are out now.
-    #[must_use]
-    pub fn current(&self) -> usize {
-        self.look(|state| state.out.len())
+    /// Forgets the worst, but not who is out.
+    pub fn forget(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).worst.clear();
     }
 
     fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
@@ -102,8 +96,8 @@ impl State {
         let labels = pod.labels();
         let set = labels.get("app").cloned().unwrap_or_default();
         let id = labels.get(INSTANCE).cloned().unwrap_or_else(|| pod.name_any());
-        let instance = (set.clone(), id);
-        let uid = pod.uid().unwrap_or_default();
+        let team = labels.get(TEAM).cloned().unwrap_or_default();
+        let instance = (set, id);
         let serves =
             labels.contains_key(AVAILABLE) && !gone && pod.metadata.deletion_timestamp.is_none();
         let is = |words: [&str; 2]| {
@@ -116,17 +110,14 @@ impl State {
         });
         let before = self.serves.insert(instance.clone(), serves).unwrap_or_default();
         if before && !serves && is(["preparing", "operate"]) {
-            self.out.insert(instance.clone(), uid.clone());
+            self.out.insert(instance.clone(), team.clone());
         }
         if serves || gone && leaves {
             // Another Pod of the same ID may serve while its predecessor is on its way out.
             self.out.remove(&instance);
         }
-        if self.out.len() > self.worst.len() {
-            self.worst = self.out.keys().cloned().collect();
-        }
-        let of_set = self.out.keys().filter(|(name, _)| *name == set).count();
-        let worst = self.worst_of.entry(set).or_default();
-        *worst = (*worst).max(of_set);
+        let out = self.out.values().filter(|of| **of == team).count();
+        let worst = self.worst.entry(team).or_default();
+        *worst = (*worst).max(out);
     }
 }

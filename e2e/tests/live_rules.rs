@@ -4,44 +4,18 @@
 
 use std::time::Duration;
 
-use kube::{Api, ResourceExt as _, api::PostParams};
-use podops_api::{
-    marks,
-    transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
 };
+use podops_api::{condition, lifecycle, marks};
 use podops_e2e::{
     lab::{Lab, SOON, eventually, programs},
     outages::Outages,
     scenarios::Subject,
+    soak,
 };
 use serde_json::{Value, json};
-
-fn rules(lab: &Lab) -> Api<PodTransitionRule> {
-    lab.all_of()
-}
-
-/// Makes a rule about the Pods that a selector selects, and waits until it is enforced.
-async fn make_rule(lab: &Lab, name: &str, selector: Value, kinds: Value) {
-    let rule = json!({
-        "metadata": { "name": name }, "spec": { "selector": selector, "rules": kinds },
-    });
-    let rule = serde_json::from_value(rule).unwrap();
-    rules(lab).create(&PostParams::default(), &rule).await.unwrap();
-    until_rule(lab, name, |_| true).await;
-}
-
-/// Waits until a rule's status is of its current spec and `holds`.
-async fn until_rule(lab: &Lab, name: &str, holds: impl Fn(&PodTransitionRuleStatus) -> bool) {
-    let waited = eventually(SOON, async || {
-        let rule = rules(lab).get(name).await?;
-        Ok(rule.status.is_some_and(|status| {
-            Some(status.observed_generation) == rule.metadata.generation && holds(&status)
-        }))
-    });
-    if waited.await.is_err() {
-        panic!("{name}: {:#?}", rules(lab).get(name).await.unwrap().status);
-    }
-}
 
 fn app(name: &str) -> Value {
     json!({ "matchLabels": { "app": name } })
@@ -51,31 +25,182 @@ fn gate() -> String {
     format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE)
 }
 
+fn budget(most: Value) -> Value {
+    json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": most } }])
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_kept_for_few_writes() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
-    make_rule(&lab, "web", app("web"), budget).await;
+    lab.make_rule("web", app("web"), budget(json!("10%"))).await.unwrap();
     let web = Subject { lab: &lab, set: "web", pods: 100 };
     let created = web.create().await.unwrap();
-    eprintln!("create: {:.2} requests per Pod", created.requests_per_pod());
     for pod in lab.pods_of("web").await.unwrap() {
         assert!(pod.labels().contains_key(&gate()), "{} came without its gate", pod.name_any());
     }
     assert!(created.requests_per_pod() <= 3.6, "gates come for nothing");
     let outages = Outages::follow(&lab).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
+    let worst = outages.worst("");
     eprintln!(
-        "update: {:.2} Pod writes, {:.2} requests per Pod, {} out at most, in {:?}",
+        "{:.2} requests per Pod to create; {:.2} Pod writes and {:.2} requests to update, {worst} out at most, in {:?}",
+        created.requests_per_pod(),
         updated.pod_writes_per_pod(),
         updated.requests_per_pod(),
-        outages.worst(),
         updated.took,
     );
     assert!(updated.rejected().is_empty(), "refused: {:#?}", updated.rejected());
-    assert!((1..=10).contains(&outages.worst()), "{} were out", outages.worst());
+    assert!((1..=10).contains(&worst), "{worst} were out");
     assert!(updated.pod_writes_per_pod() <= 7.2, "{}", updated.pod_writes_per_pod());
     assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_per_pod());
-    until_rule(&lab, "web", |s| s.reservations.is_empty() && s.details.is_empty()).await;
+    lab.until_rule("web", |s| s.reservations.is_empty() && s.details.is_empty()).await.unwrap();
+
+    // Nobody waits for a rule that is gone, nor for an operator that has none to keep.
+    lab.rules().delete("web", &DeleteParams::default()).await.unwrap();
+    let released = async || {
+        let pods = lab.pods_of("web").await?;
+        Ok(pods
+            .iter()
+            .all(|pod| !pod.labels().contains_key(&gate()) && pod.annotations().is_empty()))
+    };
+    eventually(SOON, released).await.unwrap();
+    // What was watched for would have been seen.
+    outages.forget();
+    web.update_in_place("nginx:3").await.unwrap();
+    assert!(outages.worst("") > 10, "without the rule as few are out as with it");
     lab.nothing_forbidden().unwrap();
+}
+
+/// What a rule says of a Pod that waits.
+async fn until_rejected(lab: &Lab, rule: &str, by: &str, reason: &str) {
+    let rejected = lab.until_rule(rule, |status| {
+        status.details.iter().any(|detail| {
+            let infos = detail.reject_info.iter();
+            infos.clone().any(|info| info.rule_name == by && info.reason.contains(reason))
+                && detail.since.is_some()
+        })
+    });
+    rejected.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    for (kind, by, reason, mend) in [
+        (
+            json!({ "labelCheck": { "requires": { "matchLabels": { "ready-to-go": "yes" } } } }),
+            "labels",
+            "its labels are not those that are required",
+            json!({ "labelCheck": { "requires": {} } }),
+        ),
+        (
+            json!({ "schedule": { "freezes": [{ "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z", "reason": "frozen here" }] } }),
+            "freeze",
+            "frozen here",
+            json!({ "schedule": { "timeZone": "Europe/Berlin", "windows": [{ "from": "00:00", "to": "24:00" }] } }),
+        ),
+        (
+            json!({ "cel": { "expression": "pod.spec.containers.all(c, c.image == 'nginx:9')", "message": "not that image" } }),
+            "cel",
+            "not that image",
+            json!({ "cel": { "expression": "owner.kind == 'CollaSet' && rule.total >= 2 && operation.type == 'update'" } }),
+        ),
+        (
+            json!({ "topologySpread": { "topologyKey": "none", "maxUnavailable": 1 }, "filter": { "labelSelector": { "matchLabels": { "app": "nobody" } } } }),
+            "",
+            "",
+            json!({ "labelCheck": { "requires": {} } }),
+        ),
+    ] {
+        let rule = |kind: &Value| {
+            let mut rule = kind.clone();
+            rule["name"] = json!(if by.is_empty() { "spread" } else { by });
+            json!([rule])
+        };
+        lab.make("web", 2, &json!({})).await.unwrap();
+        lab.make_rule("web", app("web"), rule(&kind)).await.unwrap();
+        lab.set_image("web", "nginx:2").await.unwrap();
+        if !by.is_empty() {
+            until_rejected(&lab, "web", by, reason).await;
+            let change = Patch::Merge(json!({ "spec": { "rules": rule(&mend) } }));
+            lab.rules().patch("web", &PatchParams::default(), &change).await.unwrap();
+        }
+        lab.settled("web", 2, SOON).await.unwrap();
+        lab.rules().delete("web", &DeleteParams::default()).await.unwrap();
+        lab.sets().delete("web", &DeleteParams::default()).await.unwrap();
+        let gone = async || Ok(lab.sets().get_opt("web").await?.is_none());
+        eventually(SOON, gone).await.unwrap();
+    }
+    lab.nothing_forbidden().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator_may_be_down() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    lab.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
+    let rule = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+        "metadata": { "name": "frozen", "namespace": "other" },
+        "spec": { "selector": {}, "rules": budget(json!(0)) },
+    });
+    let rules: kube::Api<podops_api::transition_rule::PodTransitionRule> =
+        kube::Api::namespaced(lab.plane.admin.clone(), "other");
+    let rule = serde_json::from_value(rule).unwrap();
+    rules.create(&kube::api::PostParams::default(), &rule).await.unwrap();
+    lab.make("web", 3, &json!({})).await.unwrap();
+    lab.set_image("web", "nginx:2").await.unwrap();
+    lab.settled("web", 3, SOON).await.unwrap();
+
+    // Frozen here, a Pod waits; with its glass broken it goes, and that is told.
+    lab.make_rule("frozen", app("web"), budget(json!(0))).await.unwrap();
+    lab.set_image("web", "nginx:3").await.unwrap();
+    until_rejected(&lab, "frozen", "budget", "no more than 0").await;
+    let first = lab.pods_of("web").await.unwrap()[0].name_any();
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(600);
+    let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
+    lab.change_pod(&first, json!({ "annotations": { marks::BREAK_GLASS: glass } })).await.unwrap();
+    let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
+        pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:3"))
+            && pod.labels().contains_key(marks::SERVICE_AVAILABLE)
+    };
+    lab.until_pod(&first, updated).await.unwrap();
+    lab.until_event(&first, "BrokeGlass").await.unwrap();
+    let waiting = lab.pods_of("web").await.unwrap();
+    assert_eq!(waiting.iter().filter(|pod| updated(pod)).count(), 1, "the others still wait");
+    lab.nothing_forbidden().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn installed_but_down_everything_waits() {
+    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    for name in ["collaset-operator", "lifecycle-operator"] {
+        lab.start_operator(name).await.unwrap();
+    }
+    let rule = json!({ "metadata": { "name": "web" }, "spec": { "selector": app("web"), "rules": budget(json!(3)) } });
+    let rule = serde_json::from_value(rule).unwrap();
+    lab.rules().create(&kube::api::PostParams::default(), &rule).await.unwrap();
+    lab.make("web", 3, &json!({})).await.unwrap();
+    lab.set_image("web", "nginx:2").await.unwrap();
+    let waits = async || {
+        let pods = lab.pods_of("web").await?;
+        let key = lifecycle::Word::PreCheck.key(lifecycle::COLLASET);
+        Ok(pods.iter().all(|pod| pod.labels().contains_key(&key)))
+    };
+    eventually(SOON, waits).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(waits().await.unwrap(), "who has a gate waits for who decides");
+    lab.start_operator("transition-rule-operator").await.unwrap();
+    lab.settled("web", 3, SOON).await.unwrap();
+    let rule = lab.rules().get("web").await.unwrap();
+    assert!(condition::holds(&rule.status.unwrap().conditions, "Enforced"));
+    lab.nothing_forbidden().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_budget_is_exceeded_in_random_rollouts_with_kills_silence_and_second_thoughts() {
+    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let report = soak::run(&lab, 2, 1).await.unwrap();
+    eprintln!("{report}");
+    assert!(report.used_up > 0, "no budget was put to the test");
+    assert_eq!(report.exceeded, 0);
 }

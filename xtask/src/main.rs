@@ -22,15 +22,18 @@ Commands:
   demo [--keep] [--context NAME]
                    A CollaSet's life on a real control plane with simulated nodes, or on the cluster
                    of a kubeconfig context; --keep leaves it running
+  soak [--rounds N] [--seed N]
+                   Random rollouts under shared rules with faults; writes docs/soak.md
   test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["bench"] => bench(),
+        ["bench"] => keep("bench", &[], "docs/benchmarks.md"),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["demo", args @ ..] => demo(args),
+        ["soak", args @ ..] => keep("soak", args, "docs/soak.md"),
         ["test"] => test(),
         _ => bail!("{USAGE}"),
     }
@@ -56,20 +59,20 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures release builds and keeps the table.
-fn bench() -> anyhow::Result<()> {
+/// Lets the lab measure release builds, and keeps the page that it prints.
+fn keep(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     cargo(&["build", "--release", "--workspace", "--bins"])?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = env::current_exe()?;
     let target = target.ancestors().nth(2).context("this program is nowhere")?;
     let lab = target.join("release/podops-lab");
-    let output = Command::new(&lab).arg("bench").stderr(Stdio::inherit()).output();
+    let output = Command::new(&lab).arg(command).args(args).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", lab.display()))?;
     if !output.status.success() {
-        bail!("the benchmark failed");
+        bail!("{command} failed");
     }
     io::stdout().write_all(&output.stdout)?;
-    fs::write(root.join("docs/benchmarks.md"), output.stdout).context("keeping the table")
+    fs::write(root.join(page), output.stdout).context("keeping the page")
 }
 
 /// Runs every check, the cheapest first.

@@ -1,5 +1,4 @@
-//! A number of Pods, or a share of them in percent: the one rounding rule of all fields that take
-//! either.
+//! A number of Pods, or a share of them in percent: how all fields that take either are read.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -7,8 +6,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 /// of replicas can be, nor more than all.
 pub(crate) const RULE: &str = "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')";
 
-/// Which way a share that is not a whole number of Pods is rounded. Always the careful way: what may
-/// be taken out of service is rounded down, what has to stay is rounded up.
+/// Which way a share that is not a whole number of Pods is rounded. A CollaSet rounds the careful way:
+/// what may be taken out of service down, what has to stay up. A PodTransitionRule rounds as
+/// Kuperator does, so that a share of few Pods never forbids every operation: the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the next smaller number.

@@ -18,6 +18,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut operator = Operator::start(shell::NAME, args.operator).await?;
-    shell::start(&mut operator, args.rules)?;
+    shell::start(&mut operator, &args.rules)?;
     operator.run().await
 }

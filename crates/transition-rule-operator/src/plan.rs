@@ -13,14 +13,15 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
-    lifecycle, marks,
+    lifecycle::{self, Phase},
+    marks,
     transition_rule::{Detail, PodCounts, RejectInfo, Reservation, RuleStage, RuleState},
 };
 
 use crate::{
     rules::{
         Kind, Verdict, cel, schedule, verdict,
-        webhook::{Asker, Said, Subject},
+        webhook::{self, Asker, Said, Subject},
     },
     view::{Observed, PodView, Rule, RuleView, Waiting},
 };
@@ -169,6 +170,8 @@ struct Draft<'a> {
     places: Places<'a>,
     changes: BTreeMap<&'a str, PodChange>,
     decided: BTreeMap<&'a str, Decided>,
+    /// How many wait for each PodTransitionRule at the stage that is looked at.
+    waiting: BTreeMap<&'a str, i32>,
     rejecting: BTreeMap<(&'a str, &'a str), i32>,
     asks: Vec<Ask>,
     fetch: BTreeSet<String>,
@@ -203,6 +206,7 @@ impl<'a> Draft<'a> {
             places,
             changes: BTreeMap::new(),
             decided,
+            waiting: BTreeMap::new(),
             rejecting: BTreeMap::new(),
             asks: Vec::new(),
             fetch: BTreeSet::new(),
@@ -255,6 +259,12 @@ impl<'a> Draft<'a> {
             let begun = operations.iter().filter_map(|o| o.instance.parse::<i128>().ok()).min();
             (!self.holds_a_place(pod, operations), begun, pod.name.clone())
         });
+        self.waiting.clear();
+        for (pod, _) in &waiting {
+            for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+                *self.waiting.entry(&owner.name).or_default() += 1;
+            }
+        }
         for (pod, operations) in waiting {
             self.judge(pod, stage, operations);
         }
@@ -268,7 +278,7 @@ impl<'a> Draft<'a> {
     fn judge(&mut self, pod: &'a PodView, stage: RuleStage, operations: Vec<Waiting>) {
         let rules = self.rules_about(pod, stage);
         let mut rejections = self.rejections_alone(pod, &rules, &operations);
-        let subject = Subject { uid: pod.uid.clone(), instances: instances(&operations) };
+        let subject = Subject::of(pod, &operations);
         rejections.extend(self.rejections_said(&rules, &subject));
         let (enforced, dry): (Vec<_>, Vec<_>) =
             rejections.into_iter().partition(|r| r.rule.is_enforced());
@@ -312,18 +322,15 @@ impl<'a> Draft<'a> {
             if let Some(spec) = &rule.spec.schedule {
                 self.changes_at.extend(schedule::next_change(spec, self.now));
             }
-            if pod.object.is_none() && matches!(rule.expression, Some(Ok(_))) {
+            let whole = matches!(rule.expression, Some(Ok(_))) || webhook::needs_object(&rule.spec);
+            if whole && pod.object.is_none() {
                 self.fetch.insert(pod.name.clone());
             }
             // One operation that may not pass holds back the others of its Pod: they go together.
             let rejected = operations.iter().find_map(|operation| {
                 let facts = cel::Facts {
                     owner: pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid))),
-                    counts: self
-                        .decided
-                        .get(owner.name.as_str())
-                        .map(|d| d.counts)
-                        .unwrap_or_default(),
+                    counts: self.counts(owner),
                     operation,
                 };
                 match verdict(rule, pod, &facts, self.now) {
@@ -334,6 +341,12 @@ impl<'a> Draft<'a> {
             rejections.extend(rejected);
         }
         rejections
+    }
+
+    /// How many Pods are what, with those that were let through in this look.
+    fn counts(&self, owner: &RuleView) -> PodCounts {
+        let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
+        PodCounts { waiting, ..self.places.counts(owner) }
     }
 
     fn replicas(&self, uid: &str) -> Option<usize> {
@@ -360,7 +373,7 @@ impl<'a> Draft<'a> {
     }
 
     fn said(&self, owner: &RuleView, rule: &Rule, subject: &Subject) -> Option<&'a Said> {
-        self.seen.answers.0.get(&(asker(owner, rule), subject.clone()))
+        self.seen.answers.said.get(&(asker(owner, rule), subject.clone()))
     }
 
     /// Which rules that count have no place for a Pod; those that are only tried are noted.
@@ -433,10 +446,13 @@ impl<'a> Draft<'a> {
                 decided.reservations.extend(wanted.iter().cloned());
             }
         }
+        // Without the gate nobody waits for this operator, and another checker's word is its own.
+        let may_grant = !lacking && pod.has_gate(gate(stage));
         let broken = self.broken_glass(pod, stage);
         let told = serde_json::json!({ "stage": stage.as_str(), "passed": true }).to_string();
         for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
-            let passed_rules = rules.iter().filter(|(of, _)| of.uid == owner.uid);
+            let passed_rules =
+                rules.iter().filter(|(of, rule)| of.uid == owner.uid && rule.is_enforced());
             let detail = Detail {
                 name: pod.name.clone(),
                 stage: stage.as_str().to_owned(),
@@ -445,11 +461,11 @@ impl<'a> Draft<'a> {
                 ..Detail::default()
             };
             self.tell(owner, detail);
-            if !lacking && pod.details.get(&owner.name) != Some(&told) {
+            if may_grant && pod.details.get(&owner.name) != Some(&told) {
                 self.change(pod).details.insert(owner.name.clone(), Some(told.clone()));
             }
         }
-        if !lacking {
+        if may_grant {
             let change = self.change(pod);
             change.broken_glass.extend(broken);
             change.grants.extend(operations.into_iter().map(|operation| (stage, operation)));
@@ -521,11 +537,12 @@ impl<'a> Draft<'a> {
     /// Tells what each rule counts, and how many it holds back.
     fn settle_details(&mut self) {
         for owner in &self.seen.rules {
-            let Some(decided) = self.decided.get_mut(owner.name.as_str()) else { continue };
+            let Some(mut decided) = self.decided.remove(owner.name.as_str()) else { continue };
             decided.details.sort_by(|a, b| a.name.cmp(&b.name));
             let states = owner.rules.iter().map(|rule| {
                 let key = (owner.name.as_str(), rule.spec.name.as_str());
-                let over = if rule.is_enforced() { 0 } else { self.places.over(owner, rule) };
+                let over =
+                    if rule.is_enforced() { 0 } else { self.past(owner, rule, decided.counts) };
                 let rejecting = self.rejecting.get(&key).copied().unwrap_or_default() + over;
                 let (max_unavailable, min_available) = self.places.limits(owner, rule);
                 RuleState {
@@ -534,11 +551,41 @@ impl<'a> Draft<'a> {
                     rejecting: Some(rejecting),
                     max_unavailable,
                     min_available,
-                    webhook_status: None,
+                    webhook_status: self.seen.answers.tasks.get(&asker(owner, rule)).cloned(),
                 }
             });
             decided.states = states.collect();
+            self.decided.insert(&owner.name, decided);
         }
+    }
+
+    /// How many Pods are operated on that a rule which holds back nobody would have held back.
+    fn past(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
+        if rule.spec.available_policy.is_some() {
+            return self.places.over(owner, rule, counts);
+        }
+        let is_past = |pod: &&PodView| {
+            let operations = pod.lifecycle.operations.iter();
+            let under_way = operations.filter(|(_, operation)| {
+                matches!(
+                    Phase::of(operation),
+                    Phase::PreChecked | Phase::Preparing | Phase::Operate
+                )
+            });
+            let waiting = under_way.map(|(id, operation)| Waiting {
+                id: id.clone(),
+                operation_type: operation.operation_type().unwrap_or_default().to_owned(),
+                ..Waiting::default()
+            });
+            let owner_of = || pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid)));
+            waiting.into_iter().any(|operation| {
+                let facts = cel::Facts { owner: owner_of(), counts, operation: &operation };
+                let unseen = rule.spec.cel.is_some() && pod.object.is_none();
+                !unseen && verdict(rule, pod, &facts, self.now) != Verdict::Pass
+            })
+        };
+        let concerned = self.seen.pods.iter().filter(|p| owner.selects(p) && rule.is_about(p));
+        i32::try_from(concerned.filter(is_past).count()).unwrap_or(i32::MAX)
     }
 
     fn into_plan(self) -> Plan {
@@ -553,17 +600,22 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// What the gate of a stage begins with.
+const fn gate(stage: RuleStage) -> &'static str {
+    match stage {
+        RuleStage::PreCheck => marks::PRE_CHECK_GATE,
+        RuleStage::PostCheck => marks::POST_CHECK_GATE,
+    }
+}
+
 /// The gates that a Pod lacks, and those that it has for nothing.
 fn gates(seen: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
-    let stages = [
-        (RuleStage::PreCheck, marks::PRE_CHECK_GATE),
-        (RuleStage::PostCheck, marks::POST_CHECK_GATE),
-    ];
+    let stages = [RuleStage::PreCheck, RuleStage::PostCheck];
     let wanted = |stage| {
         seen.rules.iter().any(|rule| rule.selects(pod) && rule.at(stage).any(Rule::is_enforced))
     };
-    let differing = stages.into_iter().filter_map(|(stage, prefix)| {
-        let wanted = wanted(stage);
+    let differing = stages.into_iter().filter_map(|stage| {
+        let (wanted, prefix) = (wanted(stage), gate(stage));
         (wanted != pod.has_gate(prefix)).then_some((prefix, wanted))
     });
     differing.collect()
@@ -582,12 +634,6 @@ fn webhooks<'a>(
 
 fn asker(owner: &RuleView, rule: &Rule) -> Asker {
     Asker { uid: owner.uid.clone(), rule: rule.spec.name.clone() }
-}
-
-/// The operations' names for one another: who they are.
-fn instances(operations: &[Waiting]) -> String {
-    let all: Vec<String> = operations.iter().map(|o| format!("{}={}", o.id, o.instance)).collect();
-    all.join(",")
 }
 
 fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {

@@ -35,6 +35,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::AvailablePolicy,
+        Self::LabelCheck,
+        Self::Webhook,
+        Self::Schedule,
+        Self::Cel,
+        Self::DisruptionBudget,
+        Self::TopologySpread,
+    ];
+
     /// The kind of a rule: the first that is set, in Kuperator's order.
     #[must_use]
     pub fn of(rule: &podops_api::transition_rule::TransitionRule) -> Option<Self> {
@@ -64,10 +75,15 @@ impl Kind {
         }
     }
 
-    /// Whether it counts Pods, so that who passes takes a place from others.
+    /// Whether it counts Pods, so that who passes takes a place from others; an expression may.
     #[must_use]
     pub const fn counts(self) -> bool {
-        matches!(self, Self::AvailablePolicy | Self::DisruptionBudget | Self::TopologySpread)
+        match self {
+            Self::AvailablePolicy | Self::Cel | Self::DisruptionBudget | Self::TopologySpread => {
+                true
+            }
+            Self::LabelCheck | Self::Webhook | Self::Schedule => false,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     condition,
-    transition_rule::{Detail, PodTransitionRuleStatus, RuleState},
+    transition_rule::{Detail, PodTransitionRuleStatus},
 };
 
 use crate::{plan::Decided, view::RuleView};
@@ -33,7 +33,7 @@ pub enum News {
 pub fn status(
     rule: &RuleView,
     decided: &Decided,
-    states: Vec<RuleState>,
+    faults: &[String],
     pods_version: u64,
     now: Timestamp,
 ) -> PodTransitionRuleStatus {
@@ -45,12 +45,12 @@ pub fn status(
         ("GatesMissing", "not every selected Pod has its gates yet".to_owned())
     };
     condition::set(&mut conditions, ENFORCED, decided.enforced, enforced, now);
-    let degraded = if rule.faults.is_empty() {
+    let degraded = if faults.is_empty() {
         ("RulesEvaluated", String::new())
     } else {
-        ("RuleFails", rule.faults.join("; "))
+        ("RuleFails", faults.join("; "))
     };
-    condition::set(&mut conditions, DEGRADED, !rule.faults.is_empty(), degraded, now);
+    condition::set(&mut conditions, DEGRADED, !faults.is_empty(), degraded, now);
     let known = old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {
         update_time: Some(Time(now)),
@@ -63,7 +63,7 @@ pub fn status(
         pods: Some(decided.counts),
         targets: decided.targets.clone(),
         details: details(&decided.details),
-        rule_states: states,
+        rule_states: decided.states.clone(),
         reservations: decided.reservations.iter().cloned().collect(),
         pods_version: Some(pods_version.max(known).to_string()),
     }
@@ -83,8 +83,11 @@ fn details(all: &[Detail]) -> Vec<Detail> {
 pub fn news(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> News {
     let bare = |status: &PodTransitionRuleStatus| {
         let mut status = status.clone();
-        // Neither says anything by itself.
+        // None of these says anything by itself.
         (status.update_time, status.pods_version) = (None, None);
+        for webhook in status.rule_states.iter_mut().filter_map(|s| s.webhook_status.as_mut()) {
+            webhook.task_states.iter_mut().for_each(|task| task.last_time = None);
+        }
         status
     };
     let (was, is) = (bare(old), bare(new));

@@ -12,7 +12,10 @@ use podops_api::{
 };
 use serde_json::Value;
 
-use crate::rules::{cel::Expression, webhook::Answers};
+use crate::rules::{
+    cel::Expression,
+    webhook::{Answers, Subject},
+};
 
 pub(crate) mod read;
 
@@ -160,7 +163,7 @@ pub struct Glass {
 }
 
 /// An operation that waits to be granted.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Waiting {
     /// Its ID.
     pub id: String,
@@ -170,6 +173,15 @@ pub struct Waiting {
     pub instance: String,
     /// The value of the label that says that it waits: of `pre-check`, or of `post-check`.
     pub check: String,
+}
+
+impl Subject {
+    /// A Pod, with all that waits on it.
+    #[must_use]
+    pub fn of(pod: &PodView, waiting: &[Waiting]) -> Self {
+        let all: Vec<String> = waiting.iter().map(|o| format!("{}={}", o.id, o.instance)).collect();
+        Self { uid: pod.uid.clone(), instances: all.join(",") }
+    }
 }
 
 impl PodView {

@@ -71,10 +71,9 @@ impl<'a> Places<'a> {
         policy.map_or((None, None), |policy| limits(policy, self.counts(owner).total))
     }
 
-    /// How many Pods more are out than the rule would have let out.
+    /// How many Pods more are out by operations than the rule would have let out, going by `counts`.
     #[must_use]
-    pub fn over(&self, owner: &RuleView, rule: &Rule) -> i32 {
-        let counts = self.counts(owner);
+    pub fn over(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
         let (most, least) = self.limits(owner, rule);
         let beyond = most.map_or(0, |most| counts.unavailable - most);
         let below = least.map_or(0, |least| least - counts.available);

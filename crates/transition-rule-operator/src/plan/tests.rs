@@ -75,7 +75,7 @@ fn store(seen: &mut Observed) {
     let plan = plan(seen, now());
     for rule in &mut seen.rules {
         let decided = &plan.rules[&rule.name];
-        rule.status = crate::status::status(rule, decided, decided.states.clone(), 0, now());
+        rule.status = crate::status::status(rule, decided, &[], 0, now());
     }
 }
 
@@ -176,6 +176,12 @@ fn pods_that_a_set_has_yet_to_make_are_unavailable() {
     check(&seen, "budget holds a");
     seen.sets = vec![set(2)];
     check(&seen, "a waits for budget/most");
+    // A Pod of the set that the rule is not about is not missing.
+    let mut other = waiting("z", 1);
+    other.labels.insert("app".to_owned(), "other".to_owned());
+    other.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+    seen.pods.push(PodView { owner: seen.pods[0].owner.clone(), ..other });
+    check(&seen, "budget holds a");
     // Also if the set has no Pod left that could tell.
     seen.pods = vec![waiting("b", 1)];
     seen.sets = vec![set(1)];
@@ -269,9 +275,26 @@ fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
     let mut ungated = waiting("a", 1);
     ungated.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
     let seen = seen(vec![rule("r", &dry)], vec![ungated]);
-    let plan = check(&seen, "a pass PreCheck collaset; a tell r");
+    let plan = check(&seen, "");
     assert_eq!(plan.rules["r"].states[0].rejecting, Some(1));
     assert!(plan.rules["r"].reservations.is_empty());
+}
+
+#[test]
+fn another_checkers_pod_is_not_granted() {
+    let dry = json!([{ "name": "dry", "mode": "DryRun", "labelCheck": { "requires": {} } }]);
+    let mut other = waiting("a", 1);
+    other.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+    other.labels.insert(format!("{}/other", marks::PRE_CHECK_GATE), String::new());
+    check(&seen(vec![rule("r", &dry)], vec![other]), "");
+}
+
+#[test]
+fn an_expression_that_counts_sees_whom_it_let_through() {
+    let one = json!([{ "name": "one", "cel": { "expression": "rule.unavailable - 1 < 0" } }]);
+    let whole = |name: &str| PodView { object: Some(json!({}).into()), ..waiting(name, 1) };
+    let seen = seen(vec![rule("r", &one)], vec![whole("a"), whole("b")]);
+    check(&seen, "r holds a; b waits for r/one");
 }
 
 #[test]

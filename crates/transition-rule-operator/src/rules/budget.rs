@@ -47,28 +47,30 @@ impl<'a> Out<'a> {
 /// by what takes its place; one of anybody else is counted until it is gone.
 #[must_use]
 pub fn count(rule: &RuleView, seen: &Observed, out: &Out<'_>) -> PodCounts {
-    let selected = || seen.pods.iter().filter(|pod| rule.selects(pod));
-    let mut of_set: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut live: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut concerned: BTreeSet<&str> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
-    for pod in selected() {
+    for pod in &seen.pods {
         let set = pod.owner.as_ref().filter(|owner| seen.sets.iter().any(|s| s.uid == owner.uid));
         if let Some(set) = set {
-            *of_set.entry(&set.uid).or_default() += usize::from(!pod.deleting);
-            if pod.deleting {
-                continue;
-            }
+            *live.entry(&set.uid).or_default() += usize::from(!pod.deleting);
         }
-        total += 1;
-        unavailable += usize::from(out.has(pod));
+        if rule.selects(pod) && !(pod.deleting && set.is_some()) {
+            total += 1;
+            unavailable += usize::from(out.has(pod));
+        }
+        if let Some(set) = set.filter(|_| rule.selects(pod)) {
+            concerned.insert(&set.uid);
+        }
     }
     for set in &seen.sets {
-        let is_selected = rule.selector.matches(&set.template_labels);
-        let Some(live) = of_set.get(set.uid.as_str()).copied().or(is_selected.then_some(0)) else {
-            continue;
-        };
-        let missing = set.replicas.saturating_sub(live);
-        total += missing;
-        unavailable += missing;
+        let uid = set.uid.as_str();
+        // A set may have no Pod left that could tell.
+        if concerned.contains(uid) || rule.selector.matches(&set.template_labels) {
+            let missing = set.replicas.saturating_sub(live.get(uid).copied().unwrap_or_default());
+            total += missing;
+            unavailable += missing;
+        }
     }
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     PodCounts {

@@ -1,8 +1,10 @@
 //! Rules that are expressions in the Common Expression Language.
 
 use std::{
+    collections::BTreeMap,
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    thread,
 };
 
 use cel::{
@@ -22,6 +24,19 @@ const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
 /// an expression may be: an evaluation takes as many steps as the product of what they range over.
 const NESTED_MAX: usize = 2;
 const LIST_MAX: usize = 64;
+
+/// How deep an expression may be nested altogether. Parser and interpreter call themselves for each
+/// level, so the parser gets a stack of its own that the longest expression fits into, and what it
+/// lets through fits into anybody's.
+const DEPTH_MAX: usize = 64;
+const PARSER_STACK: usize = 64 << 20;
+
+/// How many compiled expressions are remembered.
+const REMEMBERED_MAX: usize = 256;
+
+type Compiled = Result<Arc<Expression>, String>;
+
+static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mutex::default);
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
@@ -46,13 +61,34 @@ pub struct Facts<'a> {
 }
 
 impl Expression {
-    /// Compiles an expression.
+    /// Compiles an expression, or remembers that it did.
     ///
     /// # Errors
     ///
     /// If it is none, speaks of what there is not, or may take too long; the error says which.
-    pub fn compile(source: &str) -> Result<Self, String> {
+    pub fn compile(source: &str) -> Compiled {
+        let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = known.get(source) {
+            return compiled.clone();
+        }
+        let parse = || Self::parse(source).map(Arc::new);
+        let compiled = thread::scope(|scope| {
+            let parser = thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, parse);
+            let parsed = parser.ok().and_then(|parser| parser.join().ok());
+            parsed.unwrap_or_else(|| Err("it cannot be parsed".to_owned()))
+        });
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        known.insert(source.to_owned(), compiled.clone());
+        compiled
+    }
+
+    fn parse(source: &str) -> Result<Self, String> {
         let program = ENV.compile(source).map_err(|error| one_line(&error.to_string()))?;
+        if depth(program.expression()) > DEPTH_MAX {
+            return Err(format!("nested more than {DEPTH_MAX} times"));
+        }
         let (references, bound) = (program.references(), bound(program.expression()));
         let is_known = |name: &&str| VARIABLES.contains(name) || bound.contains(name);
         let unknown = references.variables().into_iter().find(|name| !is_known(name));
@@ -96,14 +132,34 @@ impl Expression {
         for (name, value) in
             [("pod", pod), ("owner", &json!(owner)), ("rule", &rule), ("operation", &operation)]
         {
-            let value = cel::to_value(value).map_err(|error| error.to_string())?;
-            context.add_variable_from_value(name, value);
+            context.add_variable_from_value(name, to_cel(value));
         }
         match self.0.execute(&context) {
             Ok(Value::Bool(passes)) => Ok(passes),
             Ok(_) => Err("its result is neither true nor false".to_owned()),
             // The value that it failed on is left out: it changes, and is nobody else's business.
             Err(error) => Err(one_line(error.to_string().split('{').next().unwrap_or_default())),
+        }
+    }
+}
+
+/// A value as expressions see it: every whole number is an int, as in Kubernetes' own expressions,
+/// so that counts can be subtracted.
+fn to_cel(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(bool) => Value::Bool(*bool),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(whole) => Value::Int(whole),
+            None => Value::Float(number.as_f64().unwrap_or_default()),
+        },
+        serde_json::Value::String(text) => Value::String(Arc::new(text.clone())),
+        serde_json::Value::Array(items) => {
+            Value::List(Arc::new(items.iter().map(to_cel).collect()))
+        }
+        serde_json::Value::Object(fields) => {
+            let fields = fields.iter().map(|(key, value)| (key.clone(), to_cel(value)));
+            Value::from(fields.collect::<std::collections::HashMap<String, Value>>())
         }
     }
 }
@@ -146,6 +202,10 @@ fn bound(expression: &IdedExpr) -> Vec<&str> {
     bound
 }
 
+fn depth(expression: &IdedExpr) -> usize {
+    1 + parts(expression).into_iter().map(depth).max().unwrap_or_default()
+}
+
 fn nesting(expression: &IdedExpr) -> usize {
     let inside = parts(expression).into_iter().map(nesting).max().unwrap_or_default();
     inside + usize::from(matches!(expression.expr, Expr::Comprehension(_)))
@@ -186,7 +246,7 @@ mod tests {
             "pod.metadata.labels.tier == 'front'",
             "pod.spec.containers.all(c, c.image.startsWith('nginx:'))",
             "owner.kind == 'CollaSet' && owner.replicas == 4",
-            "rule.available >= 3 && rule.total == 4",
+            "rule.available >= 3 && rule.total - 1 == 3 && rule.unavailable * 2 < rule.total",
             "operation.type == 'update'",
             "!has(pod.metadata.annotations)",
         ] {
@@ -223,5 +283,25 @@ mod tests {
         assert_eq!(fault(nested), "more than 2 nested macros");
         let long = format!("1 in [{}]", ["1"; 65].join(","));
         assert_eq!(fault(&long), "a list of more than 64 elements");
+    }
+
+    #[test]
+    fn no_expression_that_fits_overflows_the_stack() {
+        for (before, middle, after) in [
+            ("!", "true", ""),
+            ("-", "1", ""),
+            ("", "1", "+1"),
+            ("", "pod", ".a"),
+            ("", "true", "&&true"),
+            ("(", "1", ")"),
+            ("[", "", "]"),
+            ("", "true", "?true:true"),
+        ] {
+            let times = 2040 / (before.len() + after.len());
+            let source = format!("{}{middle}{}", before.repeat(times), after.repeat(times));
+            if Expression::compile(&source).is_ok() {
+                let _: Verdict = says(&source);
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use kube::{
         watcher,
     },
 };
-use podops_api::{lifecycle, marks, transition_rule::RuleStage};
+use podops_api::{GROUP, VERSION, lifecycle, marks, transition_rule::RuleStage};
 use podops_runtime::{
     backoff,
     effect::{Effect, Outcome},
@@ -35,8 +35,11 @@ use podops_runtime::{
     },
 };
 
+use tokio::sync::OnceCell;
+
 use super::{
     NAME,
+    ask::Services,
     metrics::Metrics,
     observe::{
         Caches, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, Whole, is_marked,
@@ -48,7 +51,7 @@ use crate::{
     render::{self, PODS},
     rules::Kind,
     status::{News, news, status},
-    view::{Observed, PodView},
+    view::{Observed, PodView, RuleView},
 };
 
 /// The shortest time between two looks at one namespace: events of many Pods are taken together.
@@ -57,6 +60,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time between two writes of one status that tell only how far Pods are.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
+/// How long until a Pod that could not be fetched is fetched again.
+const FETCH_AGAIN: Duration = Duration::from_secs(5);
 /// How long a settled namespace goes without a look.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -72,6 +77,10 @@ pub struct RuleArgs {
         value_name = "KINDS"
     )]
     pub skip_rules: Vec<String>,
+
+    /// Let webhook rules ask services at loopback, link-local and metadata addresses
+    #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_LOCAL", help_heading = "Rules")]
+    pub webhook_allow_local: bool,
 }
 
 /// What was last written for one namespace, and what was last said of it.
@@ -85,6 +94,8 @@ struct Memory {
     whole: BTreeMap<String, (u64, Whole)>,
     /// Which rules held back which Pods at the last look.
     rejecting: BTreeSet<(String, String, String)>,
+    /// The rules, and which of their limits, that were last told of in metrics.
+    budgets: BTreeSet<(String, &'static str)>,
 }
 
 struct Context {
@@ -92,6 +103,8 @@ struct Context {
     applier: Applier,
     events: Events,
     caches: Caches,
+    has_sets: OnceCell<bool>,
+    services: Arc<Services>,
     skipped: BTreeSet<String>,
     metrics: Metrics,
     memory: Mutex<BTreeMap<String, Memory>>,
@@ -102,8 +115,13 @@ struct Context {
 /// # Errors
 ///
 /// If its metrics cannot be registered.
-pub fn start(operator: &mut Operator, args: RuleArgs) -> anyhow::Result<()> {
+pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let skipped: BTreeSet<String> =
+        args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();
+    for kind in skipped.iter().filter(|kind| !Kind::ALL.iter().any(|k| k.as_str() == *kind)) {
+        tracing::warn!(kind, "Skipping a kind of rules that there is not");
+    }
     let caches = Caches {
         rules: Mirror::new(namespace),
         pods: Mirror::new(namespace),
@@ -111,7 +129,8 @@ pub fn start(operator: &mut Operator, args: RuleArgs) -> anyhow::Result<()> {
         budgets: Mirror::new(namespace),
         nodes: Mirror::new(|_| None),
     };
-    for (part, progress) in caches.parts() {
+    // A cluster need not have CollaSets.
+    for (part, progress) in caches.parts().into_iter().filter(|(part, _)| *part != "collasets") {
         operator.ready_when(part, progress.ready());
     }
     let (store, writer) = reflector::store::<SlimNamespace>();
@@ -120,14 +139,20 @@ pub fn start(operator: &mut Operator, args: RuleArgs) -> anyhow::Result<()> {
         .modify(|namespace| namespace.metadata = named(namespace))
         .reflect(writer)
         .touched_objects();
+    let metrics = Metrics::register(&operator.registry)?;
+    let (services, ends) = Services::new(args.webhook_allow_local, metrics.clone());
     let triggers = triggers(&client, &caches, &shared);
+    let answered = ends.wake.map(|namespace| ObjectRef::new(&namespace));
+    let triggers = stream::select(triggers, answered).boxed();
     let context = Arc::new(Context {
         client: client.clone(),
         applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
         events: Events::new(client, NAME),
         caches,
-        skipped: args.skip_rules.into_iter().map(|kind| kind.trim().to_owned()).collect(),
-        metrics: Metrics::register(&operator.registry)?,
+        skipped,
+        has_sets: OnceCell::new(),
+        services: services.clone(),
+        metrics,
         memory: Mutex::default(),
     });
     let work = Drive {
@@ -141,6 +166,7 @@ pub fn start(operator: &mut Operator, args: RuleArgs) -> anyhow::Result<()> {
         lease: operator.lease.clone(),
         metrics: shared,
     };
+    operator.task("webhooks", services.run(ends.questions, operator.stop()));
     let stop = operator.stop();
     let controller = drive(work, stop, move |namespace| reconcile(namespace, context.clone()));
     operator.task("namespace controller", controller);
@@ -208,19 +234,25 @@ fn triggers(
 #[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
 async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Result<Next, Failure> {
     let name = namespace.metadata.name.clone().unwrap_or_default();
-    if !context.is_ready() {
+    if !context.is_ready().await? {
         return Ok(Next::After(Duration::from_millis(100)));
     }
     if !context.is_concerned(&name) {
-        context.memory().remove(&name);
+        context.services.forget(&name);
+        let forgotten = context.memory().remove(&name).unwrap_or_default();
+        context.forget_budgets(&name, forgotten.budgets.iter());
         return Ok(Next::OnChange);
     }
     if !context.is_fresh(&name) {
         return Ok(Next::Stale);
     }
+    if !context.report_unreadable(&name).await {
+        return Ok(Next::OnChange);
+    }
     let (seen, plan, now) = context.decide(&name).await?;
     tracing::debug!(%plan, "Planned");
     context.count(&name, &seen, &plan, now);
+    context.services.ask(&name, &seen, &plan.asks, now);
     let (mut effects, wait) = context.statuses(&name, &seen, &plan, now);
     effects.extend(seen.rules.iter().filter_map(|rule| render::release(&name, rule)));
     let mut results = context.write(&name, effects).await;
@@ -251,8 +283,40 @@ impl Context {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ready(&self) -> bool {
-        self.caches.parts().into_iter().all(|(_, progress)| progress.seen().lists_done > 0)
+    /// Whether everything is known that there is. A cluster without CollaSets is none that lacks
+    /// something: rules are for Pods of anybody.
+    async fn is_ready(&self) -> Result<bool, Failure> {
+        let known = |part: &str| {
+            let mut parts = self.caches.parts().into_iter();
+            parts.find(|(name, _)| *name == part).is_some_and(|(_, p)| p.seen().lists_done > 0)
+        };
+        let missing: Vec<&str> = self
+            .caches
+            .parts()
+            .map(|(part, _)| part)
+            .into_iter()
+            .filter(|part| !known(part))
+            .collect();
+        if missing != ["collasets"] {
+            return Ok(missing.is_empty());
+        }
+        Ok(!self.has_sets().await?)
+    }
+
+    /// Whether the cluster serves CollaSets; asked once.
+    async fn has_sets(&self) -> Result<bool, Failure> {
+        let ask = async || {
+            let group = format!("{GROUP}/{VERSION}");
+            let group = self.client.list_api_group_resources(&group).await?;
+            Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
+        };
+        let failure = |error: kube::Error| Failure {
+            kind: backoff::Kind::Transient,
+            class: "discovery",
+            error: error.into(),
+            within: None,
+        };
+        self.has_sets.get_or_try_init(ask).await.copied().map_err(failure)
     }
 
     /// Whether there is a rule, or what is left of one.
@@ -272,12 +336,17 @@ impl Context {
     async fn decide(&self, namespace: &str) -> Result<(Observed, Plan, Timestamp), Failure> {
         let (pods, version) = self.pods(namespace).await?;
         let mut seen = observe(namespace, &pods, version, &self.caches, &self.skipped);
+        seen.answers = self.services.answers(namespace, &seen, clock::now());
         self.add_whole(namespace, &mut seen);
         let mut plan = plan::plan(&seen, clock::now());
         if !plan.fetch.is_empty() {
             self.fetch(namespace, &seen, &plan.fetch).await;
             self.add_whole(namespace, &mut seen);
             plan = plan::plan(&seen, clock::now());
+        }
+        if !plan.fetch.is_empty() {
+            let again = plan.look_again.map_or(FETCH_AGAIN, |wait| wait.min(FETCH_AGAIN));
+            plan.look_again = Some(again);
         }
         Ok((seen, plan, clock::now()))
     }
@@ -369,7 +438,7 @@ impl Context {
         let (mut effects, mut wait) = (Vec::new(), None::<Duration>);
         for rule in &seen.rules {
             let Some(decided) = plan.rules.get(&rule.name) else { continue };
-            let new = status(rule, decided, decided.states.clone(), seen.pods_version, now);
+            let new = status(rule, decided, &faults(seen, rule), seen.pods_version, now);
             let pause = match news(&rule.status, &new) {
                 News::None => continue,
                 News::Progress => PROGRESS_PAUSE,
@@ -409,7 +478,7 @@ impl Context {
 
     /// Counts what was decided.
     fn count(&self, namespace: &str, seen: &Observed, plan: &Plan, now: Timestamp) {
-        let mut rejecting = BTreeSet::new();
+        let (mut rejecting, mut budgets) = (BTreeSet::new(), BTreeSet::new());
         for (owner, decided) in &plan.rules {
             let Some(rule) = seen.rules.iter().find(|rule| rule.name == *owner) else { continue };
             let decision = |name: &str, verdict: &str| {
@@ -439,10 +508,10 @@ impl Context {
                     ("min_available", state.min_available),
                 ] {
                     if let Some(value) = value {
-                        self.metrics
-                            .budget
-                            .with_label_values(&[namespace, &full, limit])
-                            .set(i64::from(value));
+                        let gauge =
+                            self.metrics.budget.with_label_values(&[namespace, &full, limit]);
+                        gauge.set(i64::from(value));
+                        budgets.insert((full.clone(), limit));
                     }
                 }
             }
@@ -458,17 +527,57 @@ impl Context {
                 self.metrics.broken_glass.with_label_values(&[namespace]).inc_by(broken);
             }
         }
-        self.memory().entry(namespace.to_owned()).or_default().rejecting = rejecting;
+        let mut memory = self.memory();
+        let memory = memory.entry(namespace.to_owned()).or_default();
+        self.forget_budgets(namespace, memory.budgets.difference(&budgets));
+        (memory.rejecting, memory.budgets) = (rejecting, budgets);
+    }
+
+    fn forget_budgets<'a>(
+        &self,
+        namespace: &str,
+        gone: impl Iterator<Item = &'a (String, &'static str)>,
+    ) {
+        for (rule, limit) in gone {
+            // That there is none is what is wanted.
+            drop(self.metrics.budget.remove_label_values(&[namespace, rule, limit]));
+        }
     }
 
     fn was_rejecting(&self, namespace: &str, key: &(String, String, String)) -> bool {
         self.memory().get(namespace).is_some_and(|memory| memory.rejecting.contains(key))
     }
 
+    /// Tells of rules that cannot be read, which the schema admits none of; whether there are none.
+    ///
+    /// Whom such a rule is about is not known, so nobody of its namespace passes, and no gate is taken
+    /// off.
+    async fn report_unreadable(&self, namespace: &str) -> bool {
+        let mut readable = true;
+        for rule in self.caches.rules.find(namespace) {
+            let fault = match &rule.0 {
+                Err(invalid) => invalid.error.clone(),
+                Ok(rule) => match RuleView::read(rule, &self.skipped) {
+                    Ok(_) => continue,
+                    Err(error) => error.to_string(),
+                },
+            };
+            readable = false;
+            let message = format!("no Pod of the namespace passes until it is mended: {fault}");
+            let note = Note { warning: true, reason: "PodTransitionRuleInvalid", message };
+            self.events.publish(&rule.object_ref(&()), &note).await;
+        }
+        readable
+    }
+
     /// Tells people what they should know.
     async fn report(&self, namespace: &str, seen: &Observed, plan: &Plan) {
-        for rule in seen.rules.iter().filter(|rule| !rule.faults.is_empty()) {
-            let message = rule.faults.join("; ");
+        for rule in &seen.rules {
+            let faults = faults(seen, rule);
+            if faults.is_empty() {
+                continue;
+            }
+            let message = faults.join("; ");
             let note = Note { warning: true, reason: "RuleFails", message };
             let object: ObjectRef<podops_api::transition_rule::PodTransitionRule> =
                 ObjectRef::new(&rule.name).within(namespace);
@@ -493,6 +602,14 @@ impl Context {
             }
         }
     }
+}
+
+/// What is wrong with a rule: with what it says, or with whom it asks.
+fn faults(seen: &Observed, rule: &RuleView) -> Vec<String> {
+    let asking = seen.answers.faults.iter().filter(|(asker, _)| asker.uid == rule.uid);
+    let asking =
+        asking.map(|(asker, fault)| format!("spec.rules[{}].webhook: {fault}", asker.rule));
+    rule.faults.iter().cloned().chain(asking).collect()
 }
 
 fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1::ObjectReference {

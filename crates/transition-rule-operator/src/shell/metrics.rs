@@ -1,7 +1,9 @@
 //! What only this operator counts.
 
 use podops_runtime::shell::metrics::add;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
 
 /// Counts of this operator. Names of rules are labels: there are few, and each has its own budget.
 #[derive(Clone, Debug)]
@@ -14,6 +16,10 @@ pub(super) struct Metrics {
     pub(super) budget: IntGaugeVec,
     /// Grants that a rule had no say in, because somebody broke the glass.
     pub(super) broken_glass: IntCounterVec,
+    /// How long services took to answer, or not to.
+    pub(super) asked_seconds: Histogram,
+    /// Requests to services, by what came of them.
+    pub(super) asked: IntCounterVec,
 }
 
 impl Metrics {
@@ -29,7 +35,25 @@ impl Metrics {
             "podops_rule_waited_seconds",
             "How long operations waited until they were granted, by stage.",
         );
+        let asked_seconds = HistogramOpts::new(
+            "podops_rule_webhook_seconds",
+            "How long the services of webhook rules took to answer, or not to.",
+        );
         Ok(Self {
+            asked_seconds: add(
+                registry,
+                Histogram::with_opts(asked_seconds.buckets(buckets.clone()))?,
+            )?,
+            asked: add(
+                registry,
+                IntCounterVec::new(
+                    opts(
+                        "webhook_requests_total",
+                        "Requests to the services of webhook rules, by what came of them.",
+                    ),
+                    &["outcome"],
+                )?,
+            )?,
             decisions: add(
                 registry,
                 IntCounterVec::new(

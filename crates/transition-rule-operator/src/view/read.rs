@@ -1,9 +1,6 @@
 //! Objects of the API as planning sees them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{ParseExpressionError, Selector};
@@ -51,7 +48,7 @@ impl RuleView {
                 stage: spec.stage.unwrap_or_default(),
                 filter,
                 requires,
-                expression: expression.map(|compiled| compiled.map(Arc::new)),
+                expression,
                 spec: spec.clone(),
             });
         }

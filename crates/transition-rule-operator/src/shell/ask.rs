@@ -1,0 +1,530 @@
+//! Asks services for their word, beside the evaluation and never in it: answers are remembered, and
+//! the next look finds them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, channel::mpsc, stream::FuturesUnordered};
+use hyper::body::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podops_api::{
+    lifecycle,
+    transition_rule::{FailurePolicy, TaskInfo, TransitionRuleWebhook, WebhookStatus},
+};
+use podops_runtime::{
+    backoff,
+    shell::{clock, operator::Stop},
+};
+use tokio::{sync::Semaphore, time::sleep};
+
+use self::client::{Call, Fault, send};
+use super::metrics::Metrics;
+use crate::{
+    plan::Ask,
+    rules::webhook::{
+        Answers, Asker, Outcome, Request, Resource, Said, Subject, read_answer, read_progress,
+    },
+    view::{Observed, Rule, RuleView},
+};
+
+mod client;
+
+/// How many requests of one namespace are under way at a time: one tenant's slow services do not
+/// hold up another's.
+const CONCURRENT: usize = 4;
+/// How long a Pod that a service rejected waits to be asked about again.
+const AGAIN: SignedDuration = SignedDuration::from_secs(5);
+/// How long a task that ended is told of.
+const TOLD: SignedDuration = SignedDuration::from_mins(10);
+
+/// What services said, and who asks them.
+pub(super) struct Services {
+    memory: Mutex<BTreeMap<Asker, Memory>>,
+    questions: mpsc::UnboundedSender<Question>,
+    /// Namespaces that are to be looked at again.
+    wake: mpsc::UnboundedSender<String>,
+    local: bool,
+    metrics: Metrics,
+}
+
+/// What is remembered of one rule's service.
+#[derive(Default)]
+struct Memory {
+    namespace: String,
+    spec: TransitionRuleWebhook,
+    said: BTreeMap<Subject, Said>,
+    tasks: BTreeMap<String, Task>,
+    history: Vec<TaskInfo>,
+    /// Failures one after another.
+    failures: u32,
+    /// Until when it is not asked again, and why.
+    open: Option<(Timestamp, String)>,
+    /// Whether a question is under way.
+    busy: bool,
+}
+
+/// Pods that a service decides about one after another.
+#[derive(Clone)]
+struct Task {
+    subjects: BTreeMap<String, Subject>,
+    info: TaskInfo,
+}
+
+/// What is to be sent.
+pub(super) struct Question {
+    asker: Asker,
+    namespace: String,
+    spec: TransitionRuleWebhook,
+    kind: Kind,
+}
+
+enum Kind {
+    Ask { request: Request, subjects: BTreeMap<String, Subject> },
+    Poll { task: String },
+}
+
+/// The far ends of what [`Services`] sends.
+pub(super) struct Ends {
+    /// What is to be asked.
+    pub(super) questions: mpsc::UnboundedReceiver<Question>,
+    /// Namespaces that are to be looked at again.
+    pub(super) wake: mpsc::UnboundedReceiver<String>,
+}
+
+impl Services {
+    /// Nobody has been asked; requests go to this machine and its link only if `local`.
+    pub(super) fn new(local: bool, metrics: Metrics) -> (Arc<Self>, Ends) {
+        let (questions, asked) = mpsc::unbounded();
+        let (wake, woken) = mpsc::unbounded();
+        let services = Self { memory: Mutex::default(), questions, wake, local, metrics };
+        (Arc::new(services), Ends { questions: asked, wake: woken })
+    }
+
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<Asker, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells what is known, and forgets who does not wait any more. Tasks that another process began
+    /// are taken over from the rules' statuses.
+    pub(super) fn answers(&self, namespace: &str, seen: &Observed, now: Timestamp) -> Answers {
+        let mut memory = self.memory();
+        memory.retain(|asker, known| {
+            known.namespace != namespace || seen.rules.iter().any(|rule| rule.uid == asker.uid)
+        });
+        let mut answers = Answers::default();
+        for (owner, rule) in webhooks(seen) {
+            let asker = Asker { uid: owner.uid.clone(), rule: rule.spec.name.clone() };
+            let Some(spec) = &rule.spec.webhook else { continue };
+            let known = memory.entry(asker.clone()).or_insert_with(|| {
+                let namespace = namespace.to_owned();
+                let memory = Memory { namespace, ..adopt(owner, rule, spec, seen) };
+                for task in memory.tasks.keys() {
+                    self.send(question(
+                        &asker,
+                        &memory.namespace,
+                        spec,
+                        Kind::Poll { task: task.clone() },
+                    ));
+                }
+                memory
+            });
+            if known.spec != *spec {
+                // Whoever was asked was not the one who is to be asked.
+                let namespace = namespace.to_owned();
+                *known = Memory { namespace, spec: spec.clone(), ..Memory::default() };
+            }
+            let waiting = subjects(seen, rule);
+            known.said.retain(|subject, _| waiting.contains_key(subject));
+            known.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains_key(s)));
+            known.history.retain(|task| {
+                task.last_time.as_ref().is_some_and(|at| now.duration_since(at.0) < TOLD)
+            });
+            for (subject, said) in &known.said {
+                answers.said.insert((asker.clone(), subject.clone()), said.clone());
+            }
+            if let Some((_, fault)) = &known.open {
+                answers.faults.insert(asker.clone(), fault.clone());
+            }
+            let tasks = known.tasks.values().map(|task| task.info.clone()).collect();
+            let status = WebhookStatus { task_states: tasks, history: known.history.clone() };
+            if status != WebhookStatus::default() {
+                answers.tasks.insert(asker, status);
+            }
+        }
+        answers
+    }
+
+    /// Forgets a namespace that has no rules.
+    pub(super) fn forget(&self, namespace: &str) {
+        self.memory().retain(|_, known| known.namespace != namespace);
+    }
+
+    /// Sends the questions of a plan, unless their services are known to fail.
+    pub(super) fn ask(&self, namespace: &str, seen: &Observed, asks: &[Ask], now: Timestamp) {
+        for ask in asks {
+            let rule = webhooks(seen).find(|(owner, rule)| {
+                owner.uid == ask.asker.uid && rule.spec.name == ask.asker.rule
+            });
+            let Some((_, rule)) = rule else { continue };
+            let Some(spec) = &rule.spec.webhook else { continue };
+            let mut memory = self.memory();
+            let Some(known) = memory.get_mut(&ask.asker) else { continue };
+            if known.busy {
+                continue;
+            }
+            if let Some((until, fault)) = known.open.clone().filter(|(until, _)| now < *until) {
+                known.fail(ask.subjects.values(), &fault, until);
+                self.wake(namespace);
+                continue;
+            }
+            known.busy = true;
+            for subject in ask.subjects.values() {
+                let pending = Said::Pending("its service is being asked".to_owned());
+                known.said.insert(subject.clone(), pending);
+            }
+            let object = |name: &String| {
+                seen.pods.iter().find(|pod| pod.name == *name).and_then(|pod| pod.object.clone())
+            };
+            let resources = ask.subjects.keys();
+            let resources = resources
+                .map(|name| Resource::pod(name, &spec.parameters, object(name).as_deref()))
+                .collect();
+            let request = Request {
+                trace_id: uuid::Uuid::new_v4().to_string(),
+                rule_name: ask.asker.rule.clone(),
+                stage: rule.spec.stage,
+                resources,
+            };
+            let kind = Kind::Ask { request, subjects: ask.subjects.clone() };
+            self.send(question(&ask.asker, namespace, spec, kind));
+        }
+    }
+
+    fn send(&self, question: Question) {
+        if self.questions.unbounded_send(question).is_err() {
+            tracing::debug!("Nobody asks services any more");
+        }
+    }
+
+    fn wake(&self, namespace: &str) {
+        if self.wake.unbounded_send(namespace.to_owned()).is_err() {
+            tracing::debug!("Nobody looks at namespaces any more");
+        }
+    }
+
+    /// Asks whatever there is to ask, until it is time to end.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        mut asked: mpsc::UnboundedReceiver<Question>,
+        stop: Stop,
+    ) -> anyhow::Result<()> {
+        let mut permits: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
+        let mut working = FuturesUnordered::new();
+        let mut stop = std::pin::pin!(stop.wait());
+        loop {
+            tokio::select! {
+                () = &mut stop => return Ok(()),
+                Some(question) = asked.next() => {
+                    permits.retain(|_, permit| Arc::strong_count(permit) > 1);
+                    let permit = permits.entry(question.namespace.clone());
+                    let permit = permit.or_insert_with(|| Arc::new(Semaphore::new(CONCURRENT)));
+                    working.push(self.clone().answer(question, permit.clone()));
+                }
+                Some(()) = working.next() => {}
+            }
+        }
+    }
+
+    /// Sees one question through, and what comes of it: a task is polled to its end.
+    async fn answer(self: Arc<Self>, question: Question, permits: Arc<Semaphore>) {
+        let task = match &question.kind {
+            Kind::Ask { request, subjects } => {
+                let answer = self.post(&question.spec, request, &permits).await;
+                let task = self.note(&question, subjects, answer);
+                self.wake(&question.namespace);
+                task
+            }
+            Kind::Poll { task } => Some(task.clone()),
+        };
+        if let Some(task) = task {
+            self.poll(&question, &task, &permits).await;
+        }
+    }
+
+    async fn post(
+        &self,
+        spec: &TransitionRuleWebhook,
+        request: &Request,
+        permits: &Semaphore,
+    ) -> Result<Bytes, Fault> {
+        let mut body = serde_json::to_vec(request).map_err(|_| Fault::Invalid)?;
+        body.push(b'\n');
+        let config = &spec.client_config;
+        let authority = config.ca_bundle.as_deref();
+        self.call(&config.url, authority, Some(body), (spec, permits)).await
+    }
+
+    async fn call(
+        &self,
+        url: &str,
+        authority: Option<&str>,
+        body: Option<Vec<u8>>,
+        (spec, permits): (&TransitionRuleWebhook, &Semaphore),
+    ) -> Result<Bytes, Fault> {
+        let within = u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30);
+        let within = Duration::from_secs(within);
+        let _permit = permits.acquire().await;
+        let timer = self.metrics.asked_seconds.start_timer();
+        let answer = send(Call { url, authority, body, within, local: self.local }).await;
+        timer.observe_duration();
+        let outcome = answer.as_ref().map_or_else(Fault::class, |_| "answered");
+        self.metrics.asked.with_label_values(&[outcome]).inc();
+        answer
+    }
+
+    /// Remembers an answer; names the task that it began.
+    fn note(
+        &self,
+        question: &Question,
+        subjects: &BTreeMap<String, Subject>,
+        answer: Result<Bytes, Fault>,
+    ) -> Option<String> {
+        let (mut memory, now) = (self.memory(), clock::now());
+        let known = memory.get_mut(&question.asker);
+        let known = known.filter(|known| known.spec == question.spec)?;
+        known.busy = false;
+        let names: BTreeSet<String> = subjects.keys().cloned().collect();
+        let outcome = answer.and_then(|body| read_answer(&body, &names).ok_or(Fault::Invalid));
+        match outcome {
+            Err(fault) => {
+                known.failures = known.failures.saturating_add(1);
+                let wait = backoff::wait(backoff::Kind::Refused, known.failures);
+                let until =
+                    SignedDuration::try_from(wait).ok().and_then(|w| now.checked_add(w).ok());
+                let until = until.unwrap_or(now);
+                known.open = Some((until, fault.to_string()));
+                known.fail(subjects.values(), &fault.to_string(), until);
+                None
+            }
+            Ok(outcome) => {
+                (known.failures, known.open) = (0, None);
+                known.take(subjects, outcome, now)
+            }
+        }
+    }
+
+    /// Asks how far a task has come, again and again, until it ends or nobody waits for it.
+    async fn poll(&self, question: &Question, task: &str, permits: &Semaphore) {
+        let Question { asker, namespace, spec, .. } = question;
+        let Some(poll) = &spec.client_config.poll else { return };
+        let every = Duration::from_secs(u64::try_from(poll.interval_seconds).unwrap_or(5).max(1));
+        let limit = SignedDuration::from_secs(poll.timeout_seconds.max(1));
+        loop {
+            sleep(every).await;
+            if !self.memory().get(asker).is_some_and(|known| known.tasks.contains_key(task)) {
+                return;
+            }
+            let answer = match address(&poll.url, &poll.raw_query_key, task) {
+                Some(url) => {
+                    self.call(&url, poll.ca_bundle.as_deref(), None, (spec, permits)).await
+                }
+                None => Err(Fault::Address),
+            };
+            let goes_on = self.note_progress(asker, task, answer, limit);
+            self.wake(namespace);
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Remembers how far a task has come; tells whether it goes on.
+    fn note_progress(
+        &self,
+        asker: &Asker,
+        name: &str,
+        answer: Result<Bytes, Fault>,
+        limit: SignedDuration,
+    ) -> bool {
+        let now = clock::now();
+        let mut memory = self.memory();
+        let Some(known) = memory.get_mut(asker) else { return false };
+        let Some(mut task) = known.tasks.remove(name) else { return false };
+        let names: BTreeSet<String> = task.subjects.keys().cloned().collect();
+        let step = answer.and_then(|body| read_progress(&body, &names).ok_or(Fault::Invalid));
+        let begun = task.info.begin_time.as_ref().map_or(now, |at| at.0);
+        let late = now.duration_since(begun) >= limit;
+        task.info.last_time = Some(Time(now));
+        let ended = match &step {
+            Ok(step) => {
+                task.pass(&step.passed);
+                task.info.message.clone_from(&step.message);
+                for (_, subject) in task.subjects.iter().filter(|(n, _)| step.passed.contains(*n)) {
+                    known.said.insert(subject.clone(), Said::Passed);
+                }
+                step.ended
+            }
+            Err(fault) => {
+                task.info.message = fault.to_string();
+                false
+            }
+        };
+        if !ended && !late {
+            known.tasks.insert(name.to_owned(), task);
+            return true;
+        }
+        let left: Vec<Subject> = task
+            .subjects
+            .iter()
+            .filter(|(name, _)| task.info.processing.contains(name))
+            .map(|(_, subject)| subject.clone())
+            .collect();
+        let until = now.checked_add(AGAIN).unwrap_or(now);
+        if let Err(fault) = step {
+            // It could not be asked to the end.
+            known.fail(left.iter(), &fault.to_string(), until);
+        } else {
+            let late = "its service's task took too long";
+            let reason = if ended { "its service stopped its task" } else { late };
+            known.reject(left.iter(), reason, until);
+        }
+        known.history.push(task.info);
+        false
+    }
+}
+
+impl Memory {
+    /// What a failing service means for Pods is the rule's to say.
+    fn fail<'a>(
+        &mut self,
+        subjects: impl Iterator<Item = &'a Subject>,
+        fault: &str,
+        until: Timestamp,
+    ) {
+        match self.spec.failure_policy {
+            FailurePolicy::Ignore => {
+                self.said.extend(subjects.map(|subject| (subject.clone(), Said::Passed)));
+            }
+            FailurePolicy::Fail => self.reject(subjects, fault, until),
+        }
+    }
+
+    fn reject<'a>(
+        &mut self,
+        subjects: impl Iterator<Item = &'a Subject>,
+        reason: &str,
+        until: Timestamp,
+    ) {
+        let rejected = || Said::Rejected(reason.to_owned(), until);
+        self.said.extend(subjects.map(|subject| (subject.clone(), rejected())));
+    }
+
+    fn take(
+        &mut self,
+        subjects: &BTreeMap<String, Subject>,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Option<String> {
+        let again = now.checked_add(AGAIN).unwrap_or(now);
+        let (passed, task, reason) = match outcome {
+            Outcome::Judged { passed, reason } => (passed, None, reason),
+            Outcome::Task { passed, id, message } if self.spec.client_config.poll.is_some() => {
+                (passed, Some((id, message)), String::new())
+            }
+            Outcome::Task { passed, .. } => {
+                (passed, None, "its service began a task, and the rule has no poll".to_owned())
+            }
+        };
+        let (pass, wait): (Vec<_>, Vec<_>) =
+            subjects.iter().partition(|(name, _)| passed.contains(*name));
+        self.said.extend(pass.iter().map(|(_, subject)| ((*subject).clone(), Said::Passed)));
+        let Some((id, message)) = task.filter(|_| !wait.is_empty()) else {
+            self.reject(wait.into_iter().map(|(_, subject)| subject), &reason, again);
+            return None;
+        };
+        let pending = || Said::Pending("its service works on it".to_owned());
+        self.said.extend(wait.iter().map(|(_, subject)| ((*subject).clone(), pending())));
+        let info = TaskInfo {
+            task_id: id.clone(),
+            processing: wait.iter().map(|(name, _)| (*name).clone()).collect(),
+            approved: pass.iter().map(|(name, _)| (*name).clone()).collect(),
+            begin_time: Some(Time(now)),
+            last_time: Some(Time(now)),
+            message,
+        };
+        self.tasks.insert(id.clone(), Task { subjects: subjects.clone(), info });
+        Some(id)
+    }
+}
+
+impl Task {
+    fn pass(&mut self, names: &BTreeSet<String>) {
+        let (passed, left) = std::mem::take(&mut self.info.processing)
+            .into_iter()
+            .partition::<Vec<_>, _>(|name| names.contains(name));
+        self.info.processing = left;
+        self.info.approved.extend(passed);
+    }
+}
+
+fn question(asker: &Asker, namespace: &str, spec: &TransitionRuleWebhook, kind: Kind) -> Question {
+    Question { asker: asker.clone(), namespace: namespace.to_owned(), spec: spec.clone(), kind }
+}
+
+fn webhooks(seen: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
+    let all = seen.rules.iter().flat_map(|owner| owner.rules.iter().map(move |rule| (owner, rule)));
+    all.filter(|(_, rule)| rule.spec.webhook.is_some())
+}
+
+/// Everybody who waits at a rule's stage, with the Pod's name.
+fn subjects(seen: &Observed, rule: &Rule) -> BTreeMap<Subject, String> {
+    let waiting = seen.pods.iter().map(|pod| (pod, pod.waiting(rule.stage)));
+    let waiting = waiting.filter(|(_, operations)| !operations.is_empty());
+    waiting.map(|(pod, operations)| (Subject::of(pod, &operations), pod.name.clone())).collect()
+}
+
+/// What another process left in a rule's status: tasks that are still to be polled.
+///
+/// A status names Pods; an operation that began after the task is another one.
+fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Observed) -> Memory {
+    let mut memory = Memory { spec: spec.clone(), ..Memory::default() };
+    let state = owner.status.rule_states.iter().find(|state| state.name == rule.spec.name);
+    let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else { return memory };
+    memory.history.clone_from(&status.history);
+    for info in &status.task_states {
+        let begun = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
+        let mut of_task = BTreeMap::new();
+        for pod in &seen.pods {
+            let waiting = pod.waiting(rule.stage);
+            // Statuses tell whole seconds.
+            let is_older = |at: Timestamp| at.as_second() <= begun.as_second();
+            let old = waiting.iter().all(|o| lifecycle::time(&o.instance).is_some_and(is_older));
+            if waiting.is_empty() || !old {
+                continue;
+            }
+            let subject = Subject::of(pod, &waiting);
+            if info.processing.contains(&pod.name) {
+                memory
+                    .said
+                    .insert(subject.clone(), Said::Pending("its service works on it".to_owned()));
+                of_task.insert(pod.name.clone(), subject);
+            } else if info.approved.contains(&pod.name) {
+                memory.said.insert(subject.clone(), Said::Passed);
+                of_task.insert(pod.name.clone(), subject);
+            }
+        }
+        memory.tasks.insert(info.task_id.clone(), Task { subjects: of_task, info: info.clone() });
+    }
+    memory
+}
+
+/// The address at which a task is asked about.
+fn address(url: &str, key: &str, task: &str) -> Option<String> {
+    let mut url = url::Url::parse(url).ok()?;
+    url.query_pairs_mut().append_pair(if key.is_empty() { "task-id" } else { key }, task);
+    Some(url.into())
+}

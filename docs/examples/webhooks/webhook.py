@@ -1,0 +1,41 @@
+# A service for a webhook rule of a PodTransitionRule, with Python's standard library alone. It answers
+# at once: Pods whose parameter `tier` is `critical` pass only while a file named `open` is in the
+# current directory, all others pass. Try it: python3 webhook.py 127.0.0.1:9000
+import json
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def decide(request):
+    """The answer to the question which of these Pods may pass."""
+    is_open = os.path.exists("open")
+    passing, held = [], []
+    for pod in request["resources"]:
+        critical = pod.get("parameters", {}).get("tier") == "critical"
+        (held if critical and not is_open else passing).append(pod["name"])
+    if not held:
+        return {"success": True}
+    message = "critical Pods wait for the file `open`"
+    return {"success": False, "message": message, "finishedNames": passing}
+
+
+class Handler(BaseHTTPRequestHandler):
+    timeout = 10
+
+    def do_POST(self):
+        try:
+            request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            body = json.dumps(decide(request)).encode()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.send_error(400, "not a question about Pods")
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+host, port = sys.argv[1].rsplit(":", 1)
+ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
