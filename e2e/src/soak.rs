@@ -77,7 +77,7 @@ impl Report {
     #[must_use]
     pub fn page(&self, rounds: usize, seed: u64) -> String {
         let mut table = Table::new();
-        table.load_preset(ASCII_MARKDOWN).set_header(["what", "how many"]);
+        table.load_style(ASCII_MARKDOWN).set_header(["what", "how many"]);
         for (what, count) in [
             ("rollouts, in place and by recreation", self.rollouts),
             ("Pods that these sets had, together", self.pods),
