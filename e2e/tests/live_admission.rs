@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use kube::api::{Patch, PatchParams, PostParams};
+use podops_api::transition_rule::{FailurePolicy, PodTransitionRule};
 use podops_e2e::control_plane::ControlPlane;
 use serde_json::{Value, json};
 
@@ -260,4 +261,161 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
     assert!(error.contains("scaleStrategy.context is not allowed to be changed"), "{error}");
     plane.kubectl(&["scale", "collaset", "good", "--replicas=3"]).await.unwrap();
     assert_eq!(sets.get("good").await.unwrap().data["spec"]["replicas"], 3);
+}
+
+/// Rules that are refused, and what has to be said of each.
+#[allow(clippy::too_many_lines, reason = "one case after another")]
+fn refused_rules() -> Vec<(Value, &'static str)> {
+    let available = |policy: Value| json!({ "availablePolicy": policy });
+    let asked = |config: Value| json!({ "webhook": { "clientConfig": config } });
+    let (by_time, kind) = (|schedule: Value| json!({ "schedule": schedule }), "exactly one kind");
+    vec![
+        (json!({}), kind),
+        (json!({ "labelCheck": { "requires": {} }, "disruptionBudget": {} }), kind),
+        (json!({ "name": "", "disruptionBudget": {} }), "spec.rules[0].name: Invalid value"),
+        (
+            json!({ "disruptionBudget": {}, "stage": "Always" }),
+            "spec.rules[0].stage: Unsupported value",
+        ),
+        (
+            json!({ "disruptionBudget": {}, "mode": "Maybe" }),
+            "spec.rules[0].mode: Unsupported value",
+        ),
+        (available(json!({})), "one of maxUnavailableValue and minAvailableValue is required"),
+        (
+            available(json!({ "maxUnavailableValue": "101%" })),
+            "spec.rules[0].availablePolicy.maxUnavailableValue",
+        ),
+        (
+            available(json!({ "maxUnavailableValue": "5" })),
+            "maxUnavailableValue should be a number not smaller than 0",
+        ),
+        (
+            available(json!({ "minAvailableValue": -1 })),
+            "minAvailableValue should be a number not smaller than 0",
+        ),
+        (
+            available(json!({ "maxUnavailablePolicy": { "expFunc": { "pow": "-1" } } })),
+            "expFunc.pow: Invalid value",
+        ),
+        (json!({ "labelCheck": {} }), "spec.rules[0].labelCheck.requires: Required value"),
+        (
+            json!({ "labelCheck": { "requires": { "matchExpressions": [{ "key": "a", "operator": "In" }] } } }),
+            "In and NotIn need values",
+        ),
+        (
+            asked(json!({ "url": "ftp://example.com" })),
+            "spec.rules[0].webhook.clientConfig.url: Invalid value",
+        ),
+        (asked(json!({ "url": "example.com" })), "an http or https address is required"),
+        (
+            asked(json!({ "url": "https://example.com", "caBundle": "bm90IFBFTQ==" })),
+            "clientConfig.caBundle: Invalid value",
+        ),
+        (
+            asked(
+                json!({ "url": "http://a.example", "poll": { "url": "http://a.example", "intervalSeconds": 0 } }),
+            ),
+            "poll.intervalSeconds: Invalid value",
+        ),
+        (by_time(json!({})), "one of windows and freezes is required"),
+        (
+            by_time(
+                json!({ "timeZone": "Mars/Olympus", "windows": [{ "from": "10:00", "to": "11:00" }] }),
+            ),
+            "spec.rules[0].schedule.timeZone",
+        ),
+        (
+            by_time(json!({ "windows": [{ "from": "25:00", "to": "11:00" }] })),
+            "windows[0].from: Invalid value",
+        ),
+        (
+            by_time(json!({ "windows": [{ "from": "10:00", "to": "10:00" }] })),
+            "from and to should differ",
+        ),
+        (
+            by_time(
+                json!({ "windows": [{ "from": "10:00", "to": "11:00", "days": ["Someday"] }] }),
+            ),
+            "windows[0].days[0]: Unsupported value",
+        ),
+        (
+            by_time(
+                json!({ "freezes": [{ "from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z" }] }),
+            ),
+            "to should be later than from",
+        ),
+        (
+            json!({ "topologySpread": { "topologyKey": "zone", "maxUnavailable": 0 } }),
+            "maxUnavailable: Invalid value",
+        ),
+        (json!({ "cel": { "expression": "" } }), "spec.rules[0].cel.expression: Invalid value"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_rules_are_refused_with_field_and_reason_and_good_ones_are_not() {
+    let plane = ControlPlane::start().await.unwrap();
+    plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+    plane.kubectl(&established).await.unwrap();
+    let kind = kube::core::ApiResource::erase::<PodTransitionRule>(&());
+    let all = kube::Api::<kube::core::DynamicObject>::namespaced_with(
+        plane.admin.clone(),
+        "default",
+        &kind,
+    );
+    let create = async |name: &str, rules: Value| {
+        let object = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": name }, "spec": { "selector": {}, "rules": rules },
+        });
+        all.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await
+    };
+    let named = |mut rule: Value| {
+        if rule.get("name").is_none() {
+            rule["name"] = json!("one");
+        }
+        rule
+    };
+    for (place, (rule, reason)) in refused_rules().into_iter().enumerate() {
+        let made = create(&format!("bad-{place}"), json!([named(rule.clone())])).await;
+        let error = made.expect_err(&rule.to_string()).to_string();
+        assert!(error.contains(reason), "{rule}: {error}");
+    }
+    let one = named(json!({ "disruptionBudget": {} }));
+    let twice = create("twice", json!([one, one])).await.unwrap_err().to_string();
+    assert!(twice.contains("spec.rules[1]: Duplicate value"), "{twice}");
+    let long = create(&"x".repeat(64), json!([one])).await.unwrap_err().to_string();
+    assert!(long.contains("at most 63 characters"), "{long}");
+
+    let certificate = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let bundle = base64(&format!("# ours\n{}", certificate.cert.pem()));
+    let good = json!([
+        { "name": "budget", "availablePolicy": { "maxUnavailableValue": "25%", "minAvailableValue": 1 } },
+        { "name": "root", "availablePolicy": { "maxUnavailablePolicy": { "expFunc": { "coeff": "1.5", "pow": "0.5" } } } },
+        { "name": "ask", "stage": "PostCheck", "webhook": { "clientConfig": { "url": "https://a.example:8443/x?y=z", "caBundle": bundle, "poll": { "url": "http://10.0.0.1/", "caBundle": "Cg==" } } } },
+        { "name": "nights", "schedule": { "timeZone": "America/Argentina/Buenos_Aires", "windows": [{ "days": ["Sat", "Sun"], "from": "22:00", "to": "06:00" }] } },
+        { "name": "dry", "mode": "DryRun", "cel": { "expression": "pod.metadata.name != 'a'" } },
+        { "name": "spread", "topologySpread": { "topologyKey": "topology.kubernetes.io/zone" } },
+    ]);
+    let made = create("good", good).await.unwrap();
+    let read: PodTransitionRule =
+        serde_json::from_value(serde_json::to_value(&made).unwrap()).unwrap();
+    let webhook = read.spec.rules[2].webhook.clone().unwrap();
+    let poll = webhook.client_config.poll.unwrap();
+    assert_eq!((poll.interval_seconds, poll.timeout_seconds), (5, 60), "Kuperator's defaults");
+    assert_eq!(webhook.failure_policy, FailurePolicy::Ignore);
+}
+
+/// Base64, as `kubectl` and charts write it.
+fn base64(text: &str) -> String {
+    use std::{io::Write as _, process::Stdio};
+    let mut child = std::process::Command::new("base64")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
 }

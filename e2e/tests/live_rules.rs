@@ -15,6 +15,7 @@ use podops_e2e::{
     scenarios::Subject,
     soak,
 };
+use podops_runtime::shell::clock;
 use serde_json::{Value, json};
 
 fn app(name: &str) -> Value {
@@ -25,14 +26,14 @@ fn gate() -> String {
     format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE)
 }
 
-fn budget(most: Value) -> Value {
+fn budget(most: &Value) -> Value {
     json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": most } }])
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_kept_for_few_writes() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    lab.make_rule("web", app("web"), budget(json!("10%"))).await.unwrap();
+    lab.make_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
     let web = Subject { lab: &lab, set: "web", pods: 100 };
     let created = web.create().await.unwrap();
     for pod in lab.pods_of("web").await.unwrap() {
@@ -141,7 +142,7 @@ async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": "frozen", "namespace": "other" },
-        "spec": { "selector": {}, "rules": budget(json!(0)) },
+        "spec": { "selector": {}, "rules": budget(&json!(0)) },
     });
     let rules: kube::Api<podops_api::transition_rule::PodTransitionRule> =
         kube::Api::namespaced(lab.plane.admin.clone(), "other");
@@ -152,11 +153,11 @@ async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator
     lab.settled("web", 3, SOON).await.unwrap();
 
     // Frozen here, a Pod waits; with its glass broken it goes, and that is told.
-    lab.make_rule("frozen", app("web"), budget(json!(0))).await.unwrap();
+    lab.make_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     lab.set_image("web", "nginx:3").await.unwrap();
     until_rejected(&lab, "frozen", "budget", "no more than 0").await;
     let first = lab.pods_of("web").await.unwrap()[0].name_any();
-    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(600);
+    let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
     lab.change_pod(&first, json!({ "annotations": { marks::BREAK_GLASS: glass } })).await.unwrap();
     let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
@@ -176,7 +177,7 @@ async fn installed_but_down_everything_waits() {
     for name in ["collaset-operator", "lifecycle-operator"] {
         lab.start_operator(name).await.unwrap();
     }
-    let rule = json!({ "metadata": { "name": "web" }, "spec": { "selector": app("web"), "rules": budget(json!(3)) } });
+    let rule = json!({ "metadata": { "name": "web" }, "spec": { "selector": app("web"), "rules": budget(&json!(3)) } });
     let rule = serde_json::from_value(rule).unwrap();
     lab.rules().create(&kube::api::PostParams::default(), &rule).await.unwrap();
     lab.make("web", 3, &json!({})).await.unwrap();

@@ -105,6 +105,7 @@ pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, Garbled> {
         let before = draft.state.clone();
         draft.tidy();
         draft.set_gate();
+        draft.set_check_gates();
         draft.advance();
         draft.settle();
         if draft.state == before {
@@ -223,6 +224,17 @@ impl<'a> Draft<'a> {
             && !self.is_newborn()
         {
             self.state.gate = Some(true);
+        }
+    }
+
+    /// Has a new Pod wait for the checkers that it is to wait for, in the write that first lets it
+    /// into service or keeps it out: it never serves without their gates.
+    fn set_check_gates(&mut self) {
+        if self.was.gate.is_none() && self.state.gate.is_some() {
+            for checker in &self.pod.checkers {
+                let key = format!("{}/{checker}", marks::PRE_CHECK_GATE);
+                self.state.single.entry(key).or_default();
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub struct PodView {
     pub scheduled: bool,
     /// Whether it is being deleted.
     pub deleting: bool,
+    /// Checkers whose gates it gets if it is new.
+    pub checkers: Vec<String>,
 }
 
 impl PodView {

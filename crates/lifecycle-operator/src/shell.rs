@@ -4,7 +4,7 @@ mod controller;
 mod metrics;
 mod observe;
 
-pub use controller::start;
+pub use controller::{LifecycleArgs, start};
 pub use observe::{SlimPod, SlimService};
 
 /// The operator's name: in its Lease, its events and as field manager.

@@ -150,6 +150,7 @@ fn view(pod: &Pod) -> PodView {
         created: Timestamp::UNIX_EPOCH,
         scheduled: true,
         deleting: false,
+        checkers: Vec::new(),
     }
 }
 

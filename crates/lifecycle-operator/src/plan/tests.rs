@@ -18,6 +18,7 @@ fn pod(text: &str) -> PodView {
         created: Timestamp::UNIX_EPOCH,
         scheduled: false,
         deleting: false,
+        checkers: Vec::new(),
     };
     for token in text.split_whitespace() {
         let (name, value) = token.split_once('=').unwrap_or((token, "1"));
@@ -92,6 +93,17 @@ const UPDATING: &str = "closed operating/a operation-type/a=update pre-checked/a
 fn a_fresh_pod_is_let_into_service() {
     check("", "gate true");
     check("open ready creating", "-creating +service-available");
+}
+
+#[test]
+fn a_new_pod_gets_the_gates_it_is_to_wait_at_and_an_old_one_does_not() {
+    let with_checker = |text: &str| {
+        let pod = PodView { checkers: vec!["rules".to_owned()], ..pod(text) };
+        plan(&pod, now()).unwrap().to_string()
+    };
+    assert_eq!(with_checker("newborn"), "+pre-check-gate/rules gate true");
+    assert_eq!(with_checker("newborn pre-gate"), "gate true");
+    assert_eq!(with_checker(SERVING), "");
 }
 
 #[test]

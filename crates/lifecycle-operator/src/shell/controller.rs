@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use clap::Args;
 use futures::{StreamExt as _, stream};
 use kube::{
     Api, Resource as _,
@@ -40,11 +41,27 @@ use crate::{plan, render};
 /// Above this many remembered writes those that were seen are forgotten.
 const WRITTEN_MAX: usize = 4096;
 
+/// What only this operator is told at its start.
+#[derive(Args, Clone, Debug, Default)]
+pub struct LifecycleArgs {
+    /// Checkers that every new Pod is to wait for, such as `transition-rule`: for clusters without
+    /// MutatingAdmissionPolicy
+    #[arg(
+        long,
+        env = "PODOPS_GATE_NEW_PODS",
+        value_delimiter = ',',
+        help_heading = "Lifecycle",
+        value_name = "CHECKERS"
+    )]
+    pub gate_new_pods: Vec<String>,
+}
+
 struct Context {
     applier: Applier,
     events: Events,
     services: Arc<Mirror<SlimService>>,
     pods: Progress,
+    checkers: Vec<String>,
     written: Mutex<BTreeMap<Key, Written>>,
     garbled: Mutex<BTreeSet<Key>>,
     metrics: Metrics,
@@ -55,7 +72,7 @@ struct Context {
 /// # Errors
 ///
 /// If its metrics cannot be registered.
-pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
+pub fn start(operator: &mut Operator, args: LifecycleArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let services = Mirror::new(|_| None);
     let pods = Progress::default();
@@ -66,6 +83,7 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
         events: Events::new(client.clone(), NAME),
         services: services.clone(),
         pods: pods.clone(),
+        checkers: args.gate_new_pods,
         written: Mutex::default(),
         garbled: Mutex::default(),
         metrics: Metrics::register(&operator.registry)?,
@@ -118,7 +136,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
     if !*context.services.progress.ready().borrow() {
         return Ok(Next::After(Duration::from_millis(100)));
     }
-    let (view, now) = (pod.view(&context.services), clock::now());
+    let (view, now) = (pod.view(&context.services, &context.checkers), clock::now());
     if view.deleting {
         context.forget_garbled(&key);
         return Ok(Next::OnChange);
@@ -249,6 +267,7 @@ mod tests {
             events: Events::new(client, NAME),
             services,
             pods: Progress::default(),
+            checkers: Vec::new(),
             written: Mutex::default(),
             garbled: Mutex::default(),
             metrics: Metrics::register(&registry).unwrap(),

@@ -107,7 +107,7 @@ impl SlimPod {
     }
 
     /// The Pod as planning sees it.
-    pub(super) fn view(&self, services: &Mirror<SlimService>) -> PodView {
+    pub(super) fn view(&self, services: &Mirror<SlimService>, checkers: &[String]) -> PodView {
         let labels = self.metadata.labels.clone().unwrap_or_default();
         let expected = self.expected();
         let is_dirty = |key: &&String| {
@@ -133,6 +133,7 @@ impl SlimPod {
                 .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
             scheduled: self.spec.node_name.is_some(),
             deleting: self.metadata.deletion_timestamp.is_some(),
+            checkers: checkers.to_vec(),
             labels,
         }
     }
@@ -180,7 +181,8 @@ mod tests {
         let pod = pod(
             r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/gone":"y","LB/ns/z":"z"}}"#,
         );
-        let dirty = |selector| pod.view(&services(&selector)).dirty.into_iter().collect::<Vec<_>>();
+        let dirty =
+            |selector| pod.view(&services(&selector), &[]).dirty.into_iter().collect::<Vec<_>>();
         assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/gone"]);
         assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/gone", "Service/ns/web"]);
         assert_eq!(dirty(json!({})), ["Service/ns/gone", "Service/ns/web"]);
@@ -188,6 +190,6 @@ mod tests {
 
     #[test]
     fn an_unreadable_annotation_is_an_error_that_is_kept() {
-        assert!(pod("{").view(&services(&json!({}))).expected.is_err());
+        assert!(pod("{").view(&services(&json!({})), &[]).expected.is_err());
     }
 }
