@@ -15,6 +15,10 @@ use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(30);
 
+fn root(path: &str) -> String {
+    format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
 /// Pods of the Deployment that serve.
 async fn serving(lab: &Lab) -> Vec<Pod> {
     let pods = lab.pods().list(&ListParams::default().labels("app=native")).await.unwrap().items;
@@ -48,6 +52,25 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     eventually(SOON, async || Ok(lab.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
     eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
 
+    // Rules need no CollaSets, not even their kind.
+    let crd = root("crds/apps.kusionstack.io_podtransitionrules.yaml");
+    lab.plane.kubectl(&["apply", "--server-side", "-f", &crd]).await.unwrap();
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+    lab.plane.kubectl(&established).await.unwrap();
+    lab.install("deploy/transition-rule-operator").await.unwrap();
+    lab.start_operator("transition-rule-operator").await.unwrap();
+    let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    lab.make_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
+    let leaving = serving(&lab).await[0].name_any();
+    lab.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
+    lab.until_rule("native", |status| status.details.len() == 1).await.unwrap();
+    assert_eq!(serving(&lab).await.len(), 3, "who waits still serves");
+    let one = json!([{ "op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 1 }]);
+    let one = Patch::Json::<()>(serde_json::from_value(one).unwrap());
+    lab.rules().patch("native", &PatchParams::default(), &one).await.unwrap();
+    eventually(SOON, async || Ok(lab.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
+    eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
+
     lab.install_crds().await.unwrap();
     lab.install("deploy/overlays/all").await.unwrap();
     lab.start_operator("collaset-operator").await.unwrap();
@@ -61,15 +84,18 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
 async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
     let lab = Lab::bare(&programs().unwrap()).await.unwrap();
     lab.install("deploy/namespace").await.unwrap();
-    for part in
-        ["collaset-operator", "lifecycle-operator", "overlays/all", "overlays/lifecycle-only"]
-    {
+    lab.install_crds().await.unwrap();
+    for part in [
+        "collaset-operator",
+        "lifecycle-operator",
+        "transition-rule-operator",
+        "overlays/all",
+        "overlays/lifecycle-only",
+    ] {
         lab.install(&format!("deploy/{part}")).await.unwrap();
     }
     let deployed: Api<Deployment> = Api::namespaced(lab.plane.admin.clone(), "podops-system");
     let single = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
     assert_eq!(single.replicas, Some(1), "the component of the last overlay holds");
-    lab.install_crds().await.unwrap();
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples");
-    lab.plane.kubectl(&["apply", "--server-side", "-f", example]).await.unwrap();
+    lab.plane.kubectl(&["apply", "--server-side", "-f", &root("docs/examples")]).await.unwrap();
 }

@@ -270,6 +270,56 @@ mod tests {
         assert_eq!(send(call).await, Err(Fault::Unreachable));
     }
 
+    /// A certificate that is its own authority, and its key.
+    fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn weakness_14_a_service_is_trusted_by_the_rules_authority_and_by_no_other() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let own = certificate();
+        let key =
+            rustls::pki_types::PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+        let config = rustls::ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
+        let serve = async {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut request = [0; 1024];
+                if stream.read(&mut request).await.is_ok() {
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    stream.write_all(answer).await.unwrap();
+                }
+            }
+        };
+        let bundle = |certificate: &rcgen::Certificate| STANDARD.encode(certificate.pem());
+        let ask = async {
+            let mut answers = Vec::new();
+            for authority in [Some(bundle(&own.cert)), Some(bundle(&certificate().cert)), None] {
+                let call = Call {
+                    url: &url,
+                    authority: authority.as_deref(),
+                    body: None,
+                    within: Duration::from_secs(5),
+                    local: true,
+                };
+                answers.push(send(call).await);
+            }
+            answers
+        };
+        let answers = tokio::select! {
+            answers = ask => answers,
+            () = serve => Vec::new(),
+        };
+        let refused = || Err(Fault::Unreachable);
+        assert_eq!(answers, [Ok(Bytes::from_static(b"ok")), refused(), refused()]);
+    }
+
     #[test]
     fn an_authority_that_is_none_is_told() {
         assert_eq!(tls(Some("bm90IFBFTQ==")).err(), Some(Fault::Authority));
