@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     lab::{Lab, OPERATORS, eventually, is_settled},
     measure::{Cost, Process},
+    outages::Outages,
     scenarios::Subject,
 };
 
@@ -59,6 +60,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let lab = Lab::start_as_shipped(programs).await?;
     say("100 Pods: created, updated in every way, and scaled in");
     costs(&lab, &mut rows).await?;
+    say("100 Pods under a rule");
+    under_a_rule(&lab, &mut rows).await?;
     say("100 Pods in place, and in turn a Deployment's");
     against_deployment(&lab, &mut rows).await?;
     if quick {
@@ -68,6 +71,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     memory(&lab, &mut rows).await?;
     say("1,000 Pods at rest for a minute");
     rest(&lab, &mut rows).await?;
+    say("1,000 Pods that wait for a rule");
+    waiting(&lab, &mut rows).await?;
     say("one set that changes among 10 and among 1,000");
     among_others(&lab, &mut rows).await?;
     say("5,000 Pods in 100 sets");
@@ -102,7 +107,7 @@ fn table(rows: &[Row]) -> anyhow::Result<String> {
     let cores = std::thread::available_parallelism()?;
     let head = format!(
         "# Benchmarks\n\n\
-         Written by `cargo xtask bench` on {date}, on a machine of {cores} cores and {memory} GiB: a real etcd and kube-apiserver v1.36 with simulated nodes and release builds of both operators share it.\n\
+         Written by `cargo xtask bench` on {date}, on a machine of {cores} cores and {memory} GiB: a real etcd and kube-apiserver v1.36 with simulated nodes and release builds of the operators share it.\n\
          Requests are counted in the API server's audit log.\n\n"
     );
     let mut table = Table::new();
@@ -128,6 +133,11 @@ fn none(figure: &'static str, measured: usize) -> Row {
     Row { figure, limit: "0".into(), measured: measured.to_string(), kept: Some(measured == 0) }
 }
 
+fn counted(figure: &'static str, measured: usize, limit: usize) -> Row {
+    let kept = Some(measured <= limit);
+    Row { figure, limit: format!("≤ {limit}"), measured: measured.to_string(), kept }
+}
+
 fn told(figure: &'static str, measured: String) -> Row {
     Row { figure, limit: "–".into(), measured, kept: None }
 }
@@ -136,6 +146,7 @@ fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for (name, figure) in OPERATORS.into_iter().zip([
         "stripped release binary, collaset-operator",
         "stripped release binary, lifecycle-operator",
+        "stripped release binary, transition-rule-operator",
     ]) {
         #[allow(clippy::cast_precision_loss, reason = "programs are small")]
         let megabytes = programs.join(name).metadata()?.len() as f64 / 1e6;
@@ -157,8 +168,8 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         Row {
             figure: "CollaSet status writes in any second of that rollout",
             limit: "≤ 1".to_owned(),
-            measured: updated.status_writes_in_a_second().to_string(),
-            kept: Some(updated.status_writes_in_a_second() <= 1),
+            measured: updated.status_writes_in_a_second("collasets").to_string(),
+            kept: Some(updated.status_writes_in_a_second("collasets") <= 1),
         },
     ]);
     let (annotated, lost) = web.annotate("1").await?;
@@ -182,6 +193,85 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     lab.patch("web", json!({ "replicas": SMALL })).await?;
     settle(lab, "web", SMALL).await?;
     web.update_in_place("nginx:4").await.map(drop)
+}
+
+/// What a rule costs that lets a tenth of the Pods go at a time.
+async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
+    lab.make_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
+    let outages = Outages::follow(lab).await?;
+    let web = Subject { lab, set: "web", pods: SMALL };
+    let updated = web.update_in_place("nginx:rule").await?;
+    let worst = outages.worst("");
+    let statuses = updated.status_writes_in_a_second("podtransitionrules");
+    rows.extend([
+        most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
+        none("of these refused, in all", updated.rejected().len()),
+        most("requests per Pod updated under a rule", updated.requests_per_pod(), 8.5, ""),
+        counted("Pods out at a time, of 100 under a budget of 10 %", worst, SMALL / 10),
+        counted("status writes of the rule in any second of that", statuses, 1),
+        told("the time that took", format!("{:.1} s", updated.took.as_secs_f64())),
+    ]);
+    lab.rules().delete("web", &DeleteParams::default()).await?;
+    let gone = async || {
+        let pods = lab.pods_of("web").await?;
+        Ok(pods.iter().all(|pod| !pod.labels().keys().any(|key| key.contains("-check-gate."))))
+    };
+    eventually(STUCK, gone).await.context("waiting for gates to go")
+}
+
+/// What it costs to look at many Pods that wait, again and again.
+async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    /// How often, and how fast, somebody gives reason to look.
+    const LOOKS: u32 = 150;
+    const PACE: Duration = Duration::from_millis(200);
+    let nobody = json!([{ "name": "nobody", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    lab.make_rule("all", json!({}), nobody).await?;
+    for set in lab.sets().list(&ListParams::default()).await?.items {
+        lab.set_image(&set.name_any(), "nginx:wait").await?;
+    }
+    let all = i32::try_from(MANY)?;
+    let waiting = async || {
+        let status = lab.rules().get("all").await?.status.unwrap_or_default();
+        Ok(status.pods.is_some_and(|pods| pods.waiting == all))
+    };
+    eventually(STUCK, waiting).await.context("waiting for all to wait")?;
+    let pod = lab.pods().list(&ListParams::default().limit(1)).await?.items;
+    let pod = pod.first().context("there are no Pods")?.name_any();
+    let operator = OPERATORS[2];
+    let before = Process::of(lab, operator)?;
+    let cost = Cost::of(lab, MANY, async {
+        for look in 0..LOOKS {
+            let labels = json!({ "labels": { "example.com/look": look.to_string() } });
+            lab.change_pod(&pod, labels).await?;
+            tokio::time::sleep(PACE).await;
+        }
+        Ok(())
+    })
+    .await?;
+    let each = Process::of(lab, operator)?.cpu_since(&before)?.as_secs_f64() * 1e3;
+    let statuses = cost.status_writes_in_a_second("podtransitionrules");
+    rows.extend([
+        most(
+            "processor time of a look at 1,000 waiting Pods",
+            each / f64::from(LOOKS),
+            20.0,
+            " ms",
+        ),
+        counted("status writes of the rule in any second of that", statuses, 1),
+        told("writes in all, in 30 s", cost.writes().to_string()),
+        most(
+            "resident memory with them, transition-rule-operator",
+            Process::of(lab, operator)?.resident_mebibytes,
+            30.0,
+            " MiB",
+        ),
+    ]);
+    lab.rules().delete("all", &DeleteParams::default()).await?;
+    for set in lab.sets().list(&ListParams::default()).await?.items {
+        settle(lab, &set.name_any(), SMALL).await?;
+    }
+    Ok(())
 }
 
 async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {

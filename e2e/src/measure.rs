@@ -93,12 +93,12 @@ impl Cost {
         self.requests.iter().filter(is_done).count().saturating_sub(self.pod_events)
     }
 
-    /// The most writes of one CollaSet's status in any second, provided one set changes.
+    /// The most writes of the status of objects of a kind in any second: of one object, provided
+    /// only one changes.
     #[must_use]
-    pub fn status_writes_in_a_second(&self) -> usize {
-        let is_status = |r: &&Request| {
-            r.is_write() && r.resource() == "collasets" && r.subresource() == "status"
-        };
+    pub fn status_writes_in_a_second(&self, plural: &str) -> usize {
+        let is_status =
+            |r: &&Request| r.is_write() && r.resource() == plural && r.subresource() == "status";
         let mut times: Vec<_> = self.work().filter(is_status).map(|r| r.at).collect();
         times.sort_unstable();
         let within = |first: usize| {

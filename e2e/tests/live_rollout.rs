@@ -35,7 +35,7 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     at_most("requests to update in place, per Pod", updated.requests_per_pod(), 7.0);
     assert!(updated.rejected().is_empty(), "refused: {:#?}", updated.rejected());
     assert_eq!(updated.without_effect(), 0, "writes changed nothing");
-    assert_eq!(updated.status_writes_in_a_second(), 1);
+    assert_eq!(updated.status_writes_in_a_second("collasets"), 1);
     assert_eq!(born, uids(&lab).await);
     for pod in lab.pods_of("web").await.unwrap() {
         let labels = pod.metadata.labels.unwrap_or_default();
