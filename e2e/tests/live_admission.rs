@@ -326,6 +326,12 @@ fn refused_rules() -> Vec<(Value, &'static str)> {
             "spec.rules[0].schedule.timeZone",
         ),
         (
+            by_time(
+                json!({ "timeZone": "+02:00", "windows": [{ "from": "10:00", "to": "11:00" }] }),
+            ),
+            "spec.rules[0].schedule.timeZone",
+        ),
+        (
             by_time(json!({ "windows": [{ "from": "25:00", "to": "11:00" }] })),
             "windows[0].from: Invalid value",
         ),

@@ -228,9 +228,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Has a new Pod wait for the checkers that it is to wait for, in the write that first lets it
-    /// into service or keeps it out: it never serves without their gates.
+    /// into service, or before its first operation: it neither serves nor is operated on without
+    /// their gates. What says that it is new is that its readiness gate has no condition.
     fn set_check_gates(&mut self) {
-        if self.was.gate.is_none() && self.state.gate.is_some() {
+        let operated = !self.state.lifecycle.operations.is_empty();
+        if self.pod.gated && self.was.gate.is_none() && (self.state.gate.is_some() || operated) {
             for checker in &self.pod.checkers {
                 let key = format!("{}/{checker}", marks::PRE_CHECK_GATE);
                 self.state.single.entry(key).or_default();

@@ -12,6 +12,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     lifecycle::{self, Phase},
     marks,
@@ -326,11 +327,16 @@ impl<'a> Draft<'a> {
             if whole && pod.object.is_none() {
                 self.fetch.insert(pod.name.clone());
             }
+            if webhook::needs_object(&rule.spec) && pod.object.is_none() {
+                let reason = "the Pod was not looked at yet".to_owned();
+                rejections.push(Rejection { owner, rule, reason });
+                continue;
+            }
             // One operation that may not pass holds back the others of its Pod: they go together.
             let rejected = operations.iter().find_map(|operation| {
                 let facts = cel::Facts {
                     owner: pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid))),
-                    counts: self.counts(owner),
+                    counts: self.counts(owner, pod),
                     operation,
                 };
                 match verdict(rule, pod, &facts, self.now) {
@@ -343,10 +349,14 @@ impl<'a> Draft<'a> {
         rejections
     }
 
-    /// How many Pods are what, with those that were let through in this look.
-    fn counts(&self, owner: &RuleView) -> PodCounts {
+    /// How many Pods are what, with those that were let through in this look; the Pod that is judged
+    /// is not held against itself for its own reservation.
+    fn counts(&self, owner: &RuleView, pod: &PodView) -> PodCounts {
         let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
-        PodCounts { waiting, ..self.places.counts(owner) }
+        let counts = self.places.counts(owner);
+        let reserved = i32::from(pod.is_available() && self.places.is_out(pod));
+        let (available, unavailable) = (counts.available + reserved, counts.unavailable - reserved);
+        PodCounts { waiting, available, unavailable, ..counts }
     }
 
     fn replicas(&self, uid: &str) -> Option<usize> {
@@ -407,6 +417,8 @@ impl<'a> Draft<'a> {
         for (owner, rule) in webhooks(rules) {
             let reason = match self.said(owner, rule, subject) {
                 Some(Said::Passed) => continue,
+                // Who is held back by it was rejected before; this one is only tried.
+                Some(Said::Rejected(_, until)) if self.now < *until => continue,
                 Some(Said::Pending(reason)) => reason.clone(),
                 Some(Said::Rejected(..)) | None => {
                     let asker = asker(owner, rule);
@@ -437,9 +449,11 @@ impl<'a> Draft<'a> {
     ) {
         let wanted = reservations(pod, &operations);
         let mut lacking = false;
-        for (owner, _) in
-            rules.iter().filter(|(_, rule)| stage == RuleStage::PreCheck && counts(rule))
-        {
+        // Also where the counting rule is not about this Pod: it counts it all the same.
+        let counting = self.seen.rules.iter().filter(|owner| {
+            stage == RuleStage::PreCheck && owner.selects(pod) && owner.at(stage).any(counts)
+        });
+        for owner in counting {
             let stored = &owner.status.reservations;
             lacking |= wanted.iter().any(|reservation| !stored.contains(reservation));
             if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
@@ -503,7 +517,7 @@ impl<'a> Draft<'a> {
             }
             if told_from > self.now {
                 self.changes_at.push(told_from);
-            } else if !is_told(pod.details.get(&owner.name), stage, &reject_info) {
+            } else if !is_told(pod, owner, stage, &reject_info) {
                 let text = serde_json::json!({
                     "stage": stage.as_str(), "passed": false, "rejectInfo": reject_info,
                 });
@@ -515,7 +529,7 @@ impl<'a> Draft<'a> {
                 passed: false,
                 passed_rules: Vec::new(),
                 reject_info,
-                since: since.map(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time),
+                since: since.map(|at| Time(whole_second(at))),
             };
             self.tell(owner, detail);
         }
@@ -600,6 +614,12 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// A time as the server keeps it.
+#[must_use]
+pub fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
 /// What the gate of a stage begins with.
 const fn gate(stage: RuleStage) -> &'static str {
     match stage {
@@ -646,14 +666,22 @@ fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
     operations.iter().map(one).collect()
 }
 
-/// Whether the annotation names the same rejecting rules already; their reasons may have changed.
-fn is_told(annotation: Option<&String>, stage: RuleStage, rejecting: &[RejectInfo]) -> bool {
+/// Whether the Pod's annotation names the same rejecting rules already; their reasons may have
+/// changed. There is one annotation, so a Pod that waits at both stages is told of one.
+fn is_told(pod: &PodView, owner: &RuleView, stage: RuleStage, rejecting: &[RejectInfo]) -> bool {
+    let annotation = pod.details.get(&owner.name);
     let told: Option<Detail> = annotation.and_then(|text| serde_json::from_str(text).ok());
     told.is_some_and(|told| {
+        let other = match stage {
+            RuleStage::PreCheck => RuleStage::PostCheck,
+            RuleStage::PostCheck => RuleStage::PreCheck,
+        };
+        let of_other = told.stage == other.as_str() && !told.passed;
         let names = |infos: &[RejectInfo]| -> BTreeSet<String> {
             infos.iter().map(|info| info.rule_name.clone()).collect()
         };
-        told.stage == stage.as_str() && names(&told.reject_info) == names(rejecting)
+        of_other && !pod.waiting(other).is_empty()
+            || told.stage == stage.as_str() && names(&told.reject_info) == names(rejecting)
     })
 }
 

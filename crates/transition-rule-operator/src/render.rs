@@ -1,6 +1,7 @@
 //! Decisions as writes.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podops_api::{
     GROUP, VERSION,
     lifecycle::{self, Word},
@@ -34,16 +35,17 @@ pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) 
 
 /// The write that lets go of a rule that is being deleted: Kuperator's finalizer holds it.
 #[must_use]
-pub fn release(namespace: &str, rule: &RuleView) -> Option<Effect> {
-    if !rule.deleting || !rule.finalizers.iter().any(|f| f == marks::RULE_PROTECTED) {
+pub fn release(rule: &ObjectMeta) -> Option<Effect> {
+    let finalizers = rule.finalizers.as_deref().unwrap_or_default();
+    if rule.deletion_timestamp.is_none() || !finalizers.iter().any(|f| f == marks::RULE_PROTECTED) {
         return None;
     }
-    let left: Vec<&String> =
-        rule.finalizers.iter().filter(|f| *f != marks::RULE_PROTECTED).collect();
+    let left: Vec<&String> = finalizers.iter().filter(|f| *f != marks::RULE_PROTECTED).collect();
     let body = json!({ "metadata": {
-        "uid": rule.uid, "resourceVersion": rule.version, "finalizers": left,
+        "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": left,
     } });
-    Some(Effect::Patch(target(RULES, namespace, &rule.name, None), Change::Merge(body)))
+    let (namespace, name) = (rule.namespace.as_deref()?, rule.name.as_deref()?);
+    Some(Effect::Patch(target(RULES, namespace, name, None), Change::Merge(body)))
 }
 
 /// The write to a Pod: gates, grants and what is told of them. It fails unless each granted operation

@@ -16,6 +16,8 @@ pub const DEGRADED: &str = "Degraded";
 
 /// How many Pods that wait are told of one by one: a status must fit into the server's storage.
 const DETAILS_MAX: usize = 1000;
+/// What they may take of it.
+const DETAILS_BYTES_MAX: usize = 512 << 10;
 
 /// How soon a status is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +73,17 @@ pub fn status(
 
 /// Those who wait come first if there is no room for all.
 fn details(all: &[Detail]) -> Vec<Detail> {
-    if all.len() <= DETAILS_MAX {
-        return all.to_vec();
-    }
-    let waiting = all.iter().filter(|detail| !detail.passed);
-    waiting.take(DETAILS_MAX).cloned().collect()
+    let few = all.len() <= DETAILS_MAX;
+    let told = all.iter().filter(|detail| few || !detail.passed).take(DETAILS_MAX);
+    let mut left = DETAILS_BYTES_MAX;
+    let fits = told.take_while(|detail| {
+        let rejected = detail.reject_info.iter().map(|i| i.rule_name.len() + i.reason.len() + 32);
+        let passed = detail.passed_rules.iter().map(|rule| rule.len() + 3);
+        let size = detail.name.len() + 96 + rejected.chain(passed).sum::<usize>();
+        left = left.saturating_sub(size);
+        left > 0
+    });
+    fits.cloned().collect()
 }
 
 /// How soon a status is to be written in place of another.

@@ -51,8 +51,6 @@ pub struct RuleView {
     pub generation: i64,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// Its finalizers.
-    pub finalizers: Vec<String>,
     /// The Pods that it selects.
     pub selector: Selector,
     /// Its rules that count.

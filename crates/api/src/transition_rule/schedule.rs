@@ -13,7 +13,7 @@ pub struct ScheduleRule {
     /// The IANA time zone that windows are in, such as `Europe/Berlin`; UTC by default.
     #[serde(default = "utc")]
     #[schemars(length(max = 64))]
-    #[x_kube(validation = Rule::new("self != '' && self != 'Local' && timestamp('2020-01-01T00:00:00Z').getFullYear(self) > 0")
+    #[x_kube(validation = Rule::new("self != '' && self != 'Local' && !self.contains(':') && timestamp('2020-01-01T00:00:00Z').getFullYear(self) > 0")
         .message("spec.rules[].schedule.timeZone: unknown time zone").reason(Reason::FieldValueInvalid))]
     pub time_zone: String,
     /// When Pods may pass; always by default.

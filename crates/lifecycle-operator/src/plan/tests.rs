@@ -103,6 +103,8 @@ fn a_new_pod_gets_the_gates_it_is_to_wait_at_and_an_old_one_does_not() {
     };
     assert_eq!(with_checker("newborn"), "+pre-check-gate/rules gate true");
     assert_eq!(with_checker("newborn pre-gate"), "gate true");
+    let begun = "newborn starting operating/a operation-type/a=update";
+    assert_eq!(with_checker(begun), "+pre-check-gate/rules +pre-check/a");
     assert_eq!(with_checker(SERVING), "");
 }
 

@@ -64,6 +64,12 @@ impl<'a> Places<'a> {
         self.counts.get(owner.name.as_str()).copied().unwrap_or_default()
     }
 
+    /// Whether a Pod is out, or was given leave to go.
+    #[must_use]
+    pub fn is_out(&self, pod: &PodView) -> bool {
+        self.out.has(pod)
+    }
+
     /// An availablePolicy in numbers, as far as the rule is one.
     #[must_use]
     pub fn limits(&self, owner: &RuleView, rule: &Rule) -> (Option<i32>, Option<i32>) {

@@ -40,6 +40,10 @@ static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mut
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
+/// How many values a Pod may have for an expression that nests macros: an evaluation takes as many
+/// steps as their square, and a Pod's author decides how many there are.
+const VALUES_MAX: usize = 1500;
+
 /// A compiled expression.
 pub struct Expression(Program);
 
@@ -110,6 +114,9 @@ impl Expression {
         let Some(object) = &pod.object else {
             return Verdict::Reject("the Pod was not looked at yet".to_owned());
         };
+        if nesting(self.0.expression()) > 1 && values(object) > VALUES_MAX {
+            return Verdict::Reject("the Pod is too large for nested macros".to_owned());
+        }
         match self.evaluate(object, facts) {
             Ok(true) => Verdict::Pass,
             Ok(false) => Verdict::Reject(message.unwrap_or("its expression is false").to_owned()),
@@ -161,6 +168,18 @@ fn to_cel(value: &serde_json::Value) -> Value {
             let fields = fields.iter().map(|(key, value)| (key.clone(), to_cel(value)));
             Value::from(fields.collect::<std::collections::HashMap<String, Value>>())
         }
+    }
+}
+
+/// How many values there are in one.
+fn values(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
+        serde_json::Value::Object(fields) => 1 + fields.values().map(values).sum::<usize>(),
+        serde_json::Value::Null
+        | serde_json::Value::Bool(_)
+        | serde_json::Value::Number(_)
+        | serde_json::Value::String(_) => 1,
     }
 }
 
@@ -283,6 +302,17 @@ mod tests {
         assert_eq!(fault(nested), "more than 2 nested macros");
         let long = format!("1 in [{}]", ["1"; 65].join(","));
         assert_eq!(fault(&long), "a list of more than 64 elements");
+    }
+
+    #[test]
+    fn a_pod_that_makes_nested_macros_dear_is_rejected() {
+        let many: serde_json::Map<_, _> = (0..2000).map(|n| (n.to_string(), json!(""))).collect();
+        let pod = PodView { object: Some(Arc::new(json!({ "a": many }))), ..PodView::default() };
+        let operation = Waiting::default();
+        let facts = Facts { owner: None, counts: PodCounts::default(), operation: &operation };
+        let dear = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
+        let reason = "the Pod is too large for nested macros".to_owned();
+        assert_eq!(dear.verdict(&pod, &facts, None), Verdict::Reject(reason));
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub fn verdict(rule: &ScheduleRule, now: Timestamp) -> Verdict {
     Verdict::Reject("outside of its windows".to_owned())
 }
 
+/// Whether a time zone is known.
+#[must_use]
+pub fn is_zone(name: &str) -> bool {
+    TimeZone::get(name).is_ok()
+}
+
 /// When the decision may change next: at a bound of a window or a freeze.
 #[must_use]
 pub fn next_change(rule: &ScheduleRule, now: Timestamp) -> Option<Timestamp> {

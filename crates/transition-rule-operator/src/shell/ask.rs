@@ -24,7 +24,7 @@ use tokio::{sync::Semaphore, time::sleep};
 use self::client::{Call, Fault, send};
 use super::metrics::Metrics;
 use crate::{
-    plan::Ask,
+    plan::{Ask, whole_second},
     rules::webhook::{
         Answers, Asker, Outcome, Request, Resource, Said, Subject, read_answer, read_progress,
     },
@@ -40,6 +40,9 @@ const CONCURRENT: usize = 4;
 const AGAIN: SignedDuration = SignedDuration::from_secs(5);
 /// How long a task that ended is told of.
 const TOLD: SignedDuration = SignedDuration::from_mins(10);
+
+/// How many of those are.
+const HISTORY_MAX: usize = 10;
 
 /// What services said, and who asks them.
 pub(super) struct Services {
@@ -57,7 +60,9 @@ struct Memory {
     namespace: String,
     spec: TransitionRuleWebhook,
     said: BTreeMap<Subject, Said>,
-    tasks: BTreeMap<String, Task>,
+    /// By our own number: a service may name two tasks alike.
+    tasks: BTreeMap<u64, Task>,
+    tasks_begun: u64,
     history: Vec<TaskInfo>,
     /// Failures one after another.
     failures: u32,
@@ -84,7 +89,7 @@ pub(super) struct Question {
 
 enum Kind {
     Ask { request: Request, subjects: BTreeMap<String, Subject> },
-    Poll { task: String },
+    Poll { task: u64 },
 }
 
 /// The far ends of what [`Services`] sends.
@@ -113,7 +118,9 @@ impl Services {
     pub(super) fn answers(&self, namespace: &str, seen: &Observed, now: Timestamp) -> Answers {
         let mut memory = self.memory();
         memory.retain(|asker, known| {
-            known.namespace != namespace || seen.rules.iter().any(|rule| rule.uid == asker.uid)
+            let mut rules = webhooks(seen);
+            known.namespace != namespace
+                || rules.any(|(owner, rule)| owner.uid == asker.uid && rule.spec.name == asker.rule)
         });
         let mut answers = Answers::default();
         for (owner, rule) in webhooks(seen) {
@@ -127,7 +134,7 @@ impl Services {
                         &asker,
                         &memory.namespace,
                         spec,
-                        Kind::Poll { task: task.clone() },
+                        Kind::Poll { task: *task },
                     ));
                 }
                 memory
@@ -248,10 +255,10 @@ impl Services {
                 self.wake(&question.namespace);
                 task
             }
-            Kind::Poll { task } => Some(task.clone()),
+            Kind::Poll { task } => Some(*task),
         };
         if let Some(task) = task {
-            self.poll(&question, &task, &permits).await;
+            self.poll(&question, task, &permits).await;
         }
     }
 
@@ -292,7 +299,7 @@ impl Services {
         question: &Question,
         subjects: &BTreeMap<String, Subject>,
         answer: Result<Bytes, Fault>,
-    ) -> Option<String> {
+    ) -> Option<u64> {
         let (mut memory, now) = (self.memory(), clock::now());
         let known = memory.get_mut(&question.asker);
         let known = known.filter(|known| known.spec == question.spec)?;
@@ -318,23 +325,23 @@ impl Services {
     }
 
     /// Asks how far a task has come, again and again, until it ends or nobody waits for it.
-    async fn poll(&self, question: &Question, task: &str, permits: &Semaphore) {
-        let Question { asker, namespace, spec, .. } = question;
+    async fn poll(&self, question: &Question, task: u64, permits: &Semaphore) {
+        let Question { namespace, spec, .. } = question;
         let Some(poll) = &spec.client_config.poll else { return };
         let every = Duration::from_secs(u64::try_from(poll.interval_seconds).unwrap_or(5).max(1));
         let limit = SignedDuration::from_secs(poll.timeout_seconds.max(1));
+        // Not long after its end, whatever the interval.
+        let every = every.min(Duration::try_from(limit).unwrap_or(every));
         loop {
             sleep(every).await;
-            if !self.memory().get(asker).is_some_and(|known| known.tasks.contains_key(task)) {
-                return;
-            }
-            let answer = match address(&poll.url, &poll.raw_query_key, task) {
+            let Some(name) = self.task_name(question, task) else { return };
+            let answer = match address(&poll.url, &poll.raw_query_key, &name) {
                 Some(url) => {
                     self.call(&url, poll.ca_bundle.as_deref(), None, (spec, permits)).await
                 }
                 None => Err(Fault::Address),
             };
-            let goes_on = self.note_progress(asker, task, answer, limit);
+            let goes_on = self.note_progress(question, task, answer, limit);
             self.wake(namespace);
             if !goes_on {
                 return;
@@ -342,23 +349,31 @@ impl Services {
         }
     }
 
+    /// The service's name for a task, while anybody waits for it and the rule asks as it did.
+    fn task_name(&self, question: &Question, task: u64) -> Option<String> {
+        let memory = self.memory();
+        let known = memory.get(&question.asker).filter(|known| known.spec == question.spec)?;
+        known.tasks.get(&task).map(|task| task.info.task_id.clone())
+    }
+
     /// Remembers how far a task has come; tells whether it goes on.
     fn note_progress(
         &self,
-        asker: &Asker,
-        name: &str,
+        question: &Question,
+        number: u64,
         answer: Result<Bytes, Fault>,
         limit: SignedDuration,
     ) -> bool {
         let now = clock::now();
         let mut memory = self.memory();
-        let Some(known) = memory.get_mut(asker) else { return false };
-        let Some(mut task) = known.tasks.remove(name) else { return false };
+        let known = memory.get_mut(&question.asker);
+        let Some(known) = known.filter(|known| known.spec == question.spec) else { return false };
+        let Some(mut task) = known.tasks.remove(&number) else { return false };
         let names: BTreeSet<String> = task.subjects.keys().cloned().collect();
         let step = answer.and_then(|body| read_progress(&body, &names).ok_or(Fault::Invalid));
         let begun = task.info.begin_time.as_ref().map_or(now, |at| at.0);
         let late = now.duration_since(begun) >= limit;
-        task.info.last_time = Some(Time(now));
+        task.info.last_time = Some(Time(whole_second(now)));
         let ended = match &step {
             Ok(step) => {
                 task.pass(&step.passed);
@@ -374,7 +389,7 @@ impl Services {
             }
         };
         if !ended && !late {
-            known.tasks.insert(name.to_owned(), task);
+            known.tasks.insert(number, task);
             return true;
         }
         let left: Vec<Subject> = task
@@ -393,11 +408,20 @@ impl Services {
             known.reject(left.iter(), reason, until);
         }
         known.history.push(task.info);
+        if known.history.len() > HISTORY_MAX {
+            known.history.remove(0);
+        }
         false
     }
 }
 
 impl Memory {
+    fn add_task(&mut self, task: Task) -> u64 {
+        self.tasks_begun += 1;
+        self.tasks.insert(self.tasks_begun, task);
+        self.tasks_begun
+    }
+
     /// What a failing service means for Pods is the rule's to say.
     fn fail<'a>(
         &mut self,
@@ -428,7 +452,7 @@ impl Memory {
         subjects: &BTreeMap<String, Subject>,
         outcome: Outcome,
         now: Timestamp,
-    ) -> Option<String> {
+    ) -> Option<u64> {
         let again = now.checked_add(AGAIN).unwrap_or(now);
         let (passed, task, reason) = match outcome {
             Outcome::Judged { passed, reason } => (passed, None, reason),
@@ -449,15 +473,14 @@ impl Memory {
         let pending = || Said::Pending("its service works on it".to_owned());
         self.said.extend(wait.iter().map(|(_, subject)| ((*subject).clone(), pending())));
         let info = TaskInfo {
-            task_id: id.clone(),
+            task_id: id,
             processing: wait.iter().map(|(name, _)| (*name).clone()).collect(),
             approved: pass.iter().map(|(name, _)| (*name).clone()).collect(),
-            begin_time: Some(Time(now)),
-            last_time: Some(Time(now)),
+            begin_time: Some(Time(whole_second(now))),
+            last_time: Some(Time(whole_second(now))),
             message,
         };
-        self.tasks.insert(id.clone(), Task { subjects: subjects.clone(), info });
-        Some(id)
+        Some(self.add_task(Task { subjects: subjects.clone(), info }))
     }
 }
 
@@ -495,6 +518,9 @@ fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Obs
     let state = owner.status.rule_states.iter().find(|state| state.name == rule.spec.name);
     let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else { return memory };
     memory.history.clone_from(&status.history);
+    if spec.client_config.poll.is_none() {
+        return memory;
+    }
     for info in &status.task_states {
         let begun = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
         let mut of_task = BTreeMap::new();
@@ -517,7 +543,7 @@ fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Obs
                 of_task.insert(pod.name.clone(), subject);
             }
         }
-        memory.tasks.insert(info.task_id.clone(), Task { subjects: of_task, info: info.clone() });
+        memory.add_task(Task { subjects: of_task, info: info.clone() });
     }
     memory
 }

@@ -60,6 +60,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest time between two writes of one status that tell only how far Pods are.
 const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
+/// The shortest time between two things that a Pod is told while it waits.
+const TELL_PAUSE: Duration = Duration::from_secs(60);
 /// How long until a Pod that could not be fetched is fetched again.
 const FETCH_AGAIN: Duration = Duration::from_secs(5);
 /// How long a settled namespace goes without a look.
@@ -90,6 +92,8 @@ struct Memory {
     rules: Written,
     /// When each rule's status was written, by UID.
     told: BTreeMap<String, Instant>,
+    /// When Pods were told why they wait, by UID.
+    told_pods: BTreeMap<String, Instant>,
     /// Pods that were fetched whole, by UID, at the version that was looked at.
     whole: BTreeMap<String, (u64, Whole)>,
     /// Which rules held back which Pods at the last look.
@@ -246,6 +250,7 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
     if !context.is_fresh(&name) {
         return Ok(Next::Stale);
     }
+    context.release(&name).await;
     if !context.report_unreadable(&name).await {
         return Ok(Next::OnChange);
     }
@@ -253,12 +258,12 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
     tracing::debug!(%plan, "Planned");
     context.count(&name, &seen, &plan, now);
     context.services.ask(&name, &seen, &plan.asks, now);
-    let (mut effects, wait) = context.statuses(&name, &seen, &plan, now);
-    effects.extend(seen.rules.iter().filter_map(|rule| render::release(&name, rule)));
+    let (effects, wait) = context.statuses(&name, &seen, &plan, now);
     let mut results = context.write(&name, effects).await;
     let by_name: BTreeMap<&str, &PodView> =
         seen.pods.iter().map(|p| (p.name.as_str(), p)).collect();
-    let changes = plan.pods.iter().filter_map(|change| {
+    let changes = plan.pods.iter().filter(|change| context.may_tell(&name, change));
+    let changes = changes.filter_map(|change| {
         Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
     });
     results.extend(context.write(&name, changes.collect()).await);
@@ -279,6 +284,18 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
 }
 
 impl Context {
+    /// Whether a Pod that is only to be told something was not told something a moment ago: rules may
+    /// take turns in holding it back.
+    fn may_tell(&self, namespace: &str, change: &PodChange) -> bool {
+        if !change.gates.is_empty() || !change.grants.is_empty() {
+            return true;
+        }
+        let mut memory = self.memory();
+        let told = &mut memory.entry(namespace.to_owned()).or_default().told_pods;
+        told.retain(|_, at| at.elapsed() < TELL_PAUSE);
+        told.insert(change.uid.clone(), Instant::now()).is_none()
+    }
+
     fn memory(&self) -> MutexGuard<'_, BTreeMap<String, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -384,8 +401,16 @@ impl Context {
 
     /// Adds the Pods that were fetched whole, as far as they are still the same.
     fn add_whole(&self, namespace: &str, seen: &mut Observed) {
-        let memory = self.memory();
-        let Some(memory) = memory.get(namespace) else { return };
+        let mut memory = self.memory();
+        let Some(memory) = memory.get_mut(namespace) else { return };
+        // Only those that wait are looked at whole.
+        let waits = |pod: &&PodView| {
+            !pod.waiting(RuleStage::PreCheck).is_empty()
+                || !pod.waiting(RuleStage::PostCheck).is_empty()
+        };
+        let waiting: BTreeSet<&str> =
+            seen.pods.iter().filter(waits).map(|pod| pod.uid.as_str()).collect();
+        memory.whole.retain(|uid, _| waiting.contains(uid.as_str()));
         for pod in &mut seen.pods {
             let whole = memory.whole.get(&pod.uid).filter(|(version, _)| *version == pod.version);
             pod.object = whole.map(|(_, object)| object.clone());
@@ -406,7 +431,10 @@ impl Context {
                 let object = api.get_opt(&name).await;
                 let object =
                     object.inspect_err(|error| tracing::warn!(%error, name, "Fetching a Pod"));
-                let object = object.ok().flatten().and_then(|o| serde_json::to_value(o).ok());
+                let object = object.ok().flatten().and_then(|mut object| {
+                    object.metadata.managed_fields = None;
+                    serde_json::to_value(object).ok()
+                });
                 (uid, version, object.map(Arc::new))
             }
         };
@@ -414,8 +442,6 @@ impl Context {
             stream::iter(wanted).map(one).buffer_unordered(16).collect().await;
         let mut memory = self.memory();
         let memory = memory.entry(namespace.to_owned()).or_default();
-        let alive: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.uid.as_str()).collect();
-        memory.whole.retain(|uid, _| alive.contains(uid.as_str()));
         for (uid, version, object) in fetched {
             // It is taken for the version that was looked at: a later one brings another look.
             if let Some(object) = object.filter(|o| o["metadata"]["uid"] == uid.as_str()) {
@@ -548,6 +574,13 @@ impl Context {
         self.memory().get(namespace).is_some_and(|memory| memory.rejecting.contains(key))
     }
 
+    /// Lets go of rules that are being deleted, whether or not they can be read.
+    async fn release(&self, namespace: &str) {
+        let rules = self.caches.rules.find(namespace);
+        let effects = rules.iter().filter_map(|rule| render::release(rule.meta())).collect();
+        self.write(namespace, effects).await;
+    }
+
     /// Tells of rules that cannot be read, which the schema admits none of; whether there are none.
     ///
     /// Whom such a rule is about is not known, so nobody of its namespace passes, and no gate is taken
@@ -555,6 +588,9 @@ impl Context {
     async fn report_unreadable(&self, namespace: &str) -> bool {
         let mut readable = true;
         for rule in self.caches.rules.find(namespace) {
+            if rule.meta().deletion_timestamp.is_some() {
+                continue;
+            }
             let fault = match &rule.0 {
                 Err(invalid) => invalid.error.clone(),
                 Ok(rule) => match RuleView::read(rule, &self.skipped) {

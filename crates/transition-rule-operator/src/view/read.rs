@@ -44,6 +44,15 @@ impl RuleView {
             if let Some(Err(fault)) = &expression {
                 faults.push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
             }
+            if let Some(schedule) = &spec.schedule
+                && !crate::rules::schedule::is_zone(&schedule.time_zone)
+            {
+                let zone = &schedule.time_zone;
+                faults.push(format!(
+                    "spec.rules[{}].schedule.timeZone: {zone} is not known",
+                    spec.name
+                ));
+            }
             rules.push(Rule {
                 stage: spec.stage.unwrap_or_default(),
                 filter,
@@ -58,7 +67,6 @@ impl RuleView {
             version: metadata.resource_version.clone().unwrap_or_default(),
             generation: metadata.generation.unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
             selector: Selector::try_from(rule.spec.selector.clone())?,
             rules,
             faults,
