@@ -203,16 +203,16 @@ async fn weakness_4_a_task_is_polled_on_after_a_restart_and_asked_about_once() {
     let url = &service.address;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
-    lab.make("web", 2, &json!({})).await.unwrap();
+    lab.make("web", 1, &json!({})).await.unwrap();
     lab.make_rule("web", app("web"), webhook(url, &poll)).await.unwrap();
     lab.set_image("web", "nginx:2").await.unwrap();
     let working = lab.until_rule("web", |status| {
         let tasks = status.rule_states.iter().filter_map(|s| s.webhook_status.as_ref());
-        tasks.into_iter().any(|w| w.task_states.iter().any(|t| t.processing.len() == 2))
+        tasks.into_iter().any(|w| w.task_states.iter().any(|t| t.processing.len() == 1))
     });
     working.await.unwrap();
     lab.kill_and_restart("transition-rule-operator").await.unwrap();
-    lab.settled("web", 2, SOON).await.unwrap();
+    lab.settled("web", 1, SOON).await.unwrap();
     assert_eq!(service.asked.load(Ordering::Relaxed), 1, "the service was asked again");
 }
 
