@@ -6,10 +6,7 @@ use kube::ResourceExt as _;
 use podops_api::marks;
 use serde_json::{Value, json};
 
-use crate::{
-    lab::{Lab, is_settled},
-    measure::Cost,
-};
+use crate::{lab::Lab, measure::Cost};
 
 /// How long a scenario may take before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(900);
@@ -114,7 +111,6 @@ impl Subject<'_> {
     }
 
     async fn settle(&self, pods: usize) -> anyhow::Result<()> {
-        let all = i32::try_from(pods)?;
-        self.lab.wait(self.set, STUCK, |status| is_settled(status, all)).await
+        self.lab.settled(self.set, i32::try_from(pods)?, STUCK).await
     }
 }

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::{
-    lab::{Lab, OPERATORS, is_settled},
+    lab::{Lab, OPERATORS},
     outages::{Outages, TEAM},
 };
 
@@ -170,7 +170,7 @@ async fn establish(lab: &Lab, team: &Team) -> anyhow::Result<()> {
         lab.create_with(set, *size, "nginx:1", &json!({ "template": template })).await?;
     }
     for (set, size) in &team.sets {
-        settle(lab, set, *size).await?;
+        lab.settled(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
 }
@@ -219,14 +219,9 @@ async fn roll_out(
         lab.nodes()?.speak(&node).await?;
     }
     for (set, size) in sets {
-        settle(lab, set, *size).await?;
+        lab.settled(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
-}
-
-async fn settle(lab: &Lab, set: &str, size: usize) -> anyhow::Result<()> {
-    let size = i32::try_from(size)?;
-    lab.wait(set, STUCK, |status| is_settled(status, size)).await
 }
 
 async fn abolish(lab: &Lab, team: &Team) -> anyhow::Result<()> {

@@ -97,8 +97,6 @@ impl PodChange {
 pub struct Ask {
     /// Which rule asks.
     pub asker: Asker,
-    /// The name of its PodTransitionRule.
-    pub owner: String,
     /// At which stage.
     pub stage: RuleStage,
     /// About whom, by Pod name.
@@ -195,7 +193,7 @@ impl<'a> Draft<'a> {
                 counts: places.counts(rule),
                 targets: selected().map(|pod| pod.name.clone()).collect(),
                 reservations: held.cloned().collect(),
-                enforced: selected().all(|pod| pod.deleting || gates(seen, pod).is_empty()),
+                enforced: true,
                 ..Decided::default()
             };
             (rule.name.as_str(), decided)
@@ -238,6 +236,13 @@ impl<'a> Draft<'a> {
             .collect();
         if gates.is_empty() && stale.is_empty() {
             return;
+        }
+        if !gates.is_empty() {
+            for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+                if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
+                    decided.enforced = false;
+                }
+            }
         }
         let change = self.change(pod);
         change.gates = gates;
@@ -425,7 +430,7 @@ impl<'a> Draft<'a> {
                     let known = self.asks.iter().position(|a| a.asker == asker && a.stage == stage);
                     let at = known.unwrap_or_else(|| {
                         let subjects = BTreeMap::new();
-                        self.asks.push(Ask { asker, owner: owner.name.clone(), stage, subjects });
+                        self.asks.push(Ask { asker, stage, subjects });
                         self.asks.len() - 1
                     });
                     self.asks[at].subjects.insert(pod.name.clone(), subject.clone());

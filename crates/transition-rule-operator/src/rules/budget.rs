@@ -47,19 +47,21 @@ impl<'a> Out<'a> {
 /// by what takes its place; one of anybody else is counted until it is gone.
 #[must_use]
 pub fn count(rule: &RuleView, seen: &Observed, out: &Out<'_>) -> PodCounts {
+    let known: BTreeSet<&str> = seen.sets.iter().map(|set| set.uid.as_str()).collect();
     let mut live: BTreeMap<&str, usize> = BTreeMap::new();
     let mut concerned: BTreeSet<&str> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
     for pod in &seen.pods {
-        let set = pod.owner.as_ref().filter(|owner| seen.sets.iter().any(|s| s.uid == owner.uid));
+        let set = pod.owner.as_ref().filter(|owner| known.contains(owner.uid.as_str()));
+        let selected = rule.selects(pod);
         if let Some(set) = set {
             *live.entry(&set.uid).or_default() += usize::from(!pod.deleting);
         }
-        if rule.selects(pod) && !(pod.deleting && set.is_some()) {
+        if selected && !(pod.deleting && set.is_some()) {
             total += 1;
             unavailable += usize::from(out.has(pod));
         }
-        if let Some(set) = set.filter(|_| rule.selects(pod)) {
+        if let Some(set) = set.filter(|_| selected) {
             concerned.insert(&set.uid);
         }
     }

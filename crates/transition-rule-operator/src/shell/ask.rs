@@ -145,8 +145,8 @@ impl Services {
                 *known = Memory { namespace, spec: spec.clone(), ..Memory::default() };
             }
             let waiting = subjects(seen, rule);
-            known.said.retain(|subject, _| waiting.contains_key(subject));
-            known.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains_key(s)));
+            known.said.retain(|subject, _| waiting.contains(subject));
+            known.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains(s)));
             known.history.retain(|task| {
                 task.last_time.as_ref().is_some_and(|at| now.duration_since(at.0) < TOLD)
             });
@@ -503,11 +503,11 @@ fn webhooks(seen: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
     all.filter(|(_, rule)| rule.spec.webhook.is_some())
 }
 
-/// Everybody who waits at a rule's stage, with the Pod's name.
-fn subjects(seen: &Observed, rule: &Rule) -> BTreeMap<Subject, String> {
+/// Everybody who waits at a rule's stage.
+fn subjects(seen: &Observed, rule: &Rule) -> BTreeSet<Subject> {
     let waiting = seen.pods.iter().map(|pod| (pod, pod.waiting(rule.stage)));
     let waiting = waiting.filter(|(_, operations)| !operations.is_empty());
-    waiting.map(|(pod, operations)| (Subject::of(pod, &operations), pod.name.clone())).collect()
+    waiting.map(|(pod, operations)| Subject::of(pod, &operations)).collect()
 }
 
 /// What another process left in a rule's status: tasks that are still to be polled.

@@ -251,10 +251,8 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
         return Ok(Next::Stale);
     }
     context.release(&name).await;
-    if !context.report_unreadable(&name).await {
-        return Ok(Next::OnChange);
-    }
-    let (seen, plan, now) = context.decide(&name).await?;
+    let Some(rules) = context.read_rules(&name).await else { return Ok(Next::OnChange) };
+    let (seen, plan, now) = context.decide(&name, rules).await?;
     tracing::debug!(%plan, "Planned");
     context.count(&name, &seen, &plan, now);
     context.services.ask(&name, &seen, &plan.asks, now);
@@ -350,9 +348,13 @@ impl Context {
     }
 
     /// Looks and plans; what a rule has to see whole is fetched in between.
-    async fn decide(&self, namespace: &str) -> Result<(Observed, Plan, Timestamp), Failure> {
-        let (pods, version) = self.pods(namespace).await?;
-        let mut seen = observe(namespace, &pods, version, &self.caches, &self.skipped);
+    async fn decide(
+        &self,
+        namespace: &str,
+        rules: Vec<RuleView>,
+    ) -> Result<(Observed, Plan, Timestamp), Failure> {
+        let (pods, version) = self.pods(namespace, &rules).await?;
+        let mut seen = observe(namespace, rules, &pods, version, &self.caches);
         seen.answers = self.services.answers(namespace, &seen, clock::now());
         self.add_whole(namespace, &mut seen);
         let mut plan = plan::plan(&seen, clock::now());
@@ -372,11 +374,13 @@ impl Context {
     ///
     /// A place in a budget is given up when the end of its operation was seen; who has not seen that
     /// far would take the Pod for one that still serves.
-    async fn pods(&self, namespace: &str) -> Result<(Vec<Arc<SlimPod>>, u64), Failure> {
-        let rules = self.caches.rules.find(namespace);
+    async fn pods(
+        &self,
+        namespace: &str,
+        rules: &[RuleView],
+    ) -> Result<(Vec<Arc<SlimPod>>, u64), Failure> {
         let decided_on = rules.iter().filter_map(|rule| {
-            let status = rule.0.as_ref().ok()?.status.as_ref()?;
-            status.pods_version.as_deref()?.parse::<u64>().ok()
+            rule.status.pods_version.as_deref().and_then(|version| version.parse::<u64>().ok())
         });
         let seen = self.caches.pods.progress.seen().version;
         if decided_on.max().unwrap_or_default() <= seen {
@@ -581,29 +585,32 @@ impl Context {
         self.write(namespace, effects).await;
     }
 
-    /// Tells of rules that cannot be read, which the schema admits none of; whether there are none.
+    /// Reads the rules; nothing if one cannot be read, which the schema admits none of, and that is
+    /// told.
     ///
     /// Whom such a rule is about is not known, so nobody of its namespace passes, and no gate is taken
     /// off.
-    async fn report_unreadable(&self, namespace: &str) -> bool {
-        let mut readable = true;
+    async fn read_rules(&self, namespace: &str) -> Option<Vec<RuleView>> {
+        let (mut rules, mut readable) = (Vec::new(), true);
         for rule in self.caches.rules.find(namespace) {
-            if rule.meta().deletion_timestamp.is_some() {
-                continue;
-            }
-            let fault = match &rule.0 {
-                Err(invalid) => invalid.error.clone(),
-                Ok(rule) => match RuleView::read(rule, &self.skipped) {
-                    Ok(_) => continue,
-                    Err(error) => error.to_string(),
-                },
+            let read = rule.0.as_ref().map_err(|invalid| invalid.error.clone());
+            let read = read.and_then(|rule| {
+                RuleView::read(rule, &self.skipped).map_err(|error| error.to_string())
+            });
+            let fault = match read {
+                Ok(read) => {
+                    rules.push(read);
+                    continue;
+                }
+                Err(_) if rule.meta().deletion_timestamp.is_some() => continue,
+                Err(fault) => fault,
             };
             readable = false;
             let message = format!("no Pod of the namespace passes until it is mended: {fault}");
             let note = Note { warning: true, reason: "PodTransitionRuleInvalid", message };
             self.events.publish(&rule.object_ref(&()), &note).await;
         }
-        readable
+        readable.then_some(rules)
     }
 
     /// Tells people what they should know.

@@ -163,20 +163,14 @@ impl SlimPod {
     }
 }
 
-/// Looks at one namespace; `pods` are its Pods.
+/// Looks at one namespace, whose rules and Pods these are.
 pub(super) fn observe(
     name: &str,
+    rules: Vec<RuleView>,
     pods: &[Arc<SlimPod>],
     pods_version: u64,
     caches: &Caches,
-    skipped: &BTreeSet<String>,
 ) -> Observed {
-    let rules: Vec<RuleView> = caches
-        .rules
-        .find(name)
-        .iter()
-        .filter_map(|rule| RuleView::read(rule.0.as_ref().ok()?, skipped).ok())
-        .collect();
     let spread =
         rules.iter().flat_map(|rule| &rule.rules).any(|rule| rule.spec.topology_spread.is_some());
     let pods: Vec<PodView> = pods.iter().map(|pod| pod.view()).collect();
