@@ -144,6 +144,19 @@ impl ControlPlane {
         signal(self.own()?.apiserver.child.id(), process::Signal::CONT)
     }
 
+    /// The client of an administrator who takes the first answer, where others ask again when they
+    /// are told to.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub async fn impatient(&self) -> anyhow::Result<Client> {
+        let options = KubeConfigOptions::default();
+        let mut config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await?;
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
     /// A kubeconfig for a bearer token.
     ///
     /// # Errors
@@ -244,6 +257,8 @@ fn controller_manager_flags(dir: &Path) -> Flags {
         ("leader-elect", "false".to_owned()),
         ("secure-port", "0".to_owned()),
         ("controllers", CONTROLLERS.to_owned()),
+        // As on clusters that matter: each controller has an account and a role of its own.
+        ("use-service-account-credentials", "true".to_owned()),
         ("service-account-private-key-file", at(dir, "sa.key")),
         ("root-ca-file", at(dir, "ca.crt")),
         ("kube-api-qps", "500".to_owned()),
@@ -295,7 +310,7 @@ impl Server {
 }
 
 /// Three ports that nobody listens on; taken together, so that they differ.
-fn free_ports() -> anyhow::Result<[u16; 3]> {
+pub(crate) fn free_ports() -> anyhow::Result<[u16; 3]> {
     let bind = || TcpListener::bind("127.0.0.1:0");
     let held = [bind()?, bind()?, bind()?];
     let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());

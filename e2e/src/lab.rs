@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
     coordination::v1::Lease,
     core::v1::{Pod, ServiceAccount},
     events::v1::Event,
@@ -28,7 +29,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     audit,
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, free_ports},
     nodes::{self, Nodes},
     process::{Kept, Signal, Spec},
 };
@@ -52,6 +53,8 @@ pub struct Lab {
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, Kept>,
     programs: PathBuf,
+    /// The port that lifecycle-operator answers admission reviews at, if it does.
+    admission: Option<u16>,
     /// How operators keep their Leases, if not as they are shipped.
     lease: &'static [&'static str],
     /// Where its sets are.
@@ -88,6 +91,59 @@ impl Lab {
         Ok(lab)
     }
 
+    /// Starts everything, and has deletes and evictions wait for their Pods' lifecycles.
+    ///
+    /// # Errors
+    ///
+    /// If a part does not start.
+    pub async fn start_guarded(programs: &Path) -> anyhow::Result<Self> {
+        let mut lab = Self::bare(programs).await?;
+        lab.install_crds().await?;
+        lab.guard().await?;
+        for name in OPERATORS {
+            lab.start_operator(name).await?;
+        }
+        lab.wait_for_leaders().await?;
+        lab.wait_for_admission().await?;
+        Ok(lab)
+    }
+
+    /// Installs everything with the webhooks, which the API server finds here rather than behind a
+    /// Service.
+    async fn guard(&mut self) -> anyhow::Result<()> {
+        self.install("deploy/overlays/guarded").await?;
+        let [port, ..] = free_ports()?;
+        self.admission = Some(port);
+        let at = format!("https://127.0.0.1:{port}");
+        let hooks = self.webhooks();
+        let patch: Vec<Value> = (0..2)
+            .flat_map(|n| {
+                let client = format!("/webhooks/{n}/clientConfig");
+                [
+                    json!({ "op": "remove", "path": format!("{client}/service") }),
+                    json!({ "op": "add", "path": format!("{client}/url"), "value": at }),
+                ]
+            })
+            .collect();
+        let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
+        hooks.patch("podops-lifecycle-operator", &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
+        Api::all(self.plane.admin.clone())
+    }
+
+    /// Waits until the API server asks lifecycle-operator, and trusts it.
+    async fn wait_for_admission(&self) -> anyhow::Result<()> {
+        let told = async || {
+            let hooks = self.webhooks().get("podops-lifecycle-operator").await?;
+            let known = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
+            Ok(hooks.webhooks.iter().flatten().all(known))
+        };
+        eventually(SOON, told).await.context("waiting for the webhooks")
+    }
+
     /// Starts everything but the operators.
     ///
     /// # Errors
@@ -114,6 +170,7 @@ impl Lab {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
+            admission: None,
             lease: HASTY,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
@@ -134,6 +191,7 @@ impl Lab {
             plane: ControlPlane::existing(context).await?,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
+            admission: None,
             lease: HASTY,
             namespace: "podops-demo".to_owned(),
             nodes: None,
@@ -245,7 +303,11 @@ impl Lab {
         let more: &[&str] =
             if name == "transition-rule-operator" { &["--webhook-allow-local"] } else { &[] };
         let flags = flags.iter().chain(self.lease).chain(more);
-        let args = flags.map(|flag| (*flag).to_owned()).collect();
+        let mut args: Vec<String> = flags.map(|flag| (*flag).to_owned()).collect();
+        if let Some(port) = self.admission.filter(|_| name == "lifecycle-operator") {
+            args.push(format!("--admission-address=127.0.0.1:{port}"));
+            args.push("--admission-hosts=127.0.0.1".to_owned());
+        }
         let spec =
             Spec { program: self.programs.join(name), args, kubeconfig, log: self.log(name) };
         self.operators.insert(name, Kept::start(spec));

@@ -3,8 +3,8 @@
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
 //! up, and a tag that ends in `-again` is of the same image as the one without. CPUs decide who can be
-//! resized: a node has 8, of which 4 are not taken. A node can fall silent, and every
-//! claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and
+//! resized: a node has 8, of which 4 are not taken. A node can fall silent or be cordoned, and
+//! every claim gets a volume at once. The decision is [`next`], a pure function; what is around it waits and
 //! writes.
 
 use std::{
@@ -265,6 +265,8 @@ pub struct Nodes {
     pods: Mutex<Known>,
     /// Nodes that do and say nothing.
     silent: Mutex<BTreeSet<String>>,
+    /// Nodes that take no more Pods.
+    cordoned: Mutex<BTreeSet<String>>,
     /// Names Pods that somebody has to look at.
     wake: mpsc::UnboundedSender<String>,
 }
@@ -294,8 +296,15 @@ pub async fn start(
         make_node(&client, name).await?;
     }
     let (wake, woken) = mpsc::unbounded_channel();
-    let (pods, silent) = (Mutex::default(), Mutex::default());
-    let nodes = Arc::new(Nodes { client: client.clone(), names, delays, pods, silent, wake });
+    let nodes = Arc::new(Nodes {
+        client: client.clone(),
+        names,
+        delays,
+        pods: Mutex::default(),
+        silent: Mutex::default(),
+        cordoned: Mutex::default(),
+        wake,
+    });
     tasks.spawn(run(nodes.clone(), woken));
     tasks.spawn(bind_claims(client));
     Ok(nodes)
@@ -304,9 +313,13 @@ pub async fn start(
 async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
     let pods = Api::<Pod>::all(nodes.client.clone());
     let mut events = watcher(pods, watcher::Config::default()).backoff(patience()).boxed();
+    let all = Api::<Node>::all(nodes.client.clone());
+    let all = watcher(all, watcher::Config::default()).backoff(patience());
+    let mut changed = all.applied_objects().boxed();
     let mut work = JoinSet::new();
     loop {
         tokio::select! {
+            Some(Ok(node)) = changed.next() => nodes.note(&node),
             event = events.next() => match event {
                 Some(Ok(event)) => nodes.take(event),
                 Some(Err(error)) => tracing::debug!(%error, "Watching Pods"),
@@ -407,6 +420,32 @@ impl Nodes {
         pods.filter(|pod| node_of(pod) == Some(node)).cloned().collect()
     }
 
+    /// Notes whether a node takes Pods.
+    fn note(&self, node: &Node) {
+        let closed = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        let name = node.name_any();
+        let mut cordoned = lock(&self.cordoned);
+        if closed {
+            cordoned.insert(name);
+        } else if cordoned.remove(&name) {
+            drop(cordoned);
+            let mut known = lock(&self.pods);
+            let homeless = known.pods.iter().filter(|(_, (pod, _))| node_of(pod).is_none());
+            let homeless: Vec<String> = homeless.map(|(uid, _)| uid.clone()).collect();
+            for uid in &homeless {
+                self.look_at(&mut known, uid);
+            }
+        }
+    }
+
+    /// A node for a Pod of this name, if one takes Pods.
+    fn place(&self, name: &str) -> Option<&str> {
+        let cordoned = lock(&self.cordoned);
+        let open: Vec<&String> = self.names.iter().filter(|n| !cordoned.contains(*n)).collect();
+        let turn = name.bytes().map(usize::from).sum::<usize>();
+        turn.checked_rem(open.len()).map(|turn| open[turn].as_str())
+    }
+
     /// Takes an event in.
     fn take(&self, event: watcher::Event<Pod>) {
         let mut known = lock(&self.pods);
@@ -481,9 +520,8 @@ impl Nodes {
         let name = pod.name_any();
         match act {
             Act::Bind => {
-                let place = name.bytes().map(usize::from).sum::<usize>() % self.names.len();
-                let target =
-                    json!({ "apiVersion": "v1", "kind": "Node", "name": self.names[place] });
+                let Some(place) = self.place(&name) else { return Ok(()) };
+                let target = json!({ "apiVersion": "v1", "kind": "Node", "name": place });
                 let binding = json!({ "metadata": { "name": name }, "target": target });
                 api.create_subresource::<Value, Value>(
                     "binding",

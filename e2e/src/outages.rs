@@ -33,6 +33,10 @@ struct State {
     out: BTreeMap<Instance, String>,
     /// The most of each team that were out at a time.
     worst: BTreeMap<String, usize>,
+    /// The Pods that serve, by name, and the team that each is of.
+    serving: BTreeMap<String, String>,
+    /// The fewest of each team that served at a time.
+    fewest: BTreeMap<String, usize>,
 }
 
 /// Follows a namespace's Pods while it is there.
@@ -54,6 +58,8 @@ impl Outages {
         for pod in &list.items {
             state.lock().unwrap_or_else(PoisonError::into_inner).take(pod, false);
         }
+        // While the first ones were taken in, fewer seemed to serve than did.
+        state.lock().unwrap_or_else(PoisonError::into_inner).forget();
         let mut version = list.metadata.resource_version.unwrap_or_default();
         let (shared, mut task) = (state.clone(), JoinSet::new());
         task.spawn(async move {
@@ -81,9 +87,15 @@ impl Outages {
         self.look(|state| state.worst.get(team).copied().unwrap_or_default())
     }
 
-    /// Forgets the worst, but not who is out.
+    /// The fewest Pods of a team that served at a time, whoever took them out.
+    #[must_use]
+    pub fn fewest(&self, team: &str) -> usize {
+        self.look(|state| state.fewest.get(team).copied().unwrap_or_default())
+    }
+
+    /// Forgets the worst and the fewest, but not who is out.
     pub fn forget(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).worst.clear();
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).forget();
     }
 
     fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
@@ -92,6 +104,21 @@ impl Outages {
 }
 
 impl State {
+    fn forget(&mut self) {
+        self.worst.clear();
+        self.fewest.clear();
+        let teams: Vec<String> = self.serving.values().cloned().collect();
+        for team in &teams {
+            self.count(team);
+        }
+    }
+
+    fn count(&mut self, team: &str) {
+        let now = self.serving.values().filter(|of| *of == team).count();
+        let fewest = self.fewest.entry(team.to_owned()).or_insert(now);
+        *fewest = now.min(*fewest);
+    }
+
     fn take(&mut self, pod: &Pod, gone: bool) {
         let labels = pod.labels();
         let set = labels.get("app").cloned().unwrap_or_default();
@@ -108,6 +135,12 @@ impl State {
         let leaves = labels.iter().any(|(key, value)| {
             key.starts_with("operation-type.podopslifecycle.") && value == "scale-in"
         });
+        if serves {
+            self.serving.insert(pod.name_any(), team.clone());
+        } else {
+            self.serving.remove(&pod.name_any());
+        }
+        self.count(&team);
         let before = self.serves.insert(instance.clone(), serves).unwrap_or_default();
         if before && !serves && is(["preparing", "operate"]) {
             self.out.insert(instance.clone(), team.clone());

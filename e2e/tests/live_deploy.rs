@@ -90,6 +90,7 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
         "lifecycle-operator",
         "transition-rule-operator",
         "overlays/all",
+        "overlays/guarded",
         "overlays/lifecycle-only",
     ] {
         lab.install(&format!("deploy/{part}")).await.unwrap();

@@ -65,6 +65,10 @@ pub const INSTANCE_ID: &str = "collaset.kusionstack.io/instance-id";
 /// Label. Asks for the Pod's graceful deletion; any value.
 pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
 
+/// Annotation. What becomes of a Pod that somebody deletes or evicts: `Delete`, or `Replace`, with
+/// which its CollaSet makes the Pod that takes its place first. Not Kuperator's.
+pub const ON_LEAVING: &str = "podopslifecycle.kusionstack.io/on-leaving";
+
 /// Label. Asks for a replacement; any value.
 pub const TO_REPLACE: &str = "collaset.kusionstack.io/to-replace";
 

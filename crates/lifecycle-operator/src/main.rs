@@ -19,6 +19,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut operator = Operator::start(shell::NAME, args.operator).await?;
-    shell::start(&mut operator, args.lifecycle)?;
+    shell::start(&mut operator, &args.lifecycle)?;
     operator.run().await
 }

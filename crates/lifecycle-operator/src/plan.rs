@@ -15,7 +15,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     lifecycle::{
-        self, Garbled, LabelChanges, Operation, Phase, PodLifecycle, Word, difference, nanos,
+        self, Garbled, LabelChanges, Labels, Operation, Phase, PodLifecycle, Word, difference,
+        nanos,
     },
     marks,
 };
@@ -409,6 +410,32 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// Whether an operation wants the Pod gone, and `reached` is as far as it has to have come.
+fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
+    let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
+    tidy_all(&mut lifecycle);
+    let anew = labels.contains_key(marks::PREPARING_TO_DELETE);
+    let deletes = |operation: &Operation| match operation.operation_type() {
+        Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
+        Some(lifecycle::UPDATE) => anew,
+        _ => false,
+    };
+    lifecycle.operations.values().any(|o| deletes(o) && reached(Phase::of(o)))
+}
+
+/// Whether an operation that ends with the Pod's end has been begun: a deletion, a scale-in, or an
+/// update that makes the Pod anew.
+#[must_use]
+pub fn is_leaving(labels: &Labels) -> bool {
+    labels.contains_key(marks::TO_DELETE) || has_deleting(labels, |phase| phase < Phase::Operated)
+}
+
+/// Whether such an operation may be carried out, so that the Pod may go.
+#[must_use]
+pub fn may_leave(labels: &Labels) -> bool {
+    has_deleting(labels, |phase| phase == Phase::Operate)
+}
+
 /// Puts right what does not fit together.
 fn tidy_all(lifecycle: &mut PodLifecycle) {
     let permissions = lifecycle.permissions.clone();
@@ -461,4 +488,4 @@ fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

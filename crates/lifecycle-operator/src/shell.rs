@@ -1,6 +1,8 @@
-//! The operator around the plan: watches Pods and Services, plans, writes.
+//! The operator around the plan: watches Pods and Services, plans, writes; answers about Pods that are
+//! to go.
 
 mod controller;
+mod guard;
 mod metrics;
 mod observe;
 

@@ -11,6 +11,10 @@ pub mod operator;
 mod refusals;
 
 pub mod admin;
+#[cfg(feature = "admission")]
+pub mod admission;
+#[cfg(feature = "admission")]
+mod certificates;
 pub mod lease;
 
 pub mod watch;

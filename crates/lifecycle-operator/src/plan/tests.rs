@@ -5,7 +5,7 @@
 use super::*;
 
 /// Reads a Pod: `<word>/<id>[=<value>]` is a label of an operation, the rest stands below.
-fn pod(text: &str) -> PodView {
+pub(crate) fn pod(text: &str) -> PodView {
     let mut pod = PodView {
         labels: BTreeMap::new(),
         finalizers: BTreeSet::new(),
@@ -62,7 +62,7 @@ fn pod(text: &str) -> PodView {
     pod
 }
 
-fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1000).unwrap()
 }
 
@@ -281,7 +281,7 @@ fn a_deletion_that_is_asked_for_is_begun_and_carried_out() {
 }
 
 #[test]
-fn a_deletion_that_is_no_longer_asked_for_is_cancelled() {
+fn weakness_23_a_deletion_that_is_no_longer_asked_for_is_cancelled() {
     check(
         "preparing-to-delete closed operating/pod-delete operation-type/pod-delete=delete \
          pre-checked/pod-delete operation-permission/delete preparing/pod-delete protected",

@@ -22,7 +22,9 @@ use podops_runtime::{
     effect::Outcome,
     freshness::Written,
     shell::{
+        admission,
         apply::Applier,
+        args::AdmissionArgs,
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
@@ -33,10 +35,11 @@ use podops_runtime::{
 
 use super::{
     NAME,
+    guard::{self, Guard},
     metrics::Metrics,
     observe::{SlimPod, SlimService, trim},
 };
-use crate::{plan, render};
+use crate::{leave::OnLeaving, plan, render};
 
 /// Above this many remembered writes those that were seen are forgotten.
 const WRITTEN_MAX: usize = 4096;
@@ -54,6 +57,22 @@ pub struct LifecycleArgs {
         value_name = "CHECKERS"
     )]
     pub gate_new_pods: Vec<String>,
+
+    /// What becomes of a CollaSet's Pod that somebody deletes or evicts, unless its annotation says
+    /// otherwise; counts where admission reviews are answered
+    #[arg(
+        long,
+        env = "PODOPS_ON_LEAVING",
+        value_enum,
+        default_value_t,
+        help_heading = "Lifecycle",
+        value_name = "WAY"
+    )]
+    pub on_leaving: OnLeaving,
+
+    /// Where it is asked about deletes and evictions
+    #[command(flatten)]
+    pub admission: AdmissionArgs,
 }
 
 struct Context {
@@ -72,7 +91,7 @@ struct Context {
 /// # Errors
 ///
 /// If its metrics cannot be registered.
-pub fn start(operator: &mut Operator, args: LifecycleArgs) -> anyhow::Result<()> {
+pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let services = Mirror::new(|_| None);
     let pods = Progress::default();
@@ -83,11 +102,20 @@ pub fn start(operator: &mut Operator, args: LifecycleArgs) -> anyhow::Result<()>
         events: Events::new(client.clone(), NAME),
         services: services.clone(),
         pods: pods.clone(),
-        checkers: args.gate_new_pods,
+        checkers: args.gate_new_pods.clone(),
         written: Mutex::default(),
         garbled: Mutex::default(),
         metrics: Metrics::register(&operator.registry)?,
     });
+
+    let guard = Guard {
+        client: client.clone(),
+        applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
+        events: Events::new(client.clone(), NAME),
+        services: services.clone(),
+        on_leaving: args.on_leaving,
+    };
+    admission::start(operator, NAME, &args.admission, guard::handlers(&Arc::new(guard)))?;
 
     let (store, writer) = reflector::store::<SlimPod>();
     let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);

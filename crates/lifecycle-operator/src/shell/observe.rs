@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use podops_api::{availability::AvailableConditions, marks};
+use podops_api::{availability::AvailableConditions, marks, transition_rule::RejectInfo};
 use podops_runtime::shell::watch::Mirror;
 use serde::{Deserialize, Serialize};
 
-use crate::{pod::PodView, render::Identity};
+use crate::{leave::Leaver, pod::PodView, render::Identity};
 
 /// The parts of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -39,6 +39,7 @@ struct Gate {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PodStatus {
+    phase: Option<String>,
     conditions: Option<Vec<Condition>>,
 }
 
@@ -69,6 +70,7 @@ struct ServiceSpec {
 pub(super) fn trim(pod: &mut SlimPod) {
     pod.metadata.owner_references = None;
     pod.metadata.generate_name = None;
+    pod.status.phase = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.retain(|key, _| key == marks::AVAILABLE_CONDITIONS);
     }
@@ -106,6 +108,28 @@ impl SlimPod {
         self.expected().unwrap_or_default().keys().filter_map(|key| service(key)).collect()
     }
 
+    /// Whether the kubelet says that it is Ready.
+    pub(super) fn is_ready(&self) -> bool {
+        self.condition("Ready") == Some(true)
+    }
+
+    /// The Pod as one that is to go; to be read off a whole Pod.
+    pub(super) fn leaver(&self, services: &Mirror<SlimService>) -> Leaver {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        let annotations = self.metadata.annotations.iter().flatten();
+        let details = annotations.clone().filter(|(key, _)| key.starts_with(marks::RULE_DETAIL));
+        Leaver {
+            pod: self.view(services, &[]),
+            ended: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            of_set: owners.iter().any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
+            on_leaving: annotations
+                .clone()
+                .find(|(key, _)| *key == marks::ON_LEAVING)
+                .map(|(_, value)| value.clone()),
+            objections: details.flat_map(|(_, text)| objections(text)).collect(),
+        }
+    }
+
     /// The Pod as planning sees it.
     pub(super) fn view(&self, services: &Mirror<SlimService>, checkers: &[String]) -> PodView {
         let labels = self.metadata.labels.clone().unwrap_or_default();
@@ -124,7 +148,7 @@ impl SlimPod {
             expected,
             gated: gates.iter().any(|gate| gate.condition_type == marks::SERVICE_READY),
             gate: self.condition(marks::SERVICE_READY),
-            ready: self.condition("Ready") == Some(true),
+            ready: self.is_ready(),
             containers_ready: self.condition("ContainersReady") == Some(true),
             created: self
                 .metadata
@@ -144,6 +168,16 @@ impl SlimService {
         let selector = self.spec.selector.as_ref().filter(|s| !s.is_empty());
         selector.is_some_and(|s| s.iter().all(|(key, value)| labels.get(key) == Some(value)))
     }
+}
+
+/// What rules have against an operation; an annotation of somebody else's making says nothing.
+fn objections(text: &str) -> Vec<RejectInfo> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Detail {
+        reject_info: Vec<RejectInfo>,
+    }
+    serde_json::from_str::<Detail>(text).unwrap_or_default().reject_info
 }
 
 /// Reads an employer key `Service/<namespace>/<name>`; other kinds are nothing to judge.

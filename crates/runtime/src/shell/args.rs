@@ -93,6 +93,29 @@ pub struct LeaseArgs {
     pub lease_retry: Duration,
 }
 
+/// Where an operator answers the API server, if it is to be asked about requests.
+#[derive(Args, Clone, Debug, Default)]
+pub struct AdmissionArgs {
+    /// Where admission reviews are answered, over TLS; without it they are not
+    #[arg(
+        long,
+        env = "PODOPS_ADMISSION_ADDRESS",
+        help_heading = "Admission",
+        value_name = "ADDRESS"
+    )]
+    pub admission_address: Option<SocketAddr>,
+
+    /// What the API server calls this operator: names or addresses; by default the Service's name
+    #[arg(
+        long,
+        env = "PODOPS_ADMISSION_HOSTS",
+        value_delimiter = ',',
+        help_heading = "Admission",
+        value_name = "HOSTS"
+    )]
+    pub admission_hosts: Vec<String>,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -1,0 +1,155 @@
+//! Decides what is answered when somebody deletes or evicts a Pod. Pure: the Pod comes in, a
+//! [`Decision`] goes out.
+
+pub mod budget;
+
+use jiff::Timestamp;
+use podops_api::{
+    lifecycle::{self, Phase, PodLifecycle, Word},
+    marks,
+    transition_rule::RejectInfo,
+};
+
+use crate::{
+    machine::Who,
+    plan::{Wait, is_leaving, may_leave, plan},
+    pod::PodView,
+};
+
+/// How somebody wants a Pod gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By deleting it.
+    Delete,
+    /// By evicting it, as a drain of its node does.
+    Evict,
+}
+
+/// What becomes of a Pod that is to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "shell", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "shell", value(rename_all = "PascalCase"))]
+pub enum OnLeaving {
+    /// It is deleted
+    #[default]
+    Delete,
+    /// Its CollaSet makes another first
+    Replace,
+}
+
+/// A Pod that somebody wants gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaver {
+    /// The Pod as the lifecycle sees it.
+    pub pod: PodView,
+    /// Whether its containers have ended for good.
+    pub ended: bool,
+    /// Whether it belongs to a CollaSet, which can replace it.
+    pub of_set: bool,
+    /// What its annotation says is to become of it.
+    pub on_leaving: Option<String>,
+    /// What rules last had against its operations.
+    pub objections: Vec<RejectInfo>,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nothing speaks against it.
+    Pass,
+    /// It goes when its lifecycle lets it.
+    Later {
+        /// The label that asks for that, where it is not asked for yet.
+        begin: Option<&'static str>,
+        /// What it waits for.
+        message: String,
+    },
+}
+
+impl Leaver {
+    /// Whether the lifecycle has a say in this: it has in Pods under control that take traffic by the
+    /// readiness gate, until they terminate or end.
+    fn is_guarded(&self) -> bool {
+        let controlled = self.pod.labels.get(marks::CONTROL);
+        controlled.is_some_and(|value| value == marks::CONTROL_ON)
+            && self.pod.gated
+            && !self.pod.deleting
+            && !self.ended
+    }
+
+    fn is_replaced(&self, default: OnLeaving) -> bool {
+        let wanted = match self.on_leaving.as_deref() {
+            Some("Replace") => OnLeaving::Replace,
+            Some("Delete") => OnLeaving::Delete,
+            _ => default,
+        };
+        self.of_set && wanted == OnLeaving::Replace
+    }
+
+    /// Decides about a request that carries no other wish than that the Pod is gone.
+    #[must_use]
+    pub fn decide(&self, default: OnLeaving, now: Timestamp) -> Decision {
+        let labels = &self.pod.labels;
+        if !self.is_guarded() || may_leave(labels) {
+            return Decision::Pass;
+        }
+        if is_leaving(labels) {
+            return Decision::Later { begin: None, message: self.message(now) };
+        }
+        let (begin, words) = if self.is_replaced(default) {
+            (marks::TO_REPLACE, "; another Pod takes its place first")
+        } else {
+            (marks::TO_DELETE, "; it begins now")
+        };
+        let asked = labels.contains_key(begin);
+        let message = format!("{}{words}", self.message(now));
+        Decision::Later { begin: (!asked).then_some(begin), message }
+    }
+
+    /// Says what the Pod waits for; Kuperator's words come first, as people look for them.
+    fn message(&self, now: Timestamp) -> String {
+        let held =
+            self.pod.finalizers.iter().filter(|f| f.starts_with(marks::PROTECTION_FINALIZER));
+        let held: Vec<&str> = held.map(String::as_str).collect();
+        let known = "pod deletion process is underway and being managed by PodOpsLifecycle";
+        let mut parts = vec![if held.is_empty() {
+            known.to_owned()
+        } else {
+            format!("{known} with finalizers: [{}]", held.join(" "))
+        }];
+        match plan(&self.pod, now) {
+            Ok(plan) => parts.extend(plan.waits.iter().map(|wait| self.tell(wait))),
+            Err(garbled) => parts.push(format!("{garbled}: the Pod is left alone")),
+        }
+        parts.join("; ")
+    }
+
+    fn tell(&self, wait: &Wait) -> String {
+        let mut parts =
+            vec![format!("{} is in {} and waits for {}", wait.id, wait.phase, wait.who)];
+        if wait.who == Who::Checker {
+            let told = |o: &RejectInfo| format!(": rule {}: {}", o.rule_name, o.reason);
+            parts.extend(self.objections.iter().map(told));
+        }
+        parts.extend(self.since(wait).map(|at| format!(" since {at:.0}")));
+        parts.concat()
+    }
+
+    fn since(&self, wait: &Wait) -> Option<Timestamp> {
+        let word = match wait.phase {
+            Phase::PreCheck => Word::PreCheck,
+            Phase::Preparing => Word::Preparing,
+            Phase::PostCheck => Word::PostCheck,
+            Phase::Completing => Word::Completing,
+            Phase::Operate => Word::Operate,
+            Phase::Requested | Phase::PreChecked | Phase::Operated | Phase::PostChecked => {
+                return None;
+            }
+        };
+        let known = PodLifecycle::parse(&self.pod.labels).ok()?;
+        lifecycle::time(known.operations.get(&wait.id)?.get(word)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

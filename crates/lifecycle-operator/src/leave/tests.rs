@@ -1,0 +1,149 @@
+//! Answers by example; numbers in names are those of the peer's weaknesses in the specification.
+
+use super::*;
+use crate::plan::tests::{now, pod};
+
+/// A Pod of a CollaSet, in the words of the plan's tests.
+fn leaver(text: &str) -> Leaver {
+    let mut pod = pod(text);
+    pod.labels.insert(marks::CONTROL.to_owned(), marks::CONTROL_ON.to_owned());
+    Leaver { pod, ended: false, of_set: true, on_leaving: None, objections: Vec::new() }
+}
+
+fn decide(leaver: &Leaver) -> Decision {
+    leaver.decide(OnLeaving::Delete, now())
+}
+
+/// Whether a Pod may go; the error is what has to be asked for first, if it is not yet.
+fn may_go(leaver: &Leaver) -> Result<(), Option<&'static str>> {
+    match decide(leaver) {
+        Decision::Pass => Ok(()),
+        Decision::Later { begin, .. } => Err(begin),
+    }
+}
+
+fn message(leaver: &Leaver) -> String {
+    match decide(leaver) {
+        Decision::Pass => String::new(),
+        Decision::Later { message, .. } => message,
+    }
+}
+
+#[test]
+fn a_pod_that_serves_begins_to_leave_and_is_told_so() {
+    let leaver = leaver("open ready available");
+    assert_eq!(may_go(&leaver), Err(Some(marks::TO_DELETE)));
+    assert_eq!(
+        message(&leaver),
+        "pod deletion process is underway and being managed by PodOpsLifecycle; it begins now"
+    );
+}
+
+#[test]
+fn a_pod_that_is_leaving_is_asked_for_nothing_more() {
+    for text in [
+        "open ready to-delete",
+        "open operating/pod-delete operation-type/pod-delete=delete pre-check/pod-delete",
+        "closed operating/collaset operation-type/collaset=scale-in preparing/collaset \
+         pre-checked/collaset operation-permission/scale-in protected",
+        "open operating/collaset operation-type/collaset=update preparing-to-delete",
+    ] {
+        assert_eq!(may_go(&leaver(text)), Err(None), "{text}");
+    }
+}
+
+#[test]
+fn a_pod_in_an_operation_that_keeps_it_is_asked_to_leave() {
+    for text in [
+        "open operating/collaset operation-type/collaset=update pre-check/collaset",
+        "closed operating/collaset operation-type/collaset=update operate/collaset \
+         pre-checked/collaset operation-permission/update",
+        "closed operated/collaset done-operation-type/collaset=scale-in post-check/collaset",
+        "open operating/collaset operation-type/collaset=scale-in undo-operation-type/collaset",
+    ] {
+        assert_eq!(may_go(&leaver(text)), Err(Some(marks::TO_DELETE)), "{text}");
+    }
+}
+
+#[test]
+fn a_pod_may_go_once_any_operation_that_ends_it_may_operate() {
+    for kind in ["delete", "scale-in", "update"] {
+        let id = "operating/x operate/x pre-checked/x";
+        let text = format!(
+            "closed preparing-to-delete {id} operation-type/x={kind} operation-permission/{kind}"
+        );
+        assert_eq!(decide(&leaver(&text)), Decision::Pass, "{kind}");
+        let forged = format!("closed preparing-to-delete {id} operation-type/x={kind}");
+        assert_ne!(decide(&leaver(&forged)), Decision::Pass, "{kind} that nobody permitted");
+    }
+}
+
+#[test]
+fn pods_that_are_not_guarded_pass() {
+    for text in ["open deleting", "ungated ready"] {
+        assert_eq!(decide(&leaver(text)), Decision::Pass, "{text}");
+    }
+    let ended = Leaver { ended: true, ..leaver("open") };
+    assert_eq!(decide(&ended), Decision::Pass);
+    let mut free = leaver("open ready");
+    free.pod.labels.remove(marks::CONTROL);
+    assert_eq!(decide(&free), Decision::Pass);
+}
+
+/// Its eviction is not intercepted, and the kubelet may not delete what it has ended.
+#[test]
+fn weakness_6_a_pod_that_terminates_may_always_be_deleted() {
+    for text in ["open ready deleting to-delete protected", "closed deleting to-delete/x"] {
+        assert_eq!(decide(&leaver(text)), Decision::Pass, "{text}");
+    }
+}
+
+#[test]
+fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it() {
+    let says = |words: &str| Leaver {
+        on_leaving: Some(words.to_owned()),
+        ..leaver("open ready available")
+    };
+    let begun_with = |leaver: &Leaver, default| match leaver.decide(default, now()) {
+        Decision::Later { begin, .. } => begin,
+        Decision::Pass => None,
+    };
+    let (delete, replace) = (Some(marks::TO_DELETE), Some(marks::TO_REPLACE));
+    assert_eq!(begun_with(&says("Replace"), OnLeaving::Delete), replace);
+    assert_eq!(begun_with(&says("Delete"), OnLeaving::Replace), delete);
+    assert_eq!(begun_with(&says("Whatever"), OnLeaving::Delete), delete);
+    assert_eq!(begun_with(&leaver("open"), OnLeaving::Replace), replace);
+    let of_another = Leaver { of_set: false, ..says("Replace") };
+    assert_eq!(begun_with(&of_another, OnLeaving::Replace), delete);
+    let mut asked = says("Replace");
+    asked.pod.labels.insert(marks::TO_REPLACE.to_owned(), "1".to_owned());
+    assert_eq!(begun_with(&asked, OnLeaving::Delete), None, "it is asked for once");
+}
+
+#[test]
+fn a_pod_that_waits_says_what_for_and_since_when() {
+    let mut waiting = leaver(
+        "open ready to-delete pre-gate operating/pod-delete=5000000000 \
+         operation-type/pod-delete=delete pre-check/pod-delete=5000000000",
+    );
+    let reason = "2 of 3 Pods are unavailable".to_owned();
+    waiting.objections = vec![RejectInfo { rule_name: "pace".to_owned(), reason }];
+    assert_eq!(
+        message(&waiting),
+        "pod deletion process is underway and being managed by PodOpsLifecycle; pod-delete is in \
+         PreCheck and waits for a checker: rule pace: 2 of 3 Pods are unavailable since \
+         1970-01-01T00:00:05Z"
+    );
+    let held = leaver(
+        "closed to-delete protected operating/pod-delete=1 operation-type/pod-delete=delete \
+         preparing/pod-delete=5000000000 pre-checked/pod-delete=2 operation-permission/delete",
+    );
+    assert_eq!(
+        message(&held),
+        "pod deletion process is underway and being managed by PodOpsLifecycle with finalizers: \
+         [prot.podopslifecycle.kusionstack.io/x]; pod-delete is in Preparing and waits for \
+         services since 1970-01-01T00:00:05Z"
+    );
+    let garbled = leaver("open to-delete operating");
+    assert!(message(&garbled).contains("invalid label"), "{}", message(&garbled));
+}

@@ -1,0 +1,241 @@
+//! Answers the API server about deletes and evictions, and begins what they have to wait for.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::{
+    Api, Client, Resource as _,
+    api::ListParams,
+    core::{
+        DynamicObject, Status,
+        admission::AdmissionRequest,
+        response::{StatusCause, StatusDetails},
+    },
+};
+use podops_api::{lifecycle::nanos, marks};
+use podops_runtime::{
+    effect::{Change, Effect, Outcome, Target},
+    shell::{
+        admission::{Handler, Handlers, Verdict},
+        apply::Applier,
+        clock,
+        events::{Events, Note},
+        watch::Mirror,
+    },
+};
+use serde_json::json;
+
+use super::observe::{SlimPod, SlimService};
+use crate::{
+    leave::{
+        Decision, OnLeaving, Way,
+        budget::{self, Refusal},
+    },
+    render::PODS,
+};
+
+/// The names of the webhooks, as `deploy/components/graceful-delete` has them; the first is Kuperator's.
+const DELETES: &str = "validating-pod.apps.kusionstack.io";
+const EVICTIONS: &str = "evicting-pod.apps.kusionstack.io";
+
+/// When a client should ask again, in seconds: about as long as a Pod takes to leave, if nobody holds
+/// it.
+const RETRY_AFTER: u32 = 3;
+/// How often a budget that others take from at the same time is read again.
+const ATTEMPTS: usize = 10;
+
+/// What answering takes.
+pub(super) struct Guard {
+    pub(super) client: Client,
+    pub(super) applier: Applier,
+    pub(super) events: Events,
+    pub(super) services: Arc<Mirror<SlimService>>,
+    pub(super) on_leaving: OnLeaving,
+}
+
+/// A request to be done with a Pod.
+struct Wish {
+    way: Way,
+    /// Nothing is to change.
+    dry_run: bool,
+    /// Who asks.
+    user: String,
+}
+
+/// The webhooks' handlers.
+pub(super) fn handlers(guard: &Arc<Guard>) -> Handlers {
+    let handler = |way| -> Handler {
+        let guard = guard.clone();
+        Box::new(move |request| {
+            let guard = guard.clone();
+            Box::pin(async move { guard.review(way, request).await })
+        })
+    };
+    Handlers::from([(DELETES, handler(Way::Delete)), (EVICTIONS, handler(Way::Evict))])
+}
+
+impl Guard {
+    async fn review(&self, way: Way, request: AdmissionRequest<DynamicObject>) -> Verdict {
+        match self.answer(way, request).await {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "Cannot answer about a Pod");
+                let message = format!("the Pod's lifecycle cannot be begun: {error}");
+                deny(503, "ServiceUnavailable", &message, None)
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        way: Way,
+        request: AdmissionRequest<DynamicObject>,
+    ) -> anyhow::Result<Verdict> {
+        let wish = Wish {
+            way,
+            dry_run: request.dry_run || is_dry(request.object.as_ref()),
+            user: request.user_info.username.clone().unwrap_or_default(),
+        };
+        let Some(pod) = self.pod(&request).await? else { return Ok(Verdict::Pass) };
+        let leaver = pod.leaver(&self.services);
+        match leaver.decide(self.on_leaving, clock::now()) {
+            Decision::Pass => Ok(Verdict::Pass),
+            // The API server says of an eviction what a budget has against it, and evicts nobody.
+            Decision::Later { .. } if wish.dry_run && way == Way::Evict => Ok(Verdict::Pass),
+            Decision::Later { begin: Some(label), message } if !wish.dry_run => {
+                self.begin(&pod, label, &wish, message).await
+            }
+            Decision::Later { message, .. } => Ok(wait(way, &message)),
+        }
+    }
+
+    /// The Pod in question. An eviction does not hold it, and an old one in a cache would be judged
+    /// by what is no longer so.
+    async fn pod(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+    ) -> anyhow::Result<Option<SlimPod>> {
+        if let Some(pod) = &request.old_object {
+            return Ok(Some(serde_json::from_value(serde_json::to_value(pod)?)?));
+        }
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let pods: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_opt(&request.name).await?;
+        let wanted = request.object.as_ref().and_then(|eviction| {
+            eviction.data.pointer("/deleteOptions/preconditions/uid")?.as_str()
+        });
+        // The API server refuses to evict another one than was meant.
+        Ok(pod.filter(|pod| wanted.is_none() || wanted == pod.metadata.uid.as_deref()))
+    }
+
+    async fn begin(
+        &self,
+        pod: &SlimPod,
+        label: &'static str,
+        wish: &Wish,
+        message: String,
+    ) -> anyhow::Result<Verdict> {
+        // A Pod that is replaced first is missed by nobody.
+        if wish.way == Way::Evict
+            && label == marks::TO_DELETE
+            && let Err(refusal) = self.take_part(pod).await?
+        {
+            return Ok(refused(refusal));
+        }
+        let identity = pod.identity();
+        let target = Target {
+            resource: PODS,
+            namespace: identity.namespace,
+            name: identity.name,
+            subresource: Some("status"),
+        };
+        let labels = json!({ label: nanos(clock::now()) });
+        let body = json!({ "metadata": { "uid": identity.uid, "labels": labels } });
+        match self.applier.apply(&Effect::Patch(target, Change::Merge(body))).await? {
+            Outcome::Done(_) => {
+                tracing::info!(user = wish.user, way = ?wish.way, label, "A Pod begins to leave");
+                let reason =
+                    if wish.way == Way::Evict { "EvictionRequested" } else { "DeletionRequested" };
+                let asked = format!("asked for by {}", wish.user);
+                let note = Note { warning: false, reason, message: asked };
+                self.events.publish(&pod.object_ref(&()), &note).await;
+                Ok(wait(wish.way, &message))
+            }
+            Outcome::Gone => Ok(Verdict::Pass),
+            Outcome::Outdated | Outcome::AlreadyThere => {
+                anyhow::bail!("another Pod has its name by now")
+            }
+            Outcome::Refused(message) => anyhow::bail!(message),
+        }
+    }
+
+    /// Takes the Pod's part of its PodDisruptionBudget.
+    async fn take_part(&self, pod: &SlimPod) -> anyhow::Result<Result<(), Refusal>> {
+        let identity = pod.identity();
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let budgets: Api<PodDisruptionBudget> =
+            Api::namespaced(self.client.clone(), &identity.namespace);
+        for _ in 0..ATTEMPTS {
+            let listed = budgets.list(&ListParams::default()).await?.items;
+            let ready = pod.is_ready();
+            let effect = match budget::take(&listed, &identity.name, &labels, ready, clock::now()) {
+                Ok(Some(effect)) => effect,
+                Ok(None) => return Ok(Ok(())),
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            match self.applier.apply(&effect).await? {
+                Outcome::Done(_) => return Ok(Ok(())),
+                Outcome::Outdated | Outcome::Gone | Outcome::AlreadyThere => {}
+                Outcome::Refused(message) => anyhow::bail!(message),
+            }
+        }
+        let (message, cause) = ("many Pods are evicted at once".to_owned(), String::new());
+        Ok(Err(Refusal { message, cause, passing: true }))
+    }
+}
+
+/// Whether an eviction asks for nothing to change; that is not always said of the request.
+fn is_dry(eviction: Option<&DynamicObject>) -> bool {
+    let options = eviction.and_then(|eviction| eviction.data.pointer("/deleteOptions/dryRun"));
+    options.and_then(|dry| dry.as_array()).is_some_and(|dry| !dry.is_empty())
+}
+
+/// The answer about a Pod that goes later.
+fn wait(way: Way, message: &str) -> Verdict {
+    match way {
+        Way::Delete => deny(403, "Forbidden", message, None),
+        Way::Evict => {
+            let cause = Some(("PodOpsLifecycle", message.to_owned()));
+            deny(429, "TooManyRequests", message, cause)
+        }
+    }
+}
+
+/// The answer about a Pod that its budget does not let go, as the API server gives it.
+fn refused(refusal: Refusal) -> Verdict {
+    let Refusal { message, cause, passing } = refusal;
+    if passing {
+        deny(429, "TooManyRequests", &message, Some(("DisruptionBudget", cause)))
+    } else {
+        deny(500, "InternalError", &message, None)
+    }
+}
+
+fn deny(
+    code: u16,
+    reason: &'static str,
+    message: &str,
+    cause: Option<(&'static str, String)>,
+) -> Verdict {
+    let details = cause.map(|(reason, message)| StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: vec![StatusCause { reason: reason.to_owned(), message, field: String::new() }],
+        retry_after_seconds: RETRY_AFTER,
+    });
+    let status = Status { code, details, ..Status::failure(message, reason) };
+    Verdict::Deny(Box::new(status))
+}

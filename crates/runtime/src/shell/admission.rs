@@ -1,0 +1,245 @@
+//! The server that the API server asks before it carries out a request.
+
+use std::{
+    collections::BTreeMap, convert::Infallible, future::Future, net::SocketAddr, pin::Pin,
+    sync::Arc, time::Duration,
+};
+
+use anyhow::Context as _;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::{GracefulShutdown, Watcher},
+};
+use kube::core::{
+    DynamicObject, Status,
+    admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
+};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use rustls::{ServerConfig, crypto::ring};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{
+    args::AdmissionArgs,
+    certificates::{Keeper, Serving},
+    operator::{Operator, Stop},
+};
+
+/// The longest review that is read; one holds an object twice.
+const REVIEW_MAX: usize = 8 << 20;
+/// How many connections are served at a time; more wait.
+const CONNECTIONS_MAX: usize = 256;
+/// How long a client may take for a handshake, or to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may take: less than the API server waits.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// What is answered to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The request may pass.
+    Pass,
+    /// It is refused, with the status that the client is to see.
+    Deny(Box<Status>),
+}
+
+/// An answer on its way.
+pub type Answer = Pin<Box<dyn Future<Output = Verdict> + Send>>;
+
+/// Answers the reviews of one webhook.
+pub type Handler = Box<dyn Fn(AdmissionRequest<DynamicObject>) -> Answer + Send + Sync>;
+
+/// Handlers by the names of their webhooks, as the webhook configuration has them.
+pub type Handlers = BTreeMap<&'static str, Handler>;
+
+/// Adds a server of admission reviews to an operator, if it is to have one. Its webhook configuration
+/// is called `podops-<operator>`, its Service and its Secret `<operator>-admission`.
+///
+/// # Errors
+///
+/// If its metrics cannot be registered.
+pub fn start(
+    operator: &mut Operator,
+    name: &'static str,
+    args: &AdmissionArgs,
+    handlers: Handlers,
+) -> anyhow::Result<()> {
+    let Some(address) = args.admission_address else { return Ok(()) };
+    let metrics = Metrics::register(&operator.registry)?;
+    let serving = Arc::new(Serving::default());
+    let (ready, is_ready) = watch::channel(false);
+    operator.ready_when("admission", is_ready);
+    let namespace = operator.args.lease.lease_namespace.clone();
+    let object = format!("{name}-admission");
+    let default = || vec![format!("{object}.{namespace}.svc")];
+    let hosts =
+        if args.admission_hosts.is_empty() { default() } else { args.admission_hosts.clone() };
+    let keeper = Keeper {
+        client: operator.client.clone(),
+        namespace,
+        secret: object,
+        configuration: format!("podops-{name}"),
+        hosts,
+        serving: serving.clone(),
+        expiry: metrics.expiry.clone(),
+        ready,
+    };
+    let reviews = Arc::new(Reviews { serving, handlers, metrics });
+    let stop = operator.stop();
+    operator.task("admission", async move {
+        tokio::select! {
+            kept = keeper.run() => kept,
+            served = serve(address, reviews, stop) => served,
+        }
+    });
+    Ok(())
+}
+
+struct Reviews {
+    serving: Arc<Serving>,
+    handlers: Handlers,
+    metrics: Metrics,
+}
+
+/// Serves until it is time to end, and then ends what was asked by then.
+async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Stop) -> anyhow::Result<()> {
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, "Listening for admission reviews");
+    let provider = Arc::new(ring::default_provider());
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config?.with_no_client_auth().with_cert_resolver(reviews.serving.clone());
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+    let mut stopped = std::pin::pin!(stop.wait());
+    loop {
+        while connections.len() >= CONNECTIONS_MAX {
+            connections.join_next().await;
+        }
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = &mut stopped => break,
+        };
+        match stream {
+            Ok((stream, _)) => {
+                let (acceptor, reviews) = (acceptor.clone(), reviews.clone());
+                connections.spawn(connection(stream, acceptor, reviews, graceful.watcher()));
+            }
+            // Too many open files, say: what is open goes on.
+            Err(error) => {
+                tracing::warn!(%error, "Cannot accept a connection");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    graceful.shutdown().await;
+    Ok(())
+}
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    reviews: Arc<Reviews>,
+    watcher: Watcher,
+) {
+    let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "Dropping a handshake"),
+        Err(_) => return,
+    };
+    let answer = service_fn(move |request| {
+        let reviews = reviews.clone();
+        async move { Ok::<_, Infallible>(reviews.respond(request).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = watcher.watch(served).await {
+        tracing::debug!(%error, "Dropping a connection");
+    }
+}
+
+impl Reviews {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path().to_owned();
+        let known = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let handler = known
+            .filter(|(token, _)| self.serving.is_token(token))
+            .and_then(|(_, name)| self.handlers.get_key_value(name));
+        let Some((name, handler)) = handler else { return plain(StatusCode::NOT_FOUND) };
+        let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {
+            return plain(StatusCode::PAYLOAD_TOO_LARGE);
+        };
+        let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(&body.to_bytes());
+        let request: Option<AdmissionRequest<_>> = review.ok().and_then(|r| r.try_into().ok());
+        let Some(request) = request else { return plain(StatusCode::BAD_REQUEST) };
+        let mut response = AdmissionResponse::from(&request);
+        let timer = self.metrics.seconds.with_label_values(&[*name]).start_timer();
+        let verdict = timeout(ANSWER_TIMEOUT, handler(request)).await;
+        timer.observe_duration();
+        let Ok(verdict) = verdict else { return plain(StatusCode::GATEWAY_TIMEOUT) };
+        let passes = matches!(verdict, Verdict::Pass);
+        let told = if passes { "pass" } else { "deny" };
+        self.metrics.reviews.with_label_values(&[*name, told]).inc();
+        if let Verdict::Deny(status) = verdict {
+            response.allowed = false;
+            response.result = *status;
+        }
+        match serde_json::to_vec(&response.into_review()) {
+            Ok(body) => Response::new(Full::new(body.into())),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+}
+
+fn plain(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
+}
+
+struct Metrics {
+    reviews: IntCounterVec,
+    seconds: HistogramVec,
+    expiry: IntGauge,
+}
+
+impl Metrics {
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let reviews = Opts::new(
+            "podops_admission_reviews_total",
+            "Admission reviews that were answered, by webhook and verdict.",
+        );
+        let seconds = HistogramOpts::new(
+            "podops_admission_duration_seconds",
+            "How long admission reviews took to answer.",
+        );
+        let metrics = Self {
+            reviews: IntCounterVec::new(reviews, &["webhook", "verdict"])?,
+            seconds: HistogramVec::new(seconds, &["webhook"])?,
+            expiry: IntGauge::new(
+                "podops_admission_certificate_expiry_timestamp_seconds",
+                "When the certificate for admission expires, in Unix seconds.",
+            )?,
+        };
+        registry.register(Box::new(metrics.reviews.clone()))?;
+        registry.register(Box::new(metrics.seconds.clone()))?;
+        registry.register(Box::new(metrics.expiry.clone()))?;
+        Ok(metrics)
+    }
+}
