@@ -38,6 +38,9 @@ use crate::{
 pub const OPERATORS: [&str; 3] =
     ["collaset-operator", "lifecycle-operator", "transition-rule-operator"];
 
+/// Those that the API server can ask.
+const ADMITTING: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
+
 /// How long anything that is to happen at once may take.
 pub const SOON: Duration = Duration::from_secs(30);
 /// How many nodes there are.
@@ -53,8 +56,8 @@ pub struct Lab {
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, Kept>,
     programs: PathBuf,
-    /// The port that lifecycle-operator answers admission reviews at, if it does.
-    admission: Option<u16>,
+    /// The ports at which operators answer admission reviews, of those that do.
+    admission: BTreeMap<&'static str, u16>,
     /// How operators keep their Leases, if not as they are shipped.
     lease: &'static [&'static str],
     /// Where its sets are.
@@ -108,25 +111,25 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Installs everything with the webhooks, which the API server finds here rather than behind a
-    /// Service.
+    /// Installs everything with the webhooks, which the API server finds here rather than behind
+    /// Services.
     async fn guard(&mut self) -> anyhow::Result<()> {
         self.install("deploy/overlays/guarded").await?;
-        let [port, ..] = free_ports()?;
-        self.admission = Some(port);
-        let at = format!("https://127.0.0.1:{port}");
-        let hooks = self.webhooks();
-        let patch: Vec<Value> = (0..2)
-            .flat_map(|n| {
+        let ports = free_ports()?;
+        self.admission = ADMITTING.into_iter().zip(ports).collect();
+        for (operator, port) in &self.admission {
+            let url = json!(format!("https://127.0.0.1:{port}"));
+            let (hooks, name) = (self.webhooks(), format!("podops-{operator}"));
+            let count = hooks.get(&name).await?.webhooks.iter().flatten().count();
+            let found_here = |n: usize| {
                 let client = format!("/webhooks/{n}/clientConfig");
-                [
-                    json!({ "op": "remove", "path": format!("{client}/service") }),
-                    json!({ "op": "add", "path": format!("{client}/url"), "value": at }),
-                ]
-            })
-            .collect();
-        let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
-        hooks.patch("podops-lifecycle-operator", &PatchParams::default(), &patch).await?;
+                let remove = json!({ "op": "remove", "path": format!("{client}/service") });
+                [remove, json!({ "op": "add", "path": format!("{client}/url"), "value": url })]
+            };
+            let patch: Vec<Value> = (0..count).flat_map(found_here).collect();
+            let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
+            hooks.patch(&name, &PatchParams::default(), &patch).await?;
+        }
         Ok(())
     }
 
@@ -134,12 +137,12 @@ impl Lab {
         Api::all(self.plane.admin.clone())
     }
 
-    /// Waits until the API server asks lifecycle-operator, and trusts it.
+    /// Waits until the API server asks the operators, and trusts them.
     async fn wait_for_admission(&self) -> anyhow::Result<()> {
         let told = async || {
-            let hooks = self.webhooks().get("podops-lifecycle-operator").await?;
+            let hooks = self.webhooks().list(&ListParams::default()).await?.items;
             let known = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
-            Ok(hooks.webhooks.iter().flatten().all(known))
+            Ok(hooks.iter().flat_map(|h| h.webhooks.iter().flatten()).all(known))
         };
         eventually(SOON, told).await.context("waiting for the webhooks")
     }
@@ -170,7 +173,7 @@ impl Lab {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
-            admission: None,
+            admission: BTreeMap::new(),
             lease: HASTY,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
@@ -191,7 +194,7 @@ impl Lab {
             plane: ControlPlane::existing(context).await?,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
-            admission: None,
+            admission: BTreeMap::new(),
             lease: HASTY,
             namespace: "podops-demo".to_owned(),
             nodes: None,
@@ -304,7 +307,7 @@ impl Lab {
             if name == "transition-rule-operator" { &["--webhook-allow-local"] } else { &[] };
         let flags = flags.iter().chain(self.lease).chain(more);
         let mut args: Vec<String> = flags.map(|flag| (*flag).to_owned()).collect();
-        if let Some(port) = self.admission.filter(|_| name == "lifecycle-operator") {
+        if let Some(port) = self.admission.get(name) {
             args.push(format!("--admission-address=127.0.0.1:{port}"));
             args.push("--admission-hosts=127.0.0.1".to_owned());
         }

@@ -77,6 +77,7 @@ async fn pods_go_when_their_lifecycles_let_them() {
         an_evicted_pod_is_waited_for(&lab),
         budgets_count_the_pods_that_are_on_their_way(&lab),
         a_pod_is_replaced_before_it_leaves(&lab),
+        rules_that_cannot_be_kept_are_refused(&lab),
     );
     lab.nothing_forbidden().unwrap();
 }
@@ -240,6 +241,20 @@ async fn a_pod_is_replaced_before_it_leaves(lab: &Lab) {
     assert_eq!(seen.fewest("replaced"), 1, "at every instant one served");
 }
 
+/// What the schema cannot judge; all of it is in the operator's own tests.
+async fn rules_that_cannot_be_kept_are_refused(lab: &Lab) {
+    let rule = |name: &str, expression: &str| {
+        let kinds = json!([{ "name": "one", "cel": { "expression": expression } }]);
+        let spec = json!({ "selector": app("nobody"), "rules": kinds });
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap()
+    };
+    let made = lab.rules().create(&PostParams::default(), &rule("bad", "pod.metadata ==")).await;
+    let told = made.unwrap_err().to_string();
+    assert!(told.contains("spec.rules[one].cel.expression: "), "{told}");
+    let good = rule("good", "has(pod.metadata)");
+    lab.rules().create(&PostParams::default(), &good).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on() {
     let lab = lab().await;
@@ -250,9 +265,9 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     let (owned, ending) = (lab.pods(), Api::<Pod>::namespaced(lab.plane.admin.clone(), "ending"));
     let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "ending");
     eventually(SOON, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
-    let owner = lab.all_of::<ConfigMap>();
+    let maps = lab.all_of::<ConfigMap>();
     let map = serde_json::from_value(json!({ "metadata": { "name": "owner" } })).unwrap();
-    let map = owner.create(&PostParams::default(), &map).await.unwrap();
+    let map = maps.create(&PostParams::default(), &map).await.unwrap();
     let owner_of = json!([{
         "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": map.uid().unwrap(),
     }]);
@@ -272,7 +287,7 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     signal(down, Signal::STOP).unwrap();
     let told = delete(&lab, &name, &DeleteParams::default()).await;
     assert!(told.contains("failed calling webhook"), "{told}");
-    owner.delete("owner", &DeleteParams::default()).await.unwrap();
+    maps.delete("owner", &DeleteParams::default()).await.unwrap();
     lab.until_gone("guarded").await.unwrap();
     lab.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
     signal(down, Signal::CONT).unwrap();

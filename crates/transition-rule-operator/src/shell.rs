@@ -1,5 +1,6 @@
 //! The operator around the plan: watches rules and what they are about, plans, writes.
 
+mod admit;
 mod ask;
 mod controller;
 mod metrics;

@@ -32,6 +32,7 @@ use crate::{
 };
 
 mod client;
+pub(super) use client::is_authority;
 
 /// How many requests of one namespace are under way at a time: one tenant's slow services do not
 /// hold up another's.

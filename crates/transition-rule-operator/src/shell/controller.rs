@@ -26,7 +26,9 @@ use podops_runtime::{
     effect::{Effect, Outcome},
     freshness::Written,
     shell::{
+        admission,
         apply::{self, Applier},
+        args::AdmissionArgs,
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
@@ -38,7 +40,7 @@ use podops_runtime::{
 use tokio::sync::OnceCell;
 
 use super::{
-    NAME,
+    NAME, admit,
     ask::Services,
     metrics::Metrics,
     observe::{
@@ -83,6 +85,10 @@ pub struct RuleArgs {
     /// Let webhook rules ask services at loopback, link-local and metadata addresses
     #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_LOCAL", help_heading = "Rules")]
     pub webhook_allow_local: bool,
+
+    /// Where it is asked whether rules can be kept
+    #[command(flatten)]
+    pub admission: AdmissionArgs,
 }
 
 /// What was last written for one namespace, and what was last said of it.
@@ -120,6 +126,7 @@ struct Context {
 ///
 /// If its metrics cannot be registered.
 pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
+    admission::start(operator, NAME, &args.admission, admit::handlers())?;
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let skipped: BTreeSet<String> =
         args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();

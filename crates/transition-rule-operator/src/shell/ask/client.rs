@@ -117,6 +117,11 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, Fault> {
     Ok(body.to_bytes())
 }
 
+/// Whether a rule's authority, if it has one of its own, can be read.
+pub(in crate::shell) fn is_authority(authority: Option<&str>) -> bool {
+    tls(authority).is_ok()
+}
+
 fn tls(authority: Option<&str>) -> Result<ClientConfig, Fault> {
     let Some(text) = authority.map(str::trim).filter(|text| !["", "Cg=="].contains(text)) else {
         // A system that trusts nobody can still ask over plain HTTP.
