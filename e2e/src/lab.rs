@@ -317,6 +317,11 @@ impl Lab {
         Ok(())
     }
 
+    /// Ends an operator for good.
+    pub fn stop_operator(&mut self, name: &str) {
+        self.operators.remove(name);
+    }
+
     /// A running operator.
     ///
     /// # Errors
@@ -478,6 +483,19 @@ impl Lab {
             bail!("{name} after {SOON:?}: {:#?}", self.rules().get(name).await?.status);
         }
         Ok(())
+    }
+
+    /// Waits until one of its rules holds back a Pod for a reason.
+    ///
+    /// # Errors
+    ///
+    /// If that takes too long; the error is the status.
+    pub async fn until_rejected(&self, rule: &str, by: &str, reason: &str) -> anyhow::Result<()> {
+        self.until_rule(rule, |status| {
+            let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
+            infos.any(|info| info.rule_name == by && info.reason.contains(reason))
+        })
+        .await
     }
 
     /// Makes a set with more said in its spec, and waits until all its Pods serve.

@@ -292,8 +292,8 @@ pub async fn start(
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<Arc<Nodes>> {
     let names: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
-    for name in &names {
-        make_node(&client, name).await?;
+    for (name, zone) in names.iter().zip(["a", "b"].iter().cycle()) {
+        make_node(&client, name, zone).await?;
     }
     let (wake, woken) = mpsc::unbounded_channel();
     let nodes = Arc::new(Nodes {
@@ -331,9 +331,11 @@ async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> a
     }
 }
 
-async fn make_node(client: &Client, name: &str) -> anyhow::Result<()> {
+async fn make_node(client: &Client, name: &str, zone: &str) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
-    let node: Node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
+    let labels = json!({ "topology.kubernetes.io/zone": zone });
+    let node = json!({ "metadata": { "name": name, "labels": labels } });
+    let node: Node = serde_json::from_value(node)?;
     nodes.create(&PostParams::default(), &node).await?;
     let room = json!({ "pods": "10000", "cpu": CPUS.to_string(), "memory": "64Gi" });
     let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }],

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::{
     ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, PostParams},
 };
 use podops_api::{condition, lifecycle, marks};
 use podops_e2e::{
@@ -87,69 +87,6 @@ async fn a_budget_is_kept_for_few_writes() {
     lab.nothing_forbidden().unwrap();
 }
 
-/// What a rule says of a Pod that waits.
-async fn until_rejected(lab: &Lab, rule: &str, by: &str, reason: &str) {
-    let rejected = lab.until_rule(rule, |status| {
-        status.details.iter().any(|detail| {
-            let infos = detail.reject_info.iter();
-            infos.clone().any(|info| info.rule_name == by && info.reason.contains(reason))
-                && detail.since.is_some()
-        })
-    });
-    rejected.await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    for (kind, by, reason, mend) in [
-        (
-            json!({ "labelCheck": { "requires": { "matchLabels": { "ready-to-go": "yes" } } } }),
-            "labels",
-            "its labels are not those that are required",
-            json!({ "labelCheck": { "requires": {} } }),
-        ),
-        (
-            json!({ "schedule": { "freezes": [{ "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z", "reason": "frozen here" }] } }),
-            "freeze",
-            "frozen here",
-            json!({ "schedule": { "timeZone": "Europe/Berlin", "windows": [{ "from": "00:00", "to": "24:00" }] } }),
-        ),
-        (
-            json!({ "cel": { "expression": "pod.spec.containers.all(c, c.image == 'nginx:9')", "message": "not that image" } }),
-            "cel",
-            "not that image",
-            json!({ "cel": { "expression": "owner.kind == 'CollaSet' && rule.total >= 2 && operation.type == 'update'" } }),
-        ),
-        (
-            json!({ "topologySpread": { "topologyKey": "none", "maxUnavailable": 1 }, "filter": { "labelSelector": { "matchLabels": { "app": "nobody" } } } }),
-            "",
-            "",
-            json!({ "labelCheck": { "requires": {} } }),
-        ),
-    ] {
-        let rule = |kind: &Value| {
-            let mut rule = kind.clone();
-            rule["name"] = json!(if by.is_empty() { "spread" } else { by });
-            json!([rule])
-        };
-        lab.make("web", 2, &json!({})).await.unwrap();
-        lab.make_rule("web", app("web"), rule(&kind)).await.unwrap();
-        lab.set_image("web", "nginx:2").await.unwrap();
-        if !by.is_empty() {
-            until_rejected(&lab, "web", by, reason).await;
-            let change = Patch::Merge(json!({ "spec": { "rules": rule(&mend) } }));
-            lab.rules().patch("web", &PatchParams::default(), &change).await.unwrap();
-        }
-        lab.settled("web", 2, SOON).await.unwrap();
-        lab.rules().delete("web", &DeleteParams::default()).await.unwrap();
-        lab.sets().delete("web", &DeleteParams::default()).await.unwrap();
-        let gone = async || Ok(lab.sets().get_opt("web").await?.is_none());
-        eventually(SOON, gone).await.unwrap();
-    }
-    lab.nothing_forbidden().unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator_may_be_down() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
@@ -170,7 +107,7 @@ async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator
     // Frozen here, a Pod waits; with its glass broken it goes, and that is told.
     lab.make_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     lab.set_image("web", "nginx:3").await.unwrap();
-    until_rejected(&lab, "frozen", "budget", "no more than 0").await;
+    lab.until_rejected("frozen", "budget", "no more than 0").await.unwrap();
     let first = lab.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
