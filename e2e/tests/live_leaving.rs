@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, PostParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
     core::Status,
 };
 use podops_api::{lifecycle, marks};
@@ -261,6 +261,7 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     lab.make("web", 1, &json!({})).await.unwrap();
     let name = pod_of(&lab, "web").await.name_any();
     forged_reviews_begin_nothing(&lab, &name).await;
+    let name = pod_of(&lab, "web").await.name_any();
     lab.plane.kubectl(&["create", "namespace", "ending"]).await.unwrap();
     let (owned, ending) = (lab.pods(), Api::<Pod>::namespaced(lab.plane.admin.clone(), "ending"));
     let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "ending");
@@ -283,10 +284,25 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
             async || Ok(pods.get("guarded").await?.labels().contains_key(marks::SERVICE_AVAILABLE));
         eventually(SOON, serves).await.unwrap();
     }
+    // One that no node has seen, so that nobody writes its status but this.
+    let failed = json!({
+        "metadata": { "name": "failed", "labels": { marks::CONTROL: "true" } },
+        "spec": {
+            "readinessGates": [{ "conditionType": marks::SERVICE_READY }],
+            "schedulingGates": [{ "name": "podops.test/never" }],
+            "containers": [{ "name": "c", "image": "nginx:1" }],
+        },
+    });
+    owned.create(&PostParams::default(), &serde_json::from_value(failed).unwrap()).await.unwrap();
+    let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+    owned.patch_status("failed", &PatchParams::default(), &phase).await.unwrap();
+
     let down = lab.operator("lifecycle-operator").unwrap().pid();
     signal(down, Signal::STOP).unwrap();
     let told = delete(&lab, &name, &DeleteParams::default()).await;
     assert!(told.contains("failed calling webhook"), "{told}");
+    assert_eq!(evict(&lab, &name).await.unwrap_err().code, 500);
+    assert_eq!(delete(&lab, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
     lab.until_gone("guarded").await.unwrap();
     lab.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
@@ -310,7 +326,12 @@ async fn forged_reviews_begin_nothing(lab: &Lab, pod: &str) {
     assert_eq!(post(&url, bundle, "/", &review.to_string()).await, 404);
     assert_eq!(post(&url, bundle, known, "{").await, 400);
     assert_eq!(post(&url, bundle, known, &" ".repeat(9 << 20)).await, 413);
-    assert!(!lab.pods().get(pod).await.unwrap().labels().contains_key(marks::TO_DELETE));
+    let labels = async || lab.pods().get(pod).await.unwrap().labels().clone();
+    assert!(!labels().await.contains_key(marks::TO_DELETE));
+    // The same review begins something where the API server sends it.
+    assert_eq!(post(&url, bundle, known, &review.to_string()).await, 200);
+    lab.until_gone(pod).await.unwrap();
+    lab.counts("web", [1; 4]).await.unwrap();
 }
 
 /// Posts over TLS, trusting whom the API server trusts; the status that comes back.

@@ -246,6 +246,18 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
     }
 }
 
+/// Deletes a Pod at the end of an operation. Whoever guards deletes has to be able to tell that an update
+/// ends with one; if it was not said at the beginning, it is said first, and the next look finds that.
+fn delete(pod: &PodView, to: Target, kind: &str, now: Timestamp) -> Effect {
+    if kind == lifecycle::UPDATE && !pod.labels.contains_key(marks::PREPARING_TO_DELETE) {
+        let changes = [(marks::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
+        let bound = bound(pod, &[Word::Operating, Word::Operate]);
+        return Effect::Patch(to, relabel(bound, &changes).build());
+    }
+    let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
+    Effect::Delete { target: to, uid, version }
+}
+
 fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
     let to = target(seen, PODS, &pod.name);
     let change = match action {
@@ -295,10 +307,7 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         Action::Apply(_, revision, false) => {
             pod::apply(seen, pod, (revision, false), bound(pod, &[]))?.build()
         }
-        Action::Delete(..) => {
-            let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
-            return Some(Effect::Delete { target: to, uid, version });
-        }
+        Action::Delete(_, kind) => return Some(delete(pod, to, kind, now)),
         Action::AddFinalizer
         | Action::RemoveFinalizer
         | Action::CreateRevision(_)

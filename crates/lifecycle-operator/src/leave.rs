@@ -16,15 +16,6 @@ use crate::{
     pod::PodView,
 };
 
-/// How somebody wants a Pod gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// By deleting it.
-    Delete,
-    /// By evicting it, as a drain of its node does.
-    Evict,
-}
-
 /// What becomes of a Pod that is to go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shell", derive(clap::ValueEnum))]
@@ -83,7 +74,20 @@ impl Leaver {
             Some("Delete") => OnLeaving::Delete,
             _ => default,
         };
-        self.of_set && wanted == OnLeaving::Replace
+        let labels = &self.pod.labels;
+        // One that does not serve is not missed, and may never be replaced; nor is the new one of a
+        // pair, for which its origin still waits.
+        self.of_set
+            && wanted == OnLeaving::Replace
+            && labels.contains_key(marks::SERVICE_AVAILABLE)
+            && !labels.contains_key(marks::REPLACE_PAIR_ORIGIN_NAME)
+    }
+
+    /// Whether it is asked to leave by its deletion, and still takes traffic: an eviction of it has to
+    /// have a part of its budget.
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        self.pod.labels.contains_key(marks::TO_DELETE) && self.pod.gate == Some(true)
     }
 
     /// Decides about a request that carries no other wish than that the Pod is gone.

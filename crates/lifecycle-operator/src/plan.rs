@@ -188,9 +188,13 @@ impl<'a> Draft<'a> {
                     operation.set(word, value.clone());
                 }
             }
-            let stamp = self.stamp();
-            self.state.single.entry(marks::PREPARING_TO_DELETE.to_owned()).or_insert(stamp);
+            let instance = begin.get(&Word::Operating.key(lifecycle::POD_DELETE));
+            let instance = instance.cloned().flatten().unwrap_or_default();
+            self.state.single.entry(marks::PREPARING_TO_DELETE.to_owned()).or_insert(instance);
         } else if !wanted && under_way {
+            if is_of_deletion(&self.pod.labels) {
+                self.state.single.remove(marks::PREPARING_TO_DELETE);
+            }
             self.state.lifecycle.operations.remove(lifecycle::POD_DELETE);
         }
     }
@@ -410,11 +414,18 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// Whether the Pod is marked as one that is prepared for its end because of its graceful deletion, and
+/// not by whoever else operates on it: the mark then names the deletion's instance.
+fn is_of_deletion(labels: &Labels) -> bool {
+    let instance = labels.get(&Word::Operating.key(lifecycle::POD_DELETE));
+    instance.is_some() && instance == labels.get(marks::PREPARING_TO_DELETE)
+}
+
 /// Whether an operation wants the Pod gone, and `reached` is as far as it has to have come.
 fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
     let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
     tidy_all(&mut lifecycle);
-    let anew = labels.contains_key(marks::PREPARING_TO_DELETE);
+    let anew = labels.contains_key(marks::PREPARING_TO_DELETE) && !is_of_deletion(labels);
     let deletes = |operation: &Operation| match operation.operation_type() {
         Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
         Some(lifecycle::UPDATE) => anew,

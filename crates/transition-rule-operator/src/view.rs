@@ -98,6 +98,8 @@ pub struct BudgetView {
     pub selector: Option<Selector>,
     /// How many disruptions it has to give; `None` while its controller has not counted.
     pub allowed: Option<usize>,
+    /// Pods, by name, that have theirs: evictions take it when they begin.
+    pub given: BTreeSet<String>,
     /// The version that was looked at.
     pub version: u64,
 }

@@ -15,6 +15,17 @@ pub const BUDGETS: Resource =
 /// More Pods than any budget has on their way out; the API server's own limit.
 const DISRUPTED_MAX: usize = 2000;
 
+/// How far a Pod is, as budgets have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Running {
+    /// It has not started: nobody counts on it.
+    NotYet,
+    /// It runs, and is not Ready.
+    Unready,
+    /// It is Ready.
+    Ready,
+}
+
 /// Why a Pod may not be evicted now, as the API server tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -35,9 +46,12 @@ pub fn take(
     budgets: &[PodDisruptionBudget],
     name: &str,
     labels: &Labels,
-    ready: bool,
+    running: Running,
     now: Timestamp,
 ) -> Result<Option<Effect>, Refusal> {
+    if running == Running::NotYet {
+        return Ok(None);
+    }
     let covers = |budget: &&PodDisruptionBudget| {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
         let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
@@ -51,7 +65,7 @@ pub fn take(
         let (message, cause) = (message.to_owned(), String::new());
         return Err(Refusal { message, cause, passing: false });
     }
-    if !ready && goes_unready(budget) {
+    if running == Running::Unready && goes_unready(budget) {
         return Ok(None);
     }
     take_from(budget, name, now)
@@ -135,8 +149,9 @@ mod tests {
     }
 
     fn taken(budgets: &[PodDisruptionBudget], ready: bool) -> Result<bool, String> {
+        let running = if ready { Running::Ready } else { Running::Unready };
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let taken = take(budgets, "web-1", &labels, ready, now());
+        let taken = take(budgets, "web-1", &labels, running, now());
         taken.map(|effect| effect.is_some()).map_err(|refusal| refusal.cause)
     }
 
@@ -155,7 +170,8 @@ mod tests {
     #[test]
     fn the_part_is_written_as_the_api_server_writes_it() {
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let effect = take(&[budget("web", 1)], "web-1", &labels, true, now()).unwrap().unwrap();
+        let effect =
+            take(&[budget("web", 1)], "web-1", &labels, Running::Ready, now()).unwrap().unwrap();
         let Effect::Patch(target, podops_runtime::effect::Change::Json(patch)) = effect else {
             unreachable!("a part is taken by a JSON patch")
         };
@@ -175,7 +191,7 @@ mod tests {
         assert!(taken(&[behind], true).unwrap_err().contains("still being processed"));
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
         let several = [budget("web", 1), budget("web", 1)];
-        let refusal = take(&several, "web-1", &labels, true, now()).unwrap_err();
+        let refusal = take(&several, "web-1", &labels, Running::Ready, now()).unwrap_err();
         assert!(!refusal.passing, "{refusal:?}");
     }
 
@@ -186,6 +202,9 @@ mod tests {
         short.status.as_mut().unwrap().current_healthy = Some(1);
         assert!(taken(&[short.clone()], false).is_err());
         short.spec.as_mut().unwrap().unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
-        assert_eq!(taken(&[short], false), Ok(false));
+        assert_eq!(taken(&[short.clone()], false), Ok(false));
+        let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
+        let young = take(&[budget("web", 0)], "web-1", &labels, Running::NotYet, now());
+        assert_eq!(young, Ok(None), "one that has not started is not counted on");
     }
 }

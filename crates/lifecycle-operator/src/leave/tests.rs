@@ -78,6 +78,35 @@ fn a_pod_may_go_once_any_operation_that_ends_it_may_operate() {
     }
 }
 
+/// In mid-update a Pod is asked to leave, and asked again: the second time is no way past the rules,
+/// and if the wish was taken back it can be had again.
+#[test]
+fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
+    let updating = "closed operating/collaset operation-type/collaset=update operate/collaset \
+                    pre-checked/collaset operation-permission/update preparing-to-delete=9";
+    let asked = format!(
+        "{updating} to-delete pre-gate operating/pod-delete=9 operation-type/pod-delete=delete \
+         pre-check/pod-delete=9"
+    );
+    assert_eq!(may_go(&leaver(&asked)), Err(None));
+    let back = asked.replace(" to-delete", "");
+    let mut left = leaver(&back);
+    let labels = plan(&left.pod, now()).unwrap().labels;
+    assert_eq!(labels.get(marks::PREPARING_TO_DELETE), Some(&None));
+    for (key, value) in labels {
+        match value {
+            Some(value) => left.pod.labels.insert(key, value),
+            None => left.pod.labels.remove(&key),
+        };
+    }
+    assert_eq!(may_go(&left), Err(Some(marks::TO_DELETE)));
+    // Somebody who re-creates the Pod has marked it before.
+    assert_eq!(
+        may_go(&leaver(&asked.replace("preparing-to-delete=9", "preparing-to-delete=1"))),
+        Ok(())
+    );
+}
+
 #[test]
 fn pods_that_are_not_guarded_pass() {
     for text in ["open deleting", "ungated ready"] {
@@ -112,7 +141,12 @@ fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it(
     assert_eq!(begun_with(&says("Replace"), OnLeaving::Delete), replace);
     assert_eq!(begun_with(&says("Delete"), OnLeaving::Replace), delete);
     assert_eq!(begun_with(&says("Whatever"), OnLeaving::Delete), delete);
-    assert_eq!(begun_with(&leaver("open"), OnLeaving::Replace), replace);
+    assert_eq!(begun_with(&leaver("open available"), OnLeaving::Replace), replace);
+    let broken = Leaver { on_leaving: Some("Replace".to_owned()), ..leaver("open") };
+    assert_eq!(begun_with(&broken, OnLeaving::Delete), delete, "it would wait for ever");
+    let mut new = says("Replace");
+    new.pod.labels.insert(marks::REPLACE_PAIR_ORIGIN_NAME.to_owned(), "web-0".to_owned());
+    assert_eq!(begun_with(&new, OnLeaving::Delete), delete, "its origin waits for it");
     let of_another = Leaver { of_set: false, ..says("Replace") };
     assert_eq!(begun_with(&of_another, OnLeaving::Replace), delete);
     let mut asked = says("Replace");

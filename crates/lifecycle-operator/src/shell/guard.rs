@@ -1,6 +1,6 @@
 //! Answers the API server about deletes and evictions, and begins what they have to wait for.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{
@@ -24,11 +24,12 @@ use podops_runtime::{
     },
 };
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::observe::{SlimPod, SlimService};
 use crate::{
     leave::{
-        Decision, OnLeaving, Way,
+        Decision, OnLeaving,
         budget::{self, Refusal},
     },
     render::PODS,
@@ -43,6 +44,22 @@ const EVICTIONS: &str = "evicting-pod.apps.kusionstack.io";
 const RETRY_AFTER: u32 = 3;
 /// How often a budget that others take from at the same time is read again.
 const ATTEMPTS: usize = 10;
+
+/// How long an answer may take: less than the server gives it, as a drain ends at any answer that does
+/// not tell it to ask again.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// How long of that an event may take.
+const EVENT: Duration = Duration::from_secs(1);
+
+/// How somebody wants a Pod gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By deleting it.
+    Delete,
+    /// By evicting it, as a drain of its node does.
+    Evict,
+}
 
 /// What answering takes.
 pub(super) struct Guard {
@@ -68,22 +85,29 @@ pub(super) fn handlers(guard: &Arc<Guard>) -> Handlers {
         let guard = guard.clone();
         Box::new(move |request| {
             let guard = guard.clone();
-            Box::pin(async move { guard.review(way, request).await })
+            Box::pin(guard.review(way, request))
         })
     };
     Handlers::from([(DELETES, handler(Way::Delete)), (EVICTIONS, handler(Way::Evict))])
 }
 
 impl Guard {
-    async fn review(&self, way: Way, request: AdmissionRequest<DynamicObject>) -> Verdict {
-        match self.answer(way, request).await {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::warn!(error, "Cannot answer about a Pod");
-                let message = format!("the Pod's lifecycle cannot be begun: {error}");
-                deny(503, "ServiceUnavailable", &message, None)
-            }
+    async fn review(
+        self: Arc<Self>,
+        way: Way,
+        request: AdmissionRequest<DynamicObject>,
+    ) -> Verdict {
+        let answer = timeout(ANSWER, self.answer(way, request)).await;
+        let error = match answer {
+            Ok(Ok(verdict)) => return verdict,
+            Ok(Err(error)) => format!("{error:#}"),
+            Err(_) => format!("it was not within {} s", ANSWER.as_secs()),
+        };
+        tracing::warn!(error, "Cannot answer about a Pod");
+        let message = format!("the Pod's lifecycle cannot be begun: {error}");
+        match way {
+            Way::Delete => deny(503, "ServiceUnavailable", &message, None),
+            Way::Evict => wait(way, &message),
         }
     }
 
@@ -106,6 +130,12 @@ impl Guard {
             Decision::Later { begin: Some(label), message } if !wish.dry_run => {
                 self.begin(&pod, label, &wish, message).await
             }
+            // Kubernetes forgets a part that was not used for a while.
+            Decision::Later { message, .. }
+                if way == Way::Evict && !wish.dry_run && leaver.takes_part() =>
+            {
+                Ok(self.take_part(&pod).await?.map_or_else(refused, |()| wait(way, &message)))
+            }
             Decision::Later { message, .. } => Ok(wait(way, &message)),
         }
     }
@@ -122,11 +152,17 @@ impl Guard {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let pods: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
         let pod = pods.get_opt(&request.name).await?;
-        let wanted = request.object.as_ref().and_then(|eviction| {
-            eviction.data.pointer("/deleteOptions/preconditions/uid")?.as_str()
-        });
+        let wanted = |field: &str| {
+            let eviction = request.object.as_ref()?;
+            eviction.data.pointer(&format!("/deleteOptions/preconditions/{field}"))?.as_str()
+        };
+        let is = |field, value: &Option<String>| {
+            wanted(field).is_none_or(|wanted| Some(wanted) == value.as_deref())
+        };
         // The API server refuses to evict another one than was meant.
-        Ok(pod.filter(|pod| wanted.is_none() || wanted == pod.metadata.uid.as_deref()))
+        Ok(pod.filter(|pod| {
+            is("uid", &pod.metadata.uid) && is("resourceVersion", &pod.metadata.resource_version)
+        }))
     }
 
     async fn begin(
@@ -159,7 +195,8 @@ impl Guard {
                     if wish.way == Way::Evict { "EvictionRequested" } else { "DeletionRequested" };
                 let asked = format!("asked for by {}", wish.user);
                 let note = Note { warning: false, reason, message: asked };
-                self.events.publish(&pod.object_ref(&()), &note).await;
+                let told = timeout(EVENT, self.events.publish(&pod.object_ref(&()), &note)).await;
+                told.unwrap_or_else(|_| tracing::debug!("Nobody waits longer for an event"));
                 Ok(wait(wish.way, &message))
             }
             Outcome::Gone => Ok(Verdict::Pass),
@@ -178,8 +215,9 @@ impl Guard {
             Api::namespaced(self.client.clone(), &identity.namespace);
         for _ in 0..ATTEMPTS {
             let listed = budgets.list(&ListParams::default()).await?.items;
-            let ready = pod.is_ready();
-            let effect = match budget::take(&listed, &identity.name, &labels, ready, clock::now()) {
+            let now = clock::now();
+            let taken = budget::take(&listed, &identity.name, &labels, pod.running(), now);
+            let effect = match taken {
                 Ok(Some(effect)) => effect,
                 Ok(None) => return Ok(Ok(())),
                 Err(refusal) => return Ok(Err(refusal)),

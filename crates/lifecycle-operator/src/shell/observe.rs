@@ -9,7 +9,11 @@ use podops_api::{availability::AvailableConditions, marks, transition_rule::Reje
 use podops_runtime::shell::watch::Mirror;
 use serde::{Deserialize, Serialize};
 
-use crate::{leave::Leaver, pod::PodView, render::Identity};
+use crate::{
+    leave::{Leaver, budget::Running},
+    pod::PodView,
+    render::Identity,
+};
 
 /// The parts of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -108,9 +112,17 @@ impl SlimPod {
         self.expected().unwrap_or_default().keys().filter_map(|key| service(key)).collect()
     }
 
-    /// Whether the kubelet says that it is Ready.
-    pub(super) fn is_ready(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.condition("Ready") == Some(true)
+    }
+
+    /// How far it is, as budgets have it; to be read off a whole Pod.
+    pub(super) fn running(&self) -> Running {
+        match self.status.phase.as_deref() {
+            Some("Pending") => Running::NotYet,
+            _ if self.is_ready() => Running::Ready,
+            _ => Running::Unready,
+        }
     }
 
     /// The Pod as one that is to go; to be read off a whole Pod.

@@ -43,6 +43,8 @@ const REVIEW_MAX: usize = 8 << 20;
 const CONNECTIONS_MAX: usize = 256;
 /// How long a client may take for a handshake, or to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long new connections are taken after it is time to end: the Service may still send some.
+const LINGER: Duration = Duration::from_secs(3);
 /// How long an answer may take: less than the API server waits.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -124,13 +126,14 @@ async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Stop) -> anyhow
     let config = config?.with_no_client_auth().with_cert_resolver(reviews.serving.clone());
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
-    let mut stopped = std::pin::pin!(stop.wait());
+    let mut stopped = std::pin::pin!(async {
+        stop.wait().await;
+        sleep(LINGER).await;
+    });
     loop {
-        while connections.len() >= CONNECTIONS_MAX {
-            connections.join_next().await;
-        }
+        let room = connections.len() < CONNECTIONS_MAX;
         let stream = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept(), if room => accepted,
             Some(_) = connections.join_next() => continue,
             () = &mut stopped => break,
         };
@@ -165,7 +168,9 @@ async fn connection(
         let reviews = reviews.clone();
         async move { Ok::<_, Infallible>(reviews.respond(request).await) }
     });
+    // One review a connection: nobody holds one for nothing, and none is closed as it is used again.
     let served = http1::Builder::new()
+        .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .serve_connection(TokioIo::new(stream), answer);
@@ -179,7 +184,7 @@ impl Reviews {
         let path = request.uri().path().to_owned();
         let known = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let handler = known
-            .filter(|(token, _)| self.serving.is_token(token))
+            .filter(|(word, _)| self.serving.knows(word))
             .and_then(|(_, name)| self.handlers.get_key_value(name));
         let Some((name, handler)) = handler else { return plain(StatusCode::NOT_FOUND) };
         let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {

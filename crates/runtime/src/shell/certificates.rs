@@ -6,11 +6,14 @@
 //! serve the same; whoever finds it due makes the next. The API server trusts the one before too, and
 //! is told before a certificate is served, so no review fails over a renewal.
 //!
-//! Part of each webhook's path is a word that only the Secret and the webhook's configuration hold:
-//! reviews have consequences, and API servers show no certificate of their own.
+//! Part of each webhook's path is a word that the Secret and the webhook's configuration hold: reviews
+//! have consequences, and API servers show no certificate of their own. As they name the path to
+//! whoever's request they could not ask about, another word takes its place every hour. All replicas
+//! know the next one before it is used, and take the one before for as long.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -50,6 +53,10 @@ const VALID: SignedDuration = SignedDuration::from_hours(365 * 24);
 const DUE: SignedDuration = SignedDuration::from_hours(120 * 24);
 /// Replicas' clocks need not agree to the second.
 const SKEW: SignedDuration = SignedDuration::from_hours(24);
+/// How long a word is used.
+const WORD: SignedDuration = SignedDuration::from_hours(1);
+/// How long an API server may take to hear of a webhook configuration.
+const HEARD: Duration = Duration::from_secs(3);
 /// How often the Secret and the webhook configuration are looked at.
 const LOOK: Duration = Duration::from_secs(60);
 /// How long to wait after a look that failed.
@@ -57,18 +64,46 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a look may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A certificate as it stands in the Secret; all but the last two in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A certificate as it stands in the Secret, and the words of its paths.
+#[derive(Clone, PartialEq, Eq)]
 struct Kept {
     authority: String,
     /// The authority of the certificate before it; empty for the first.
     previous: String,
     certificate: String,
     key: String,
-    /// The part of the webhooks' path that nobody can guess.
-    token: String,
     hosts: String,
     expires: Timestamp,
+    words: Words,
+}
+
+/// The parts of the webhooks' paths that nobody can guess.
+#[derive(Clone, PartialEq, Eq)]
+struct Words {
+    before: String,
+    now: String,
+    next: String,
+    /// When the next one takes its place.
+    until: Timestamp,
+}
+
+impl Words {
+    fn new(now: Timestamp) -> Self {
+        Self { before: fresh(), now: fresh(), next: fresh(), until: now + WORD }
+    }
+
+    fn turned(&self, now: Timestamp) -> Self {
+        let (before, current) = (self.now.clone(), self.next.clone());
+        Self { before, now: current, next: fresh(), until: now + WORD }
+    }
+
+    fn contain(&self, word: &str) -> bool {
+        [&self.before, &self.now, &self.next].into_iter().any(|known| known == word)
+    }
+}
+
+fn fresh() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
 }
 
 impl Kept {
@@ -91,35 +126,51 @@ impl Kept {
         let name = hosts.first().context("an admission server without a name")?;
         let leaf = valid(CertificateParams::new(hosts)?, name);
         let key = KeyPair::generate()?;
-        let fresh = || uuid::Uuid::new_v4().simple().to_string();
         Ok(Self {
             authority: authority_pem,
             previous: before.map_or_else(String::new, |b| b.authority.clone()),
             certificate: leaf.signed_by(&key, &issuer)?.pem(),
             key: key.serialize_pem(),
-            token: before.map_or_else(fresh, |b| b.token.clone()),
             hosts: hosts.join(","),
             expires,
+            words: before.map_or_else(|| Words::new(now), |b| b.words.clone()),
         })
+    }
+
+    /// What is to be kept from now on, if that is something else.
+    fn renewed(&self, hosts: &[String], now: Timestamp) -> anyhow::Result<Option<Self>> {
+        if self.is_due(hosts, now) {
+            return Self::issue(Some(self), hosts, now).map(Some);
+        }
+        let turned = || Self { words: self.words.turned(now), ..self.clone() };
+        Ok((self.words.until <= now).then(turned))
     }
 
     fn is_due(&self, hosts: &[String], now: Timestamp) -> bool {
         self.hosts != hosts.join(",") || now > self.expires - DUE
     }
 
-    /// Reads the Secret; one that somebody else filled is none of ours.
+    /// Reads the Secret; one that somebody else filled, or that cannot be served, is none of ours.
     fn read(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
-        Some(Self {
+        let word = |key: &str| text(key).filter(|word| word.len() >= 32);
+        let words = Words {
+            before: word("word-before")?,
+            now: word("word")?,
+            next: word("word-next")?,
+            until: text("word-until")?.parse().ok()?,
+        };
+        let kept = Self {
             authority: text("ca.crt")?,
             previous: text("previous-ca.crt")?,
             certificate: text("tls.crt")?,
             key: text("tls.key")?,
-            token: text("token").filter(|token| token.len() >= 32)?,
             hosts: text("hosts")?,
             expires: text("expires")?.parse().ok()?,
-        })
+            words,
+        };
+        kept.certified().is_ok().then_some(kept)
     }
 
     fn write(&self, metadata: ObjectMeta) -> Secret {
@@ -129,7 +180,10 @@ impl Kept {
             ("previous-ca.crt", bytes(&self.previous)),
             ("tls.crt", bytes(&self.certificate)),
             ("tls.key", bytes(&self.key)),
-            ("token", bytes(&self.token)),
+            ("word-before", bytes(&self.words.before)),
+            ("word", bytes(&self.words.now)),
+            ("word-next", bytes(&self.words.next)),
+            ("word-until", bytes(&self.words.until.to_string())),
             ("hosts", bytes(&self.hosts)),
             ("expires", bytes(&self.expires.to_string())),
         ]);
@@ -141,10 +195,10 @@ impl Kept {
         }
     }
 
-    /// How the API server reaches the webhook called `name` and whom it trusts there, where that is
-    /// not what it was told already.
-    fn told(&self, name: &str, now: &WebhookClientConfig) -> Option<serde_json::Value> {
-        let path = format!("/{}/{name}", self.token);
+    /// How the API server reaches the webhook called `name` and whom it trusts there, if its
+    /// configuration says something else.
+    fn correction(&self, name: &str, now: &WebhookClientConfig) -> Option<serde_json::Value> {
+        let path = format!("/{}/{name}", self.words.now);
         let bundle = ByteString(format!("{}{}", self.authority, self.previous).into_bytes());
         let mut client = json!({ "caBundle": bundle });
         let same = match (&now.service, &now.url) {
@@ -180,19 +234,26 @@ fn day(at: Timestamp) -> (i32, u8, u8) {
 }
 
 /// What is served at the moment; nothing until the API server has been told.
-#[derive(Debug, Default)]
-pub(super) struct Serving(RwLock<Option<(Arc<CertifiedKey>, String)>>);
+#[derive(Default)]
+pub(super) struct Serving(RwLock<Option<(Arc<CertifiedKey>, Words)>>);
+
+impl fmt::Debug for Serving {
+    /// Without what nobody is to know.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").finish_non_exhaustive()
+    }
+}
 
 impl Serving {
-    fn serve(&self, key: CertifiedKey, token: &str) {
-        let now = Some((Arc::new(key), token.to_owned()));
+    fn serve(&self, key: CertifiedKey, words: Words) {
+        let now = Some((Arc::new(key), words));
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Whether this is the word that only the API server can know.
-    pub(super) fn is_token(&self, word: &str) -> bool {
+    /// Whether this is a word that only the API server can know.
+    pub(super) fn knows(&self, word: &str) -> bool {
         let serving = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        serving.as_ref().is_some_and(|(_, token)| token == word)
+        serving.as_ref().is_some_and(|(_, words)| words.contain(word))
     }
 }
 
@@ -236,10 +297,14 @@ impl Keeper {
     }
 
     async fn look(&self, served: &mut Option<Kept>) -> anyhow::Result<()> {
-        let kept = self.kept().await?;
-        self.tell(&kept).await?;
+        let kept = self.kept(served.as_ref()).await?;
+        let told = self.tell(&kept).await?;
         if served.as_ref() != Some(&kept) {
-            self.serving.serve(kept.certified()?, &kept.token);
+            // Until all API servers have heard whom to trust, they trust the one before.
+            if told && served.is_some() {
+                sleep(HEARD).await;
+            }
+            self.serving.serve(kept.certified()?, kept.words.clone());
             self.expiry.set(kept.expires.as_second());
             self.ready.send_replace(true);
             tracing::info!(expires = %kept.expires, hosts = kept.hosts, "Serving admission");
@@ -249,43 +314,55 @@ impl Keeper {
     }
 
     /// The certificate in the Secret, made anew if it is due.
-    async fn kept(&self) -> anyhow::Result<Kept> {
+    async fn kept(&self, served: Option<&Kept>) -> anyhow::Result<Kept> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = secrets.get_opt(&self.secret).await.context("reading its Secret")?;
-        let now = clock::now();
-        let before = found.as_ref().and_then(Kept::read);
-        if let Some(kept) = before.as_ref().filter(|kept| !kept.is_due(&self.hosts, now)) {
-            return Ok(kept.clone());
+        loop {
+            let found = secrets.get_opt(&self.secret).await.context("reading its Secret")?;
+            let now = clock::now();
+            // If the Secret was taken away, what is served is what everybody trusts.
+            let stored = found.as_ref().and_then(Kept::read);
+            let kept = match stored.as_ref().or(served) {
+                None => Kept::issue(None, &self.hosts, now)?,
+                Some(before) => match before.renewed(&self.hosts, now)? {
+                    None if stored.is_some() => return Ok(before.clone()),
+                    None => before.clone(),
+                    Some(renewed) => renewed,
+                },
+            };
+            let params = PostParams::default();
+            let written = if let Some(secret) = found {
+                secrets.replace(&self.secret, &params, &kept.write(secret.metadata)).await
+            } else {
+                let name = Some(self.secret.clone());
+                let metadata = ObjectMeta { name, ..ObjectMeta::default() };
+                secrets.create(&params, &kept.write(metadata)).await
+            };
+            match written {
+                Ok(_) => return Ok(kept),
+                // Another replica was first, and what it made is as good.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(error).context("writing its Secret"),
+            }
         }
-        let kept = Kept::issue(before.as_ref(), &self.hosts, now)?;
-        let params = PostParams::default();
-        // Another replica that does the same makes this fail; the next look finds its certificate.
-        let written = if let Some(secret) = found {
-            secrets.replace(&self.secret, &params, &kept.write(secret.metadata)).await
-        } else {
-            let name = Some(self.secret.clone());
-            let metadata = ObjectMeta { name, ..ObjectMeta::default() };
-            secrets.create(&params, &kept.write(metadata)).await
-        };
-        written.context("writing its Secret").map(|_| kept)
     }
 
-    async fn tell(&self, kept: &Kept) -> anyhow::Result<()> {
+    /// Tells the API server of it; whether it did not know.
+    async fn tell(&self, kept: &Kept) -> anyhow::Result<bool> {
         let all: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
         let found = all.get(&self.configuration).await;
         let found = found.with_context(|| format!("reading {}", self.configuration))?;
         let hooks = found.webhooks.iter().flatten();
         let news: Vec<_> =
-            hooks.filter_map(|hook| kept.told(&hook.name, &hook.client_config)).collect();
+            hooks.filter_map(|hook| kept.correction(&hook.name, &hook.client_config)).collect();
         if news.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let version = found.metadata.resource_version;
         let body = json!({ "metadata": { "resourceVersion": version }, "webhooks": news });
         all.patch(&self.configuration, &PatchParams::default(), &Patch::Strategic(body))
             .await
             .with_context(|| format!("writing {}", self.configuration))?;
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -311,24 +388,43 @@ mod tests {
         assert!(first.is_due(&hosts(), later));
         let second = Kept::issue(Some(&first), &hosts(), later).unwrap();
         assert_eq!(second.previous, first.authority);
-        assert_eq!(second.token, first.token, "the paths stay");
+        assert!(second.words == first.words, "the paths stay");
         assert!(second.certified().is_ok() && second.key != first.key);
+    }
+
+    #[test]
+    fn a_word_is_known_before_it_is_used_and_forgotten_after_two_hours() {
+        let now = at("2026-11-21T17:00:00Z");
+        let first = Kept::issue(None, &hosts(), now).unwrap();
+        assert!(first.renewed(&hosts(), now).unwrap().is_none());
+        let turn =
+            |kept: &Kept, hours| kept.renewed(&hosts(), now + WORD * hours).unwrap().unwrap();
+        let second = turn(&first, 1);
+        assert!(second.certificate == first.certificate);
+        assert!(first.words.contain(&second.words.now) && second.words.contain(&first.words.now));
+        assert!(second.words.now != first.words.now);
+        let third = turn(&second, 2);
+        assert!(!third.words.contain(&first.words.now));
+        assert!(!third.words.contain("") && !third.words.contain("guess"));
     }
 
     #[test]
     fn the_secret_holds_all_of_it_and_no_key_of_an_authority() {
         let kept = Kept::issue(None, &hosts(), at("2026-11-21T17:00:00Z")).unwrap();
         let secret = kept.write(ObjectMeta::default());
-        assert_eq!(Kept::read(&secret), Some(kept));
+        assert!(Kept::read(&secret) == Some(kept));
         let keys = secret
             .data
             .iter()
             .flatten()
             .filter(|(_, value)| String::from_utf8_lossy(&value.0).contains("PRIVATE KEY"));
         assert_eq!(keys.count(), 1);
-        let mut foreign = secret;
-        foreign.data.as_mut().unwrap().remove("token");
-        assert_eq!(Kept::read(&foreign), None);
+        for (key, value) in [("word", "short"), ("tls.key", "no key"), ("expires", "never")] {
+            let mut foreign = secret.clone();
+            let value = ByteString(value.as_bytes().to_vec());
+            foreign.data.as_mut().unwrap().insert(key.to_owned(), value);
+            assert!(Kept::read(&foreign).is_none(), "{key}");
+        }
     }
 
     #[test]
@@ -339,13 +435,13 @@ mod tests {
             (json!({ "url": "https://127.0.0.1:9443" }), "/url"),
         ] {
             let client: WebhookClientConfig = serde_json::from_value(before.clone()).unwrap();
-            let told = kept.told("a.b.c", &client).unwrap();
+            let told = kept.correction("a.b.c", &client).unwrap();
             let path = told["clientConfig"].pointer(after).unwrap().as_str().unwrap();
-            assert!(path.ends_with(&format!("/{}/a.b.c", kept.token)), "{path}");
+            assert!(path.ends_with(&format!("/{}/a.b.c", kept.words.now)), "{path}");
             let mut merged = before;
             json_patch::merge(&mut merged, &told["clientConfig"]);
             let client = serde_json::from_value(merged).unwrap();
-            assert_eq!(kept.told("a.b.c", &client), None);
+            assert_eq!(kept.correction("a.b.c", &client), None);
         }
     }
 }

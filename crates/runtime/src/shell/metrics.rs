@@ -120,6 +120,8 @@ pub fn add<C: Collector + Clone + 'static>(
     Ok(metric)
 }
 
-fn buckets() -> Vec<f64> {
+/// Bounds of histograms of times that are short, in seconds.
+#[must_use]
+pub fn buckets() -> Vec<f64> {
     vec![0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0]
 }

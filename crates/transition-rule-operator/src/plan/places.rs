@@ -42,6 +42,7 @@ impl<'a> Places<'a> {
                 // Its own controller counts a Pod out when it stops being Ready, and a little later.
                 selected
                     && out.has(pod)
+                    && !budget.given.contains(&pod.name)
                     && (pod.ready || pod.is_granted() && pod.version > budget.version)
             };
             *uncounted = seen.pods.iter().filter(is_uncounted).count();
@@ -120,8 +121,10 @@ impl<'a> Places<'a> {
 
     fn disruption(&self, pod: &PodView) -> Option<String> {
         let budgets = self.seen.budgets.iter().zip(&self.uncounted);
-        let selecting =
-            budgets.filter(|(b, _)| b.selector.as_ref().is_some_and(|s| s.matches(&pod.labels)));
+        let selecting = budgets.filter(|(b, _)| {
+            !b.given.contains(&pod.name)
+                && b.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
+        });
         selecting.map(|(budget, uncounted)| (budget, budget.allowed, uncounted)).find_map(
             |(budget, allowed, uncounted)| match allowed {
                 None => {
@@ -154,7 +157,8 @@ impl<'a> Places<'a> {
             }
         }
         for (budget, uncounted) in self.seen.budgets.iter().zip(&mut self.uncounted) {
-            if budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels)) {
+            let selects = budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels));
+            if selects && !budget.given.contains(&pod.name) {
                 *uncounted += 1;
             }
         }

@@ -354,6 +354,7 @@ fn disruption_budgets_that_select_a_pod_are_asked() {
         name: "web".to_owned(),
         selector: Some(kube::core::Selector::from_iter([("app", "web")])),
         allowed,
+        given: BTreeSet::new(),
         version: 10,
     };
     let mut seen = seen(vec![rule("r", &rules)], vec![waiting("a", 2), waiting("b", 1)]);
@@ -367,6 +368,9 @@ fn disruption_budgets_that_select_a_pod_are_asked() {
     seen.budgets = vec![budget(None)];
     seen.rules[0].status = PodTransitionRuleStatus::default();
     check(&seen, "a waits for r/pdb; b waits for r/pdb");
+    // An eviction has taken its Pod's disruption when it began, and nobody else's.
+    seen.budgets = vec![BudgetView { given: BTreeSet::from(["b".to_owned()]), ..budget(Some(0)) }];
+    check(&seen, "r holds b; a waits for r/pdb");
 }
 
 #[test]

@@ -45,7 +45,8 @@ fn faults(rule: &PodTransitionRule) -> Vec<String> {
         Ok(view) => view.faults,
         Err(error) => vec![format!("spec.selector: {error}")],
     };
-    faults.extend(rule.spec.rules.iter().flat_map(certificates));
+    let counts = |rule: &&TransitionRule| !rule.disabled && rule.conditions.is_empty();
+    faults.extend(rule.spec.rules.iter().filter(counts).flat_map(certificates));
     faults
 }
 

@@ -1,6 +1,9 @@
 //! Reads objects down to what planning needs, so that many fit into little memory.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::{
@@ -102,6 +105,7 @@ struct BudgetSpec {
 struct BudgetStatus {
     observed_generation: Option<i64>,
     disruptions_allowed: i32,
+    disrupted_pods: Option<BTreeMap<String, Value>>,
 }
 
 /// The parts of a Node that planning needs.
@@ -210,6 +214,7 @@ fn budget_view(budget: &SlimBudget) -> BudgetView {
         selector: selector.and_then(|selector| Selector::try_from(selector).ok()),
         allowed: counted
             .then(|| usize::try_from(budget.status.disruptions_allowed).unwrap_or_default()),
+        given: budget.status.disrupted_pods.iter().flatten().map(|(pod, _)| pod.clone()).collect(),
         version: read::version(metadata),
     }
 }

@@ -32,14 +32,15 @@ impl RuleView {
         };
         let (mut rules, mut faults) = (Vec::new(), Vec::new());
         for spec in rule.spec.rules.iter().filter(counts) {
-            let mut read = |selector: &LabelSelector| {
+            let mut read = |field: &str, selector: &LabelSelector| {
                 let read = Selector::try_from(selector.clone());
-                read.map_err(|error| faults.push(format!("spec.rules[{}]: {error}", spec.name)))
-                    .ok()
+                let place = format!("spec.rules[{}].{field}", spec.name);
+                read.map_err(|error| faults.push(format!("{place}: {error}"))).ok()
             };
             let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
             let requires = spec.label_check.as_ref().map(|check| &check.requires);
-            let (filter, requires) = (filter.and_then(&mut read), requires.and_then(&mut read));
+            let filter = filter.and_then(|filter| read("filter.labelSelector", filter));
+            let requires = requires.and_then(|requires| read("labelCheck.requires", requires));
             let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
             if let Some(Err(fault)) = &expression {
                 faults.push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
