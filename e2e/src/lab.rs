@@ -35,8 +35,8 @@ use crate::{
 };
 
 /// The operators, by the names of their programs and ServiceAccounts.
-pub const OPERATORS: [&str; 3] =
-    ["collaset-operator", "lifecycle-operator", "transition-rule-operator"];
+pub const OPERATORS: [&str; 4] =
+    ["collaset-operator", "consist-operator", "lifecycle-operator", "transition-rule-operator"];
 
 /// Those that the API server can ask.
 const ADMITTING: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
@@ -168,7 +168,8 @@ impl Lab {
         let plane = ControlPlane::start().await?;
         let mut simulated = JoinSet::new();
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
-        let nodes = nodes::start(client, NODES, delays, &mut simulated).await?;
+        let server = programs.join("podops-lab");
+        let nodes = nodes::start(client, NODES, delays, server, &mut simulated).await?;
         let lab = Self {
             plane,
             operators: BTreeMap::new(),

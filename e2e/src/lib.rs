@@ -10,5 +10,7 @@ pub mod outages;
 pub mod process;
 pub mod programs;
 pub mod scenarios;
+pub mod server;
 pub mod show;
 pub mod soak;
+pub mod traffic;

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -12,6 +13,7 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
     bench,
     lab::{Lab, is_settled},
+    server,
     show::Show,
     soak,
 };
@@ -46,6 +48,14 @@ enum Command {
         /// What the dice begin with
         #[arg(long, default_value_t = 1)]
         seed: u64,
+    },
+    /// Answer requests at an address: what runs in a real container
+    #[command(hide = true)]
+    Serve {
+        /// Where
+        address: SocketAddr,
+        /// What is answered
+        text: String,
     },
     /// Measure what Podops promises; prints a table in Markdown
     Bench {
@@ -90,6 +100,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
+        Command::Serve { address, text } => server::serve(address, text).await,
         Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
             {

@@ -1,5 +1,6 @@
 //! Plays scheduler and kubelet for the Pods of the live server: no container runs, and everything
-//! that the API shows of one happens.
+//! that the API shows of one happens. Only those of the image [`server::IMAGE`] are real: processes that
+//! listen at their Pods' addresses.
 //!
 //! Images decide what goes wrong: the tag `non-exist` never pulls, a tag with `crash` never stays
 //! up, and a tag that ends in `-again` is of the same image as the one without. CPUs decide who can be
@@ -9,6 +10,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    path::PathBuf,
+    process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -23,7 +27,17 @@ use kube::{
 };
 use podops_runtime::shell::watch::patience;
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    sync::mpsc,
+    task::JoinSet,
+};
+
+use crate::{
+    process::{Signal, signal},
+    server,
+};
 
 /// How many CPUs a node has.
 const CPUS: i64 = 8;
@@ -123,7 +137,8 @@ pub fn next(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Act)
     conditions.extend(pending(unfit, condition(PENDING).is_some()));
     let report = json!({ "status": {
         "phase": if status.phase.as_deref() == Some("Running") || up_now { "Running" } else { "Pending" },
-        "podIP": "127.0.0.1",
+        "podIP": address(pod).to_string(),
+        "podIPs": [{ "ip": address(pod).to_string() }],
         "observedGeneration": pod.metadata.generation,
         "startTime": status.start_time.as_ref().map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "containerStatuses": statuses,
@@ -257,12 +272,34 @@ fn container(
     )
 }
 
+/// Whether a Pod's container is a process that listens.
+fn is_real(pod: &Pod) -> bool {
+    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
+    image.is_some_and(|image| image.starts_with(server::IMAGE))
+}
+
+/// A Pod's address, of its own: one of this machine if it has to listen there.
+fn address(pod: &Pod) -> Ipv4Addr {
+    let uid = pod.uid().unwrap_or_default();
+    let part = |at: usize| uid.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+    let [a, b, c] = [0, 2, 4].map(|at| part(at).unwrap_or_default());
+    let net = if is_real(pod) { 127 } else { 10 };
+    Ipv4Addr::new(net, 64 + a % 128, b, 1 + c % 254)
+}
+
+/// A container's process, and the image that it was started from.
+type Process = (String, Child);
+
 /// The simulated nodes.
 pub struct Nodes {
     client: Client,
     names: Vec<String>,
     delays: Delays,
     pods: Mutex<Known>,
+    /// The program that real containers run.
+    program: PathBuf,
+    /// The processes of real containers, by their Pods' UIDs.
+    processes: Mutex<BTreeMap<String, Process>>,
     /// Nodes that do and say nothing.
     silent: Mutex<BTreeSet<String>>,
     /// Nodes that take no more Pods.
@@ -289,6 +326,7 @@ pub async fn start(
     client: Client,
     count: usize,
     delays: Delays,
+    program: PathBuf,
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<Arc<Nodes>> {
     let names: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
@@ -301,6 +339,8 @@ pub async fn start(
         names,
         delays,
         pods: Mutex::default(),
+        program,
+        processes: Mutex::default(),
         silent: Mutex::default(),
         cordoned: Mutex::default(),
         wake,
@@ -517,6 +557,51 @@ impl Nodes {
         }
     }
 
+    /// Has a real container's process be as its status is about to tell.
+    async fn run(&self, pod: &Pod, status: &Value) {
+        let uid = pod.uid().unwrap_or_default();
+        let image = status["image"].as_str().unwrap_or_default();
+        let runs = !status["state"]["running"].is_null();
+        if runs && lock(&self.processes).get(&uid).is_some_and(|(from, _)| from == image) {
+            return;
+        }
+        self.stop(pod).await;
+        if !runs {
+            return;
+        }
+        let at = format!("{}:{}", address(pod), server::PORT);
+        let mut command = Command::new(&self.program);
+        command.args(["serve", &at, image]).kill_on_drop(true).stdin(Stdio::null());
+        match command.spawn() {
+            Ok(child) => lock(&self.processes).insert(uid, (image.to_owned(), child)),
+            Err(error) => return tracing::warn!(%error, "Starting a container"),
+        };
+        for _ in 0..200 {
+            if TcpStream::connect(&at).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        tracing::warn!(at, "A container does not listen");
+    }
+
+    /// Ends a real container's process as a kubelet does: asks it to, and kills it after the Pod's
+    /// grace period.
+    async fn stop(&self, pod: &Pod) {
+        let process = lock(&self.processes).remove(&pod.uid().unwrap_or_default());
+        let Some((_, mut child)) = process else { return };
+        let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+        let grace = Duration::from_secs(grace.and_then(|g| u64::try_from(g).ok()).unwrap_or(30));
+        if signal(child.id(), Signal::TERM).is_ok()
+            && tokio::time::timeout(grace, child.wait()).await.is_ok()
+        {
+            return;
+        }
+        if let Err(error) = child.kill().await {
+            tracing::warn!(%error, "Killing a container");
+        }
+    }
+
     async fn act(&self, pod: &Pod, act: Act) -> kube::Result<()> {
         let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let name = pod.name_any();
@@ -534,11 +619,15 @@ impl Nodes {
                 .await?;
             }
             Act::Report(status) => {
+                if is_real(pod) {
+                    self.run(pod, &status["status"]["containerStatuses"][0]).await;
+                }
                 let mut body = status;
                 body["metadata"] = json!({ "uid": pod.meta().uid });
                 api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await?;
             }
             Act::Remove => {
+                self.stop(pod).await;
                 let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
                 let params = DeleteParams {
                     preconditions: Some(preconditions),

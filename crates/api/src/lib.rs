@@ -9,6 +9,7 @@
 pub mod marks;
 
 pub mod availability;
+pub mod consist;
 pub mod lifecycle;
 
 pub mod collaset;

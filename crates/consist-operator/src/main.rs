@@ -1,0 +1,21 @@
+//! The consist-operator program.
+
+use clap::Parser;
+use consist_operator::shell;
+use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
+
+/// Sees that traffic is off before a Pod is operated on, and on before it counts as available
+#[derive(Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(flatten)]
+    operator: OperatorArgs,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let mut operator = Operator::start(shell::NAME, args.operator).await?;
+    shell::start(&mut operator)?;
+    operator.run().await
+}

@@ -1,0 +1,217 @@
+//! Decides what an employer's Pods are to hold. Pure: what was seen and the time come in, a [`Plan`]
+//! goes out.
+//!
+//! A Pod's finalizer stands for traffic that was seen. It is put on when the Pod is to have traffic and
+//! the backend was seen to send it, and taken off when the Pod is to have none and the backend was seen
+//! to send none: never because somebody was told to.
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::{availability::AvailableConditions, consist};
+
+use crate::{
+    policy::Off,
+    view::{MemberView, Observed, Tenure, Traffic},
+};
+
+/// What is wanted of a backend for one Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Send it traffic.
+    Serve,
+    /// Send it no new traffic.
+    Off,
+}
+
+/// What is wanted of an employer's backend for a Pod.
+#[must_use]
+pub fn want(tenure: Tenure, member: &MemberView) -> Want {
+    if tenure == Tenure::Employs && member.selected && member.ready && !member.addresses.is_empty()
+    {
+        Want::Serve
+    } else {
+        Want::Off
+    }
+}
+
+/// What to do about an employer and its Pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The employer's finalizers, if they change.
+    pub finalizers: Option<Vec<String>>,
+    /// What changes on Pods.
+    pub pods: Vec<PodChange>,
+    /// Pods that wait for their traffic to come or go.
+    pub waits: Vec<Wait>,
+    /// When to look again without being told.
+    pub look_again: Option<SignedDuration>,
+}
+
+/// What changes on one Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodChange {
+    /// The Pod's name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version that was looked at.
+    pub version: String,
+    /// Whether it has annotations.
+    pub annotated: bool,
+    /// The finalizers that it had, and those that it is to have.
+    pub finalizers: Option<(Vec<String>, Vec<String>)>,
+    /// Whether that lets go of it.
+    pub lets_go: bool,
+    /// The text of its available conditions before, and after.
+    pub conditions: Option<(Option<String>, String)>,
+}
+
+/// A Pod that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The Pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// For what.
+    pub reason: String,
+    /// Whether it waits to lose its traffic, or else to get some.
+    pub leaves: bool,
+    /// Since when, as far as its conditions tell.
+    pub since: Option<Timestamp>,
+}
+
+/// Plans the next writes for an employer and its Pods.
+#[must_use]
+pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let employs = seen.employer.tenure == Tenure::Employs;
+    let held = seen.employer.finalizers.iter().any(|f| f == consist::CLEAN_FINALIZER);
+    // An employer that could vanish now would leave Pods with what nobody takes off.
+    if employs && !held {
+        plan.finalizers = Some(clean_finalizers(seen, true));
+        return plan;
+    }
+    for member in &seen.members {
+        one(seen, member, now, &mut plan);
+    }
+    let releases = !employs && plan.pods.is_empty() && plan.waits.is_empty();
+    let finalizers = clean_finalizers(seen, !releases && held);
+    if finalizers != seen.employer.finalizers {
+        plan.finalizers = Some(finalizers);
+    }
+    plan
+}
+
+/// The employer's finalizers with ours, or without; the one of earlier versions goes in any case.
+fn clean_finalizers(seen: &Observed, with: bool) -> Vec<String> {
+    let old = format!("{}{}", consist::OLD_CLEAN_FINALIZER, seen.employer.name);
+    let ours = |f: &&String| **f == consist::CLEAN_FINALIZER || **f == old;
+    let others = seen.employer.finalizers.iter().filter(|f| !ours(f)).cloned();
+    let own = with.then(|| consist::CLEAN_FINALIZER.to_owned());
+    others.chain(own).collect()
+}
+
+fn one(seen: &Observed, member: &MemberView, now: Timestamp, plan: &mut Plan) {
+    let finalizer = seen.employer.finalizer();
+    let has = member.finalizers.contains(&finalizer);
+    let wanted = want(seen.employer.tenure, member);
+    let mut change = PodChange {
+        name: member.name.clone(),
+        uid: member.uid.clone(),
+        version: member.version.clone(),
+        annotated: member.annotated,
+        finalizers: None,
+        lets_go: false,
+        conditions: conditions(seen, member),
+    };
+    let wait = |reason: String, leaves: bool| Wait {
+        pod: member.name.clone(),
+        uid: member.uid.clone(),
+        reason,
+        leaves,
+        since: member.unready_since.filter(|_| leaves),
+    };
+    match judge(seen, member, wanted, has, now) {
+        Verdict::Stays => {}
+        Verdict::Takes => {
+            let mut with = member.finalizers.clone();
+            with.push(finalizer);
+            change.finalizers = Some((member.finalizers.clone(), with));
+        }
+        Verdict::LetsGo => {
+            let others = member.finalizers.iter().filter(|f| **f != finalizer).cloned();
+            change.finalizers = Some((member.finalizers.clone(), others.collect()));
+            change.lets_go = true;
+        }
+        Verdict::Waits(reason, wake) => {
+            plan.waits.push(wait(reason, wanted == Want::Off));
+            let left = wake.map(|wake| wake.duration_since(now));
+            plan.look_again = [plan.look_again, left].into_iter().flatten().min();
+        }
+    }
+    if change.finalizers.is_some() || change.conditions.is_some() {
+        plan.pods.push(change);
+    }
+}
+
+enum Verdict {
+    Stays,
+    Takes,
+    LetsGo,
+    Waits(String, Option<Timestamp>),
+}
+
+fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Timestamp) -> Verdict {
+    let told = seen.sighting.as_ref();
+    let traffic = told.ok().and_then(|s| s.traffic.get(&member.uid).copied());
+    match (wanted, has) {
+        (Want::Serve, true) | (Want::Off, false) => Verdict::Stays,
+        // What is not expected of it yet would not be waited for when it is taken off.
+        (Want::Serve, false) => match (told, traffic) {
+            (_, Some(Traffic::Serving)) => Verdict::Takes,
+            (Err(fault), _) => Verdict::Waits(fault.clone(), None),
+            (_, Some(Traffic::Unhealthy)) => {
+                Verdict::Waits("its backend to find it healthy".to_owned(), None)
+            }
+            _ => Verdict::Waits("its backend to send it traffic".to_owned(), None),
+        },
+        (Want::Off, true) if seen.employer.tenure == Tenure::Free => Verdict::LetsGo,
+        // Nobody sends traffic to what has no address, or ended.
+        (Want::Off, true) if member.addresses.is_empty() || member.ended => Verdict::LetsGo,
+        (Want::Off, true) => {
+            let off = told.ok().and_then(|s| s.off_since.get(&member.uid).copied());
+            let begun = member.unready_since;
+            match seen.employer.drain.judge(traffic, off, begun, now) {
+                Off::Gone => Verdict::LetsGo,
+                Off::NotYet(reason, wake) => {
+                    let reason = told.err().cloned().unwrap_or(reason);
+                    Verdict::Waits(reason, wake)
+                }
+            }
+        }
+    }
+}
+
+/// The Pod's available conditions with the employer's entry, or without; if that changes them.
+fn conditions(seen: &Observed, member: &MemberView) -> Option<(Option<String>, String)> {
+    let employs = seen.employer.tenure == Tenure::Employs;
+    let expects = employs && member.selected && !member.deleting && !member.ended;
+    let (key, finalizer) = (seen.employer.key(), seen.employer.finalizer());
+    // An annotation that nobody can read says nothing, and keeps the Pod from being available.
+    let mut expected = member.expected.clone().ok()?;
+    let known = expected.get(&key);
+    let goes = !expects && known.is_some() && !member.deleting;
+    if expects && known != Some(&finalizer) {
+        expected.insert(key, finalizer);
+    } else if goes {
+        expected.remove(&key);
+    } else {
+        return None;
+    }
+    let content = AvailableConditions { expected_finalizers: expected };
+    let text = serde_json::to_string(&content).ok()?;
+    Some((member.conditions.clone(), text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! Members by example; W numbers in names are those of the peer's weaknesses in the specification.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    policy::DrainPolicy,
+    view::{EmployerView, Sighting},
+};
+
+const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/4cc2f85cedef654f";
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn employer(tenure: Tenure) -> EmployerView {
+    EmployerView {
+        kind: "Service".to_owned(),
+        namespace: "ns".to_owned(),
+        name: "foo".to_owned(),
+        finalizers: vec![consist::CLEAN_FINALIZER.to_owned()],
+        tenure,
+        drain: DrainPolicy { min_seconds: 5, ..DrainPolicy::default() },
+        faults: Vec::new(),
+    }
+}
+
+/// Reads a Pod: words that stand below.
+fn member(name: &str, words: &str) -> MemberView {
+    let entry = r#"{"expectedFinalizers":{"Service/ns/foo":"<f>"}}"#.replace("<f>", FINALIZER);
+    let has = |word: &str| words.split(' ').any(|w| w == word);
+    let conditions = has("expected").then_some(entry);
+    let expected = conditions
+        .as_deref()
+        .map(|text| serde_json::from_str::<AvailableConditions>(text).unwrap().expected_finalizers);
+    MemberView {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        version: "7".to_owned(),
+        addresses: if has("homeless") { vec![] } else { vec!["10.0.0.1".parse().unwrap()] },
+        selected: !has("stranger"),
+        ready: has("ready"),
+        unready_since: (!has("ready")).then(|| at(100)),
+        deleting: has("deleting"),
+        ended: has("ended"),
+        finalizers: if has("held") { vec![FINALIZER.to_owned()] } else { vec![] },
+        annotated: conditions.is_some(),
+        conditions,
+        expected: if has("garbled") {
+            Err("no JSON".to_owned())
+        } else {
+            Ok(expected.unwrap_or_default())
+        },
+    }
+}
+
+fn seen(tenure: Tenure, words: &str, traffic: &[(Traffic, i64)]) -> Observed {
+    let members = vec![member("a", words)];
+    let sighting = Sighting {
+        traffic: traffic.iter().map(|(traffic, _)| ("a".to_owned(), *traffic)).collect(),
+        off_since: traffic.iter().map(|(_, off)| ("a".to_owned(), at(*off))).collect(),
+    };
+    Observed { employer: employer(tenure), members, sighting: Ok(sighting) }
+}
+
+/// What is done, in a word or two.
+fn done(seen: &Observed, now: i64) -> String {
+    let plan = plan(seen, at(now));
+    let mut words: Vec<String> = Vec::new();
+    for change in &plan.pods {
+        if let Some((before, after)) = &change.finalizers {
+            words.push(if after.len() > before.len() { "hold" } else { "let go" }.to_owned());
+        }
+        if let Some((_, text)) = &change.conditions {
+            words.push(if text.contains("foo") { "expect" } else { "expect not" }.to_owned());
+        }
+    }
+    words.extend(plan.waits.iter().map(|wait| format!("wait for {}", wait.reason)));
+    words.extend(plan.finalizers.iter().map(|f| format!("employer has {}", f.len())));
+    words.join(", ")
+}
+
+fn check(words: &str, traffic: Traffic, expected: &str) {
+    let text = done(&seen(Tenure::Employs, words, &[(traffic, 101)]), 200);
+    assert_eq!(text, expected, "{words} with {traffic:?}");
+}
+
+#[test]
+fn a_pod_is_held_once_its_traffic_was_seen_on() {
+    check("ready", Traffic::Serving, "hold, expect");
+    check("ready expected", Traffic::Serving, "hold");
+    check("ready expected held", Traffic::Serving, "");
+    check("ready expected", Traffic::Absent, "wait for its backend to send it traffic");
+    check("ready expected", Traffic::Unhealthy, "wait for its backend to find it healthy");
+    // Flapping backends take nobody out of service: that is for probes to do.
+    check("ready expected held", Traffic::Absent, "");
+}
+
+#[test]
+fn a_pod_is_let_go_once_its_traffic_was_seen_off_for_long_enough() {
+    check("expected held", Traffic::Absent, "let go");
+    check("expected held", Traffic::Draining(Some(0)), "let go");
+    check("expected held", Traffic::Draining(Some(2)), "wait for 2 requests to end");
+    check("expected held", Traffic::Serving, "wait for its backend to take it off");
+    let young = seen(Tenure::Employs, "expected held", &[(Traffic::Absent, 198)]);
+    assert_eq!(done(&young, 200), "wait for word of it to get round");
+    assert_eq!(plan(&young, at(200)).look_again, Some(SignedDuration::from_secs(3)));
+    check("expected held deleting", Traffic::Absent, "let go");
+}
+
+#[test]
+fn w12_a_backend_that_says_nothing_holds_everybody() {
+    let mut silent = seen(Tenure::Employs, "expected held", &[]);
+    assert_eq!(done(&silent, 200), "wait for its backend to say anything");
+    silent.sighting = Err("haproxy at 10.0.0.9: connection refused".to_owned());
+    assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
+    silent.members = vec![member("a", "ready expected")];
+    assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
+}
+
+#[test]
+fn w11_a_new_pod_is_expected_at_once_and_held_when_it_has_traffic() {
+    check("", Traffic::Absent, "expect");
+    check("expected", Traffic::Absent, "");
+}
+
+#[test]
+fn w2_a_pod_that_is_selected_no_more_is_drained_and_let_go() {
+    let text = |traffic| done(&seen(Tenure::Employs, "stranger ready expected held", traffic), 200);
+    assert_eq!(text(&[(Traffic::Serving, 101)]), "expect not, wait for its backend to take it off");
+    assert_eq!(text(&[(Traffic::Absent, 101)]), "let go, expect not");
+    check("stranger ready", Traffic::Absent, "");
+}
+
+#[test]
+fn w3_an_employer_that_ends_drains_its_pods_and_goes_last() {
+    let text = |words, traffic| done(&seen(Tenure::Ends, words, traffic), 200);
+    assert_eq!(
+        text("ready expected held", &[(Traffic::Serving, 101)]),
+        "expect not, wait for its backend to take it off"
+    );
+    assert_eq!(text("ready expected held", &[(Traffic::Absent, 101)]), "let go, expect not");
+    assert_eq!(text("ready", &[(Traffic::Absent, 101)]), "employer has 0");
+}
+
+#[test]
+fn w8_an_employer_that_is_free_lets_go_of_all_at_once() {
+    let text = |words| done(&seen(Tenure::Free, words, &[(Traffic::Serving, 101)]), 200);
+    assert_eq!(text("ready expected held"), "let go, expect not");
+    assert_eq!(text("ready"), "employer has 0");
+}
+
+#[test]
+fn w10_a_pod_without_an_address_or_with_a_garbled_annotation_is_stuck_nowhere() {
+    check("expected held homeless", Traffic::Serving, "let go");
+    check("expected held ended", Traffic::Serving, "let go, expect not");
+    check("ready homeless expected", Traffic::Serving, "");
+    check("ready garbled", Traffic::Serving, "hold");
+    check("garbled held", Traffic::Absent, "let go");
+}
+
+#[test]
+fn an_employer_is_held_before_its_pods_and_the_old_finalizer_goes() {
+    let mut new = seen(Tenure::Employs, "ready", &[(Traffic::Serving, 101)]);
+    new.employer.finalizers = vec![format!("{}foo", consist::OLD_CLEAN_FINALIZER), "x".to_owned()];
+    let first = plan(&new, at(200));
+    assert!(first.pods.is_empty());
+    let held = ["x", consist::CLEAN_FINALIZER].map(str::to_owned);
+    assert_eq!(first.finalizers.as_deref(), Some(held.as_slice()));
+    let mut free = new.clone();
+    free.employer.tenure = Tenure::Free;
+    free.members = Vec::new();
+    assert_eq!(plan(&free, at(200)).finalizers, Some(vec!["x".to_owned()]));
+}
+
+#[test]
+fn entries_of_others_stay() {
+    let mut shared = seen(Tenure::Employs, "ready", &[(Traffic::Serving, 101)]);
+    let other = ("Service/ns/other".to_owned(), "prot.podopslifecycle.kusionstack.io/1".to_owned());
+    shared.members[0].expected = Ok(BTreeMap::from([other]));
+    let text = plan(&shared, at(200)).pods[0].conditions.clone().unwrap().1;
+    assert!(text.contains("Service/ns/other") && text.contains("Service/ns/foo"), "{text}");
+}

@@ -1,0 +1,68 @@
+//! What only this operator counts.
+
+use podops_runtime::shell::metrics::{add, buckets};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+
+/// Counts and times of this operator.
+#[derive(Clone, Debug)]
+pub(super) struct Metrics {
+    /// From the closing of a Pod's gate until its traffic was seen off, or from its opening until it
+    /// was seen on.
+    pub(super) traffic: HistogramVec,
+    /// Pods that wait for their traffic.
+    pub(super) waiting: IntGaugeVec,
+    /// How long backends took to answer.
+    pub(super) backend_seconds: HistogramVec,
+    /// What came of asking backends.
+    pub(super) backend_passes: IntCounterVec,
+}
+
+impl Metrics {
+    /// Makes the metrics and adds them to `registry`.
+    ///
+    /// # Errors
+    ///
+    /// If a metric of the same name is there already.
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
+        Ok(Self {
+            traffic: add(
+                registry,
+                HistogramVec::new(
+                    seconds(
+                        "podops_consist_traffic_seconds",
+                        "How long Pods waited until their traffic was seen off, or on.",
+                    ),
+                    &["way"],
+                )?,
+            )?,
+            waiting: add(
+                registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "podops_consist_waiting_pods",
+                        "Pods that wait for their traffic to come or go, by namespace.",
+                    ),
+                    &["namespace", "way"],
+                )?,
+            )?,
+            backend_seconds: add(
+                registry,
+                HistogramVec::new(
+                    seconds("podops_consist_backend_seconds", "How long backends took to answer."),
+                    &["backend"],
+                )?,
+            )?,
+            backend_passes: add(
+                registry,
+                IntCounterVec::new(
+                    Opts::new(
+                        "podops_consist_backend_passes_total",
+                        "Passes over backends, by what came of them.",
+                    ),
+                    &["backend", "outcome"],
+                )?,
+            )?,
+        })
+    }
+}

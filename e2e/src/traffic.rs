@@ -1,0 +1,107 @@
+//! Load that counts what fails: requests over old and new connections, some of them slow.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{Request, body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+
+use crate::server::SLOW_PATH;
+
+/// How many clients there are, and how many of them ask for what takes long.
+const CLIENTS: usize = 50;
+const SLOW_CLIENTS: usize = 4;
+/// How often a client asks: all together 2,300 times a second.
+const PACE: Duration = Duration::from_millis(20);
+/// How many requests go over one connection.
+const KEPT: usize = 50;
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(8);
+/// How many failures are remembered in words.
+const TOLD_MAX: usize = 20;
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Requests that were not, or with an error, and connections that were not accepted.
+    pub failed: u64,
+    /// What some of the failures were, and when after the start.
+    pub told: Vec<(Duration, String)>,
+}
+
+/// Load on one address until this is dropped.
+pub struct Load {
+    tally: Arc<Mutex<Tally>>,
+    _clients: JoinSet<()>,
+    since: Instant,
+}
+
+impl Load {
+    /// Starts asking.
+    #[must_use]
+    pub fn start(target: SocketAddr) -> Self {
+        let (tally, mut clients) = (Arc::<Mutex<Tally>>::default(), JoinSet::new());
+        let since = Instant::now();
+        for client in 0..CLIENTS {
+            let tally = tally.clone();
+            let path = if client < SLOW_CLIENTS { SLOW_PATH } else { "/" };
+            clients.spawn(async move {
+                loop {
+                    let asked = connection(target, path, &tally).await;
+                    if let Err(error) = asked {
+                        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                        tally.failed += 1;
+                        if tally.told.len() < TOLD_MAX {
+                            tally.told.push((since.elapsed(), format!("{path}: {error:#}")));
+                        }
+                    }
+                }
+            });
+        }
+        Self { tally, _clients: clients, since }
+    }
+
+    /// What came of it so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Requests a second so far.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "not that many")]
+        let answered = self.tally().answered as f64;
+        answered / self.since.elapsed().as_secs_f64()
+    }
+}
+
+/// Asks over one connection, a while.
+async fn connection(target: SocketAddr, path: &str, tally: &Mutex<Tally>) -> anyhow::Result<()> {
+    let stream = TcpStream::connect(target).await.context("connecting")?;
+    stream.set_nodelay(true)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let mut pace = tokio::time::interval(PACE);
+    for _ in 0..KEPT {
+        pace.tick().await;
+        sender.ready().await.context("the connection ended")?;
+        let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
+        let answer = timeout(ANSWER, sender.send_request(request)).await.context("no answer")?;
+        let answer = answer.context("asking")?;
+        let status = answer.status();
+        timeout(ANSWER, answer.into_body().collect()).await.context("no body")??;
+        anyhow::ensure!(status.is_success(), "status {status}");
+        tally.lock().unwrap_or_else(PoisonError::into_inner).answered += 1;
+    }
+    Ok(())
+}
