@@ -8,10 +8,8 @@ use hyper::{Request, Response, body::Bytes, server::conn::http1, service::servic
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
-/// The path whose answers take [`SLOW`].
-pub const SLOW_PATH: &str = "/slow";
-/// How long a slow answer takes.
-pub const SLOW: Duration = Duration::from_secs(2);
+/// Answers to paths below take as many seconds as the path ends with.
+pub const SLOW: &str = "/slow/";
 /// The image whose containers are real; its tag is what they answer.
 pub const IMAGE: &str = "podops.test/server";
 /// The port they listen on.
@@ -35,8 +33,9 @@ pub async fn serve(address: SocketAddr, text: String) -> anyhow::Result<()> {
             let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let text = text.clone();
                 async move {
-                    if request.uri().path() == SLOW_PATH {
-                        sleep(SLOW).await;
+                    let slow = request.uri().path().strip_prefix(SLOW);
+                    if let Some(seconds) = slow.and_then(|seconds| seconds.parse().ok()) {
+                        sleep(Duration::from_secs(seconds)).await;
                     }
                     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
                 }

@@ -12,7 +12,7 @@ use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::server::SLOW_PATH;
+use crate::server::SLOW;
 
 /// How many clients there are, and how many of them ask for what takes long.
 const CLIENTS: usize = 50;
@@ -52,10 +52,10 @@ impl Load {
         let since = Instant::now();
         for client in 0..CLIENTS {
             let tally = tally.clone();
-            let path = if client < SLOW_CLIENTS { SLOW_PATH } else { "/" };
+            let path = if client < SLOW_CLIENTS { format!("{SLOW}2") } else { "/".to_owned() };
             clients.spawn(async move {
                 loop {
-                    let asked = connection(target, path, &tally).await;
+                    let asked = connection(target, &path, &tally).await;
                     if let Err(error) = asked {
                         let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                         tally.failed += 1;

@@ -87,6 +87,7 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
     lab.install_crds().await.unwrap();
     for part in [
         "collaset-operator",
+        "consist-operator",
         "lifecycle-operator",
         "transition-rule-operator",
         "overlays/all",

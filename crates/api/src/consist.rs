@@ -8,6 +8,10 @@ use crate::marks::PROTECTION_FINALIZER;
 /// Finalizer on an employer, until its Pods hold nothing of it.
 pub const CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-finalizer";
 
+/// Annotation on an employer: the finalizer that it holds its Pods with, so that new Pods can be told to
+/// expect it as they are created. Not Kuperator's.
+pub const FINALIZER: &str = "resource-consist.kusionstack.io/lifecycle-finalizer";
+
 /// What [`CLEAN_FINALIZER`] was called before: `<prefix><employer>`.
 pub const OLD_CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-";
 

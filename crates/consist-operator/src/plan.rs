@@ -38,6 +38,8 @@ pub fn want(tenure: Tenure, member: &MemberView) -> Want {
 pub struct Plan {
     /// The employer's finalizers, if they change.
     pub finalizers: Option<Vec<String>>,
+    /// Whether the employer is to say what it holds its Pods with.
+    pub tell_finalizer: bool,
     /// What changes on Pods.
     pub pods: Vec<PodChange>,
     /// Pods that wait for their traffic to come or go.
@@ -86,6 +88,8 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let employs = seen.employer.tenure == Tenure::Employs;
     let held = seen.employer.finalizers.iter().any(|f| f == consist::CLEAN_FINALIZER);
+    plan.tell_finalizer =
+        employs && seen.employer.told_finalizer.as_ref() != Some(&seen.employer.finalizer());
     // An employer that could vanish now would leave Pods with what nobody takes off.
     if employs && !held {
         plan.finalizers = Some(clean_finalizers(seen, true));

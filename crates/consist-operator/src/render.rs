@@ -1,6 +1,6 @@
 //! Decisions as writes.
 
-use podops_api::marks;
+use podops_api::{consist, marks};
 use podops_runtime::effect::{Effect, JsonPatch, Resource, Target};
 use serde_json::{Value, json};
 
@@ -44,15 +44,27 @@ pub fn pod(namespace: &str, change: &PodChange) -> Effect {
     Effect::Patch(target(PODS, namespace, &change.name), patch.build())
 }
 
-/// The write of an employer's finalizers, if they change.
+/// The write to an employer, if something about it changes.
 #[must_use]
 pub fn employer(employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Effect> {
-    let after = plan.finalizers.as_ref()?;
-    let at = ["metadata", "finalizers"];
-    let before = &employer.finalizers;
-    let before = if before.is_empty() { Value::Null } else { json!(before) };
-    let patch = JsonPatch::default().test(&["metadata", "uid"], uid).test(&at, before);
-    let patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
+    if plan.finalizers.is_none() && !plan.tell_finalizer {
+        return None;
+    }
+    let mut patch = JsonPatch::default().test(&["metadata", "uid"], uid);
+    if let Some(after) = &plan.finalizers {
+        let at = ["metadata", "finalizers"];
+        let before = &employer.finalizers;
+        let before = if before.is_empty() { Value::Null } else { json!(before) };
+        patch = patch.test(&at, before);
+        patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
+    }
+    if plan.tell_finalizer {
+        if !employer.annotated {
+            let all = ["metadata", "annotations"];
+            patch = patch.test(&all, Value::Null).add(&all, json!({}));
+        }
+        patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
+    }
     Some(Effect::Patch(target(SERVICES, &employer.namespace, &employer.name), patch.build()))
 }
 

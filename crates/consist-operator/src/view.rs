@@ -18,6 +18,10 @@ pub struct EmployerView {
     pub name: String,
     /// Its finalizers.
     pub finalizers: Vec<String>,
+    /// Whether it has annotations, and the one that says what it holds its Pods with.
+    pub annotated: bool,
+    /// What that says.
+    pub told_finalizer: Option<String>,
     /// Whether it sends traffic to its Pods.
     pub tenure: Tenure,
     /// How its Pods are drained.

@@ -17,6 +17,8 @@ use crate::{plan::Want, view::Traffic};
 const EXCHANGE: Duration = Duration::from_secs(2);
 /// The longest answer that is read.
 const ANSWER_MAX: u64 = 4 << 20;
+/// How many commands go into one exchange; its line must fit into HAProxy's buffer of 16 KiB.
+const COMMANDS_MAX: usize = 50;
 /// Bits of a server's administrative state: any maintenance that is in force, and any drain.
 const MAINTENANCE: u32 = 0x01 | 0x02 | 0x20 | 0x40;
 const DRAIN: u32 = 0x08 | 0x10;
@@ -61,9 +63,10 @@ impl Backend for Haproxy {
 async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Result<Seen, Fault> {
     let mut slots = look(instance, &params.backend).await?;
     let commands = commands(&slots, params, wanted);
-    for command in &commands {
-        let said = ask(instance, command).await?;
-        tracing::debug!(instance, command, said = said.trim(), "Told HAProxy");
+    for commands in commands.chunks(COMMANDS_MAX) {
+        let commands = commands.join(";");
+        let said = ask(instance, &commands).await?;
+        tracing::debug!(instance, commands, said = said.trim(), "Told HAProxy");
     }
     if !commands.is_empty() {
         slots = look(instance, &params.backend).await?;

@@ -20,6 +20,8 @@ fn employer(tenure: Tenure) -> EmployerView {
         namespace: "ns".to_owned(),
         name: "foo".to_owned(),
         finalizers: vec![consist::CLEAN_FINALIZER.to_owned()],
+        annotated: true,
+        told_finalizer: Some(FINALIZER.to_owned()),
         tenure,
         drain: DrainPolicy { min_seconds: 5, ..DrainPolicy::default() },
         faults: Vec::new(),
@@ -168,6 +170,9 @@ fn an_employer_is_held_before_its_pods_and_the_old_finalizer_goes() {
     assert!(first.pods.is_empty());
     let held = ["x", consist::CLEAN_FINALIZER].map(str::to_owned);
     assert_eq!(first.finalizers.as_deref(), Some(held.as_slice()));
+    assert!(!first.tell_finalizer);
+    new.employer.told_finalizer = None;
+    assert!(plan(&new, at(200)).tell_finalizer, "in the same write");
     let mut free = new.clone();
     free.employer.tenure = Tenure::Free;
     free.members = Vec::new();

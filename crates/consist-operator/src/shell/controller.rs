@@ -178,7 +178,8 @@ async fn reconcile(service: Arc<SlimService>, context: Arc<Context>) -> Result<N
     let plan = plan::plan(&seen, now);
     context.tell(&service, &seen, &plan, now).await;
     context.carry_out(&service, &seen, &plan).await?;
-    Ok(context.next(&key, &service, &plan))
+    let waits = !plan.waits.is_empty() || seen.sighting.is_err();
+    Ok(context.next(&key, &service, &plan, waits))
 }
 
 impl Context {
@@ -366,9 +367,9 @@ impl Context {
     }
 
     /// When to look again.
-    fn next(&self, key: &Key, service: &SlimService, plan: &Plan) -> Next {
+    fn next(&self, key: &Key, service: &SlimService, plan: &Plan, waits: bool) -> Next {
         let waits = self.remember(key, |memory| {
-            memory.waits = if plan.waits.is_empty() { 0 } else { memory.waits.saturating_add(1) };
+            memory.waits = if waits { memory.waits.saturating_add(1) } else { 0 };
             memory.waits
         });
         let due = plan.look_again.and_then(|left| Duration::try_from(left).ok());

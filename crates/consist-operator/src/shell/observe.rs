@@ -144,6 +144,8 @@ impl SlimService {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            annotated: metadata.annotations.is_some(),
+            told_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
             tenure,
             drain,
             faults,
