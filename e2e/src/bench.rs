@@ -238,7 +238,7 @@ async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     eventually(STUCK, waiting).await.context("waiting for all to wait")?;
     let pod = lab.pods().list(&ListParams::default().limit(1)).await?.items;
     let pod = pod.first().context("there are no Pods")?.name_any();
-    let operator = OPERATORS[2];
+    let operator = "transition-rule-operator";
     let before = Process::of(lab, operator)?;
     let cost = Cost::of(lab, MANY, async {
         for look in 0..LOOKS {
@@ -356,12 +356,12 @@ async fn memory(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     }
     for (name, after, peak) in [
         (
-            OPERATORS[0],
+            "collaset-operator",
             "resident memory with 1,000 Pods, after a rollout of all, collaset-operator",
             "peak after a restart with 1,000 Pods, collaset-operator",
         ),
         (
-            OPERATORS[1],
+            "lifecycle-operator",
             "resident memory with 1,000 Pods, after a rollout of all, lifecycle-operator",
             "peak after a restart with 1,000 Pods, lifecycle-operator",
         ),
@@ -412,7 +412,7 @@ async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     clear(lab).await?;
     let pods = BIG / SETS;
     fill(lab, "one", SETS, pods).await?;
-    let before = Process::of(lab, OPERATORS[0])?;
+    let before = Process::of(lab, "collaset-operator")?;
     let cost = Cost::of(lab, BIG, async {
         for set in 0..SETS {
             lab.set_image(&format!("one-{set}"), "nginx:1").await?;
@@ -423,7 +423,7 @@ async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
-    let now = Process::of(lab, OPERATORS[0])?;
+    let now = Process::of(lab, "collaset-operator")?;
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
     let each = now.cpu_since(&before)?.as_secs_f64() * 1000.0 / BIG as f64;
     rows.extend([
@@ -455,12 +455,12 @@ async fn among_others(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 }
 
 async fn rollouts(lab: &Lab, round: &str) -> anyhow::Result<Duration> {
-    let before = Process::of(lab, OPERATORS[0])?;
+    let before = Process::of(lab, "collaset-operator")?;
     for turn in 0..ROLLOUTS {
         lab.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
         settle(lab, "changing", 20).await?;
     }
-    Ok(Process::of(lab, OPERATORS[0])?.cpu_since(&before)? / ROLLOUTS)
+    Ok(Process::of(lab, "collaset-operator")?.cpu_since(&before)? / ROLLOUTS)
 }
 
 async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {

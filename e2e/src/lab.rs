@@ -304,8 +304,11 @@ impl Lab {
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
         let flags = ["--admin-address=127.0.0.1:0", "--log=info"];
         // Services of rules are tests' own, and those are on this machine.
-        let more: &[&str] =
-            if name == "transition-rule-operator" { &["--webhook-allow-local"] } else { &[] };
+        let more: &[&str] = match name {
+            "transition-rule-operator" => &["--webhook-allow-local"],
+            "consist-operator" => &["--haproxy-instances=default/tcp://127.0.0.1:*"],
+            _ => &[],
+        };
         let flags = flags.iter().chain(self.lease).chain(more);
         let mut args: Vec<String> = flags.map(|flag| (*flag).to_owned()).collect();
         if let Some(port) = self.admission.get(name) {

@@ -498,7 +498,10 @@ impl Nodes {
                 self.put(&mut known, pod);
             }
             watcher::Event::Delete(pod) => {
-                known.pods.remove(&pod.uid().unwrap_or_default());
+                let uid = pod.uid().unwrap_or_default();
+                known.pods.remove(&uid);
+                // A process that is dropped is killed.
+                lock(&self.processes).remove(&uid);
             }
             watcher::Event::Init => known.listed.clear(),
             watcher::Event::InitDone => {

@@ -40,8 +40,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// The crates whose decisions must compile with nothing that talks to the world.
-const PURE: [&str; 4] =
-    ["podops-runtime", "collaset-operator", "lifecycle-operator", "transition-rule-operator"];
+const PURE: [&str; 5] = [
+    "podops-runtime",
+    "collaset-operator",
+    "consist-operator",
+    "lifecycle-operator",
+    "transition-rule-operator",
+];
 
 /// The programs that the demo and the end-to-end tests run; the whole workspace, so that the tests
 /// need not build its dependencies with other features once more.

@@ -25,10 +25,6 @@ pub const BACKEND_PARAMS: &str = "resource-consist.kusionstack.io/backend-params
 /// how long its Pods are drained. Not Kuperator's.
 pub const DRAIN: &str = "resource-consist.kusionstack.io/drain";
 
-/// Condition on a Pod: True while all of its employers send it traffic, or none does any more, as it
-/// is to be. Not Kuperator's.
-pub const TRAFFIC: &str = "resource-consist.kusionstack.io/traffic";
-
 /// The kind of the employers that everybody has.
 pub const SERVICE: &str = "Service";
 

@@ -14,6 +14,10 @@ pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";
 /// it counts as available.
 pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions";
 
+/// Annotation. When the last of those who held the Pod let go of it, in Unix nanoseconds; written with
+/// the removal of the finalizer. Not Kuperator's.
+pub const LET_GO: &str = "podopslifecycle.kusionstack.io/let-go";
+
 /// Prefix of finalizers that keep a Pod from being operated on. Every finalizer that *starts* with
 /// it counts.
 pub const PROTECTION_FINALIZER: &str = "prot.podopslifecycle.kusionstack.io";

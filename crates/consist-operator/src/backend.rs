@@ -61,8 +61,23 @@ impl Fault {
 /// What was seen of each Pod that was asked about, by UID.
 pub type Seen = BTreeMap<String, Traffic>;
 
-/// An answer on its way.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Seen, Fault>> + Send + 'a>>;
+/// What came of a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// What was seen.
+    pub seen: Seen,
+    /// Why that is not all there is to be seen.
+    pub fault: Option<Fault>,
+}
+
+impl From<Fault> for Pass {
+    fn from(fault: Fault) -> Self {
+        Self { seen: Seen::new(), fault: Some(fault) }
+    }
+}
+
+/// A pass on its way.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Pass> + Send + 'a>>;
 
 /// Something that sends traffic.
 pub trait Backend: Send + Sync {

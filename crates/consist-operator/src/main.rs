@@ -10,12 +10,14 @@ use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
 struct Args {
     #[command(flatten)]
     operator: OperatorArgs,
+    #[command(flatten)]
+    consist: shell::ConsistArgs,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut operator = Operator::start(shell::NAME, args.operator).await?;
-    shell::start(&mut operator)?;
+    shell::start(&mut operator, &args.consist)?;
     operator.run().await
 }

@@ -87,7 +87,7 @@ pub struct Wait {
 pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let employs = seen.employer.tenure == Tenure::Employs;
-    let held = seen.employer.finalizers.iter().any(|f| f == consist::CLEAN_FINALIZER);
+    let held = seen.employer.is_held();
     plan.tell_finalizer =
         employs && seen.employer.told_finalizer.as_ref() != Some(&seen.employer.finalizer());
     // An employer that could vanish now would leave Pods with what nobody takes off.
@@ -166,14 +166,19 @@ enum Verdict {
 }
 
 fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Timestamp) -> Verdict {
-    let told = seen.sighting.as_ref();
-    let traffic = told.ok().and_then(|s| s.traffic.get(&member.uid).copied());
+    let told = &seen.sighting;
+    let traffic = told.traffic.get(&member.uid).copied();
+    let flows = matches!(traffic, Some(Traffic::Serving))
+        || matches!(traffic, Some(Traffic::Draining(Some(left))) if left > 0);
     match (wanted, has) {
-        (Want::Serve, true) | (Want::Off, false) => Verdict::Stays,
-        // What is not expected of it yet would not be waited for when it is taken off.
-        (Want::Serve, false) => match (told, traffic) {
+        (Want::Serve, true) => Verdict::Stays,
+        // It was told to serve, and leaves before anybody saw it: it is not to be touched either. One
+        // that is being deleted takes no more finalizers.
+        (Want::Off, false) if flows && may_be_held(seen, member) => Verdict::Takes,
+        (Want::Off, false) => Verdict::Stays,
+        (Want::Serve, false) => match (&told.fault, traffic) {
             (_, Some(Traffic::Serving)) => Verdict::Takes,
-            (Err(fault), _) => Verdict::Waits(fault.clone(), None),
+            (Some(fault), _) => Verdict::Waits(fault.clone(), None),
             (_, Some(Traffic::Unhealthy)) => {
                 Verdict::Waits("its backend to find it healthy".to_owned(), None)
             }
@@ -183,17 +188,27 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
         // Nobody sends traffic to what has no address, or ended.
         (Want::Off, true) if member.addresses.is_empty() || member.ended => Verdict::LetsGo,
         (Want::Off, true) => {
-            let off = told.ok().and_then(|s| s.off_since.get(&member.uid).copied());
+            // Who says nothing may send it some.
+            let known = traffic.filter(|_| told.fault.is_none());
+            let off = told.off_since.get(&member.uid).copied();
             let begun = member.unready_since;
-            match seen.employer.drain.judge(traffic, off, begun, now) {
+            match seen.employer.drain.judge(known, off, begun, now) {
                 Off::Gone => Verdict::LetsGo,
                 Off::NotYet(reason, wake) => {
-                    let reason = told.err().cloned().unwrap_or(reason);
-                    Verdict::Waits(reason, wake)
+                    Verdict::Waits(told.fault.clone().unwrap_or(reason), wake)
                 }
             }
         }
     }
+}
+
+/// Whether a finalizer on the Pod would mean anything, and would be taken off again.
+fn may_be_held(seen: &Observed, member: &MemberView) -> bool {
+    seen.employer.tenure == Tenure::Employs
+        && member.selected
+        && !member.deleting
+        && !member.ended
+        && !member.addresses.is_empty()
 }
 
 /// The Pod's available conditions with the employer's entry, or without; if that changes them.

@@ -71,7 +71,8 @@ impl DrainPolicy {
         now: Timestamp,
     ) -> Off {
         let seconds = |n: u32| SignedDuration::from_secs(n.into());
-        let deadline = begun.zip(self.max_seconds).map(|(begun, max)| begun + seconds(max));
+        let deadline = begun.zip(self.max_seconds);
+        let deadline = deadline.and_then(|(begun, max)| begun.checked_add(seconds(max)).ok());
         let proceeds = self.at_deadline == AtDeadline::Proceed;
         if proceeds && deadline.is_some_and(|deadline| deadline <= now) {
             return Off::Gone;
@@ -81,11 +82,9 @@ impl DrainPolicy {
         match seen {
             None => not_yet("its backend to say anything"),
             Some(Traffic::Serving | Traffic::Unhealthy) => not_yet("its backend to take it off"),
-            Some(Traffic::Draining(Some(left))) if left > 0 => {
-                not_yet(&format!("{left} requests to end"))
-            }
+            Some(Traffic::Draining(Some(left))) if left > 0 => not_yet("its last requests to end"),
             Some(Traffic::Draining(_) | Traffic::Absent) => {
-                let gone = off.map(|off| off + seconds(self.min_seconds));
+                let gone = off.and_then(|off| off.checked_add(seconds(self.min_seconds)).ok());
                 match gone {
                     Some(gone) if gone <= now => Off::Gone,
                     gone => {

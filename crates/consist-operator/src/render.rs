@@ -1,6 +1,7 @@
 //! Decisions as writes.
 
-use podops_api::{consist, marks};
+use jiff::Timestamp;
+use podops_api::{consist, lifecycle::nanos, marks};
 use podops_runtime::effect::{Effect, JsonPatch, Resource, Target};
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "ser
 /// as somebody else's would be lost; and to let go of a Pod takes the very version that was looked at,
 /// as one that was let into service meanwhile must not be let go.
 #[must_use]
-pub fn pod(namespace: &str, change: &PodChange) -> Effect {
+pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Effect {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
     if change.lets_go {
         patch = patch.test(&["metadata", "resourceVersion"], change.version.as_str());
@@ -40,6 +41,10 @@ pub fn pod(namespace: &str, change: &PodChange) -> Effect {
             }
         };
         patch = patch.add(&at, after.as_str());
+    }
+    // The time from which the Pod may be operated on; a Pod without annotations is told of otherwise.
+    if change.lets_go && (change.annotated || change.conditions.is_some()) {
+        patch = patch.add(&["metadata", "annotations", marks::LET_GO], nanos(now));
     }
     Effect::Patch(target(PODS, namespace, &change.name), patch.build())
 }
@@ -78,7 +83,8 @@ mod tests {
     use podops_runtime::effect::Change;
 
     fn applied(change: &PodChange, mut pod: Value) -> Option<Value> {
-        let Effect::Patch(_, Change::Json(patch)) = super::pod("ns", change) else {
+        let Effect::Patch(_, Change::Json(patch)) = super::pod("ns", change, Timestamp::UNIX_EPOCH)
+        else {
             unreachable!("a Pod is changed by a JSON patch")
         };
         json_patch::patch(&mut pod, &patch).ok().map(|()| pod)
@@ -109,6 +115,14 @@ mod tests {
         assert_eq!(applied(&ours, pod(json!(["x", "y"]), Value::Null)), None);
         let noted = json!({ marks::AVAILABLE_CONDITIONS: "{\"other\":1}" });
         assert_eq!(applied(&ours, pod(json!(["x"]), noted)), None);
+    }
+
+    #[test]
+    fn a_pod_that_is_let_go_is_told_when() {
+        let go = PodChange { lets_go: true, annotated: true, ..change() };
+        let pod = json!({ "metadata": { "uid": "1", "resourceVersion": "7", "annotations": {} } });
+        let done = applied(&go, pod).unwrap();
+        assert_eq!(done["metadata"]["annotations"][marks::LET_GO], "0");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
-use podops_api::consist::{employer_key, lifecycle_finalizer};
+use podops_api::consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer};
 
 use crate::policy::DrainPolicy;
 
@@ -46,6 +46,12 @@ impl EmployerView {
     #[must_use]
     pub fn key(&self) -> String {
         employer_key(&self.kind, &self.namespace, &self.name)
+    }
+
+    /// Whether it stays until its Pods hold nothing of it.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER)
     }
 
     /// The finalizer that it holds its Pods with.
@@ -102,12 +108,14 @@ pub enum Traffic {
 }
 
 /// What was seen of one employer's Pods, after what was wanted of the backend had been told it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
     /// By UID; a Pod that is not there was not looked for.
     pub traffic: BTreeMap<String, Traffic>,
     /// When each Pod that gets no new traffic was first seen so, without a break, by UID.
     pub off_since: BTreeMap<String, Timestamp>,
+    /// Why it is not all that there is to be seen.
+    pub fault: Option<String>,
 }
 
 /// Everything about one employer.
@@ -117,6 +125,6 @@ pub struct Observed {
     pub employer: EmployerView,
     /// The Pods that it selects, and those that still hold something of it.
     pub members: Vec<MemberView>,
-    /// What its backend says; the error if it says nothing.
-    pub sighting: Result<Sighting, String>,
+    /// What its backend says.
+    pub sighting: Sighting,
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::{Api, Client, api::ListParams};
 
-use super::{Answer, Backend, Employer, Fault, Wanted};
+use super::{Answer, Backend, Employer, Fault, Pass, Wanted};
 use crate::view::Traffic;
 
 /// The label that says whose slice it is.
@@ -36,12 +36,14 @@ impl Backend for EndpointSlices {
                 Api::namespaced(self.client.clone(), &employer.namespace);
             let of_service =
                 ListParams::default().labels(&format!("{SERVICE_NAME}={}", employer.name));
-            let listed = slices.list(&of_service).await;
-            let listed =
-                listed.map_err(|error| Fault::Unreachable(format!("EndpointSlices: {error}")))?;
+            let listed = match slices.list(&of_service).await {
+                Ok(listed) => listed,
+                Err(error) => return Fault::Unreachable(format!("EndpointSlices: {error}")).into(),
+            };
             let seen = look(&listed.items);
             let told = |w: &Wanted| seen.get(w.uid.as_str()).copied().unwrap_or(Traffic::Absent);
-            Ok(wanted.iter().map(|w| (w.uid.clone(), told(w))).collect())
+            let seen = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
+            Pass { seen, fault: None }
         })
     }
 }

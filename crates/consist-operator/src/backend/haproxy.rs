@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
+use futures::future::join_all;
 use serde::Deserialize;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -10,13 +11,17 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Answer, Backend, Employer, Fault, Seen, Wanted};
+use super::{Answer, Backend, Employer, Fault, Pass, Seen, Wanted};
 use crate::{plan::Want, view::Traffic};
 
 /// How long one exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(2);
 /// The longest answer that is read.
 const ANSWER_MAX: u64 = 4 << 20;
+/// How much of an answer that is none is shown to people.
+const SHOWN_MAX: usize = 80;
+/// What is said of an answer without its closing line: what is missing may be what matters.
+const CUT_OFF: &str = "its answer was cut off";
 /// How many commands go into one exchange; its line must fit into HAProxy's buffer of 16 KiB.
 const COMMANDS_MAX: usize = 50;
 /// Bits of a server's administrative state: any maintenance that is in force, and any drain.
@@ -38,40 +43,105 @@ struct Params {
 }
 
 /// Drives HAProxy.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Haproxy;
+#[derive(Clone, Debug, Default)]
+pub struct Haproxy {
+    /// Which instances Services may name, as `<namespace>/<instance>`; a `*` at the end of either stands
+    /// for the rest. Who can speak to a Runtime API can do anything to it, and users have the operator
+    /// speak for them.
+    pub allowed: Vec<String>,
+}
+
+impl Haproxy {
+    fn params(&self, employer: &Employer) -> Result<Params, Fault> {
+        let params: Params = serde_json::from_value(employer.params.clone())
+            .map_err(|error| Fault::Params(format!("backend-params: {error}")))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
+        if params.backend.is_empty() || !params.backend.chars().all(plain) {
+            return Err(Fault::Params("backend-params: backend is no name of one".to_owned()));
+        }
+        if params.instances.is_empty() {
+            return Err(Fault::Params("backend-params: there are no instances".to_owned()));
+        }
+        let strange = params.instances.iter().find(|i| !self.allows(&employer.namespace, i));
+        strange.map_or(Ok(params.clone()), |instance| {
+            Err(Fault::Params(format!("backend-params: {instance} is not among the instances that the operator may drive for this namespace")))
+        })
+    }
+
+    fn allows(&self, namespace: &str, instance: &str) -> bool {
+        let fits = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
+            Some(start) => text.starts_with(start),
+            None => text == pattern,
+        };
+        let mut allowed = self.allowed.iter().filter_map(|allowed| allowed.split_once('/'));
+        allowed.any(|(of, which)| fits(of, namespace) && fits(which, instance))
+    }
+}
 
 impl Backend for Haproxy {
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move {
-            let params: Params = serde_json::from_value(employer.params.clone())
-                .map_err(|error| Fault::Params(error.to_string()))?;
-            if params.instances.is_empty() {
-                return Err(Fault::Params("instances: there are none".to_owned()));
+            let params = match self.params(employer) {
+                Ok(params) => params,
+                Err(fault) => return fault.into(),
+            };
+            // One that does not answer keeps nobody from telling the others.
+            let all = params.instances.iter().map(|instance| at_one(instance, &params, wanted));
+            let mut pass = Pass::default();
+            for here in join_all(all).await {
+                merge(&mut pass.seen, here.seen, wanted);
+                pass.fault = pass.fault.or(here.fault);
             }
-            let mut seen = Seen::new();
-            for instance in &params.instances {
-                let here = at_one(instance, &params, wanted).await?;
-                merge(&mut seen, here, wanted);
-            }
-            Ok(seen)
+            pass
         })
     }
 }
 
 /// Brings about what is wanted at one instance, and looks.
-async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Result<Seen, Fault> {
-    let mut slots = look(instance, &params.backend).await?;
-    let commands = commands(&slots, params, wanted);
+async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
+    let mut fault = None;
+    let mut slots = match look(instance, &params.backend).await {
+        Ok(slots) => slots,
+        Err(fault) => return fault.into(),
+    };
+    let commands = match commands(&slots, params, wanted) {
+        Commands { said, full: false } => said,
+        Commands { said, full: true } => {
+            let reason = format!("haproxy at {instance}: {} has no free slot", params.backend);
+            fault = Some(Fault::Params(reason));
+            said
+        }
+    };
+    if !commands.is_empty() {
+        match tell(instance, &commands).await {
+            Ok(()) => {}
+            Err(refused) => fault = Some(refused),
+        }
+        slots = match look(instance, &params.backend).await {
+            Ok(slots) => slots,
+            Err(fault) => return fault.into(),
+        };
+    }
+    let seen = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, params.port, w))).collect();
+    Pass { seen, fault }
+}
+
+async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
     for commands in commands.chunks(COMMANDS_MAX) {
         let commands = commands.join(";");
         let said = ask(instance, &commands).await?;
         tracing::debug!(instance, commands, said = said.trim(), "Told HAProxy");
+        // A change of address is acknowledged in words, and everything else in none.
+        let refused = said.lines().find(|line| {
+            let known = ["IP changed", "no need to change", "port changed"];
+            !line.trim().is_empty() && !known.iter().any(|known| line.contains(known))
+        });
+        if let Some(refused) = refused {
+            let refused: String = refused.chars().take(SHOWN_MAX).collect();
+            return Err(Fault::Garbage(format!("haproxy at {instance}: {refused:?}")));
+        }
     }
-    if !commands.is_empty() {
-        slots = look(instance, &params.backend).await?;
-    }
-    Ok(wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, params.port, w))).collect())
+    Ok(())
 }
 
 async fn look(instance: &str, backend: &str) -> Result<Vec<Slot>, Fault> {
@@ -83,22 +153,25 @@ async fn look(instance: &str, backend: &str) -> Result<Vec<Slot>, Fault> {
     servers.slots(&statistics).map_err(garbage)
 }
 
-/// What all instances together say of a Pod: the worst for what is wanted of it.
+/// What all instances together say of Pods.
 fn merge(seen: &mut Seen, here: Seen, wanted: &[Wanted]) {
     for (uid, there) in here {
         let serve = wanted.iter().any(|w| w.uid == uid && w.want == Want::Serve);
-        let both = match (seen.get(&uid).copied(), there) {
-            (None, there) => there,
-            (Some(Traffic::Serving), there) if serve => there,
-            (Some(known), _) if serve => known,
-            (Some(Traffic::Draining(a)), Traffic::Draining(b)) => {
-                Traffic::Draining(a.zip(b).map(|(a, b)| a + b))
-            }
-            (Some(known), Traffic::Absent) => known,
-            (Some(Traffic::Absent), there) => there,
-            (Some(_), _) => Traffic::Serving,
-        };
+        let both = seen.get(&uid).map_or(there, |known| together(*known, there, serve));
         seen.insert(uid, both);
+    }
+}
+
+/// What two places say of a Pod: it has traffic if it has some in either.
+fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
+    match (one, other) {
+        (Traffic::Serving, _) | (_, Traffic::Serving) => Traffic::Serving,
+        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) if serve => Traffic::Unhealthy,
+        (Traffic::Draining(a), Traffic::Draining(b)) => {
+            Traffic::Draining(a.zip(b).map(|(a, b)| a + b))
+        }
+        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) => Traffic::Unhealthy,
+        (Traffic::Absent, there) | (there, Traffic::Absent) => there,
     }
 }
 
@@ -123,10 +196,8 @@ impl Slot {
     }
 }
 
-fn traffic(slots: &[Slot], port: u16, pod: &Wanted) -> Traffic {
-    let Some(slot) = slots.iter().find(|slot| slot.holds(pod, port)) else {
-        return Traffic::Absent;
-    };
+/// What a slot's state means for the Pod that it holds.
+fn state(slot: &Slot) -> Traffic {
     match (slot.admin & MAINTENANCE != 0, slot.admin & DRAIN != 0) {
         (true, _) if slot.sessions == 0 => Traffic::Absent,
         (true, _) | (_, true) => Traffic::Draining(Some(slot.sessions)),
@@ -135,40 +206,70 @@ fn traffic(slots: &[Slot], port: u16, pod: &Wanted) -> Traffic {
     }
 }
 
+/// What all slots that hold a Pod say of it.
+fn traffic(slots: &[Slot], port: u16, pod: &Wanted) -> Traffic {
+    let holding = slots.iter().filter(|slot| slot.holds(pod, port)).map(state);
+    holding.fold(Traffic::Absent, |one, other| together(one, other, pod.want == Want::Serve))
+}
+
 /// What has to be said so that what is wanted comes about.
-fn commands(slots: &[Slot], params: &Params, wanted: &[Wanted]) -> Vec<String> {
+#[derive(Debug, Default)]
+struct Commands {
+    said: Vec<String>,
+    /// Whether a Pod is left without a slot.
+    full: bool,
+}
+
+fn commands(slots: &[Slot], params: &Params, wanted: &[Wanted]) -> Commands {
     let server = |slot: &Slot| format!("{}/{}", params.backend, slot.name);
+    let serving = |slot: &Slot| {
+        wanted.iter().any(|pod| pod.want == Want::Serve && slot.holds(pod, params.port))
+    };
     let held = |slot: &Slot| wanted.iter().any(|pod| slot.holds(pod, params.port));
     let mut free = slots.iter().filter(|slot| slot.is_free() && !held(slot));
-    let mut commands = Vec::new();
-    for pod in wanted {
-        let slot = slots.iter().find(|slot| slot.holds(pod, params.port));
-        match (pod.want, slot) {
-            (Want::Serve, Some(slot)) if slot.admin & (MAINTENANCE | DRAIN) != 0 => {
-                commands.push(format!("set server {} state ready", server(slot)));
+    let mut commands = Commands::default();
+    let mut say = |slot: &Slot, what: &str| {
+        commands.said.push(format!("set server {} {what}", server(slot)));
+    };
+    let mut full = false;
+    for pod in wanted.iter().filter(|pod| pod.want == Want::Serve) {
+        // Where two operators gave it a slot each, one is enough; the one that serves, if one does.
+        let mut holding: Vec<&Slot> =
+            slots.iter().filter(|slot| slot.holds(pod, params.port)).collect();
+        holding.sort_by_key(|slot| slot.admin & (MAINTENANCE | DRAIN) != 0);
+        match (holding.split_first(), pod.addresses.first()) {
+            (Some((slot, surplus)), _) => {
+                if slot.admin & (MAINTENANCE | DRAIN) != 0 {
+                    say(slot, "state ready");
+                }
+                surplus.iter().filter_map(|slot| leave(slot)).for_each(|(s, what)| say(s, what));
             }
-            (Want::Serve, None) => {
-                let (Some(slot), Some(address)) = (free.next(), pod.addresses.first()) else {
-                    continue;
-                };
-                let server = server(slot);
-                commands.push(format!("set server {server} addr {address} port {}", params.port));
-                commands.push(format!("set server {server} state ready"));
-            }
-            (Want::Off, Some(slot)) if slot.admin & (MAINTENANCE | DRAIN) == 0 => {
-                commands.push(format!("set server {} state drain", server(slot)));
-            }
-            // Its sessions have ended: the slot can be another Pod's.
-            (Want::Off, Some(slot)) if slot.admin & MAINTENANCE == 0 && slot.sessions == 0 => {
-                commands.push(format!("set server {} state maint", server(slot)));
-            }
-            _ => {}
+            (None, Some(address)) => match free.next() {
+                Some(slot) => {
+                    say(slot, &format!("addr {address} port {}", params.port));
+                    say(slot, "state ready");
+                }
+                None => full = true,
+            },
+            (None, None) => {}
         }
     }
-    // Who is in a slot and is nobody's: a Pod that is gone, or a restart's leftover.
-    let strangers = slots.iter().filter(|slot| slot.admin & MAINTENANCE == 0 && !held(slot));
-    commands.extend(strangers.map(|slot| format!("set server {} state maint", server(slot))));
+    // Pods that are to have no traffic; and who is in a slot and is nobody's: a Pod that is gone, or
+    // what a restart left. One address may have passed on to a Pod that serves.
+    let leaving = slots.iter().filter(|slot| !serving(slot)).filter_map(leave);
+    leaving.for_each(|(slot, what)| say(slot, what));
+    commands.full = full;
     commands
+}
+
+/// The next step of a slot on its way to be empty.
+fn leave(slot: &Slot) -> Option<(&Slot, &'static str)> {
+    match (slot.admin & MAINTENANCE != 0, slot.admin & DRAIN != 0) {
+        (true, _) => None,
+        (_, true) if slot.sessions > 0 => None,
+        (_, true) => Some((slot, "state maint")),
+        _ => Some((slot, "state drain")),
+    }
 }
 
 /// The states of a backend's servers, as HAProxy writes them.
@@ -186,6 +287,9 @@ impl<'a> Servers<'a> {
         let columns: Vec<&str> = head.unwrap_or_default().split_whitespace().collect();
         if columns.first() != Some(&"be_id") {
             return Err(first_line(answer, backend));
+        }
+        if !answer.ends_with("\n\n") {
+            return Err(CUT_OFF.to_owned());
         }
         let lines = lines.take_while(|line| !line.trim().is_empty());
         let lines: Vec<Vec<&str>> = lines.map(|line| line.split_whitespace().collect()).collect();
@@ -224,6 +328,9 @@ impl<'a> Servers<'a> {
 
 /// Reads how many sessions each server has.
 fn sessions(statistics: &str) -> Result<BTreeMap<&str, u64>, String> {
+    if !statistics.ends_with("\n\n") {
+        return Err(CUT_OFF.to_owned());
+    }
     let mut lines = statistics.lines();
     let head = lines.find_map(|line| line.strip_prefix("# "));
     let columns: Vec<&str> = head.unwrap_or_default().split(',').collect();
@@ -242,7 +349,8 @@ fn sessions(statistics: &str) -> Result<BTreeMap<&str, u64>, String> {
 
 /// What was said instead: in bounds, as it is shown to people.
 fn first_line(answer: &str, backend: &str) -> String {
-    let line: String = answer.trim().lines().next().unwrap_or_default().chars().take(80).collect();
+    let line = answer.trim().lines().next().unwrap_or_default();
+    let line: String = line.chars().take(SHOWN_MAX).collect();
     format!("{backend}: {line:?}")
 }
 

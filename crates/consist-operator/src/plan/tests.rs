@@ -62,8 +62,9 @@ fn seen(tenure: Tenure, words: &str, traffic: &[(Traffic, i64)]) -> Observed {
     let sighting = Sighting {
         traffic: traffic.iter().map(|(traffic, _)| ("a".to_owned(), *traffic)).collect(),
         off_since: traffic.iter().map(|(_, off)| ("a".to_owned(), at(*off))).collect(),
+        fault: None,
     };
-    Observed { employer: employer(tenure), members, sighting: Ok(sighting) }
+    Observed { employer: employer(tenure), members, sighting }
 }
 
 /// What is done, in a word or two.
@@ -103,7 +104,7 @@ fn a_pod_is_held_once_its_traffic_was_seen_on() {
 fn a_pod_is_let_go_once_its_traffic_was_seen_off_for_long_enough() {
     check("expected held", Traffic::Absent, "let go");
     check("expected held", Traffic::Draining(Some(0)), "let go");
-    check("expected held", Traffic::Draining(Some(2)), "wait for 2 requests to end");
+    check("expected held", Traffic::Draining(Some(2)), "wait for its last requests to end");
     check("expected held", Traffic::Serving, "wait for its backend to take it off");
     let young = seen(Tenure::Employs, "expected held", &[(Traffic::Absent, 198)]);
     assert_eq!(done(&young, 200), "wait for word of it to get round");
@@ -115,10 +116,25 @@ fn a_pod_is_let_go_once_its_traffic_was_seen_off_for_long_enough() {
 fn w12_a_backend_that_says_nothing_holds_everybody() {
     let mut silent = seen(Tenure::Employs, "expected held", &[]);
     assert_eq!(done(&silent, 200), "wait for its backend to say anything");
-    silent.sighting = Err("haproxy at 10.0.0.9: connection refused".to_owned());
+    silent.sighting.fault = Some("haproxy at 10.0.0.9: connection refused".to_owned());
     assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
     silent.members = vec![member("a", "ready expected")];
     assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
+    // What one instance says while another is silent is enough to hold a Pod, and not to let go of it.
+    silent.sighting.traffic.insert("a".to_owned(), Traffic::Serving);
+    assert_eq!(done(&silent, 200), "hold");
+    silent.sighting.traffic.insert("a".to_owned(), Traffic::Absent);
+    silent.sighting.off_since.insert("a".to_owned(), at(101));
+    silent.members = vec![member("a", "expected held")];
+    assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
+}
+
+#[test]
+fn a_pod_that_leaves_with_traffic_nobody_held_it_for_is_held() {
+    check("expected", Traffic::Serving, "hold");
+    check("expected", Traffic::Draining(Some(1)), "hold");
+    check("expected deleting", Traffic::Serving, "");
+    check("stranger", Traffic::Serving, "");
 }
 
 #[test]

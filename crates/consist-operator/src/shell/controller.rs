@@ -1,11 +1,12 @@
 //! Looks at an employer, asks its backend, plans, writes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use clap::Args;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::{
@@ -19,21 +20,22 @@ use kube::{
 use podops_runtime::{
     backoff,
     effect::{Effect, Outcome},
-    freshness::Written,
     shell::{
         apply::{self, Applier},
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
         operator::Operator,
-        watch::{Key, Mirror, events, key, reflect},
+        watch::{Key, Mirror, Progress, events, key, reflect},
     },
 };
 
 use super::{
     NAME,
+    memory::{Memory, RESYNC},
     metrics::Metrics,
     observe::{ENDPOINTSLICE, SlimPod, SlimService, SlimSlice, trim_pod},
+    sweep::Sweeper,
 };
 use crate::{
     backend::{
@@ -41,41 +43,42 @@ use crate::{
         endpointslice::{EndpointSlices, SERVICE_NAME},
         haproxy::Haproxy,
     },
-    plan::{self, Plan, Want, want},
+    plan::{self, Plan, PodChange, Want, want},
     render,
-    view::{MemberView, Observed, Sighting, Tenure, Traffic},
+    view::{EmployerView, MemberView, Observed, Sighting, Tenure},
 };
 
-/// How long what was seen of a backend that nothing is wanted of holds: it may forget.
-const RESYNC: Duration = Duration::from_secs(60);
 /// The first and the longest wait until a backend is asked again about Pods that wait.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// How many writes of one employer are under way at a time.
 const WRITES: u16 = 8;
+/// Whether Pods wait for their traffic to come or to go, as metrics call it.
+const WAYS: [&str; 2] = ["on", "off"];
 /// How long a Pod waits before it is told of.
 const PATIENCE: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
 
-/// What is remembered of one employer.
-#[derive(Debug, Default)]
-struct Memory {
-    pods: Written,
-    services: Written,
-    /// What was last brought about at the backend, and when.
-    told: Option<(Vec<Wanted>, Instant)>,
-    /// Since when each Pod that is to have no traffic was seen to have none, by UID.
-    off_since: BTreeMap<String, Timestamp>,
-    /// How often in a row Pods had to wait.
-    waits: u32,
-    /// Waiting Pods that were counted.
-    counted: [i64; 2],
+/// What only this operator is told at its start.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConsistArgs {
+    /// The Runtime APIs of HAProxy that Services may name, as `<namespace>/tcp://<address>:<port>` or
+    /// `<namespace>/unix://<path>`; a `*` at the end of either part stands for the rest
+    #[arg(
+        long,
+        env = "PODOPS_HAPROXY_INSTANCES",
+        value_delimiter = ',',
+        help_heading = "Backends",
+        value_name = "INSTANCES"
+    )]
+    pub haproxy_instances: Vec<String>,
 }
 
 struct Context {
     applier: Applier,
     events: Events,
     pods: Arc<Mirror<SlimPod>>,
-    services: podops_runtime::shell::watch::Progress,
+    employers: Store<SlimService>,
+    services: Progress,
     backends: BTreeMap<&'static str, Box<dyn Backend>>,
     metrics: Metrics,
     memory: Mutex<BTreeMap<Key, Memory>>,
@@ -86,27 +89,40 @@ struct Context {
 /// # Errors
 ///
 /// If its metrics cannot be registered.
-pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
+pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let pods = Mirror::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let slices = Mirror::<SlimSlice>::new(|_| None);
-    let services = podops_runtime::shell::watch::Progress::default();
+    let services = Progress::default();
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
+    let (store, writer) = reflector::store::<SlimService>();
     let context = Arc::new(Context {
         applier: Applier::new(client.clone(), NAME, shared.clone(), WRITES),
         events: Events::new(client.clone(), NAME),
         pods: pods.clone(),
+        employers: store.clone(),
         services: services.clone(),
         backends: BTreeMap::from([
             (ENDPOINTSLICE, Box::new(EndpointSlices::new(client.clone())) as Box<dyn Backend>),
-            ("haproxy", Box::new(Haproxy)),
+            ("haproxy", Box::new(Haproxy { allowed: args.haproxy_instances.clone() })),
         ]),
         metrics: Metrics::register(&operator.registry)?,
         memory: Mutex::default(),
     });
 
-    let (store, writer) = reflector::store::<SlimService>();
+    let (known, listed) = (store.clone(), services.ready());
+    let sweeper = Sweeper {
+        client: client.clone(),
+        applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
+        events: Events::new(client.clone(), NAME),
+        pods: pods.clone(),
+        exists: Box::new(move |namespace, name| {
+            // Before all are known, none is missed.
+            !*listed.borrow() || known.get(&ObjectRef::new(name).within(namespace)).is_some()
+        }),
+        lease: operator.lease.clone(),
+    };
     let all = watcher::Config::default();
     let objects = events(Api::all(client.clone()), all.clone(), "services", &shared)
         .reflect(writer)
@@ -137,6 +153,7 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
         lease: operator.lease.clone(),
         metrics: shared,
     };
+    operator.task("sweeper", sweeper.run());
     let stop = operator.stop();
     operator.task(
         "employer controller",
@@ -149,6 +166,7 @@ pub fn start(operator: &mut Operator) -> anyhow::Result<()> {
 fn employers(services: &Store<SlimService>, pod: &SlimPod) -> Vec<ObjectRef<SlimService>> {
     let concerns = |service: &SlimService| {
         service.metadata.namespace == pod.metadata.namespace
+            && service.is_concerned()
             && (service.selects(pod) || pod.is_held(&service.view()))
     };
     let all = services.state();
@@ -165,21 +183,21 @@ async fn reconcile(service: Arc<SlimService>, context: Arc<Context>) -> Result<N
     if !*context.pods.progress.ready().borrow() {
         return Ok(Next::After(Duration::from_millis(100)));
     }
-    let employer = service.view();
-    let members = context.members(&service, &employer);
-    let is_idle = employer.tenure == Tenure::Free && members.is_empty();
-    if is_idle && !employer.finalizers.iter().any(|f| f.starts_with("resource-consist.")) {
-        context.lock().remove(&key);
+    context.forget_the_gone();
+    if !service.is_concerned() {
+        context.forget(&key);
         return Ok(Next::OnChange);
     }
-    let sighting = context.look(&service, &employer.faults, &members, employer.tenure).await;
-    let seen = Observed { employer, members, sighting };
+    let employer = service.view();
     let now = clock::now();
-    let plan = plan::plan(&seen, now);
+    let members = context.members(&service, &employer, now);
+    let sighting = context.look(&service, &employer, &members, now).await;
+    let seen = Observed { employer, members, sighting };
+    let plan = plan::plan(&seen, clock::now());
     context.tell(&service, &seen, &plan, now).await;
-    context.carry_out(&service, &seen, &plan).await?;
-    let waits = !plan.waits.is_empty() || seen.sighting.is_err();
-    Ok(context.next(&key, &service, &plan, waits))
+    let next = context.next(&key, &service, &plan, seen.sighting.fault.is_some());
+    context.carry_out(&service, &seen, &plan, next).await?;
+    Ok(next)
 }
 
 impl Context {
@@ -196,10 +214,30 @@ impl Context {
         self.remember(key, |m| m.pods.is_seen(pods) && m.services.is_seen(services))
     }
 
+    /// Forgets an employer.
+    fn forget(&self, key: &Key) {
+        if let Some(memory) = self.lock().remove(key) {
+            self.count(&key.0, memory.counted, [0; 2]);
+        }
+    }
+
+    /// Forgets employers that are gone, once there are some.
+    fn forget_the_gone(&self) {
+        if self.lock().len() <= self.employers.len() {
+            return;
+        }
+        let known: BTreeSet<Key> = self.employers.state().iter().map(|s| key(&**s)).collect();
+        let gone: Vec<Key> = self.lock().keys().filter(|k| !known.contains(*k)).cloned().collect();
+        for key in &gone {
+            self.forget(key);
+        }
+    }
+
     fn members(
         &self,
         service: &SlimService,
-        employer: &crate::view::EmployerView,
+        employer: &EmployerView,
+        now: Timestamp,
     ) -> Vec<MemberView> {
         let pods = self.pods.find(&employer.namespace);
         let selects = |pod: &SlimPod| employer.tenure == Tenure::Employs && service.selects(pod);
@@ -207,80 +245,81 @@ impl Context {
             let selected = selects(pod);
             (selected || pod.is_held(employer)).then(|| pod.view(selected))
         });
-        views.collect()
+        let mut views: Vec<MemberView> = views.collect();
+        self.remember(&key(service), |memory| {
+            let off = |m: &&MemberView| want(employer.tenure, m) == Want::Off;
+            let off: BTreeSet<String> = views.iter().filter(off).map(|m| m.uid.clone()).collect();
+            memory.unwanted_since.retain(|uid, _| off.contains(uid));
+            // What was seen before the Pod last had traffic says nothing.
+            memory.off_since.retain(|uid, _| off.contains(uid));
+            for member in views.iter_mut().filter(|member| off.contains(&member.uid)) {
+                let known = *memory.unwanted_since.entry(member.uid.clone()).or_insert(now);
+                // A Pod may be Ready, and lose its employer.
+                member.unready_since = member.unready_since.or(Some(known));
+            }
+        });
+        views
     }
 
     /// What the backend says, asked if anything depends on it.
     async fn look(
         &self,
         service: &SlimService,
-        faults: &[String],
+        employer: &EmployerView,
         members: &[MemberView],
-        tenure: Tenure,
-    ) -> Result<Sighting, String> {
-        if let Some(fault) = faults.first() {
-            return Err(fault.clone());
+        now: Timestamp,
+    ) -> Sighting {
+        let failed = |fault: String| Sighting { fault: Some(fault), ..Sighting::default() };
+        if let Some(fault) = employer.faults.first() {
+            return failed(fault.clone());
         }
-        let empty = Sighting { traffic: BTreeMap::new(), off_since: BTreeMap::new() };
-        if tenure == Tenure::Free {
-            return Ok(empty);
+        // Nobody gets traffic from an employer that could vanish and leave it to them.
+        let waits = employer.tenure == Tenure::Employs && !employer.is_held();
+        if employer.tenure == Tenure::Free || waits {
+            return Sighting::default();
         }
         let (name, params) = service.backend();
-        let params = params?;
+        let params = match params {
+            Ok(params) => params,
+            Err(fault) => return failed(fault),
+        };
         let Some((name, backend)) = self.backends.get_key_value(name) else {
             let known: Vec<&str> = self.backends.keys().copied().collect();
-            return Err(format!("backend {name} is not known; there are {}", known.join(", ")));
+            return failed(format!("backend {name} is not known; there are {}", known.join(", ")));
         };
         let wanted: Vec<Wanted> = members
             .iter()
             .map(|member| Wanted {
                 uid: member.uid.clone(),
-                addresses: member.addresses.clone(),
-                want: want(tenure, member),
+                // The address of a Pod that ended may be another's by now.
+                addresses: if member.ended { Vec::new() } else { member.addresses.clone() },
+                want: want(employer.tenure, member),
             })
             .collect();
-        let key = key(service);
-        if !self.is_due(&key, service, &wanted, members) {
-            return Ok(empty);
-        }
-        let employer = Employer { namespace: key.0.clone(), name: key.1.clone(), params };
-        let timer = self.metrics.backend_seconds.with_label_values(&[*name]).start_timer();
-        let seen = backend.pass(&employer, &wanted).await;
-        timer.observe_duration();
-        let outcome = seen.as_ref().map_or_else(Fault::class, |_| "seen");
-        self.metrics.backend_passes.with_label_values(&[*name, outcome]).inc();
-        let traffic = seen.map_err(|fault| fault.to_string())?;
-        let now = clock::now();
-        Ok(self.remember(&key, |memory| {
-            let off = |w: &&Wanted| w.want == Want::Off && traffic.get(&w.uid).is_some_and(is_off);
-            let off: Vec<&String> = wanted.iter().filter(off).map(|w| &w.uid).collect();
-            memory.off_since.retain(|uid, _| off.contains(&uid));
-            for uid in off {
-                memory.off_since.entry(uid.clone()).or_insert(now);
-            }
-            memory.told = Some((wanted.clone(), Instant::now()));
-            Sighting { traffic, off_since: memory.off_since.clone() }
-        }))
-    }
-
-    /// Whether the backend has to be asked: for a Pod that is not as it is to be, or because it was
-    /// told something else, or nothing for long.
-    fn is_due(
-        &self,
-        key: &Key,
-        service: &SlimService,
-        wanted: &[Wanted],
-        members: &[MemberView],
-    ) -> bool {
-        let finalizer = service.view().finalizer();
-        let settled = members.iter().zip(wanted).all(|(member, wanted)| {
+        let (key, address) = (key(service), ((*name).to_owned(), params.clone()));
+        // It is asked for a Pod that is not as it is to be, because something else is wanted, or because
+        // nothing was for long.
+        let finalizer = employer.finalizer();
+        let settled = members.iter().zip(&wanted).all(|(member, wanted)| {
             member.finalizers.contains(&finalizer) == (wanted.want == Want::Serve)
         });
-        let told = self.remember(key, |memory| {
-            let told = memory.told.as_ref();
-            told.is_some_and(|(told, at)| told == wanted && at.elapsed() < RESYNC)
+        if settled && self.remember(&key, |memory| memory.is_told(&wanted, &address)) {
+            return Sighting::default();
+        }
+        // Whatever comes of it, part of it may have been done.
+        self.remember(&key, |memory| {
+            let told = memory.told.take();
+            if told.is_some_and(|(_, before, _)| before != address) {
+                memory.off_since.clear();
+            }
         });
-        !(settled && told)
+        let asked = Employer { namespace: key.0.clone(), name: key.1.clone(), params };
+        let timer = self.metrics.backend_seconds.with_label_values(&[*name]).start_timer();
+        let pass = backend.pass(&asked, &wanted).await;
+        timer.observe_duration();
+        let outcome = pass.fault.as_ref().map_or("seen", Fault::class);
+        self.metrics.backend_passes.with_label_values(&[*name, outcome]).inc();
+        self.remember(&key, |memory| memory.note(&wanted, pass, address, now))
     }
 
     async fn carry_out(
@@ -288,12 +327,13 @@ impl Context {
         service: &SlimService,
         seen: &Observed,
         plan: &Plan,
+        next: Next,
     ) -> Result<(), Failure> {
         let key = key(service);
         let before = (self.pods.progress.seen(), self.services.seen());
-        let effects = plan.pods.iter().map(|change| render::pod(&key.0, change)).collect();
+        let effects =
+            plan.pods.iter().map(|change| render::pod(&key.0, change, clock::now())).collect();
         let results = self.applier.apply_all(effects).await;
-        let mut failed = None;
         let note = |results: &[(Effect, Result<Outcome, apply::Error>)], pods: bool| {
             let versions = results.iter().filter_map(|(_, result)| match result {
                 Ok(Outcome::Done(version)) => Some(version.as_deref()),
@@ -310,51 +350,63 @@ impl Context {
             });
         };
         note(&results, true);
-        for (effect, result) in &results {
-            match result {
-                Ok(Outcome::Refused(message)) => {
-                    let message = format!("{}: {message}", effect.target());
-                    self.warn(service, "PodWriteRefused", message.clone()).await;
-                    failed = Some((backoff::Kind::Refused, anyhow::anyhow!(message)));
-                }
-                Err(error) => {
-                    failed = Some((backoff::Kind::Transient, anyhow::anyhow!("{error}")));
-                }
-                Ok(_) => {}
+        for (change, (_, result)) in results.iter().filter_map(|(effect, result)| {
+            let name = &effect.target().name;
+            let change = plan.pods.iter().find(|change| change.name == *name)?;
+            Some((change, (effect, result)))
+        }) {
+            if matches!(result, Ok(Outcome::Done(_))) {
+                self.note_let_go(seen, change);
             }
         }
         let uid = service.metadata.uid.as_deref().unwrap_or_default();
+        let mut results = results;
         if let Some(effect) = render::employer(&seen.employer, uid, plan) {
-            let result = self.applier.apply(&effect).await;
-            if let Err(error) = &result {
-                failed = Some((backoff::Kind::Transient, anyhow::anyhow!("{error}")));
-            }
-            note(&[(effect, result)], false);
+            let result = [(effect.clone(), self.applier.apply(&effect).await)];
+            note(&result, false);
+            results.extend(result);
         }
-        let Some((kind, error)) = failed else { return Ok(()) };
-        Err(Failure { kind, class: "write", error, within: None })
+        let refused = results.iter().find_map(|(effect, result)| match result {
+            Ok(Outcome::Refused(message)) => Some(format!("{}: {message}", effect.target())),
+            _ => None,
+        });
+        let failed = results.iter().find_map(|(_, result)| result.as_ref().err());
+        // Others that drain are not to wait for what one object is refused.
+        let within = match next {
+            Next::After(wait) => Some(wait),
+            Next::OnChange | Next::Stale => None,
+        };
+        if let Some(message) = refused {
+            self.warn(service, "WriteRefused", message.clone()).await;
+            let (kind, error) = (backoff::Kind::Refused, anyhow::anyhow!(message));
+            return Err(Failure { kind, class: "refused", error, within });
+        }
+        let Some(error) = failed else { return Ok(()) };
+        let (kind, error) = (backoff::Kind::Transient, anyhow::anyhow!("{error}"));
+        Err(Failure { kind, class: "write", error, within })
+    }
+
+    /// Notes how long a Pod waited until its traffic was seen off.
+    fn note_let_go(&self, seen: &Observed, change: &PodChange) {
+        let member = seen.members.iter().find(|member| member.uid == change.uid);
+        let began = member.and_then(|member| member.unready_since).filter(|_| change.lets_go);
+        let was_seen = seen.sighting.off_since.contains_key(&change.uid);
+        if let Some(began) = began.filter(|_| was_seen) {
+            let took = clock::now().duration_since(began).as_secs_f64();
+            self.metrics.off_seconds.observe(took);
+        }
     }
 
     /// Counts who waits, and tells of those that wait for long.
     async fn tell(&self, service: &SlimService, seen: &Observed, plan: &Plan, now: Timestamp) {
-        let (key, ways) = (key(service), ["on", "off"]);
-        let counts = ways.map(|way| {
+        let key = key(service);
+        let counts = WAYS.map(|way| {
             let of = plan.waits.iter().filter(|wait| wait.leaves == (way == "off")).count();
             i64::try_from(of).unwrap_or(i64::MAX)
         });
         let before = self.remember(&key, |m| std::mem::replace(&mut m.counted, counts));
-        for ((way, count), before) in ways.iter().zip(counts).zip(before) {
-            self.metrics.waiting.with_label_values(&[&key.0, *way]).add(count - before);
-        }
-        for change in &plan.pods {
-            let member = seen.members.iter().find(|member| member.uid == change.uid);
-            let began = member.and_then(|member| member.unready_since).filter(|_| change.lets_go);
-            if let Some(began) = began {
-                let took = now.duration_since(began).as_secs_f64();
-                self.metrics.traffic.with_label_values(&["off"]).observe(took);
-            }
-        }
-        if let Err(fault) = &seen.sighting {
+        self.count(&key.0, before, counts);
+        if let Some(fault) = &seen.sighting.fault {
             self.warn(service, "TrafficUnknown", fault.clone()).await;
         }
         let long = plan.waits.iter().filter(|wait| {
@@ -366,10 +418,25 @@ impl Context {
         }
     }
 
+    fn count(&self, namespace: &str, before: [i64; 2], now: [i64; 2]) {
+        for ((way, now), before) in WAYS.iter().zip(now).zip(before) {
+            self.metrics.waiting.with_label_values(&[namespace, *way]).add(now - before);
+        }
+    }
+
     /// When to look again.
-    fn next(&self, key: &Key, service: &SlimService, plan: &Plan, waits: bool) -> Next {
+    fn next(&self, key: &Key, service: &SlimService, plan: &Plan, fault: bool) -> Next {
+        let waiting: BTreeSet<String> = plan.waits.iter().map(|wait| wait.uid.clone()).collect();
         let waits = self.remember(key, |memory| {
-            memory.waits = if waits { memory.waits.saturating_add(1) } else { 0 };
+            let goes_on = !waiting.is_empty() || fault;
+            // One that waits for long does not make others wait as long.
+            let news = waiting.difference(&memory.waiting).next().is_some();
+            memory.waits = match (goes_on, news) {
+                (false, _) => 0,
+                (true, true) => 1,
+                (true, false) => memory.waits.saturating_add(1),
+            };
+            memory.waiting = waiting;
             memory.waits
         });
         let due = plan.look_again.and_then(|left| Duration::try_from(left).ok());
@@ -389,9 +456,4 @@ impl Context {
         let note = Note { warning: true, reason, message };
         self.events.publish(&service.object_ref(&()), &note).await;
     }
-}
-
-/// Whether a Pod was seen to get nothing any more.
-fn is_off(traffic: &Traffic) -> bool {
-    matches!(traffic, Traffic::Absent | Traffic::Draining(Some(0) | None))
 }

@@ -1,14 +1,15 @@
 //! What only this operator counts.
 
 use podops_runtime::shell::metrics::{add, buckets};
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
 
 /// Counts and times of this operator.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
-    /// From the closing of a Pod's gate until its traffic was seen off, or from its opening until it
-    /// was seen on.
-    pub(super) traffic: HistogramVec,
+    /// From the closing of a Pod's gate until its traffic was seen off.
+    pub(super) off_seconds: Histogram,
     /// Pods that wait for their traffic.
     pub(super) waiting: IntGaugeVec,
     /// How long backends took to answer.
@@ -26,15 +27,12 @@ impl Metrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
         Ok(Self {
-            traffic: add(
+            off_seconds: add(
                 registry,
-                HistogramVec::new(
-                    seconds(
-                        "podops_consist_traffic_seconds",
-                        "How long Pods waited until their traffic was seen off, or on.",
-                    ),
-                    &["way"],
-                )?,
+                Histogram::with_opts(seconds(
+                    "podops_consist_traffic_off_seconds",
+                    "How long Pods waited from leaving service until their traffic was seen off.",
+                ))?,
             )?,
             waiting: add(
                 registry,

@@ -105,6 +105,22 @@ impl SlimService {
         (name, params)
     }
 
+    /// Whether it is under control, or was.
+    pub(super) fn is_concerned(&self) -> bool {
+        let metadata = &self.metadata;
+        let controlled = metadata.labels.as_ref().and_then(|labels| labels.get(marks::CONTROL));
+        let ours = |f: &String| f.starts_with(consist::OLD_CLEAN_FINALIZER);
+        controlled.is_some_and(|value| value == marks::CONTROL_ON)
+            || metadata.finalizers.iter().flatten().any(ours)
+    }
+
+    /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
+    /// traffic until then.
+    fn is_kept_by_others(&self) -> bool {
+        let ours = |f: &String| f.starts_with(consist::OLD_CLEAN_FINALIZER);
+        self.backend().0 == ENDPOINTSLICE && !self.metadata.finalizers.iter().flatten().all(ours)
+    }
+
     /// Whether it selects a Pod; an empty selector selects none.
     pub(super) fn selects(&self, pod: &SlimPod) -> bool {
         let labels = pod.metadata.labels.as_ref();
@@ -120,7 +136,7 @@ impl SlimService {
         let controlled = metadata.labels.as_ref().and_then(|labels| labels.get(marks::CONTROL));
         let tenure = if controlled.is_none_or(|value| value != marks::CONTROL_ON) {
             Tenure::Free
-        } else if metadata.deletion_timestamp.is_none() {
+        } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
             Tenure::Employs
         } else if self.backend().0 == ENDPOINTSLICE {
             // Its traffic ends with the Service itself, and not before.
@@ -213,8 +229,10 @@ impl SlimPod {
             condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
         });
         let metadata = &self.metadata;
-        let deleted = metadata.deletion_timestamp.as_ref().map(|time| {
-            time.0 - SignedDuration::from_secs(metadata.deletion_grace_period_seconds.unwrap_or(0))
+        let deleted = metadata.deletion_timestamp.as_ref().and_then(|time| {
+            let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
+            // A grace period may be longer than time itself.
+            time.0.checked_sub(SignedDuration::from_secs(grace)).ok()
         });
         closed.into_iter().chain([deleted]).flatten().min()
     }

@@ -184,6 +184,12 @@ impl<K: Resource + Clone> Mirror<K> {
         })
     }
 
+    /// All objects.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.read(|contents| contents.objects.values().cloned().collect())
+    }
+
     /// All objects that the index puts under `value`, in the order of their keys.
     #[must_use]
     pub fn find(&self, value: &str) -> Vec<Arc<K>> {

@@ -34,7 +34,7 @@ fn params() -> Params {
 }
 
 fn said(servers: &[(&str, u32, u32, u64)], pods: &[Wanted]) -> String {
-    commands(&slots(servers), &params(), pods).join("; ").replace("set server web/", "")
+    commands(&slots(servers), &params(), pods).said.join("; ").replace("set server web/", "")
 }
 
 /// Never used; in maintenance, as configured and as is.
@@ -64,8 +64,55 @@ fn nobody_gets_a_slot_that_has_sessions_or_is_somebody_elses() {
     let pods = [wanted("10.0.0.1", Want::Serve), wanted("10.0.0.2", Want::Off)];
     assert_eq!(said(&[busy, mine], &pods), "");
     assert_eq!(said(&[busy, mine, EMPTY], &pods), "web2 addr 10.0.0.1 port 8080; web2 state ready");
-    // One after a restart that forgot everything, and one that nobody wants.
-    assert_eq!(said(&[("10.0.0.7", 2, 4, 1)], &[]), "web0 state maint");
+    assert!(commands(&slots(&[busy, mine]), &params(), &pods).full);
+    // One that nobody wants is drained like any other.
+    assert_eq!(said(&[("10.0.0.7", 2, 4, 1)], &[]), "web0 state drain");
+    assert_eq!(said(&[("10.0.0.7", 2, 12, 1)], &[]), "");
+    assert_eq!(said(&[("10.0.0.7", 2, 12, 0)], &[]), "web0 state maint");
+}
+
+#[test]
+fn a_pod_in_two_slots_keeps_one_and_has_traffic_in_both() {
+    let twice = [("10.0.0.1", 0, 1, 0), ("10.0.0.1", 2, 4, 2)];
+    assert_eq!(said(&twice, &[wanted("10.0.0.1", Want::Serve)]), "");
+    let twice = [("10.0.0.1", 2, 4, 1), ("10.0.0.1", 2, 4, 2)];
+    assert_eq!(said(&twice, &[wanted("10.0.0.1", Want::Serve)]), "web1 state drain");
+    let off = wanted("10.0.0.1", Want::Off);
+    assert_eq!(said(&twice, std::slice::from_ref(&off)), "web0 state drain; web1 state drain");
+    let half = [("10.0.0.1", 2, 12, 0), ("10.0.0.1", 2, 4, 0)];
+    assert_eq!(traffic(&slots(&half), 8080, &off), Serving);
+}
+
+#[test]
+fn an_address_that_was_passed_on_is_its_new_pods() {
+    let old = Wanted { uid: "old".to_owned(), ..wanted("10.0.0.1", Want::Off) };
+    let pods = [old, wanted("10.0.0.1", Want::Serve)];
+    assert_eq!(said(&[("10.0.0.1", 2, 4, 1)], &pods), "");
+}
+
+#[test]
+fn only_what_the_operator_was_told_of_is_driven_and_only_by_names() {
+    let haproxy = Haproxy {
+        allowed: vec!["shop/tcp://10.0.0.5:9999".to_owned(), "*/unix:///run/shared/*".to_owned()],
+    };
+    let fault = |namespace: &str, instance: &str, backend: &str| {
+        let params = json!({ "instances": [instance], "backend": backend, "port": 8080 });
+        let (namespace, name) = (namespace.to_owned(), "web".to_owned());
+        haproxy.params(&Employer { namespace, name, params }).err().map(|fault| fault.to_string())
+    };
+    assert_eq!(fault("shop", "tcp://10.0.0.5:9999", "web"), None);
+    assert_eq!(fault("any", "unix:///run/shared/a.sock", "web"), None);
+    for (namespace, instance) in [
+        ("other", "tcp://10.0.0.5:9999"),
+        ("shop", "tcp://10.0.0.5:99990"),
+        ("shop", "tcp://169.254.169.254:80"),
+        ("any", "unix:///run/other.sock"),
+    ] {
+        assert!(fault(namespace, instance, "web").is_some(), "{namespace} {instance}");
+    }
+    for backend in ["web;disable frontend f", "web\nshow info", "", "a b"] {
+        assert!(fault("shop", "tcp://10.0.0.5:9999", backend).is_some(), "{backend:?}");
+    }
 }
 
 #[test]
@@ -90,8 +137,10 @@ fn several_instances_serve_together_and_drain_each_for_itself() {
         seen["10.0.0.1"]
     };
     assert_eq!(merged(Want::Serve, Serving, Serving), Serving);
-    assert_eq!(merged(Want::Serve, Serving, Absent), Absent);
-    assert_eq!(merged(Want::Serve, Absent, Serving), Absent);
+    // In either it has traffic, and is not to be touched.
+    assert_eq!(merged(Want::Serve, Serving, Absent), Serving);
+    assert_eq!(merged(Want::Serve, Absent, Serving), Serving);
+    assert_eq!(merged(Want::Serve, Traffic::Unhealthy, Draining(Some(1))), Traffic::Unhealthy);
     assert_eq!(merged(Want::Off, Absent, Serving), Serving);
     assert_eq!(merged(Want::Off, Serving, Absent), Serving);
     assert_eq!(merged(Want::Off, Draining(Some(1)), Draining(Some(2))), Draining(Some(3)));
@@ -105,11 +154,13 @@ fn an_answer_that_is_none_is_told_and_bounded() {
     assert_eq!(told("Can't find backend.\n\n"), r#"web: "Can't find backend.""#);
     assert!(told(&"x".repeat(9999)).len() < 200);
     let states = format!("1\n{COLUMNS}\n");
-    assert_eq!(told(&states), "web: it has no servers");
+    assert_eq!(told(&format!("{states}\n")), "web: it has no servers");
+    assert_eq!(told(&states), CUT_OFF);
     let states = format!("{states}3 web 1 web1 10.0.0.1 2 4 1 1 0 1 0 0 8 0 0 0 - 8080 - 0\n\n");
     let servers = Servers::read(&states, "web").unwrap();
-    assert_eq!(servers.slots(&format!("{FIELDS}\n")).unwrap_err(), "no statistics of web1");
-    assert_eq!(servers.slots("no").unwrap_err(), "the statistics lack columns");
-    let bad = format!("{FIELDS}\nweb,web1,0,0,many,\n");
+    assert_eq!(servers.slots(&format!("{FIELDS}\n\n")).unwrap_err(), "no statistics of web1");
+    assert_eq!(servers.slots(&format!("{FIELDS}\n")).unwrap_err(), CUT_OFF);
+    assert_eq!(servers.slots("no\n\n").unwrap_err(), "the statistics lack columns");
+    let bad = format!("{FIELDS}\nweb,web1,0,0,many,\n\n");
     assert_eq!(servers.slots(&bad).unwrap_err(), "sessions are no number");
 }

@@ -1,0 +1,129 @@
+//! What a process remembers of an employer between two looks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use podops_runtime::freshness::Written;
+
+use crate::{
+    backend::{Pass, Wanted},
+    plan::Want,
+    view::{Sighting, Traffic},
+};
+
+/// How long what was brought about at a backend holds: it may forget.
+pub(super) const RESYNC: Duration = Duration::from_secs(60);
+
+/// What is remembered of one employer.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) pods: Written,
+    pub(super) services: Written,
+    /// What was last brought about at the backend, by what was said of that, and when.
+    pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
+    /// Since when each Pod is to have no traffic, as far as this process knows, by UID.
+    pub(super) unwanted_since: BTreeMap<String, Timestamp>,
+    /// Since when each of these was seen to have none, by UID.
+    pub(super) off_since: BTreeMap<String, Timestamp>,
+    /// Which Pods wait, and how often in a row they had to.
+    pub(super) waiting: BTreeSet<String>,
+    pub(super) waits: u32,
+    /// Waiting Pods that were counted.
+    pub(super) counted: [i64; 2],
+}
+
+/// A backend's name, and what it is told.
+pub(super) type Address = (String, serde_json::Value);
+
+impl Memory {
+    /// Whether this was brought about, and not so long ago that it may have been forgotten.
+    pub(super) fn is_told(&self, wanted: &[Wanted], address: &Address) -> bool {
+        let told = self.told.as_ref();
+        told.is_some_and(|(told, by, at)| told == wanted && by == address && at.elapsed() < RESYNC)
+    }
+
+    /// Notes what a pass has shown.
+    pub(super) fn note(
+        &mut self,
+        wanted: &[Wanted],
+        pass: Pass,
+        address: Address,
+        now: Timestamp,
+    ) -> Sighting {
+        let is_off = |w: &&Wanted| {
+            let seen = pass.seen.get(&w.uid);
+            let none =
+                |t: &Traffic| matches!(t, Traffic::Absent | Traffic::Draining(Some(0) | None));
+            w.want == Want::Off && pass.fault.is_none() && seen.is_some_and(none)
+        };
+        let off: BTreeSet<&String> = wanted.iter().filter(is_off).map(|w| &w.uid).collect();
+        self.off_since.retain(|uid, _| off.contains(uid));
+        for uid in off {
+            self.off_since.entry(uid.clone()).or_insert(now);
+        }
+        if pass.fault.is_none() {
+            self.told = Some((wanted.to_vec(), address, Instant::now()));
+        }
+        Sighting {
+            traffic: pass.seen,
+            off_since: self.off_since.clone(),
+            fault: pass.fault.map(|fault| fault.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Fault;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn wanted(want: Want) -> Vec<Wanted> {
+        vec![Wanted { uid: "a".to_owned(), addresses: Vec::new(), want }]
+    }
+
+    fn address() -> Address {
+        ("haproxy".to_owned(), serde_json::Value::Null)
+    }
+
+    fn pass(traffic: Traffic, fault: Option<Fault>) -> Pass {
+        Pass { seen: [("a".to_owned(), traffic)].into(), fault }
+    }
+
+    #[test]
+    fn off_is_off_without_a_break() {
+        let mut memory = Memory::default();
+        let mut off_since = |want, traffic, fault, second| {
+            let seen = memory.note(&wanted(want), pass(traffic, fault), address(), at(second));
+            seen.off_since.get("a").map(|at| at.as_second())
+        };
+        let fault = || Some(Fault::Unreachable("gone".to_owned()));
+        assert_eq!(off_since(Want::Off, Traffic::Draining(Some(1)), None, 1), None);
+        assert_eq!(off_since(Want::Off, Traffic::Draining(Some(0)), None, 2), Some(2));
+        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 3), Some(2));
+        // What was not seen may have been otherwise.
+        assert_eq!(off_since(Want::Off, Traffic::Absent, fault(), 4), None);
+        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 5), Some(5));
+        assert_eq!(off_since(Want::Serve, Traffic::Serving, None, 6), None);
+        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 7), Some(7));
+    }
+
+    #[test]
+    fn what_a_backend_was_told_counts_if_nothing_failed_and_it_is_the_same() {
+        let mut memory = Memory::default();
+        let fault = Some(Fault::Garbage("no".to_owned()));
+        memory.note(&wanted(Want::Off), pass(Traffic::Absent, fault), address(), at(1));
+        assert!(!memory.is_told(&wanted(Want::Off), &address()));
+        memory.note(&wanted(Want::Off), pass(Traffic::Absent, None), address(), at(2));
+        assert!(memory.is_told(&wanted(Want::Off), &address()));
+        assert!(!memory.is_told(&wanted(Want::Serve), &address()));
+        let other = ("haproxy".to_owned(), serde_json::json!({ "backend": "other" }));
+        assert!(!memory.is_told(&wanted(Want::Off), &other));
+    }
+}
