@@ -5,11 +5,12 @@ use std::{path::Path, time::Duration};
 use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets::ASCII_MARKDOWN};
 use indicatif::{ProgressBar, ProgressStyle};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
+use podops_api::marks;
 use procfs::Current as _;
 use serde_json::{Value, json};
 
@@ -64,6 +65,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     under_a_rule(&lab, &mut rows).await?;
     say("100 Pods in place, and in turn a Deployment's");
     against_deployment(&lab, &mut rows).await?;
+    say("100 Pods of a Service");
+    with_an_employer(&lab, &mut rows).await?;
     if quick {
         return table(&rows);
     }
@@ -71,6 +74,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     memory(&lab, &mut rows).await?;
     say("1,000 Pods at rest for a minute");
     rest(&lab, &mut rows).await?;
+    say("1,000 Pods in 50 Services");
+    in_services(&lab, &mut rows).await?;
     say("1,000 Pods that wait for a rule");
     waiting(&lab, &mut rows).await?;
     say("one set that changes among 10 and among 1,000");
@@ -145,6 +150,7 @@ fn told(figure: &'static str, measured: String) -> Row {
 fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for (name, figure) in OPERATORS.into_iter().zip([
         "stripped release binary, collaset-operator",
+        "stripped release binary, consist-operator",
         "stripped release binary, lifecycle-operator",
         "stripped release binary, transition-rule-operator",
     ]) {
@@ -221,6 +227,65 @@ async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 }
 
 /// What it costs to look at many Pods that wait, again and again.
+/// The settled sets get Services that hold their Pods: five a set, and each of a part of it.
+async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    /// How many Services each set's Pods are spread over.
+    const EACH: usize = 5;
+    let operator = "consist-operator";
+    let all = ListParams::default();
+    let mut employers = Vec::new();
+    for set in lab.sets().list(&all).await?.items {
+        let name = set.name_any();
+        for part in 0..EACH {
+            let service = format!("{name}-{part}");
+            let selector = json!({ "app": name, "part": part.to_string() });
+            let service = json!({
+                "metadata": { "name": service, "labels": { marks::CONTROL: "true" } },
+                "spec": { "selector": selector, "ports": [{ "port": 80 }] },
+            });
+            let service: Service = serde_json::from_value(service)?;
+            lab.all_of::<Service>().create(&PostParams::default(), &service).await?;
+            employers.push(service);
+        }
+        for (at, pod) in lab.pods_of(&name).await?.iter().enumerate() {
+            let part = json!({ "labels": { "part": (at % EACH).to_string() } });
+            lab.change_pod(&pod.name_any(), part).await?;
+        }
+    }
+    let held = async || {
+        let pods = lab.pods().list(&all).await?.items;
+        let is_held = |f: &String| f.starts_with(marks::PROTECTION_FINALIZER);
+        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(is_held));
+        Ok(held.count() == MANY)
+    };
+    eventually(STUCK, held).await.context("waiting for all to be held")?;
+    tokio::time::sleep(REST / 4).await;
+    let from = lab.log_end()?;
+    tokio::time::sleep(REST).await;
+    let (requests, _) = lab.requests(from)?;
+    let own = requests.iter().filter(|r| r.is_work() && r.operator() == Some(operator));
+    let writes = own.clone().filter(|r| r.is_write()).count();
+    let calls = own.filter(|r| r.resource() == "endpointslices" && r.verb == "list").count();
+    rows.extend([
+        none("writes by consist-operator in 60 s with 1,000 Pods held by 50 Services", writes),
+        counted("calls of its backend in that minute", calls, employers.len()),
+        most(
+            "resident memory with them, consist-operator",
+            Process::of(lab, operator)?.resident_mebibytes,
+            30.0,
+            " MiB",
+        ),
+    ]);
+    for service in employers {
+        lab.all_of::<Service>().delete(&service.name_any(), &DeleteParams::default()).await?;
+    }
+    let free = async || {
+        let pods = lab.pods().list(&all).await?.items;
+        Ok(pods.iter().all(|pod| pod.finalizers().is_empty()))
+    };
+    eventually(STUCK, free).await.context("waiting for all to be let go")
+}
+
 async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     /// How often, and how fast, somebody gives reason to look.
     const LOOKS: u32 = 150;
@@ -271,6 +336,38 @@ async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for set in lab.sets().list(&ListParams::default()).await?.items {
         settle(lab, &set.name_any(), SMALL).await?;
     }
+    Ok(())
+}
+
+/// What an update costs where a Service has to let go of each Pod.
+async fn with_an_employer(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let service = json!({
+        "metadata": { "name": "employed", "labels": { marks::CONTROL: "true" } },
+        "spec": { "selector": { "app": "employed" }, "ports": [{ "port": 80 }] },
+    });
+    let service: Service = serde_json::from_value(service)?;
+    lab.all_of::<Service>().create(&PostParams::default(), &service).await?;
+    let held = async || {
+        let service = lab.all_of::<Service>().get("employed").await?;
+        Ok(!service.finalizers().is_empty())
+    };
+    eventually(STUCK, held).await?;
+    let set = Subject { lab, set: "employed", pods: SMALL };
+    set.create().await?;
+    let cost = set.update_in_place("nginx:1").await?;
+    let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
+    let own = own.filter(|r| r.is_write() && r.resource() == "pods").count();
+    #[allow(clippy::cast_precision_loss, reason = "not that many")]
+    let each = own as f64 / SMALL as f64;
+    rows.extend([
+        most("Pod writes by consist-operator per Pod updated in place", each, 2.0, ""),
+        most("Pod writes by all for that, with one employer", cost.pod_writes_per_pod(), 8.0, ""),
+        none("of these refused, in all", cost.rejected().len()),
+    ]);
+    lab.sets().delete("employed", &DeleteParams::default()).await?;
+    let gone = async || Ok(lab.sets().get_opt("employed").await?.is_none());
+    eventually(STUCK, gone).await?;
+    lab.all_of::<Service>().delete("employed", &DeleteParams::default()).await?;
     Ok(())
 }
 

@@ -74,13 +74,9 @@ impl Leaver {
             Some("Delete") => OnLeaving::Delete,
             _ => default,
         };
-        let labels = &self.pod.labels;
-        // One that does not serve is not missed, and may never be replaced; nor is the new one of a
-        // pair, for which its origin still waits.
-        self.of_set
-            && wanted == OnLeaving::Replace
-            && labels.contains_key(marks::SERVICE_AVAILABLE)
-            && !labels.contains_key(marks::REPLACE_PAIR_ORIGIN_NAME)
+        // One that does not serve is not missed, and may never be replaced: that of a pair waits for it.
+        let serves = self.pod.labels.contains_key(marks::SERVICE_AVAILABLE);
+        self.of_set && wanted == OnLeaving::Replace && serves
     }
 
     /// Whether it is asked to leave by its deletion, and still takes traffic: an eviction of it has to

@@ -191,7 +191,7 @@ async fn reconcile(service: Arc<SlimService>, context: Arc<Context>) -> Result<N
     let employer = service.view();
     let now = clock::now();
     let members = context.members(&service, &employer, now);
-    let sighting = context.look(&service, &employer, &members, now).await;
+    let sighting = context.look(&service, &employer, &members).await;
     let seen = Observed { employer, members, sighting };
     let plan = plan::plan(&seen, clock::now());
     context.tell(&service, &seen, &plan, now).await;
@@ -267,7 +267,6 @@ impl Context {
         service: &SlimService,
         employer: &EmployerView,
         members: &[MemberView],
-        now: Timestamp,
     ) -> Sighting {
         let failed = |fault: String| Sighting { fault: Some(fault), ..Sighting::default() };
         if let Some(fault) = employer.faults.first() {
@@ -319,7 +318,7 @@ impl Context {
         timer.observe_duration();
         let outcome = pass.fault.as_ref().map_or("seen", Fault::class);
         self.metrics.backend_passes.with_label_values(&[*name, outcome]).inc();
-        self.remember(&key, |memory| memory.note(&wanted, pass, address, now))
+        self.remember(&key, |memory| memory.note(&wanted, pass, address, clock::now()))
     }
 
     async fn carry_out(
