@@ -239,12 +239,7 @@ async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         for part in 0..EACH {
             let service = format!("{name}-{part}");
             let selector = json!({ "app": name, "part": part.to_string() });
-            let service = json!({
-                "metadata": { "name": service, "labels": { marks::CONTROL: "true" } },
-                "spec": { "selector": selector, "ports": [{ "port": 80 }] },
-            });
-            let service: Service = serde_json::from_value(service)?;
-            lab.all_of::<Service>().create(&PostParams::default(), &service).await?;
+            lab.employ(&service, selector, &json!({})).await?;
             employers.push(service);
         }
         for (at, pod) in lab.pods_of(&name).await?.iter().enumerate() {
@@ -277,7 +272,7 @@ async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         ),
     ]);
     for service in employers {
-        lab.all_of::<Service>().delete(&service.name_any(), &DeleteParams::default()).await?;
+        lab.all_of::<Service>().delete(&service, &DeleteParams::default()).await?;
     }
     let free = async || {
         let pods = lab.pods().list(&all).await?.items;
@@ -341,17 +336,7 @@ async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 
 /// What an update costs where a Service has to let go of each Pod.
 async fn with_an_employer(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let service = json!({
-        "metadata": { "name": "employed", "labels": { marks::CONTROL: "true" } },
-        "spec": { "selector": { "app": "employed" }, "ports": [{ "port": 80 }] },
-    });
-    let service: Service = serde_json::from_value(service)?;
-    lab.all_of::<Service>().create(&PostParams::default(), &service).await?;
-    let held = async || {
-        let service = lab.all_of::<Service>().get("employed").await?;
-        Ok(!service.finalizers().is_empty())
-    };
-    eventually(STUCK, held).await?;
+    lab.employ("employed", json!({ "app": "employed" }), &json!({})).await?;
     let set = Subject { lab, set: "employed", pods: SMALL };
     set.create().await?;
     let cost = set.update_in_place("nginx:1").await?;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
     coordination::v1::Lease,
-    core::v1::{Pod, ServiceAccount},
+    core::v1::{Pod, Service, ServiceAccount},
     events::v1::Event,
 };
 use kube::{
@@ -22,6 +22,8 @@ use kube::{
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
+    consist::CLEAN_FINALIZER,
+    marks,
     transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
 };
 use serde_json::{Value, json};
@@ -454,6 +456,31 @@ impl Lab {
         Ok(())
     }
 
+    /// Makes a Service under control, and waits until it is held: from then on it holds its Pods.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused, or that takes too long.
+    pub async fn employ(
+        &self,
+        name: &str,
+        selector: Value,
+        annotations: &Value,
+    ) -> anyhow::Result<()> {
+        let labels = json!({ marks::CONTROL: marks::CONTROL_ON });
+        let service = serde_json::from_value(json!({
+            "metadata": { "name": name, "labels": labels, "annotations": annotations },
+            "spec": { "selector": selector, "ports": [{ "port": 80 }] },
+        }))?;
+        let services: Api<Service> = self.all_of();
+        services.create(&PostParams::default(), &service).await?;
+        let held = async || {
+            let finalizers = services.get(name).await?.metadata.finalizers.unwrap_or_default();
+            Ok(finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER))
+        };
+        eventually(SOON, held).await.with_context(|| format!("waiting for {name} to be held"))
+    }
+
     /// Makes a rule about the Pods that a selector selects, and waits until it is enforced.
     ///
     /// # Errors
@@ -641,6 +668,12 @@ impl Lab {
 /// The top of this repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The selector of the Pods of a set that [`Lab::create`] makes.
+#[must_use]
+pub fn app(set: &str) -> Value {
+    json!({ "matchLabels": { "app": set } })
 }
 
 /// Whether all of a set's Pods are of its template and serve, and nothing is under way.

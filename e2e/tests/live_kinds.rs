@@ -14,7 +14,7 @@ use podops_api::{
     lifecycle::{COLLASET, Word},
     marks,
 };
-use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use podops_e2e::lab::{Lab, SOON, app, eventually, programs};
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -88,10 +88,6 @@ async fn what_an_operator_leaves_that_is_gone_is_taken_off_by_hand() {
         lab.plane.kubectl(&["label", "pods", "-A", "-l", &gate, &off]).await.unwrap();
     }
     lab.settled("web", 2, SOON).await.unwrap();
-}
-
-fn app(name: &str) -> Value {
-    json!({ "matchLabels": { "app": name } })
 }
 
 /// The one rule of a PodTransitionRule.

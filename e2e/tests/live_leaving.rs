@@ -17,7 +17,7 @@ use kube::{
 };
 use podops_api::{lifecycle, marks};
 use podops_e2e::{
-    lab::{Lab, SOON, eventually, programs},
+    lab::{Lab, SOON, app, eventually, programs},
     outages::{Outages, TEAM},
     process::{Signal, signal},
 };
@@ -59,10 +59,6 @@ async fn evict(lab: &Lab, pod: &str) -> Result<(), Box<Status>> {
 
 fn hold(kind: &str) -> Value {
     json!([{ "name": kind, "availablePolicy": { "maxUnavailableValue": 0 } }])
-}
-
-fn app(name: &str) -> Value {
-    json!({ "matchLabels": { "app": name } })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,17 +10,13 @@ use kube::{
 };
 use podops_api::{condition, lifecycle, marks};
 use podops_e2e::{
-    lab::{Lab, SOON, eventually, programs},
+    lab::{Lab, SOON, app, eventually, programs},
     outages::Outages,
     scenarios::Subject,
     soak,
 };
 use podops_runtime::shell::clock;
 use serde_json::{Value, json};
-
-fn app(name: &str) -> Value {
-    json!({ "matchLabels": { "app": name } })
-}
 
 fn gate() -> String {
     format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE)

@@ -22,7 +22,7 @@ use podops_api::{
     marks,
 };
 use podops_e2e::{
-    lab::{Lab, OPERATORS, SOON, eventually, is_settled, programs},
+    lab::{Lab, OPERATORS, SOON, app, eventually, is_settled, programs},
     measure::Cost,
     scenarios::Subject,
     server,
@@ -90,17 +90,7 @@ impl Haproxy {
 }
 
 async fn employ(lab: &Lab, name: &str, annotations: &Value) {
-    let service = json!({
-        "metadata": { "name": name, "labels": { marks::CONTROL: "true" }, "annotations": annotations },
-        "spec": { "selector": { "app": name }, "ports": [{ "port": 80 }] },
-    });
-    let service = serde_json::from_value(service).unwrap();
-    lab.all_of::<Service>().create(&PostParams::default(), &service).await.unwrap();
-    let held = async || {
-        let service = lab.all_of::<Service>().get(name).await?;
-        Ok(service.finalizers().iter().any(|f| f == consist::CLEAN_FINALIZER))
-    };
-    eventually(SOON, held).await.unwrap();
+    lab.employ(name, json!({ "app": name }), annotations).await.unwrap();
 }
 
 fn holds(pod: &Pod, employer: &str) -> bool {
@@ -143,12 +133,7 @@ async fn a_service_holds_its_pods_and_lets_them_go(lab: &Lab) {
 /// The peer's weakness 4: until a Pod is told whom to expect, it may count as available without traffic.
 async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) {
     for name in ["first", "second"] {
-        let service = json!({
-            "metadata": { "name": name, "labels": { marks::CONTROL: "true" } },
-            "spec": { "selector": { "app": "expecting" }, "ports": [{ "port": 80 }] },
-        });
-        let service = serde_json::from_value(service).unwrap();
-        lab.all_of::<Service>().create(&PostParams::default(), &service).await.unwrap();
+        lab.employ(name, json!({ "app": "expecting" }), &json!({})).await.unwrap();
     }
     let pod = |metadata: Value| {
         let mut pod = json!({
@@ -395,7 +380,7 @@ async fn no_request_fails() {
     let haproxy = Haproxy::start(lab.plane.dir.path()).await;
     employ(&lab, "web", &haproxy.annotations()).await;
     let pace = json!([{ "name": "pace", "availablePolicy": { "maxUnavailableValue": 3 } }]);
-    lab.make_rule("web", json!({ "matchLabels": { "app": "web" } }), pace).await.unwrap();
+    lab.make_rule("web", app("web"), pace).await.unwrap();
     lab.make("web", 10, &real("web", "InPlaceIfPossible")).await.unwrap();
     let first = uids(&lab, "web").await;
     let load = Load::start(haproxy.front);

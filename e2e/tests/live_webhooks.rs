@@ -15,7 +15,7 @@ use std::{
 use kube::api::{DeleteParams, Patch, PatchParams};
 use podops_api::condition;
 use podops_e2e::{
-    lab::{Lab, SOON, eventually, programs},
+    lab::{Lab, SOON, app, eventually, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
@@ -123,10 +123,6 @@ async fn example(program: &str, args: &[&str], at: &Path) -> (Child, String) {
     let answers = async || Ok(TcpStream::connect(free).await.is_ok());
     eventually(Duration::from_secs(120), answers).await.unwrap();
     (child, format!("http://{free}/"))
-}
-
-fn app(name: &str) -> Value {
-    json!({ "matchLabels": { "app": name } })
 }
 
 fn webhook(url: &str, more: &Value) -> Value {

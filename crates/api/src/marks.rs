@@ -1,11 +1,22 @@
 //! Every label, annotation, finalizer and condition type outside the per-operation labels of
 //! [`lifecycle`](crate::lifecycle): one documented constant each.
 
+use std::collections::BTreeMap;
+
 /// Label. `true` puts a Pod under the lifecycle; nothing here happens to a Pod without it.
 pub const CONTROL: &str = "kusionstack.io/control";
 
 /// The one value of [`CONTROL`] that counts.
 pub const CONTROL_ON: &str = "true";
+
+/// The selector of what is under control.
+pub const CONTROLLED: &str = "kusionstack.io/control=true";
+
+/// Whether an object of these labels is under control.
+#[must_use]
+pub fn is_controlled(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(CONTROL).is_some_and(|value| value == CONTROL_ON)
+}
 
 /// Condition type and readiness gate: False takes the Pod out of service, True lets it back in.
 pub const SERVICE_READY: &str = "pod.kusionstack.io/service-ready";

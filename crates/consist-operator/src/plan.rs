@@ -88,15 +88,15 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let employs = seen.employer.tenure == Tenure::Employs;
     let held = seen.employer.is_held();
-    plan.tell_finalizer =
-        employs && seen.employer.told_finalizer.as_ref() != Some(&seen.employer.finalizer());
+    let finalizer = seen.employer.finalizer();
+    plan.tell_finalizer = employs && seen.employer.told_finalizer.as_ref() != Some(&finalizer);
     // An employer that could vanish now would leave Pods with what nobody takes off.
     if employs && !held {
         plan.finalizers = Some(clean_finalizers(seen, true));
         return plan;
     }
     for member in &seen.members {
-        one(seen, member, now, &mut plan);
+        one(seen, &finalizer, member, now, &mut plan);
     }
     let releases = !employs && plan.pods.is_empty() && plan.waits.is_empty();
     let finalizers = clean_finalizers(seen, !releases && held);
@@ -115,9 +115,8 @@ fn clean_finalizers(seen: &Observed, with: bool) -> Vec<String> {
     others.chain(own).collect()
 }
 
-fn one(seen: &Observed, member: &MemberView, now: Timestamp, plan: &mut Plan) {
-    let finalizer = seen.employer.finalizer();
-    let has = member.finalizers.contains(&finalizer);
+fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp, plan: &mut Plan) {
+    let has = member.finalizers.contains(finalizer);
     let wanted = want(seen.employer.tenure, member);
     let mut change = PodChange {
         name: member.name.clone(),
@@ -126,7 +125,7 @@ fn one(seen: &Observed, member: &MemberView, now: Timestamp, plan: &mut Plan) {
         annotated: member.annotated,
         finalizers: None,
         lets_go: false,
-        conditions: conditions(seen, member),
+        conditions: conditions(seen, finalizer, member),
     };
     let wait = |reason: String, leaves: bool| Wait {
         pod: member.name.clone(),
@@ -139,11 +138,11 @@ fn one(seen: &Observed, member: &MemberView, now: Timestamp, plan: &mut Plan) {
         Verdict::Stays => {}
         Verdict::Takes => {
             let mut with = member.finalizers.clone();
-            with.push(finalizer);
+            with.push(finalizer.clone());
             change.finalizers = Some((member.finalizers.clone(), with));
         }
         Verdict::LetsGo => {
-            let others = member.finalizers.iter().filter(|f| **f != finalizer).cloned();
+            let others = member.finalizers.iter().filter(|f| *f != finalizer).cloned();
             change.finalizers = Some((member.finalizers.clone(), others.collect()));
             change.lets_go = true;
         }
@@ -174,7 +173,11 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
         (Want::Serve, true) => Verdict::Stays,
         // It was told to serve, and leaves before anybody saw it: it is not to be touched either. One
         // that is being deleted takes no more finalizers.
-        (Want::Off, false) if flows && may_be_held(seen, member) => Verdict::Takes,
+        (Want::Off, false)
+            if flows && is_employed(seen, member) && !member.addresses.is_empty() =>
+        {
+            Verdict::Takes
+        }
         (Want::Off, false) => Verdict::Stays,
         (Want::Serve, false) => match (&told.fault, traffic) {
             (_, Some(Traffic::Serving)) => Verdict::Takes,
@@ -202,26 +205,26 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
     }
 }
 
-/// Whether a finalizer on the Pod would mean anything, and would be taken off again.
-fn may_be_held(seen: &Observed, member: &MemberView) -> bool {
-    seen.employer.tenure == Tenure::Employs
-        && member.selected
-        && !member.deleting
-        && !member.ended
-        && !member.addresses.is_empty()
+/// Whether the Pod is the employer's, and there to stay: no other is to expect anything of it.
+fn is_employed(seen: &Observed, member: &MemberView) -> bool {
+    let employs = seen.employer.tenure == Tenure::Employs;
+    employs && member.selected && !member.deleting && !member.ended
 }
 
 /// The Pod's available conditions with the employer's entry, or without; if that changes them.
-fn conditions(seen: &Observed, member: &MemberView) -> Option<(Option<String>, String)> {
-    let employs = seen.employer.tenure == Tenure::Employs;
-    let expects = employs && member.selected && !member.deleting && !member.ended;
-    let (key, finalizer) = (seen.employer.key(), seen.employer.finalizer());
+fn conditions(
+    seen: &Observed,
+    finalizer: &String,
+    member: &MemberView,
+) -> Option<(Option<String>, String)> {
+    let expects = is_employed(seen, member);
+    let key = seen.employer.key();
     // An annotation that nobody can read says nothing, and keeps the Pod from being available.
     let mut expected = member.expected.clone().ok()?;
     let known = expected.get(&key);
     let goes = !expects && known.is_some() && !member.deleting;
-    if expects && known != Some(&finalizer) {
-        expected.insert(key, finalizer);
+    if expects && known != Some(finalizer) {
+        expected.insert(key, finalizer.clone());
     } else if goes {
         expected.remove(&key);
     } else {

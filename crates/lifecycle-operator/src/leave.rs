@@ -61,8 +61,7 @@ impl Leaver {
     /// Whether the lifecycle has a say in this: it has in Pods under control that take traffic by the
     /// readiness gate, until they terminate or end.
     fn is_guarded(&self) -> bool {
-        let controlled = self.pod.labels.get(marks::CONTROL);
-        controlled.is_some_and(|value| value == marks::CONTROL_ON)
+        marks::is_controlled(&self.pod.labels)
             && self.pod.gated
             && !self.pod.deleting
             && !self.ended

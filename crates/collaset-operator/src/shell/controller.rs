@@ -22,7 +22,6 @@ use podops_api::{
     resource_context::ResourceContext,
 };
 use podops_runtime::{
-    backoff,
     effect::{Effect, Outcome},
     freshness::Written,
     shell::{
@@ -156,8 +155,7 @@ fn triggers(
     sets: &Store<Guarded>,
     shared: &Metrics,
 ) -> BoxStream<'static, ObjectRef<Guarded>> {
-    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
-    let controlled = || watcher::Config::default().labels(&controlled);
+    let controlled = || watcher::Config::default().labels(marks::CONTROLLED);
     let all = watcher::Config::default;
     let pods =
         events(Api::<SlimPod>::all(client.clone()), controlled(), "pods", shared).modify(trim_pod);
@@ -250,13 +248,9 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     let wait = if parting { None } else { context.report(&seen, &told).await? };
     if is_unfinished {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
-        return Err(Failure {
-            kind: backoff::Kind::Transient,
-            class: "write",
-            error: anyhow::anyhow!("{}", reasons.join("; ")),
-            // The status says so no later for that.
-            within: wait,
-        });
+        let error = anyhow::anyhow!("{}", reasons.join("; "));
+        // The status says so no later for that.
+        return Err(Failure::transient("write", error).within(wait));
     }
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
@@ -284,13 +278,8 @@ impl Context {
             let core = self.client.list_core_api_resources("v1").await?;
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
-        let failure = |error: kube::Error| Failure {
-            kind: backoff::Kind::Transient,
-            class: "discovery",
-            error: error.into(),
-            within: None,
-        };
-        self.can_resize.get_or_try_init(ask).await.copied().map_err(failure)
+        let asked = self.can_resize.get_or_try_init(ask).await;
+        asked.copied().map_err(|error| Failure::transient("discovery", error))
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
@@ -434,20 +423,17 @@ impl Context {
             return Ok(Some(left));
         }
         let effect = render::status(seen, status);
-        let fail = |error: anyhow::Error| Failure {
-            kind: backoff::Kind::Transient,
-            class: "status",
-            error,
-            within: None,
-        };
-        match self.applier.apply(&effect).await.map_err(|error| fail(error.into()))? {
+        let outcome = self.applier.apply(&effect).await;
+        match outcome.map_err(|error| Failure::transient("status", error))? {
             Outcome::Done(version) => {
                 self.note(&seen.uid, &effect, version.as_deref());
                 let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
                 memory.entry(seen.uid.clone()).or_default().status_at = Some(Instant::now());
                 Ok(None)
             }
-            Outcome::Refused(message) => Err(fail(anyhow::anyhow!(message))),
+            Outcome::Refused(message) => {
+                Err(Failure::transient("status", anyhow::anyhow!(message)))
+            }
             Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => Ok(None),
         }
     }

@@ -63,9 +63,12 @@ impl Haproxy {
             return Err(Fault::Params("backend-params: there are no instances".to_owned()));
         }
         let strange = params.instances.iter().find(|i| !self.allows(&employer.namespace, i));
-        strange.map_or(Ok(params.clone()), |instance| {
-            Err(Fault::Params(format!("backend-params: {instance} is not among the instances that the operator may drive for this namespace")))
-        })
+        if let Some(instance) = strange {
+            return Err(Fault::Params(format!(
+                "backend-params: {instance} is not among the instances that the operator may drive for this namespace"
+            )));
+        }
+        Ok(params)
     }
 
     fn allows(&self, namespace: &str, instance: &str) -> bool {
@@ -99,23 +102,16 @@ impl Backend for Haproxy {
 
 /// Brings about what is wanted at one instance, and looks.
 async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
-    let mut fault = None;
     let mut slots = match look(instance, &params.backend).await {
         Ok(slots) => slots,
         Err(fault) => return fault.into(),
     };
-    let commands = match commands(&slots, params, wanted) {
-        Commands { said, full: false } => said,
-        Commands { said, full: true } => {
-            let reason = format!("haproxy at {instance}: {} has no free slot", params.backend);
-            fault = Some(Fault::Params(reason));
-            said
-        }
-    };
-    if !commands.is_empty() {
-        match tell(instance, &commands).await {
-            Ok(()) => {}
-            Err(refused) => fault = Some(refused),
+    let Commands { said, full } = commands(&slots, params, wanted);
+    let no_slot = || format!("haproxy at {instance}: {} has no free slot", params.backend);
+    let mut fault = full.then(|| Fault::Params(no_slot()));
+    if !said.is_empty() {
+        if let Err(refused) = tell(instance, &said).await {
+            fault = Some(refused);
         }
         slots = match look(instance, &params.backend).await {
             Ok(slots) => slots,
@@ -213,7 +209,6 @@ fn traffic(slots: &[Slot], port: u16, pod: &Wanted) -> Traffic {
 }
 
 /// What has to be said so that what is wanted comes about.
-#[derive(Debug, Default)]
 struct Commands {
     said: Vec<String>,
     /// Whether a Pod is left without a slot.
@@ -227,11 +222,10 @@ fn commands(slots: &[Slot], params: &Params, wanted: &[Wanted]) -> Commands {
     };
     let held = |slot: &Slot| wanted.iter().any(|pod| slot.holds(pod, params.port));
     let mut free = slots.iter().filter(|slot| slot.is_free() && !held(slot));
-    let mut commands = Commands::default();
+    let (mut said, mut full) = (Vec::new(), false);
     let mut say = |slot: &Slot, what: &str| {
-        commands.said.push(format!("set server {} {what}", server(slot)));
+        said.push(format!("set server {} {what}", server(slot)));
     };
-    let mut full = false;
     for pod in wanted.iter().filter(|pod| pod.want == Want::Serve) {
         // Where two operators gave it a slot each, one is enough; the one that serves, if one does.
         let mut holding: Vec<&Slot> =
@@ -258,8 +252,7 @@ fn commands(slots: &[Slot], params: &Params, wanted: &[Wanted]) -> Commands {
     // what a restart left. One address may have passed on to a Pod that serves.
     let leaving = slots.iter().filter(|slot| !serving(slot)).filter_map(leave);
     leaving.for_each(|(slot, what)| say(slot, what));
-    commands.full = full;
-    commands
+    Commands { said, full }
 }
 
 /// The next step of a slot on its way to be empty.

@@ -18,10 +18,9 @@ use kube::{
     },
 };
 use podops_runtime::{
-    backoff,
-    effect::{Effect, Outcome},
+    effect::{Effect, Outcome, Target},
     shell::{
-        apply::{self, Applier},
+        apply::Applier,
         clock,
         drive::{Drive, Failure, Next, drive},
         events::{Events, Note},
@@ -43,8 +42,8 @@ use crate::{
         endpointslice::{EndpointSlices, SERVICE_NAME},
         haproxy::Haproxy,
     },
-    plan::{self, Plan, PodChange, Want, want},
-    render,
+    plan::{self, Plan, Want, want},
+    render::{self, PODS},
     view::{EmployerView, MemberView, Observed, Sighting, Tenure},
 };
 
@@ -167,7 +166,7 @@ fn employers(services: &Store<SlimService>, pod: &SlimPod) -> Vec<ObjectRef<Slim
     let concerns = |service: &SlimService| {
         service.metadata.namespace == pod.metadata.namespace
             && service.is_concerned()
-            && (service.selects(pod) || pod.is_held(&service.view()))
+            && (service.selects(pod) || pod.is_held_by(service))
     };
     let all = services.state();
     all.iter().filter(|service| concerns(service)).map(|s| ObjectRef::from_obj(&**s)).collect()
@@ -243,7 +242,7 @@ impl Context {
         let selects = |pod: &SlimPod| employer.tenure == Tenure::Employs && service.selects(pod);
         let views = pods.iter().filter_map(|pod| {
             let selected = selects(pod);
-            (selected || pod.is_held(employer)).then(|| pod.view(selected))
+            (selected || pod.is_held_by(service)).then(|| pod.view(selected))
         });
         let mut views: Vec<MemberView> = views.collect();
         self.remember(&key(service), |memory| {
@@ -329,41 +328,19 @@ impl Context {
         next: Next,
     ) -> Result<(), Failure> {
         let key = key(service);
-        let before = (self.pods.progress.seen(), self.services.seen());
         let effects =
             plan.pods.iter().map(|change| render::pod(&key.0, change, clock::now())).collect();
-        let results = self.applier.apply_all(effects).await;
-        let note = |results: &[(Effect, Result<Outcome, apply::Error>)], pods: bool| {
-            let versions = results.iter().filter_map(|(_, result)| match result {
-                Ok(Outcome::Done(version)) => Some(version.as_deref()),
-                _ => None,
-            });
-            self.remember(&key, |memory| {
-                for version in versions {
-                    if pods {
-                        memory.pods.note(version, before.0);
-                    } else {
-                        memory.services.note(version, before.1);
-                    }
-                }
-            });
-        };
-        note(&results, true);
-        for (change, (_, result)) in results.iter().filter_map(|(effect, result)| {
-            let name = &effect.target().name;
-            let change = plan.pods.iter().find(|change| change.name == *name)?;
-            Some((change, (effect, result)))
-        }) {
-            if matches!(result, Ok(Outcome::Done(_))) {
-                self.note_let_go(seen, change);
-            }
-        }
+        let mut results = self.applier.apply_all(effects).await;
         let uid = service.metadata.uid.as_deref().unwrap_or_default();
-        let mut results = results;
         if let Some(effect) = render::employer(&seen.employer, uid, plan) {
-            let result = [(effect.clone(), self.applier.apply(&effect).await)];
-            note(&result, false);
-            results.extend(result);
+            let result = self.applier.apply(&effect).await;
+            results.push((effect, result));
+        }
+        for (effect, result) in &results {
+            if let Ok(Outcome::Done(version)) = result {
+                self.note(&key, effect, version.as_deref());
+                self.note_let_go(seen, plan, effect);
+            }
         }
         let refused = results.iter().find_map(|(effect, result)| match result {
             Ok(Outcome::Refused(message)) => Some(format!("{}: {message}", effect.target())),
@@ -377,20 +354,34 @@ impl Context {
         };
         if let Some(message) = refused {
             self.warn(service, "WriteRefused", message.clone()).await;
-            let (kind, error) = (backoff::Kind::Refused, anyhow::anyhow!(message));
-            return Err(Failure { kind, class: "refused", error, within });
+            return Err(Failure::refused(message).within(within));
         }
-        let Some(error) = failed else { return Ok(()) };
-        let (kind, error) = (backoff::Kind::Transient, anyhow::anyhow!("{error}"));
-        Err(Failure { kind, class: "write", error, within })
+        let failure = |error| Failure::transient("write", anyhow::anyhow!("{error}"));
+        failed.map_or(Ok(()), |error| Err(failure(error).within(within)))
+    }
+
+    /// Notes a write, which the caches have to have seen before anything else is decided.
+    fn note(&self, key: &Key, effect: &Effect, version: Option<&str>) {
+        self.remember(key, |memory| {
+            if effect.target().resource == PODS {
+                memory.pods.note(version, self.pods.progress.seen());
+            } else {
+                memory.services.note(version, self.services.seen());
+            }
+        });
     }
 
     /// Notes how long a Pod waited until its traffic was seen off.
-    fn note_let_go(&self, seen: &Observed, change: &PodChange) {
+    fn note_let_go(&self, seen: &Observed, plan: &Plan, effect: &Effect) {
+        let Target { resource, name, .. } = effect.target();
+        let mut pods = plan.pods.iter().filter(|_| *resource == PODS);
+        let Some(change) = pods.find(|change| change.lets_go && change.name == *name) else {
+            return;
+        };
         let member = seen.members.iter().find(|member| member.uid == change.uid);
-        let began = member.and_then(|member| member.unready_since).filter(|_| change.lets_go);
         let was_seen = seen.sighting.off_since.contains_key(&change.uid);
-        if let Some(began) = began.filter(|_| was_seen) {
+        let began = member.and_then(|member| member.unready_since).filter(|_| was_seen);
+        if let Some(began) = began {
             let took = clock::now().duration_since(began).as_secs_f64();
             self.metrics.off_seconds.observe(took);
         }

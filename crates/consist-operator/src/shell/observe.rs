@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use podops_api::{availability::AvailableConditions, consist, marks};
+use podops_api::{
+    availability::AvailableConditions,
+    consist::{self, employer_key, lifecycle_finalizer},
+    marks,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -105,20 +109,20 @@ impl SlimService {
         (name, params)
     }
 
+    fn is_controlled(&self) -> bool {
+        self.metadata.labels.as_ref().is_some_and(marks::is_controlled)
+    }
+
     /// Whether it is under control, or was.
     pub(super) fn is_concerned(&self) -> bool {
-        let metadata = &self.metadata;
-        let controlled = metadata.labels.as_ref().and_then(|labels| labels.get(marks::CONTROL));
-        let ours = |f: &String| f.starts_with(consist::OLD_CLEAN_FINALIZER);
-        controlled.is_some_and(|value| value == marks::CONTROL_ON)
-            || metadata.finalizers.iter().flatten().any(ours)
+        self.is_controlled() || self.metadata.finalizers.iter().flatten().any(|f| is_ours(f))
     }
 
     /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
     /// traffic until then.
     fn is_kept_by_others(&self) -> bool {
-        let ours = |f: &String| f.starts_with(consist::OLD_CLEAN_FINALIZER);
-        self.backend().0 == ENDPOINTSLICE && !self.metadata.finalizers.iter().flatten().all(ours)
+        self.backend().0 == ENDPOINTSLICE
+            && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
     }
 
     /// Whether it selects a Pod; an empty selector selects none.
@@ -133,8 +137,7 @@ impl SlimService {
     /// The Service as planning sees it.
     pub(super) fn view(&self) -> EmployerView {
         let metadata = &self.metadata;
-        let controlled = metadata.labels.as_ref().and_then(|labels| labels.get(marks::CONTROL));
-        let tenure = if controlled.is_none_or(|value| value != marks::CONTROL_ON) {
+        let tenure = if !self.is_controlled() {
             Tenure::Free
         } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
             Tenure::Employs
@@ -184,14 +187,18 @@ impl SlimPod {
         self.metadata.annotations.as_ref()?.get(marks::AVAILABLE_CONDITIONS)
     }
 
-    /// Whether an employer has put something on it.
-    pub(super) fn is_held(&self, employer: &EmployerView) -> bool {
+    /// Whether a Service of its namespace has put something on it.
+    pub(super) fn is_held_by(&self, service: &SlimService) -> bool {
+        let metadata = &service.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
-        let entry = || self.expected().is_ok_and(|e| e.contains_key(&employer.key()));
-        // Hashing is for Pods that have something.
+        // Hashing and reading are for Pods that have something.
         let held = finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
-            && finalizers.contains(&employer.finalizer());
-        held || entry()
+            && finalizers.contains(&lifecycle_finalizer(consist::SERVICE, namespace, name));
+        let key = || employer_key(consist::SERVICE, namespace, name);
+        held || self.conditions().is_some()
+            && self.expected().is_ok_and(|expected| expected.contains_key(&key()))
     }
 
     /// The Pod as planning sees it.
@@ -236,6 +243,11 @@ impl SlimPod {
         });
         closed.into_iter().chain([deleted]).flatten().min()
     }
+}
+
+/// Whether a Service's finalizer is this operator's, in today's spelling or an earlier one.
+fn is_ours(finalizer: &str) -> bool {
+    finalizer.starts_with(consist::OLD_CLEAN_FINALIZER)
 }
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ use kube::{
 };
 use podops_api::marks;
 use podops_runtime::{
-    backoff,
     effect::Outcome,
     freshness::Written,
     shell::{
@@ -118,8 +117,7 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
     admission::start(operator, NAME, &args.admission, guard::handlers(&Arc::new(guard)))?;
 
     let (store, writer) = reflector::store::<SlimPod>();
-    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
-    let watched = watcher::Config::default().labels(&controlled);
+    let watched = watcher::Config::default().labels(marks::CONTROLLED);
     let objects = events(Api::all(client.clone()), watched, "pods", &shared)
         .modify(trim)
         .reflect(writer)
@@ -184,12 +182,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
     if let Some(effect) = render::render(&plan, &pod.identity(), now) {
         tracing::debug!(%plan, "Planned");
         let seen = context.pods.seen();
-        let outcome = context.applier.apply(&effect).await.map_err(|error| Failure {
-            kind: backoff::Kind::Transient,
-            class: "write",
-            error: error.into(),
-            within: None,
-        })?;
+        let outcome = context.applier.apply(&effect).await;
+        let outcome = outcome.map_err(|error| Failure::transient("write", error))?;
         match outcome {
             Outcome::Done(version) => {
                 if plan.delete {
@@ -201,9 +195,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
             Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => {}
             Outcome::Refused(message) => {
                 context.warn(&pod, "LifecycleWriteRefused", message.clone()).await;
-                let error = anyhow::anyhow!(message).context("the write was refused");
-                let kind = backoff::Kind::Refused;
-                return Err(Failure { kind, class: "refused", error, within: None });
+                return Err(Failure::refused(message));
             }
         }
     }

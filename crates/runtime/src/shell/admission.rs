@@ -34,6 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     args::AdmissionArgs,
     certificates::{Keeper, Serving},
+    metrics::add,
     operator::{Operator, Stop},
 };
 
@@ -234,17 +235,14 @@ impl Metrics {
             "podops_admission_duration_seconds",
             "How long admission reviews took to answer.",
         );
-        let metrics = Self {
-            reviews: IntCounterVec::new(reviews, &["webhook", "verdict"])?,
-            seconds: HistogramVec::new(seconds, &["webhook"])?,
-            expiry: IntGauge::new(
-                "podops_admission_certificate_expiry_timestamp_seconds",
-                "When the certificate for admission expires, in Unix seconds.",
-            )?,
-        };
-        registry.register(Box::new(metrics.reviews.clone()))?;
-        registry.register(Box::new(metrics.seconds.clone()))?;
-        registry.register(Box::new(metrics.expiry.clone()))?;
-        Ok(metrics)
+        let expiry = IntGauge::new(
+            "podops_admission_certificate_expiry_timestamp_seconds",
+            "When the certificate for admission expires, in Unix seconds.",
+        )?;
+        Ok(Self {
+            reviews: add(registry, IntCounterVec::new(reviews, &["webhook", "verdict"])?)?,
+            seconds: add(registry, HistogramVec::new(seconds, &["webhook"])?)?,
+            expiry: add(registry, expiry)?,
+        })
     }
 }

@@ -58,6 +58,27 @@ pub struct Failure {
     pub within: Option<Duration>,
 }
 
+impl Failure {
+    /// One that trying again may mend.
+    #[must_use]
+    pub fn transient(class: &'static str, error: impl Into<anyhow::Error>) -> Self {
+        Self { kind: backoff::Kind::Transient, class, error: error.into(), within: None }
+    }
+
+    /// A write that the server refuses, in these words.
+    #[must_use]
+    pub fn refused(message: String) -> Self {
+        let error = anyhow::anyhow!(message).context("the write was refused");
+        Self { kind: backoff::Kind::Refused, class: "refused", error, within: None }
+    }
+
+    /// The same, with something else due after this time.
+    #[must_use]
+    pub fn within(self, within: Option<Duration>) -> Self {
+        Self { within, ..self }
+    }
+}
+
 /// How long to wait for the cache to see a write before looking without it: an event can be lost.
 const STALE_WAIT: Duration = Duration::from_secs(5);
 

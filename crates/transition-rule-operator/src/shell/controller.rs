@@ -22,7 +22,6 @@ use kube::{
 };
 use podops_api::{GROUP, VERSION, lifecycle, marks, transition_rule::RuleStage};
 use podops_runtime::{
-    backoff,
     effect::{Effect, Outcome},
     freshness::Written,
     shell::{
@@ -218,9 +217,8 @@ fn triggers(
     ) -> stream::Iter<std::option::IntoIter<ObjectRef<SlimNamespace>>> {
         stream::iter(namespace(object).map(|name| ObjectRef::new(&name)))
     }
-    let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
     let (controlled, all) =
-        (watcher::Config::default().labels(&controlled), watcher::Config::default);
+        (watcher::Config::default().labels(marks::CONTROLLED), watcher::Config::default);
     let rules = events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", shared);
     let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim);
     let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", shared);
@@ -277,12 +275,8 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
         let errors = results.iter().filter_map(|(_, result)| result.as_ref().err());
         let errors: Vec<String> =
             errors.map(|error| format!("{error}: {}", error.source)).collect();
-        return Err(Failure {
-            kind: backoff::Kind::Transient,
-            class: "write",
-            error: anyhow::anyhow!("{}", errors.join("; ")),
-            within: wait,
-        });
+        let error = anyhow::anyhow!("{}", errors.join("; "));
+        return Err(Failure::transient("write", error).within(wait));
     }
     let waits = [wait, plan.look_again, context.applier.patience(&results), Some(RESYNC)];
     Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
@@ -332,13 +326,8 @@ impl Context {
             let group = self.client.list_api_group_resources(&group).await?;
             Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
         };
-        let failure = |error: kube::Error| Failure {
-            kind: backoff::Kind::Transient,
-            class: "discovery",
-            error: error.into(),
-            within: None,
-        };
-        self.has_sets.get_or_try_init(ask).await.copied().map_err(failure)
+        let asked = self.has_sets.get_or_try_init(ask).await;
+        asked.copied().map_err(|error| Failure::transient("discovery", error))
     }
 
     /// Whether there is a rule, or what is left of one.
@@ -394,15 +383,9 @@ impl Context {
             return Ok((self.caches.pods.find(namespace), seen));
         }
         tracing::info!("Listing Pods, as others have seen newer ones");
-        let controlled = format!("{}={}", marks::CONTROL, marks::CONTROL_ON);
         let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
-        let list = api.list(&ListParams::default().labels(&controlled)).await;
-        let list = list.map_err(|error| Failure {
-            kind: backoff::Kind::Transient,
-            class: "list",
-            error: error.into(),
-            within: None,
-        })?;
+        let list = api.list(&ListParams::default().labels(marks::CONTROLLED)).await;
+        let list = list.map_err(|error| Failure::transient("list", error))?;
         let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         let mut pods = list.items;
         pods.iter_mut().for_each(trim);
