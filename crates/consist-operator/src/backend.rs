@@ -4,26 +4,86 @@
 pub mod endpointslice;
 pub mod haproxy;
 
-use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin};
+use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin, time::Duration};
 
+use podops_api::consist::employer_key;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{plan::Want, view::Traffic};
 
 /// An employer, as its backend knows it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Employer {
+    /// Its kind.
+    pub kind: String,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
     /// What its annotation tells the backend.
     pub params: Value,
+}
+
+impl Employer {
+    /// `<kind>/<namespace>/<name>`.
+    #[must_use]
+    pub fn key(&self) -> String {
+        employer_key(&self.kind, &self.namespace, &self.name)
+    }
+
+    /// What its annotation tells the backend, read.
+    ///
+    /// # Errors
+    ///
+    /// If it makes no sense.
+    pub fn params<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+        // No annotation is one that says nothing.
+        let said = if self.params.is_null() {
+            Value::Object(serde_json::Map::default())
+        } else {
+            self.params.clone()
+        };
+        serde_json::from_value(said)
+            .map_err(|error| Fault::Params(format!("backend-params: {error}")))
+    }
+}
+
+/// Whether employers of a namespace may name something, by patterns `<namespace>/<what>`; a `*` at the
+/// end of either part stands for the rest. What the operator may do to the world outside, users of the
+/// cluster can have it do.
+#[must_use]
+pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
+    let fits = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => text == pattern,
+    };
+    let mut patterns = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
+    patterns.any(|(of, which)| fits(of, namespace) && fits(which, what))
+}
+
+/// Tells that an employer's traffic has changed, so that nobody has to ask.
+#[derive(Clone, Debug)]
+pub struct Nudge(pub UnboundedSender<String>);
+
+impl Nudge {
+    /// Tells it of the employer of this key.
+    pub fn tell(&self, key: String) {
+        // Nobody listens when the process ends.
+        drop(self.0.send(key));
+    }
 }
 
 /// What is wanted for a Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
+    /// Its name.
+    pub name: String,
     /// Its UID.
     pub uid: String,
     /// Its addresses.
@@ -76,8 +136,13 @@ impl From<Fault> for Pass {
     }
 }
 
+/// Something on its way.
+pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A pass on its way.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Pass> + Send + 'a>>;
+pub type Answer<'a> = Coming<'a, Pass>;
+
+/// How long what was brought about elsewhere holds: it may be forgotten, or undone.
+pub const RESYNC: Duration = Duration::from_secs(60);
 
 /// Something that sends traffic.
 pub trait Backend: Send + Sync {
@@ -85,4 +150,14 @@ pub trait Backend: Send + Sync {
     /// yet, and then looks: what is returned was seen, never concluded from an acknowledgement. May be
     /// repeated, and may find that what was brought about before is lost.
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a>;
+
+    /// After what time it is asked again though nothing seems to have changed, if at all.
+    fn resync(&self) -> Option<Duration> {
+        Some(RESYNC)
+    }
+
+    /// Drops what is kept of an employer that sends no traffic any more. May be repeated.
+    fn forget<'a>(&'a self, _employer: &'a Employer) -> Coming<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -44,6 +44,8 @@ pub struct Plan {
     pub pods: Vec<PodChange>,
     /// Pods that wait for their traffic to come or go.
     pub waits: Vec<Wait>,
+    /// Conditions of Pods that change.
+    pub reports: Vec<Report>,
     /// When to look again without being told.
     pub look_again: Option<SignedDuration>,
 }
@@ -82,6 +84,27 @@ pub struct Wait {
     pub since: Option<Timestamp>,
 }
 
+/// What a condition of a Pod is to say of its employer's traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The Pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// The condition's type: the finalizer that it explains.
+    pub type_: String,
+    /// Its reason and its message; nothing if it goes.
+    pub says: Option<(&'static str, String)>,
+}
+
+/// How long a Pod waits before a condition says so, if its backend cannot be seen, and otherwise: a
+/// write each time a backend stumbles would cost more than it tells.
+const UNSEEN_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+/// See [`UNSEEN_PATIENCE`].
+pub const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// How long other words for the same reason are not written.
+const QUIET: SignedDuration = SignedDuration::from_secs(60);
+
 /// Plans the next writes for an employer and its Pods.
 #[must_use]
 pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
@@ -96,7 +119,9 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         return plan;
     }
     for member in &seen.members {
+        let waits = plan.waits.len();
         one(seen, &finalizer, member, now, &mut plan);
+        plan.reports.extend(report(seen, &finalizer, member, plan.waits.get(waits), now));
     }
     let releases = !employs && plan.pods.is_empty() && plan.waits.is_empty();
     let finalizers = clean_finalizers(seen, !releases && held);
@@ -132,7 +157,7 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
         uid: member.uid.clone(),
         reason,
         leaves,
-        since: member.unready_since.filter(|_| leaves),
+        since: if leaves { member.unready_since } else { member.ready_since },
     };
     match judge(seen, member, wanted, has, now) {
         Verdict::Stays => {}
@@ -155,6 +180,44 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
     if change.finalizers.is_some() || change.conditions.is_some() {
         plan.pods.push(change);
     }
+}
+
+/// What changes about what a Pod's condition says.
+fn report(
+    seen: &Observed,
+    finalizer: &str,
+    member: &MemberView,
+    wait: Option<&Wait>,
+    now: Timestamp,
+) -> Option<Report> {
+    let fault = seen.sighting.fault.as_ref();
+    let patience = if fault.is_some() { UNSEEN_PATIENCE } else { PATIENCE };
+    let long =
+        wait.filter(|wait| wait.since.is_some_and(|since| now.duration_since(since) > patience));
+    let says = long.map(|wait| {
+        let reason = match (fault, wait.leaves) {
+            (Some(_), _) => "TrafficUnknown",
+            (None, true) => "TrafficStays",
+            (None, false) => "NoTraffic",
+        };
+        (reason, format!("{} waits for {}", seen.employer.key(), wait.reason))
+    });
+    let changes = match (&says, &member.told) {
+        (None, None) => false,
+        // It waits on, for something else by now; or it is gone before anybody could read this.
+        (None, Some(_)) => wait.is_none() && !member.deleting,
+        (Some(_), None) => true,
+        (Some((reason, message)), Some(told)) => {
+            let old = told.at.is_none_or(|at| now.duration_since(at) > QUIET);
+            told.reason != *reason || (told.message != *message && old)
+        }
+    };
+    changes.then(|| Report {
+        pod: member.name.clone(),
+        uid: member.uid.clone(),
+        type_: finalizer.to_owned(),
+        says,
+    })
 }
 
 enum Verdict {

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 use podops_api::{consist, lifecycle::nanos, marks};
-use podops_runtime::effect::{Effect, JsonPatch, Resource, Target};
+use podops_runtime::effect::{Change, Effect, JsonPatch, Resource, Target};
 use serde_json::{Value, json};
 
 use crate::{
-    plan::{Plan, PodChange},
+    plan::{Plan, PodChange, Report},
     view::EmployerView,
 };
 
@@ -49,9 +49,27 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Effect {
     Effect::Patch(target(PODS, namespace, &change.name), patch.build())
 }
 
-/// The write to an employer, if something about it changes.
+/// The write to a Pod's conditions. Nobody else writes conditions of this type.
 #[must_use]
-pub fn employer(employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Effect> {
+pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Effect {
+    let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let condition = match &report.says {
+        Some((reason, message)) => json!({
+            "type": report.type_, "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": at, "lastProbeTime": at,
+        }),
+        None => json!({ "type": report.type_, "$patch": "delete" }),
+    };
+    let patch = json!({
+        "metadata": { "uid": report.uid }, "status": { "conditions": [condition] },
+    });
+    let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &report.pod) };
+    Effect::Patch(pod, Change::Strategic(patch))
+}
+
+/// The write to an employer of this kind, if something about it changes.
+#[must_use]
+pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Effect> {
     if plan.finalizers.is_none() && !plan.tell_finalizer {
         return None;
     }
@@ -70,7 +88,7 @@ pub fn employer(employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Effec
         }
         patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
     }
-    Some(Effect::Patch(target(SERVICES, &employer.namespace, &employer.name), patch.build()))
+    Some(Effect::Patch(target(kind, &employer.namespace, &employer.name), patch.build()))
 }
 
 fn target(resource: Resource, namespace: &str, name: &str) -> Target {
@@ -80,7 +98,6 @@ fn target(resource: Resource, namespace: &str, name: &str) -> Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use podops_runtime::effect::Change;
 
     fn applied(change: &PodChange, mut pod: Value) -> Option<Value> {
         let Effect::Patch(_, Change::Json(patch)) = super::pod("ns", change, Timestamp::UNIX_EPOCH)

@@ -1,12 +1,17 @@
-//! The operator around the plan: watches Services, Pods and EndpointSlices, asks backends, writes.
+//! The operator around the plan: watches employers, Pods and EndpointSlices, asks backends, writes.
 
+mod args;
 mod controller;
+mod employer;
 mod memory;
 mod metrics;
 mod observe;
+mod start;
 mod sweep;
+mod tell;
 
-pub use controller::{ConsistArgs, start};
+pub use args::ConsistArgs;
+pub use start::start;
 
 /// The operator's name: in its Lease, its events and as field manager.
 pub const NAME: &str = "consist-operator";

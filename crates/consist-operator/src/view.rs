@@ -80,6 +80,10 @@ pub struct MemberView {
     pub ready: bool,
     /// Since when it is not, as far as its conditions tell.
     pub unready_since: Option<Timestamp>,
+    /// Since when it is, as far as its conditions tell.
+    pub ready_since: Option<Timestamp>,
+    /// What a condition on it says of this employer's traffic.
+    pub told: Option<Told>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Whether its containers have ended for good.
@@ -92,6 +96,17 @@ pub struct MemberView {
     pub conditions: Option<String>,
     /// The finalizers that these expect, by employer; the error if they cannot be read.
     pub expected: Result<BTreeMap<String, String>, String>,
+}
+
+/// What a Pod's condition says of an employer's traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Why, in a word.
+    pub reason: String,
+    /// What it waits for.
+    pub message: String,
+    /// When it was written.
+    pub at: Option<Timestamp>,
 }
 
 /// What a backend says of a Pod.

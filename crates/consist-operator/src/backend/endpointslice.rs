@@ -4,10 +4,11 @@
 //! That a Pod is in no slice is not that every proxy has heard of it: `minSeconds` of the drain policy
 //! is the time which that takes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::{Api, Client, api::ListParams};
+use podops_api::consist;
 
 use super::{Answer, Backend, Employer, Fault, Pass, Wanted};
 use crate::view::Traffic;
@@ -34,6 +35,10 @@ impl Backend for EndpointSlices {
         Box::pin(async move {
             let slices: Api<EndpointSlice> =
                 Api::namespaced(self.client.clone(), &employer.namespace);
+            if employer.kind != consist::SERVICE {
+                let told = format!("{} has no EndpointSlices; name another backend", employer.kind);
+                return Fault::Params(told).into();
+            }
             let of_service =
                 ListParams::default().labels(&format!("{SERVICE_NAME}={}", employer.name));
             let listed = match slices.list(&of_service).await {
@@ -45,6 +50,11 @@ impl Backend for EndpointSlices {
             let seen = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
             Pass { seen, fault: None }
         })
+    }
+
+    /// The slices are watched.
+    fn resync(&self) -> Option<Duration> {
+        None
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Answer, Backend, Employer, Fault, Pass, Seen, Wanted};
+use super::{Answer, Backend, Employer, Fault, Pass, Seen, Wanted, allows};
 use crate::{plan::Want, view::Traffic};
 
 /// How long one exchange may take.
@@ -45,16 +45,14 @@ struct Params {
 /// Drives HAProxy.
 #[derive(Clone, Debug, Default)]
 pub struct Haproxy {
-    /// Which instances Services may name, as `<namespace>/<instance>`; a `*` at the end of either stands
-    /// for the rest. Who can speak to a Runtime API can do anything to it, and users have the operator
-    /// speak for them.
+    /// Which instances employers may name, as [`allows`] has it: who can speak to a Runtime API can do
+    /// anything to it.
     pub allowed: Vec<String>,
 }
 
 impl Haproxy {
     fn params(&self, employer: &Employer) -> Result<Params, Fault> {
-        let params: Params = serde_json::from_value(employer.params.clone())
-            .map_err(|error| Fault::Params(format!("backend-params: {error}")))?;
+        let params: Params = employer.params()?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
         if params.backend.is_empty() || !params.backend.chars().all(plain) {
             return Err(Fault::Params("backend-params: backend is no name of one".to_owned()));
@@ -62,22 +60,14 @@ impl Haproxy {
         if params.instances.is_empty() {
             return Err(Fault::Params("backend-params: there are no instances".to_owned()));
         }
-        let strange = params.instances.iter().find(|i| !self.allows(&employer.namespace, i));
+        let strange =
+            params.instances.iter().find(|i| !allows(&self.allowed, &employer.namespace, i));
         if let Some(instance) = strange {
             return Err(Fault::Params(format!(
                 "backend-params: {instance} is not among the instances that the operator may drive for this namespace"
             )));
         }
         Ok(params)
-    }
-
-    fn allows(&self, namespace: &str, instance: &str) -> bool {
-        let fits = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
-            Some(start) => text.starts_with(start),
-            None => text == pattern,
-        };
-        let mut allowed = self.allowed.iter().filter_map(|allowed| allowed.split_once('/'));
-        allowed.any(|(of, which)| fits(of, namespace) && fits(which, instance))
     }
 }
 

@@ -44,6 +44,8 @@ fn member(name: &str, words: &str) -> MemberView {
         selected: !has("stranger"),
         ready: has("ready"),
         unready_since: (!has("ready")).then(|| at(100)),
+        ready_since: has("ready").then(|| at(100)),
+        told: None,
         deleting: has("deleting"),
         ended: has("ended"),
         finalizers: if has("held") { vec![FINALIZER.to_owned()] } else { vec![] },

@@ -14,14 +14,11 @@ use crate::{
     view::{Sighting, Traffic},
 };
 
-/// How long what was brought about at a backend holds: it may forget.
-pub(super) const RESYNC: Duration = Duration::from_secs(60);
-
 /// What is remembered of one employer.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) pods: Written,
-    pub(super) services: Written,
+    pub(super) employers: Written,
     /// What was last brought about at the backend, by what was said of that, and when.
     pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
     /// Since when each Pod is to have no traffic, as far as this process knows, by UID.
@@ -31,8 +28,16 @@ pub(super) struct Memory {
     /// Which Pods wait, and how often in a row they had to.
     pub(super) waiting: BTreeSet<String>,
     pub(super) waits: u32,
-    /// Waiting Pods that were counted.
-    pub(super) counted: [i64; 2],
+    /// Pods that were counted as waiting.
+    pub(super) counted: Counts,
+}
+
+/// Pods that wait for traffic to come, to go, and to go for long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) on: i64,
+    pub(super) off: i64,
+    pub(super) stuck: i64,
 }
 
 /// A backend's name, and what it is told.
@@ -40,9 +45,16 @@ pub(super) type Address = (String, serde_json::Value);
 
 impl Memory {
     /// Whether this was brought about, and not so long ago that it may have been forgotten.
-    pub(super) fn is_told(&self, wanted: &[Wanted], address: &Address) -> bool {
-        let told = self.told.as_ref();
-        told.is_some_and(|(told, by, at)| told == wanted && by == address && at.elapsed() < RESYNC)
+    pub(super) fn is_told(
+        &self,
+        wanted: &[Wanted],
+        address: &Address,
+        holds: Option<Duration>,
+    ) -> bool {
+        self.told.as_ref().is_some_and(|(told, by, at)| {
+            let lasts = holds.is_none_or(|holds| at.elapsed() < holds);
+            told == wanted && by == address && lasts
+        })
     }
 
     /// Notes what a pass has shown.
@@ -85,7 +97,7 @@ mod tests {
     }
 
     fn wanted(want: Want) -> Vec<Wanted> {
-        vec![Wanted { uid: "a".to_owned(), addresses: Vec::new(), want }]
+        vec![Wanted { name: String::new(), uid: "a".to_owned(), addresses: Vec::new(), want }]
     }
 
     fn address() -> Address {
@@ -119,11 +131,12 @@ mod tests {
         let mut memory = Memory::default();
         let fault = Some(Fault::Garbage("no".to_owned()));
         memory.note(&wanted(Want::Off), pass(Traffic::Absent, fault), address(), at(1));
-        assert!(!memory.is_told(&wanted(Want::Off), &address()));
+        assert!(!memory.is_told(&wanted(Want::Off), &address(), None));
         memory.note(&wanted(Want::Off), pass(Traffic::Absent, None), address(), at(2));
-        assert!(memory.is_told(&wanted(Want::Off), &address()));
-        assert!(!memory.is_told(&wanted(Want::Serve), &address()));
+        assert!(memory.is_told(&wanted(Want::Off), &address(), None));
+        assert!(!memory.is_told(&wanted(Want::Off), &address(), Some(Duration::ZERO)));
+        assert!(!memory.is_told(&wanted(Want::Serve), &address(), None));
         let other = ("haproxy".to_owned(), serde_json::json!({ "backend": "other" }));
-        assert!(!memory.is_told(&wanted(Want::Off), &other));
+        assert!(!memory.is_told(&wanted(Want::Off), &other, None));
     }
 }

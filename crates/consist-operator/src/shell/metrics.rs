@@ -10,8 +10,12 @@ use prometheus::{
 pub(super) struct Metrics {
     /// From the closing of a Pod's gate until its traffic was seen off.
     pub(super) off_seconds: Histogram,
+    /// From when a Pod was to serve until traffic was seen to flow.
+    pub(super) on_seconds: Histogram,
     /// Pods that wait for their traffic.
     pub(super) waiting: IntGaugeVec,
+    /// Pods that wait for long to be let go.
+    pub(super) stuck: IntGaugeVec,
     /// How long backends took to answer.
     pub(super) backend_seconds: HistogramVec,
     /// What came of asking backends.
@@ -33,6 +37,23 @@ impl Metrics {
                     "podops_consist_traffic_off_seconds",
                     "How long Pods waited from leaving service until their traffic was seen off.",
                 ))?,
+            )?,
+            on_seconds: add(
+                registry,
+                Histogram::with_opts(seconds(
+                    "podops_consist_traffic_on_seconds",
+                    "How long Pods waited from being Ready until traffic was seen to flow.",
+                ))?,
+            )?,
+            stuck: add(
+                registry,
+                IntGaugeVec::new(
+                    Opts::new(
+                        "podops_consist_stuck_finalizers",
+                        "Finalizers that wait for more than half a minute to be taken off, by namespace.",
+                    ),
+                    &["namespace"],
+                )?,
             )?,
             waiting: add(
                 registry,

@@ -7,35 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use podops_api::{
     availability::AvailableConditions,
-    consist::{self, employer_key, lifecycle_finalizer},
+    consist::{employer_key, lifecycle_finalizer},
     marks,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::{
-    policy::DrainPolicy,
-    view::{EmployerView, MemberView, Tenure},
-};
-
-/// The backend of a Service that names none.
-pub(super) const ENDPOINTSLICE: &str = "endpointslice";
-
-/// The parts of a Service that planning needs.
-#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
-#[resource(inherit = "k8s_openapi::api::core::v1::Service")]
-pub(super) struct SlimService {
-    pub(super) metadata: ObjectMeta,
-    #[serde(default)]
-    spec: ServiceSpec,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ServiceSpec {
-    selector: Option<BTreeMap<String, String>>,
-    publish_not_ready_addresses: Option<bool>,
-}
+use super::employer::SlimEmployer;
+use crate::view::{MemberView, Told};
 
 /// The parts of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -69,6 +47,9 @@ struct Condition {
     type_: String,
     status: String,
     last_transition_time: Option<Time>,
+    last_probe_time: Option<Time>,
+    reason: Option<String>,
+    message: Option<String>,
 }
 
 /// An EndpointSlice, of which only whose it is is of interest.
@@ -90,84 +71,12 @@ pub(super) fn trim_pod(pod: &mut SlimPod) {
         }
     }
     if let Some(conditions) = &mut pod.status.conditions {
-        conditions.retain(|c| ["Ready", marks::SERVICE_READY].contains(&c.type_.as_str()));
-    }
-}
-
-impl SlimService {
-    fn annotation(&self, key: &str) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-    }
-
-    /// The backend that its traffic goes through, and what that is told.
-    pub(super) fn backend(&self) -> (&str, Result<Value, String>) {
-        let name = self.annotation(consist::BACKEND).unwrap_or(ENDPOINTSLICE);
-        let params = self.annotation(consist::BACKEND_PARAMS).map_or(Ok(Value::Null), |text| {
-            serde_json::from_str(text)
-                .map_err(|error| format!("{}: {error}", consist::BACKEND_PARAMS))
+        let ours = |type_: &str| type_.starts_with(marks::PROTECTION_FINALIZER);
+        conditions.retain(|c| {
+            ["Ready", marks::SERVICE_READY].contains(&c.type_.as_str()) || ours(&c.type_)
         });
-        (name, params)
-    }
-
-    fn is_controlled(&self) -> bool {
-        self.metadata.labels.as_ref().is_some_and(marks::is_controlled)
-    }
-
-    /// Whether it is under control, or was.
-    pub(super) fn is_concerned(&self) -> bool {
-        self.is_controlled() || self.metadata.finalizers.iter().flatten().any(|f| is_ours(f))
-    }
-
-    /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
-    /// traffic until then.
-    fn is_kept_by_others(&self) -> bool {
-        self.backend().0 == ENDPOINTSLICE
-            && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
-    }
-
-    /// Whether it selects a Pod; an empty selector selects none.
-    pub(super) fn selects(&self, pod: &SlimPod) -> bool {
-        let labels = pod.metadata.labels.as_ref();
-        let selector = self.spec.selector.as_ref().filter(|selector| !selector.is_empty());
-        selector.is_some_and(|selector| {
-            selector.iter().all(|(key, value)| labels.and_then(|l| l.get(key)) == Some(value))
-        })
-    }
-
-    /// The Service as planning sees it.
-    pub(super) fn view(&self) -> EmployerView {
-        let metadata = &self.metadata;
-        let tenure = if !self.is_controlled() {
-            Tenure::Free
-        } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
-            Tenure::Employs
-        } else if self.backend().0 == ENDPOINTSLICE {
-            // Its traffic ends with the Service itself, and not before.
-            Tenure::Free
-        } else {
-            Tenure::Ends
-        };
-        let mut faults = Vec::new();
-        let drain = self.annotation(consist::DRAIN).map_or(Ok(DrainPolicy::default()), |text| {
-            DrainPolicy::read(text).map_err(|error| format!("{}: {error}", consist::DRAIN))
-        });
-        let drain = drain.unwrap_or_else(|fault| {
-            faults.push(fault);
-            DrainPolicy::default()
-        });
-        if self.spec.publish_not_ready_addresses == Some(true) {
-            faults.push("spec.publishNotReadyAddresses keeps traffic on Pods".to_owned());
-        }
-        EmployerView {
-            kind: consist::SERVICE.to_owned(),
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
-            annotated: metadata.annotations.is_some(),
-            told_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
-            tenure,
-            drain,
-            faults,
+        for condition in conditions.iter_mut().filter(|c| !ours(&c.type_)) {
+            (condition.reason, condition.message, condition.last_probe_time) = (None, None, None);
         }
     }
 }
@@ -187,22 +96,31 @@ impl SlimPod {
         self.metadata.annotations.as_ref()?.get(marks::AVAILABLE_CONDITIONS)
     }
 
-    /// Whether a Service of its namespace has put something on it.
-    pub(super) fn is_held_by(&self, service: &SlimService) -> bool {
-        let metadata = &service.metadata;
+    /// Whether an employer of its namespace has put something on it.
+    pub(super) fn is_held_by(&self, employer: &SlimEmployer) -> bool {
+        let (kind, metadata) = (employer.kind, &employer.metadata);
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         // Hashing and reading are for Pods that have something.
         let held = finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
-            && finalizers.contains(&lifecycle_finalizer(consist::SERVICE, namespace, name));
-        let key = || employer_key(consist::SERVICE, namespace, name);
+            && finalizers.contains(&lifecycle_finalizer(kind, namespace, name));
+        let key = || employer_key(kind, namespace, name);
         held || self.conditions().is_some()
             && self.expected().is_ok_and(|expected| expected.contains_key(&key()))
     }
 
-    /// The Pod as planning sees it.
-    pub(super) fn view(&self, selected: bool) -> MemberView {
+    /// What its condition says of the traffic that this finalizer stands for.
+    fn told(&self, finalizer: &str) -> Option<Told> {
+        self.condition(finalizer).map(|c| Told {
+            reason: c.reason.clone().unwrap_or_default(),
+            message: c.message.clone().unwrap_or_default(),
+            at: c.last_probe_time.as_ref().map(|time| time.0),
+        })
+    }
+
+    /// The Pod as planning sees it, for the employer of this finalizer.
+    pub(super) fn view(&self, selected: bool, finalizer: &str) -> MemberView {
         let (metadata, status) = (&self.metadata, &self.status);
         let is = |type_: &str| self.condition(type_).map(|c| c.status == "True");
         let deleting = metadata.deletion_timestamp.is_some();
@@ -220,6 +138,8 @@ impl SlimPod {
             selected,
             ready,
             unready_since: if ready { None } else { self.unready_since() },
+            ready_since: if ready { self.ready_since() } else { None },
+            told: self.told(finalizer),
             deleting,
             ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
@@ -227,6 +147,15 @@ impl SlimPod {
             conditions: self.conditions().cloned(),
             expected: self.expected(),
         }
+    }
+
+    /// The last of what put the Pod into service.
+    fn ready_since(&self) -> Option<Timestamp> {
+        let open = ["Ready", marks::SERVICE_READY].map(|type_| {
+            let condition = self.condition(type_).filter(|c| c.status == "True");
+            condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
+        });
+        open.into_iter().flatten().max()
     }
 
     /// The first of what took the Pod out of service.
@@ -245,38 +174,20 @@ impl SlimPod {
     }
 }
 
-/// Whether a Service's finalizer is this operator's, in today's spelling or an earlier one.
-fn is_ours(finalizer: &str) -> bool {
-    finalizer.starts_with(consist::OLD_CLEAN_FINALIZER)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    fn service(metadata: &Value, spec: &Value) -> SlimService {
-        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
-    }
+    use serde_json::{Value, json};
 
     fn pod(metadata: &Value, status: &Value) -> SlimPod {
         serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap()
     }
 
     #[test]
-    fn w9_an_empty_selector_selects_nobody() {
-        let labelled = pod(&json!({ "labels": { "app": "web" } }), &json!({}));
-        let selects =
-            |selector| service(&json!({}), &json!({ "selector": selector })).selects(&labelled);
-        assert!(selects(json!({ "app": "web" })));
-        assert!(!selects(json!({})) && !selects(json!(null)) && !selects(json!({ "app": "x" })));
-    }
-
-    #[test]
     fn w18_an_annotation_of_null_or_nonsense_is_read_without_harm() {
         let read = |text: &str| {
             let annotations = json!({ marks::AVAILABLE_CONDITIONS: text });
-            pod(&json!({ "annotations": annotations }), &json!({})).view(true).expected
+            pod(&json!({ "annotations": annotations }), &json!({})).view(true, "").expected
         };
         assert!(read("{}").is_ok());
         assert_eq!(read(r#"{"expectedFinalizers":null}"#), Ok(BTreeMap::new()));
@@ -286,7 +197,7 @@ mod tests {
     #[test]
     fn a_pod_is_to_have_traffic_while_it_is_ready_and_its_gate_is_not_closed() {
         let ready = |conditions: Value, metadata: Value| {
-            pod(&metadata, &json!({ "conditions": conditions })).view(true).ready
+            pod(&metadata, &json!({ "conditions": conditions })).view(true, "").ready
         };
         let is = |type_: &str, status: &str| json!({ "type": type_, "status": status });
         let gate = marks::SERVICE_READY;
@@ -296,17 +207,5 @@ mod tests {
         assert!(!ready(json!([is("Ready", "False"), is(gate, "True")]), json!({})));
         let going = json!({ "deletionTimestamp": "2026-11-21T00:00:00Z" });
         assert!(!ready(json!([is("Ready", "True")]), going));
-    }
-
-    #[test]
-    fn what_a_service_says_wrong_is_told_with_its_field() {
-        let annotations = json!({ consist::DRAIN: "{", consist::BACKEND_PARAMS: "[" });
-        let wrong = service(
-            &json!({ "annotations": annotations }),
-            &json!({ "publishNotReadyAddresses": true }),
-        );
-        let faults = wrong.view().faults;
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(wrong.backend().1.unwrap_err().contains(consist::BACKEND_PARAMS));
     }
 }

@@ -1,10 +1,12 @@
-//! Lets go of Pods whose Service is gone without having let go of them: somebody took its finalizer off.
+//! Lets go of Pods whose employer is gone without having let go of them: somebody took its finalizer off.
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Service;
-use kube::{Api, Client, Resource as _};
-use podops_api::consist::{self, lifecycle_finalizer};
+use kube::{Api, Client, Resource as _, core::DynamicObject};
+use podops_api::{
+    availability::AvailableConditions,
+    consist::{self, lifecycle_finalizer},
+};
 use podops_runtime::{
     effect::Outcome,
     shell::{
@@ -17,13 +19,13 @@ use podops_runtime::{
 };
 use tokio::time::sleep;
 
-use super::observe::SlimPod;
+use super::{employer::Kind, observe::SlimPod};
 use crate::{plan::PodChange, render};
 
 /// How often is looked.
 const SWEEP: Duration = Duration::from_secs(30);
 
-/// Whether a Service of this namespace and name is known.
+/// Whether an employer of this namespace and name is known.
 pub(super) type Exists = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
 
 /// What sweeping takes.
@@ -32,6 +34,7 @@ pub(super) struct Sweeper {
     pub(super) applier: Applier,
     pub(super) events: Events,
     pub(super) pods: Arc<Mirror<SlimPod>>,
+    pub(super) kind: Kind,
     pub(super) exists: Exists,
     pub(super) lease: Held,
 }
@@ -45,23 +48,24 @@ impl Sweeper {
                 continue;
             }
             for pod in self.pods.all() {
-                if let Some((service, change)) = orphaned(&pod, &self.exists) {
-                    self.let_go(&pod, &service, &change).await;
+                if let Some((employer, change)) = orphaned(&pod, self.kind.name(), &self.exists) {
+                    self.let_go(&pod, &employer, &change).await;
                 }
             }
         }
     }
 
-    /// Lets go of a Pod, if the API server too knows no such Service.
-    async fn let_go(&self, pod: &SlimPod, service: &str, change: &PodChange) {
+    /// Lets go of a Pod, if the API server too knows no such employer.
+    async fn let_go(&self, pod: &SlimPod, employer: &str, change: &PodChange) {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let services: Api<Service> = Api::namespaced(self.client.clone(), &namespace);
-        if !matches!(services.get_opt(service).await, Ok(None)) {
+        let all: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &self.kind.api);
+        if !matches!(all.get_opt(employer).await, Ok(None)) {
             return;
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
             Ok(Outcome::Done(_)) => {
-                let message = format!("let go of, as its Service {service} is gone");
+                let message = format!("let go of, as {} {employer} is gone", self.kind.name());
                 let note = Note { warning: true, reason: "EmployerGone", message };
                 self.events.publish(&pod.object_ref(&()), &note).await;
             }
@@ -72,31 +76,40 @@ impl Sweeper {
     }
 }
 
-/// The Service that a Pod is still held by and that is not known, and what lets go of the Pod.
-fn orphaned(pod: &SlimPod, exists: impl Fn(&str, &str) -> bool) -> Option<(String, PodChange)> {
-    let member = pod.view(false);
+/// The employer of a kind that a Pod is still held by and that is not known, and what lets go of the Pod.
+fn orphaned(
+    pod: &SlimPod,
+    kind: &str,
+    exists: impl Fn(&str, &str) -> bool,
+) -> Option<(String, PodChange)> {
+    let member = pod.view(false, "");
     let namespace = pod.metadata.namespace.as_deref()?;
     let expected = member.expected.as_ref().ok()?;
-    let mut services = expected.keys().filter_map(|key| {
-        let (kind, rest) = key.split_once('/')?;
+    expected.keys().find_map(|key| {
+        let (of_kind, rest) = key.split_once('/')?;
         let (of, name) = rest.split_once('/')?;
-        (kind == consist::SERVICE && of == namespace).then_some(name)
-    });
-    services.find_map(|name| {
-        let finalizer = lifecycle_finalizer(consist::SERVICE, namespace, name);
-        if !member.finalizers.contains(&finalizer) || exists(namespace, name) {
+        if of_kind != kind || of != namespace || exists(namespace, name) {
             return None;
         }
+        let finalizer = lifecycle_finalizer(kind, namespace, name);
+        let held = member.finalizers.contains(&finalizer);
+        // What only expects a Service is the lifecycle's to strike off; it knows no other kind.
+        if !held && kind == consist::SERVICE {
+            return None;
+        }
+        let mut left = expected.clone();
+        left.remove(key);
+        let text =
+            serde_json::to_string(&AvailableConditions { expected_finalizers: left }).ok()?;
         let others = member.finalizers.iter().filter(|f| **f != finalizer).cloned().collect();
-        // Its entry is struck off by the lifecycle.
         let change = PodChange {
             name: member.name.clone(),
             uid: member.uid.clone(),
             version: member.version.clone(),
             annotated: member.annotated,
-            finalizers: Some((member.finalizers.clone(), others)),
-            lets_go: true,
-            conditions: None,
+            finalizers: held.then(|| (member.finalizers.clone(), others)),
+            lets_go: held,
+            conditions: Some((member.conditions.clone(), text)),
         };
         Some((name.to_owned(), change))
     })
@@ -105,12 +118,12 @@ fn orphaned(pod: &SlimPod, exists: impl Fn(&str, &str) -> bool) -> Option<(Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use podops_api::{availability::AvailableConditions, marks};
+    use podops_api::marks;
     use serde_json::json;
 
     #[test]
     fn only_a_pod_of_a_service_that_is_gone_is_let_go() {
-        let held = lifecycle_finalizer(consist::SERVICE, "ns", "web");
+        let held = lifecycle_finalizer("Service", "ns", "web");
         let pod = |finalizer: &str| -> SlimPod {
             let entries = [("Service/ns/web".to_owned(), held.clone())];
             let content = AvailableConditions { expected_finalizers: entries.into() };
@@ -121,12 +134,13 @@ mod tests {
             } }))
             .unwrap()
         };
-        let (service, change) = orphaned(&pod(&held), |_, _| false).unwrap();
+        let (service, change) = orphaned(&pod(&held), "Service", |_, _| false).unwrap();
         assert_eq!(
             (service.as_str(), change.finalizers.unwrap().1),
             ("web", vec!["other".to_owned()])
         );
-        assert!(orphaned(&pod(&held), |_, name| name == "web").is_none());
-        assert!(orphaned(&pod("somebody's"), |_, _| false).is_none());
+        assert!(orphaned(&pod(&held), "Service", |_, name| name == "web").is_none());
+        assert!(orphaned(&pod(&held), "Gateway", |_, _| false).is_none());
+        assert!(orphaned(&pod("somebody's"), "Service", |_, _| false).is_none());
     }
 }

@@ -25,7 +25,12 @@ fn slots(servers: &[(&str, u32, u32, u64)]) -> Vec<Slot> {
 }
 
 fn wanted(address: &str, want: Want) -> Wanted {
-    Wanted { uid: address.to_owned(), addresses: vec![address.parse().unwrap()], want }
+    Wanted {
+        name: address.to_owned(),
+        uid: address.to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        want,
+    }
 }
 
 fn params() -> Params {
@@ -97,8 +102,8 @@ fn only_what_the_operator_was_told_of_is_driven_and_only_by_names() {
     };
     let fault = |namespace: &str, instance: &str, backend: &str| {
         let params = json!({ "instances": [instance], "backend": backend, "port": 8080 });
-        let (namespace, name) = (namespace.to_owned(), "web".to_owned());
-        haproxy.params(&Employer { namespace, name, params }).err().map(|fault| fault.to_string())
+        let employer = Employer { namespace: namespace.to_owned(), params, ..Employer::default() };
+        haproxy.params(&employer).err().map(|fault| fault.to_string())
     };
     assert_eq!(fault("shop", "tcp://10.0.0.5:9999", "web"), None);
     assert_eq!(fault("any", "unix:///run/shared/a.sock", "web"), None);

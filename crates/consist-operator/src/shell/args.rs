@@ -1,0 +1,19 @@
+//! What only this operator is told at its start.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// What only this operator is told at its start.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Traffic")]
+pub struct ConsistArgs {
+    /// Kinds beside Services whose objects send traffic to Pods: a YAML file, a list of `apiVersion`,
+    /// `kind`, `podSelector` (a JSON path) and `labelSelector`
+    #[arg(long, env = "PODOPS_EMPLOYER_KINDS", value_name = "FILE")]
+    pub employer_kinds: Option<PathBuf>,
+    /// The Runtime APIs of HAProxy that employers may name, as `<namespace>/tcp://<address>:<port>` or
+    /// `<namespace>/unix://<path>`; a `*` at the end of either part stands for the rest
+    #[arg(long, env = "PODOPS_HAPROXY_INSTANCES", value_delimiter = ',', value_name = "INSTANCES")]
+    pub haproxy_instances: Vec<String>,
+}

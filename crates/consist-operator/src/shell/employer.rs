@@ -1,0 +1,395 @@
+//! Employers of any kind, read down to what planning needs.
+
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
+
+use anyhow::Context as _;
+use k8s_openapi::{
+    api::core::v1::ObjectReference,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+};
+use kube::{
+    Resource,
+    core::{ApiResource, DynamicObject, GroupVersionKind, Selector, SelectorExt as _},
+    runtime::watcher::Event,
+};
+use podops_api::{consist, marks};
+use podops_runtime::effect;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use serde_json_path::JsonPath;
+
+use super::observe::SlimPod;
+use crate::{
+    backend,
+    policy::DrainPolicy,
+    render::SERVICES,
+    view::{EmployerView, Tenure},
+};
+
+/// The backend of a Service that names none.
+pub(super) const ENDPOINTSLICE: &str = "endpointslice";
+
+/// A kind whose objects send traffic to Pods, as the operator is told of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Told {
+    /// Its group and version.
+    api_version: String,
+    /// Its kind.
+    kind: String,
+    /// Which of its objects are under control.
+    #[serde(default = "under_control")]
+    label_selector: LabelSelector,
+    /// Where in an object its selector of Pods is: a map of labels, or a LabelSelector.
+    pod_selector: String,
+}
+
+fn under_control() -> LabelSelector {
+    let labels = BTreeMap::from([(marks::CONTROL.to_owned(), "true".to_owned())]);
+    LabelSelector { match_labels: Some(labels), match_expressions: None }
+}
+
+/// Reads the kinds that the operator is told of, from a YAML file.
+///
+/// # Errors
+///
+/// If the file cannot be read or makes no sense.
+pub(super) fn told(path: &Path) -> anyhow::Result<Vec<Told>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("reading the employers' kinds in {}", path.display()))?;
+    let told: Vec<Told> = serde_saphyr::from_str(&text)
+        .with_context(|| format!("the employers' kinds in {}", path.display()))?;
+    told.iter().try_for_each(|told| {
+        Kind::new(told.clone(), "").map(drop).with_context(|| format!("kind {}", told.kind))
+    })?;
+    Ok(told)
+}
+
+impl Told {
+    /// What the API server knows it by.
+    pub(super) fn gvk(&self) -> GroupVersionKind {
+        let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
+        GroupVersionKind::gvk(group, version, &self.kind)
+    }
+}
+
+/// A kind whose objects send traffic to Pods.
+#[derive(Clone, Debug)]
+pub(super) struct Kind {
+    pub(super) resource: effect::Resource,
+    pub(super) api: ApiResource,
+    name: &'static str,
+    controlled: Selector,
+    pods: JsonPath,
+}
+
+impl Kind {
+    /// Services, which everybody has.
+    pub(super) fn services() -> anyhow::Result<Self> {
+        let told = Told {
+            api_version: "v1".to_owned(),
+            kind: consist::SERVICE.to_owned(),
+            label_selector: under_control(),
+            pod_selector: ".spec.selector".to_owned(),
+        };
+        Ok(Self { resource: SERVICES, ..Self::new(told, "services")? })
+    }
+
+    /// A kind with its plural.
+    ///
+    /// # Errors
+    ///
+    /// If its selector or its path make no sense.
+    pub(super) fn new(told: Told, plural: &str) -> anyhow::Result<Self> {
+        let api = ApiResource::from_gvk_with_plural(&told.gvk(), plural);
+        let path = told.pod_selector.trim_start_matches('$');
+        // There are as many as the operator is told of at its start.
+        let forever = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
+        Ok(Self {
+            resource: effect::Resource {
+                group: forever(&api.group),
+                version: forever(&api.version),
+                plural: forever(plural),
+            },
+            name: forever(&told.kind),
+            controlled: told.label_selector.try_into().context("labelSelector")?,
+            pods: JsonPath::parse(&format!("${path}")).context("podSelector")?,
+            api,
+        })
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Reads an event about an object down to what planning needs.
+    pub(super) fn slim_event(&self, event: Event<DynamicObject>) -> Event<SlimEmployer> {
+        match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(object) => Event::InitApply(self.slim(object)),
+            Event::Apply(object) => Event::Apply(self.slim(object)),
+            Event::Delete(object) => Event::Delete(self.slim(object)),
+        }
+    }
+
+    fn slim(&self, object: DynamicObject) -> SlimEmployer {
+        let mut metadata = object.metadata;
+        metadata.owner_references = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            // That there are some decides how one is added.
+            let ours = |key: &str| key.starts_with("resource-consist.kusionstack.io/");
+            annotations.iter_mut().filter(|(key, _)| !ours(key)).for_each(|(_, v)| v.clear());
+        }
+        let labels = metadata.labels.clone().unwrap_or_default();
+        let (pods, fault) = match self.selector(&object.data) {
+            Ok(selector) => (selector, None),
+            Err(fault) => (None, Some(fault)),
+        };
+        let always = object.data.pointer("/spec/publishNotReadyAddresses") == Some(&json!(true));
+        SlimEmployer {
+            kind: self.name,
+            controlled: self.controlled.matches(&labels),
+            pods,
+            fault: fault.or_else(|| {
+                let told = "spec.publishNotReadyAddresses keeps traffic on Pods";
+                (always && self.name == consist::SERVICE).then(|| told.to_owned())
+            }),
+            metadata,
+        }
+    }
+
+    /// What selects an object's Pods; nothing if it selects none, as an empty selector of a Service.
+    fn selector(&self, object: &Value) -> Result<Option<Selector>, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", self.pods);
+        let found = self.pods.query(object).at_most_one().map_err(|error| wrong(&error))?;
+        let Some(found) = found.filter(|found| !found.is_null()) else { return Ok(None) };
+        let is_labels =
+            found.get("matchLabels").is_none() && found.get("matchExpressions").is_none();
+        let whole = if is_labels { json!({ "matchLabels": found }) } else { found.clone() };
+        let read: LabelSelector = serde_json::from_value(whole).map_err(|error| wrong(&error))?;
+        let selector: Selector = read.try_into().map_err(|error| wrong(&error))?;
+        Ok(Some(selector).filter(|selector| !selector.selects_all()))
+    }
+}
+
+/// The parts of an employer that planning needs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct SlimEmployer {
+    pub(super) metadata: ObjectMeta,
+    /// Its kind.
+    #[serde(skip)]
+    pub(super) kind: &'static str,
+    /// Whether it is under control.
+    #[serde(skip)]
+    controlled: bool,
+    /// What selects its Pods.
+    #[serde(skip)]
+    pods: Option<Selector>,
+    /// What is wrong with it.
+    #[serde(skip)]
+    fault: Option<String>,
+}
+
+/// To caches: each holds objects of one kind, and asks nobody which.
+impl Resource for SlimEmployer {
+    type DynamicType = ();
+    type Scope = kube::core::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Employer".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "employers".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl SlimEmployer {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The backend that its traffic goes through, if it has one.
+    pub(super) fn backend(&self) -> Option<&str> {
+        let usual = (self.kind == consist::SERVICE).then_some(ENDPOINTSLICE);
+        self.annotation(consist::BACKEND).or(usual)
+    }
+
+    /// As its backend knows it.
+    ///
+    /// # Errors
+    ///
+    /// If what it tells its backend cannot be read.
+    pub(super) fn as_asked(&self) -> Result<backend::Employer, String> {
+        let params = self.annotation(consist::BACKEND_PARAMS).map_or(Ok(Value::Null), |text| {
+            serde_json::from_str(text)
+                .map_err(|error| format!("{}: {error}", consist::BACKEND_PARAMS))
+        })?;
+        let metadata = &self.metadata;
+        Ok(backend::Employer {
+            kind: self.kind.to_owned(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            params,
+        })
+    }
+
+    /// Whether it is under control, or was.
+    pub(super) fn is_concerned(&self) -> bool {
+        self.controlled || self.metadata.finalizers.iter().flatten().any(|f| is_ours(f))
+    }
+
+    /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
+    /// traffic until then.
+    fn is_kept_by_others(&self) -> bool {
+        self.backend() == Some(ENDPOINTSLICE)
+            && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
+    }
+
+    /// Whether it selects a Pod; an empty selector selects none.
+    pub(super) fn selects(&self, pod: &SlimPod) -> bool {
+        let labels = pod.metadata.labels.as_ref();
+        self.pods.as_ref().zip(labels).is_some_and(|(selector, labels)| selector.matches(labels))
+    }
+
+    /// What events refer to.
+    pub(super) fn reference(&self, kind: &Kind) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(kind.api.api_version.clone()),
+            kind: Some(self.kind.to_owned()),
+            name: self.metadata.name.clone(),
+            namespace: self.metadata.namespace.clone(),
+            uid: self.metadata.uid.clone(),
+            resource_version: self.metadata.resource_version.clone(),
+            field_path: None,
+        }
+    }
+
+    /// The employer as planning sees it.
+    pub(super) fn view(&self) -> EmployerView {
+        let metadata = &self.metadata;
+        let tenure = if !self.controlled {
+            Tenure::Free
+        } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
+            Tenure::Employs
+        } else if self.backend() == Some(ENDPOINTSLICE) {
+            // Its traffic ends with the Service itself, and not before.
+            Tenure::Free
+        } else {
+            Tenure::Ends
+        };
+        let mut faults = Vec::new();
+        let drain = self.annotation(consist::DRAIN).map_or(Ok(DrainPolicy::default()), |text| {
+            DrainPolicy::read(text).map_err(|error| format!("{}: {error}", consist::DRAIN))
+        });
+        let drain = drain.unwrap_or_else(|fault| {
+            faults.push(fault);
+            DrainPolicy::default()
+        });
+        faults.extend(self.fault.clone());
+        EmployerView {
+            kind: self.kind.to_owned(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            annotated: metadata.annotations.is_some(),
+            told_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
+            tenure,
+            drain,
+            faults,
+        }
+    }
+}
+
+/// Whether an employer's finalizer is this operator's, in today's spelling or an earlier one.
+fn is_ours(finalizer: &str) -> bool {
+    finalizer.starts_with(consist::OLD_CLEAN_FINALIZER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(metadata: &Value, spec: &Value) -> SlimEmployer {
+        let whole = json!({ "metadata": metadata, "spec": spec });
+        Kind::services().unwrap().slim(serde_json::from_value(whole).unwrap())
+    }
+
+    fn pod(labels: &Value) -> SlimPod {
+        serde_json::from_value(json!({ "metadata": { "labels": labels } })).unwrap()
+    }
+
+    fn gateways(path: &str) -> anyhow::Result<Kind> {
+        let told =
+            format!("- apiVersion: example.com/v1\n  kind: Gateway\n  podSelector: {path}\n");
+        let told: Vec<Told> = serde_saphyr::from_str(&told)?;
+        Kind::new(told[0].clone(), "gateways")
+    }
+
+    #[test]
+    fn w9_an_empty_selector_selects_nobody() {
+        let labelled = pod(&json!({ "app": "web" }));
+        let selects =
+            |selector| service(&json!({}), &json!({ "selector": selector })).selects(&labelled);
+        assert!(selects(json!({ "app": "web" })));
+        assert!(!selects(json!({})) && !selects(json!(null)) && !selects(json!({ "app": "x" })));
+    }
+
+    #[test]
+    fn what_a_service_says_wrong_is_told_with_its_field() {
+        let annotations = json!({ consist::DRAIN: "{", consist::BACKEND_PARAMS: "[" });
+        let wrong = service(
+            &json!({ "annotations": annotations }),
+            &json!({ "publishNotReadyAddresses": true }),
+        );
+        let faults = wrong.view().faults;
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        assert!(wrong.as_asked().unwrap_err().contains(consist::BACKEND_PARAMS));
+    }
+
+    #[test]
+    fn any_kind_with_a_selector_somewhere_employs_pods() {
+        let gateway = |path: &str, spec: Value| {
+            let labels = json!({ marks::CONTROL: "true" });
+            let whole = json!({ "metadata": { "labels": labels }, "spec": spec });
+            gateways(path).unwrap().slim(serde_json::from_value(whole).unwrap())
+        };
+        let (web, other) = (pod(&json!({ "app": "web" })), pod(&json!({ "app": "x" })));
+        let plain = gateway(".spec.pods", json!({ "pods": { "app": "web" } }));
+        assert!(plain.selects(&web) && !plain.selects(&other) && plain.is_concerned());
+        let expressions = json!([{ "key": "app", "operator": "In", "values": ["web"] }]);
+        let deep = json!({ "pools": [{ "pods": { "matchExpressions": expressions } }] });
+        let deep = gateway("$.spec.pools[0].pods", deep);
+        assert!(deep.selects(&web) && !deep.selects(&other));
+        assert_eq!(plain.backend(), None, "it has to name one");
+        assert!(!gateway(".spec.pods", json!({})).selects(&web));
+        let garbled = gateway(".spec.pods", json!({ "pods": "web" }));
+        assert!(garbled.view().faults[0].contains("pods"), "{:?}", garbled.view().faults);
+    }
+
+    #[test]
+    fn a_kind_that_makes_no_sense_is_refused_at_the_start() {
+        assert!(gateways("spec[").is_err());
+        assert!(serde_saphyr::from_str::<Vec<Told>>("- kind: Gateway").is_err());
+    }
+}
