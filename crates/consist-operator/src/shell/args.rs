@@ -16,4 +16,9 @@ pub struct ConsistArgs {
     /// `<namespace>/unix://<path>`; a `*` at the end of either part stands for the rest
     #[arg(long, env = "PODOPS_HAPROXY_INSTANCES", value_delimiter = ',', value_name = "INSTANCES")]
     pub haproxy_instances: Vec<String>,
+    /// Adapters that employers may name, as `<namespace>/<adapter>=<address>`, with a `*` at the end of
+    /// the namespace for the rest; an address is `grpc://<host>:<port>`, `unix://<path>` (gRPC),
+    /// `http://…` or `https://…`
+    #[arg(long, env = "PODOPS_ADAPTERS", value_delimiter = ',', value_name = "ADAPTERS")]
+    pub adapters: Vec<String>,
 }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client,
@@ -46,6 +47,7 @@ use super::{
 use crate::backend::{
     Backend, Nudge,
     endpointslice::{EndpointSlices, SERVICE_NAME},
+    external::External,
     haproxy::Haproxy,
 };
 
@@ -99,7 +101,7 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
         common: operator.metrics.clone(),
         metrics: Metrics::register(&operator.registry)?,
         pods: pods.clone(),
-        backends: backends(&client, args, &Nudge(nudges)),
+        backends: backends(&client, args, &Nudge(nudges))?,
         listeners: Listeners::default(),
     };
     let services = Progress::default();
@@ -117,12 +119,13 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
 }
 
 /// Everything that can be named as a backend.
-fn backends(client: &Client, args: &ConsistArgs, _nudge: &Nudge) -> Backends {
-    let all: [(&'static str, Box<dyn Backend>); 2] = [
+fn backends(client: &Client, args: &ConsistArgs, nudge: &Nudge) -> anyhow::Result<Backends> {
+    let all: [(&'static str, Box<dyn Backend>); 3] = [
         (ENDPOINTSLICE, Box::new(EndpointSlices::new(client.clone()))),
+        ("external", Box::new(External::new(&args.adapters, nudge).context("--adapters")?)),
         ("haproxy", Box::new(Haproxy { allowed: args.haproxy_instances.clone() })),
     ];
-    Arc::new(BTreeMap::from(all))
+    Ok(Arc::new(BTreeMap::from(all)))
 }
 
 impl Shared {

@@ -1,0 +1,251 @@
+//! Adapters: programs in any language that stand for what sends the traffic.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use podops_adapter::{
+    ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY,
+    client::{Client, Error},
+    v1,
+};
+use podops_api::consist::employer_key;
+use podops_runtime::shell::clock;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Seen, Wanted, allows};
+use crate::{plan::Want, view::Traffic};
+
+/// How long an adapter may take to answer.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// How long is waited until an adapter is asked once more to tell of changes.
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
+/// What the operator calls itself.
+const OPERATOR: &str = concat!("podops consist-operator ", env!("CARGO_PKG_VERSION"));
+
+/// The annotation's content.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Params {
+    /// The adapter's name.
+    adapter: String,
+    /// What it is told; its own affair.
+    #[serde(default)]
+    params: Value,
+}
+
+/// An adapter, and who may name it.
+struct Adapter {
+    /// `<namespace>/<name>`, as [`allows`] has it.
+    pattern: String,
+    client: Client,
+    /// Whether it is known to speak our version.
+    agreed: AtomicBool,
+}
+
+/// What was last wanted of an adapter for one employer, and the number of that.
+type Applied = (u64, Vec<v1::Wanted>);
+
+/// Speaks to adapters.
+pub struct External {
+    adapters: Vec<Arc<Adapter>>,
+    applied: Mutex<BTreeMap<String, Applied>>,
+    _watches: JoinSet<()>,
+}
+
+impl External {
+    /// Speaks to these, each given as `<namespace>/<adapter>=<address>`.
+    ///
+    /// # Errors
+    ///
+    /// If one is given otherwise.
+    pub fn new(told: &[String], nudge: &Nudge) -> anyhow::Result<Self> {
+        let read = |told: &String| {
+            let (pattern, address) = told.split_once('=').context("there is no address")?;
+            anyhow::ensure!(pattern.contains('/'), "there is no namespace");
+            let client = Client::at(address, DEADLINE).map_err(anyhow::Error::msg)?;
+            let pattern = pattern.to_owned();
+            Ok(Arc::new(Adapter { pattern, client, agreed: AtomicBool::new(false) }))
+        };
+        let adapters = told.iter().map(|told| read(told).with_context(|| told.clone()));
+        let adapters = adapters.collect::<anyhow::Result<Vec<Arc<Adapter>>>>()?;
+        let mut watches = JoinSet::new();
+        for adapter in &adapters {
+            watches.spawn(watch(adapter.clone(), nudge.clone()));
+        }
+        Ok(Self { adapters, applied: Mutex::default(), _watches: watches })
+    }
+
+    fn adapter(&self, namespace: &str, name: &str) -> Result<&Adapter, Fault> {
+        let fits = |adapter: &&Arc<Adapter>| {
+            allows(std::slice::from_ref(&adapter.pattern), namespace, name)
+        };
+        self.adapters.iter().find(fits).map(|adapter| &**adapter).ok_or_else(|| {
+            Fault::Params(format!(
+                "backend-params: the operator knows no adapter {name} for this namespace"
+            ))
+        })
+    }
+
+    /// The number of what is wanted: a new one if it is something else than the last time.
+    fn generation(&self, employer: &Employer, wanted: &[v1::Wanted]) -> (u64, bool) {
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = applied.get(&employer.uid);
+        if let Some((generation, _)) = last.filter(|(_, before)| before == wanted) {
+            return (*generation, false);
+        }
+        // It grows also from one process to the next.
+        let now = u64::try_from(clock::now().as_millisecond()).unwrap_or_default();
+        let generation = last.map_or(now, |(generation, _)| now.max(generation + 1));
+        applied.insert(employer.uid.clone(), (generation, wanted.to_vec()));
+        (generation, true)
+    }
+
+    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+        let params: Params = employer.params()?;
+        let adapter = self.adapter(&employer.namespace, &params.adapter)?;
+        adapter.agree().await?;
+        let told = as_told(employer, &params);
+        let seen = adapter.observe(&told, wanted).await?;
+        let all: Vec<v1::Wanted> = wanted.iter().map(as_wanted).collect();
+        let (generation, is_new) = self.generation(employer, &all);
+        if !is_new && wanted.iter().all(|w| is_so(w, seen.get(&w.uid).copied())) {
+            return Ok(Pass { seen, fault: None });
+        }
+        let said = v1::ApplyRequest { employer: Some(told.clone()), generation, members: all };
+        let answer = adapter.checked(adapter.client.apply(said).await)?;
+        let invalid = answer.outcomes.iter().find(|outcome| outcome.outcome == INVALID);
+        let fault = invalid.map(|outcome| Fault::Params(outcome.message.clone()));
+        Ok(Pass { seen: adapter.observe(&told, wanted).await?, fault })
+    }
+}
+
+impl Backend for External {
+    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+        Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
+    }
+
+    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
+        Box::pin(async move {
+            self.applied.lock().unwrap_or_else(PoisonError::into_inner).remove(&employer.uid);
+            let Ok(params) = employer.params::<Params>() else { return };
+            let Ok(adapter) = self.adapter(&employer.namespace, &params.adapter) else { return };
+            let told = v1::ForgetRequest { employer: Some(as_told(employer, &params)) };
+            // It sends them no traffic by now; what it keeps costs nobody anything.
+            if let Err(error) = adapter.client.forget(told).await {
+                tracing::info!(%error, adapter = params.adapter, "An adapter does not forget");
+            }
+        })
+    }
+}
+
+impl Adapter {
+    /// Agrees on a version, unless that is done.
+    async fn agree(&self) -> Result<(), Fault> {
+        if !self.agreed.load(Ordering::Relaxed) {
+            let agreed = self.checked(self.client.handshake(OPERATOR).await)?;
+            tracing::info!(adapter = self.pattern, name = agreed.name, "An adapter answers");
+            self.agreed.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What came of asking. Who cannot be reached may come back as another version.
+    fn checked<T>(&self, answer: Result<T, Error>) -> Result<T, Fault> {
+        answer.map_err(|error| {
+            let told = format!("adapter {}: {error}", self.pattern);
+            match error {
+                Error::Refused(_) => Fault::Params(told),
+                Error::Garbage(_) => Fault::Garbage(told),
+                Error::Unreachable(_) => {
+                    self.agreed.store(false, Ordering::Relaxed);
+                    Fault::Unreachable(told)
+                }
+            }
+        })
+    }
+
+    async fn observe(&self, told: &v1::Employer, wanted: &[Wanted]) -> Result<Seen, Fault> {
+        let members = wanted.iter().map(as_member).collect();
+        let asked = v1::ObserveRequest { employer: Some(told.clone()), members };
+        let answer = self.checked(self.client.observe(asked).await)?;
+        let known: BTreeMap<&str, &Wanted> = wanted.iter().map(|w| (w.uid.as_str(), w)).collect();
+        let about = answer.members.into_iter().filter(|seen| known.contains_key(seen.uid.as_str()));
+        about
+            .map(|seen| {
+                let traffic = traffic(&seen).ok_or_else(|| {
+                    let pattern = &self.pattern;
+                    Fault::Garbage(format!("adapter {pattern}: {:?} is no state", seen.state))
+                })?;
+                Ok((seen.uid, traffic))
+            })
+            .collect()
+    }
+}
+
+/// Tells of employers whose adapter says that something changed.
+async fn watch(adapter: Arc<Adapter>, nudge: Nudge) {
+    loop {
+        match adapter.client.watch().await {
+            Ok(None) => return,
+            Ok(Some(mut changes)) => {
+                while let Ok(Some(changed)) = changes.message().await {
+                    let employer = changed.employer.unwrap_or_default();
+                    nudge.tell(employer_key(&employer.kind, &employer.namespace, &employer.name));
+                }
+            }
+            Err(error) => tracing::debug!(%error, adapter = adapter.pattern, "Watching an adapter"),
+        }
+        sleep(WATCH_AGAIN.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    }
+}
+
+/// Whether what is seen needs nobody to say what is wanted.
+fn is_so(wanted: &Wanted, seen: Option<Traffic>) -> bool {
+    match wanted.want {
+        Want::Serve => matches!(seen, Some(Traffic::Serving | Traffic::Unhealthy)),
+        Want::Off => matches!(seen, Some(Traffic::Draining(_) | Traffic::Absent)),
+    }
+}
+
+fn traffic(seen: &v1::Observed) -> Option<Traffic> {
+    match seen.state.as_str() {
+        SERVING => Some(Traffic::Serving),
+        UNHEALTHY => Some(Traffic::Unhealthy),
+        DRAINING => Some(Traffic::Draining(seen.in_flight.map(u64::from))),
+        ABSENT => Some(Traffic::Absent),
+        _ => None,
+    }
+}
+
+fn as_told(employer: &Employer, params: &Params) -> v1::Employer {
+    let said = if params.params.is_null() { "{}".to_owned() } else { params.params.to_string() };
+    v1::Employer {
+        kind: employer.kind.clone(),
+        namespace: employer.namespace.clone(),
+        name: employer.name.clone(),
+        uid: employer.uid.clone(),
+        params: said,
+    }
+}
+
+fn as_member(wanted: &Wanted) -> v1::Member {
+    v1::Member {
+        uid: wanted.uid.clone(),
+        name: wanted.name.clone(),
+        addresses: wanted.addresses.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn as_wanted(wanted: &Wanted) -> v1::Wanted {
+    let want = if wanted.want == Want::Serve { SERVE } else { OFF };
+    v1::Wanted { member: Some(as_member(wanted)), want: want.to_owned() }
+}

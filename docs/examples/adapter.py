@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""An adapter for consist-operator over HTTP, with nothing but Python: it drives HAProxy.
+
+    python3 adapter.py --listen 127.0.0.1:9000 [--delay SECONDS]
+
+Its users tell it where HAProxy's Runtime API is: {"runtime": "127.0.0.1:9999", "backend": "web", "port": 8080}.
+It keeps nothing but the numbers of what it heard: HAProxy itself knows who serves. With --delay, taking a
+Pod off becomes effective only after that time, as with a slow control plane.
+"""
+
+import argparse
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MAINTENANCE, DRAIN, RUNNING = 0x01 | 0x02 | 0x20 | 0x40, 0x08 | 0x10, 2
+DELAY = 0.0
+heard = {}  # employer's UID -> the greatest generation
+busy = threading.Lock()
+
+
+class Refused(Exception):
+    """What was said makes no sense."""
+
+
+def ask(params, command):
+    host, port = params["runtime"].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=2) as connection:
+        connection.sendall(command.encode() + b"\n")
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
+def slots(params):
+    """Every server of the backend: name, address, state, and sessions."""
+    states = ask(params, f"show servers state {params['backend']}").splitlines()
+    columns = states[1].lstrip("# ").split()
+    servers = [dict(zip(columns, line.split())) for line in states[2:] if line.strip()]
+    if not servers:
+        raise Refused(f"HAProxy has no servers in {params['backend']}")
+    stat = ask(params, f"show stat {servers[0]['be_id']} 4 -1").splitlines()
+    names = stat[0].lstrip("# ").split(",")
+    rows = [dict(zip(names, line.split(","))) for line in stat[1:] if line.strip()]
+    sessions = {row["svname"]: int(row["scur"]) for row in rows}
+    for server in servers:
+        server["sessions"] = sessions[server["srv_name"]]
+        server["admin"] = int(server["srv_admin_state"])
+        server["up"] = int(server["srv_op_state"]) == RUNNING
+    return servers
+
+
+def holds(slot, member, params):
+    return slot["srv_addr"] in member.get("addresses", []) and int(slot["srv_port"]) == params["port"]
+
+
+def state(slot):
+    if slot["admin"] & MAINTENANCE and not slot["sessions"]:
+        return {"state": "Absent"}
+    if slot["admin"] & (MAINTENANCE | DRAIN):
+        return {"state": "Draining", "inFlight": slot["sessions"]}
+    return {"state": "Serving" if slot["up"] else "Unhealthy"}
+
+
+def observe(employer, params, request):
+    all_slots = slots(params)
+    seen = []
+    for member in request.get("members", []):
+        states = [state(slot) for slot in all_slots if holds(slot, member, params)]
+        order = ["Serving", "Unhealthy", "Draining", "Absent"]
+        best = min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"})
+        seen.append({"uid": member["uid"], **best})
+    return {"members": seen}
+
+
+def apply(employer, params, request):
+    generation = request["generation"]
+    if generation < heard.get(employer["uid"], 0):
+        return {"outcomes": []}
+    heard[employer["uid"]] = generation
+    members = [(wanted["member"], wanted["want"]) for wanted in request.get("members", [])]
+    serve = [member for member, want in members if want == "Serve" and member.get("addresses")]
+    with busy:
+        all_slots = slots(params)
+        free = [s for s in all_slots if s["admin"] & MAINTENANCE and not s["sessions"]
+                and not any(holds(s, member, params) for member, _ in members)]
+        outcomes = []
+        for member in serve:
+            slot = next((s for s in all_slots if holds(s, member, params)), None)
+            if slot is None and not free:
+                outcomes.append({"uid": member["uid"], "outcome": "Invalid", "message": "no free slot"})
+                continue
+            if slot is None:
+                slot = free.pop()
+                where = f"addr {member['addresses'][0]} port {params['port']}"
+                ask(params, f"set server {params['backend']}/{slot['srv_name']} {where}")
+                slot["srv_addr"], slot["srv_port"] = member["addresses"][0], params["port"]
+            if slot["admin"] & (MAINTENANCE | DRAIN):
+                ask(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
+    for slot in all_slots:
+        if not any(holds(slot, member, params) for member in serve):
+            leave(params, slot, employer["uid"], generation)
+    return {"outcomes": outcomes}
+
+
+def leave(params, slot, uid, generation):
+    """Drains a slot, and empties it once nobody uses it any more."""
+    if slot["admin"] & MAINTENANCE or slot["admin"] & DRAIN and slot["sessions"]:
+        return
+    step = "maint" if slot["admin"] & DRAIN else "drain"
+
+    def now():
+        with busy:
+            # Somebody may want it again by now.
+            if heard.get(uid, 0) <= generation:
+                ask(params, f"set server {params['backend']}/{slot['srv_name']} state {step}")
+
+    if DELAY and step == "drain":
+        threading.Timer(DELAY, now).start()
+    else:
+        now()
+
+
+def forget(employer, params, request):
+    nobody = {"employer": employer, "generation": heard.get(employer["uid"], 0), "members": []}
+    apply(employer, params, nobody)
+    return {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    verbs = {"/v1/observe": observe, "/v1/apply": apply, "/v1/forget": forget}
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
+        try:
+            self.answer(200, json.dumps(self.asked(request)))
+        except (Refused, KeyError, ValueError) as refused:
+            self.answer(400, f"{type(refused).__name__}: {refused}")
+        except OSError as unreachable:
+            self.answer(503, f"HAProxy: {unreachable}")
+
+    def asked(self, request):
+        if self.path == "/v1/handshake":
+            if "v1" not in request.get("versions", []):
+                raise Refused("this adapter speaks v1")
+            return {"version": "v1", "name": "haproxy in Python"}
+        employer = request["employer"]
+        return self.verbs[self.path](employer, json.loads(employer["params"]), request)
+
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--listen", default="127.0.0.1:9000")
+    arguments.add_argument("--delay", type=float, default=0)
+    arguments = arguments.parse_args()
+    DELAY = arguments.delay
+    host, port = arguments.listen.rsplit(":", 1)
+    server = ThreadingHTTPServer((host, int(port)), Handler)
+    server.serve_forever()
