@@ -60,12 +60,21 @@ pub struct Lab {
     programs: PathBuf,
     /// The ports at which operators answer admission reviews, of those that do.
     admission: BTreeMap<&'static str, u16>,
+    /// What operators are told beside what all labs tell them: arguments, and their environments.
+    told: BTreeMap<&'static str, Told>,
     /// How operators keep their Leases, if not as they are shipped.
     lease: &'static [&'static str],
     /// Where its sets are.
     pub namespace: String,
     nodes: Option<Arc<Nodes>>,
     _simulated: JoinSet<anyhow::Result<()>>,
+}
+
+/// What an operator is told.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    args: Vec<String>,
+    env: Vec<(String, String)>,
 }
 
 impl Lab {
@@ -89,11 +98,31 @@ impl Lab {
 
     async fn start_with(programs: &Path, lease: &'static [&'static str]) -> anyhow::Result<Self> {
         let mut lab = Self { lease, ..Self::prepare(programs).await? };
-        for name in OPERATORS {
-            lab.start_operator(name).await?;
-        }
-        lab.wait_for_leaders().await?;
+        lab.start_operators().await?;
         Ok(lab)
+    }
+
+    /// Starts all operators, and waits until they lead.
+    ///
+    /// # Errors
+    ///
+    /// If one does not start.
+    pub async fn start_operators(&mut self) -> anyhow::Result<()> {
+        for name in OPERATORS {
+            self.start_operator(name).await?;
+        }
+        self.wait_for_leaders().await
+    }
+
+    /// Has an operator be told more when it starts: arguments.
+    pub fn tell(&mut self, operator: &'static str, args: &[String]) {
+        self.told.entry(operator).or_default().args.extend_from_slice(args);
+    }
+
+    /// Has an operator be told more when it starts: its environment.
+    pub fn tell_by_environment(&mut self, operator: &'static str, env: &[(&str, String)]) {
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        self.told.entry(operator).or_default().env.extend(env);
     }
 
     /// Starts everything, and has deletes and evictions wait for their Pods' lifecycles.
@@ -105,10 +134,7 @@ impl Lab {
         let mut lab = Self::bare(programs).await?;
         lab.install_crds().await?;
         lab.guard().await?;
-        for name in OPERATORS {
-            lab.start_operator(name).await?;
-        }
-        lab.wait_for_leaders().await?;
+        lab.start_operators().await?;
         lab.wait_for_admission().await?;
         Ok(lab)
     }
@@ -177,6 +203,7 @@ impl Lab {
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
             admission: BTreeMap::new(),
+            told: BTreeMap::new(),
             lease: HASTY,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
@@ -198,6 +225,7 @@ impl Lab {
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
             admission: BTreeMap::new(),
+            told: BTreeMap::new(),
             lease: HASTY,
             namespace: "podops-demo".to_owned(),
             nodes: None,
@@ -317,8 +345,10 @@ impl Lab {
             args.push(format!("--admission-address=127.0.0.1:{port}"));
             args.push("--admission-hosts=127.0.0.1".to_owned());
         }
-        let spec =
-            Spec { program: self.programs.join(name), args, kubeconfig, log: self.log(name) };
+        let told = self.told.get(name).cloned().unwrap_or_default();
+        args.extend(told.args);
+        let (program, log) = (self.programs.join(name), self.log(name));
+        let spec = Spec { program, args, env: told.env, kubeconfig, log };
         self.operators.insert(name, Kept::start(spec));
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! A real control plane with simulated nodes, and the operators as separate processes on it.
 
 pub mod audit;
+pub mod balancers;
 pub mod bench;
 pub mod control_plane;
 pub mod lab;

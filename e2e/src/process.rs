@@ -42,6 +42,8 @@ pub struct Spec {
     pub program: PathBuf,
     /// What it is told.
     pub args: Vec<String>,
+    /// Its environment, beside ours.
+    pub env: Vec<(String, String)>,
     /// The credentials it has.
     pub kubeconfig: PathBuf,
     /// Where its output goes.
@@ -107,7 +109,11 @@ async fn keep(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
     loop {
         let log = log(&spec.log)?;
         let mut command = Command::new(&spec.program);
-        command.env("KUBECONFIG", &spec.kubeconfig).args(&spec.args).kill_on_drop(true);
+        command
+            .envs(spec.env.clone())
+            .env("KUBECONFIG", &spec.kubeconfig)
+            .args(&spec.args)
+            .kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let starting = || format!("starting {}", spec.program.display());
         let mut child = command.spawn().with_context(starting)?;

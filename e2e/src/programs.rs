@@ -1,4 +1,4 @@
-//! Where etcd, kube-apiserver, kube-controller-manager and kubectl are.
+//! Where etcd, kube-apiserver, kube-controller-manager and kubectl are, and what comes as Python wheels.
 
 use std::{
     path::{Path, PathBuf},
@@ -75,6 +75,53 @@ fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     }
     build(package, &cached)?;
     Ok(cached)
+}
+
+/// Envoy: on `PATH`, or the one that comes as a Python wheel.
+///
+/// # Errors
+///
+/// If it cannot be installed.
+pub fn envoy() -> anyhow::Result<PathBuf> {
+    if let Ok(found) = which::which("envoy") {
+        return Ok(found);
+    }
+    // What a wheel puts among the programs is a script that starts it, and outlives its killer.
+    let lib =
+        std::fs::read_dir(python()?.join("lib"))?.next().context("Python has no library")??;
+    Ok(lib.path().join("site-packages/envoy/_bin/envoy"))
+}
+
+/// Where Python's packages of the lab are installed, in an environment of their own; they are fetched
+/// once.
+///
+/// # Errors
+///
+/// If they cannot be installed.
+pub fn python() -> anyhow::Result<PathBuf> {
+    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/requirements.txt");
+    let named = std::fs::read_to_string(&wanted)?;
+    let at = cache()?.join("python");
+    std::fs::create_dir_all(&at)?;
+    // Tests that run side by side install it once.
+    let lock = std::fs::File::create(at.join("lock"))?;
+    lock.lock()?;
+    let installed = at.join("installed.txt");
+    if std::fs::read_to_string(&installed).is_ok_and(|before| before == named) {
+        return Ok(at);
+    }
+    eprintln!("==> installing Envoy and an emulator of AWS as Python wheels; this is done once");
+    let run = |program: &Path, args: &[&str]| {
+        let status = Command::new(program).args(args).stdin(Stdio::null()).status();
+        let status = status.with_context(|| format!("starting {}", program.display()))?;
+        anyhow::ensure!(status.success(), "{} {args:?} failed", program.display());
+        Ok(())
+    };
+    run(Path::new("python3"), &["-m", "venv", &at.display().to_string()])?;
+    let file = wanted.display().to_string();
+    run(&at.join("bin/pip"), &["install", "--quiet", "--disable-pip-version-check", "-r", &file])?;
+    std::fs::write(installed, named)?;
+    Ok(at)
 }
 
 fn cache() -> anyhow::Result<PathBuf> {

@@ -10,9 +10,10 @@ use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::server::SLOW;
+use crate::server::{self, SLOW};
 
 /// How many clients there are, and how many of them ask for what takes long.
 const CLIENTS: usize = 50;
@@ -35,6 +36,23 @@ pub struct Tally {
     pub failed: u64,
     /// What some of the failures were, and when after the start.
     pub told: Vec<(Duration, String)>,
+}
+
+/// A set whose Pods are processes behind a load balancer, so many of them out at a time.
+#[must_use]
+pub fn real(name: &str, policy: &str, at_once: u32) -> Value {
+    json!({
+        "updateStrategy": {
+            "podUpgradePolicy": policy, "rollingUpdate": { "maxUnavailable": at_once },
+        },
+        "template": {
+            "metadata": { "labels": { "app": name } },
+            "spec": {
+                "terminationGracePeriodSeconds": 5,
+                "containers": [{ "name": "web", "image": format!("{}:1", server::IMAGE) }],
+            },
+        },
+    })
 }
 
 /// Load on one address until this is dropped.
@@ -73,6 +91,18 @@ impl Load {
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Fails if a request failed; tells how many did not, after what.
+    ///
+    /// # Errors
+    ///
+    /// If one failed; the error is what was told.
+    pub fn nothing_failed(&self, after: &str) -> anyhow::Result<()> {
+        let Tally { answered, failed, told } = self.tally();
+        eprintln!("{after}: {answered} answered, {failed} failed, {:.0}/s", self.rate());
+        anyhow::ensure!(failed == 0, "{after}: {told:#?}");
+        Ok(())
     }
 
     /// Requests a second so far.

@@ -4,9 +4,7 @@
 
 use std::{
     collections::BTreeSet,
-    net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
-    process::Stdio,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -22,72 +20,19 @@ use podops_api::{
     marks,
 };
 use podops_e2e::{
+    balancers::Haproxy,
     lab::{Lab, OPERATORS, SOON, app, eventually, is_settled, programs},
     measure::Cost,
     scenarios::Subject,
     server,
-    traffic::Load,
+    traffic::{Load, real},
 };
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    process::{Child, Command},
     task::JoinSet,
 };
-
-/// HAProxy with free slots; it ends with this.
-struct Haproxy {
-    front: SocketAddr,
-    runtime: SocketAddr,
-    config: PathBuf,
-    child: Child,
-}
-
-impl Haproxy {
-    async fn start(dir: &Path) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (front, runtime) = (free(), free());
-        let [front, runtime] = [front, runtime].map(|l| l.local_addr().unwrap());
-        // No retries: what fails, fails.
-        let config = format!(
-            "global\n  stats socket ipv4@{runtime} level admin\n  maxconn 4000\n\
-             defaults\n  mode http\n  retries 0\n  timeout connect 1s\n  timeout client 20s\n  timeout server 20s\n\
-             frontend web\n  bind {front}\n  default_backend web\n\
-             backend web\n  balance roundrobin\n  server-template web 1-20 127.0.0.1:{} disabled\n",
-            server::PORT
-        );
-        let path = dir.join("haproxy.cfg");
-        std::fs::write(&path, config).unwrap();
-        let haproxy = Self { front, runtime, child: Self::spawn(&path), config: path };
-        haproxy.until_up().await;
-        haproxy
-    }
-
-    fn spawn(config: &Path) -> Child {
-        let mut command = Command::new("haproxy");
-        command.args(["-db", "-f"]).arg(config).kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    }
-
-    async fn until_up(&self) {
-        let listens = async || Ok(TcpStream::connect(self.front).await.is_ok());
-        eventually(SOON, listens).await.unwrap();
-    }
-
-    async fn restart(&mut self) {
-        self.child.kill().await.unwrap();
-        self.child = Self::spawn(&self.config);
-        self.until_up().await;
-    }
-
-    fn annotations(&self) -> Value {
-        let params = json!({
-            "instances": [format!("tcp://{}", self.runtime)], "backend": "web", "port": server::PORT,
-        });
-        json!({ consist::BACKEND: "haproxy", consist::BACKEND_PARAMS: params.to_string() })
-    }
-}
 
 async fn employ(lab: &Lab, name: &str, annotations: &Value) {
     lab.employ(name, json!({ "app": name }), annotations).await.unwrap();
@@ -192,22 +137,6 @@ async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(la
     lab.counts("odd", [1; 4]).await.unwrap();
 }
 
-/// A set whose Pods are processes behind HAProxy, a few of them out at a time.
-fn real(name: &str, policy: &str) -> Value {
-    json!({
-        "updateStrategy": {
-            "podUpgradePolicy": policy, "rollingUpdate": { "maxUnavailable": 3 },
-        },
-        "template": {
-            "metadata": { "labels": { "app": name } },
-            "spec": {
-                "terminationGracePeriodSeconds": 5,
-                "containers": [{ "name": "web", "image": format!("{}:1", server::IMAGE) }],
-            },
-        },
-    })
-}
-
 async fn uids(lab: &Lab, set: &str) -> BTreeSet<String> {
     lab.pods_of(set).await.unwrap().iter().filter_map(ResourceExt::uid).collect()
 }
@@ -245,11 +174,11 @@ async fn a_pod_is_let_go_and_held_again_in_two_writes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await;
-    employ(&lab, "web", &haproxy.annotations()).await;
-    lab.make("web", 1, &real("web", "InPlaceIfPossible")).await.unwrap();
+    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
+    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    lab.make("web", 1, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let name = lab.pods_of("web").await.unwrap()[0].name_any();
-    let (front, began) = (haproxy.front, Instant::now());
+    let (front, began) = (haproxy.balancer.front, Instant::now());
     let mut asked = JoinSet::new();
     asked.spawn(async move { get(front, "/slow/10").await });
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -333,11 +262,11 @@ async fn is_touched_in_traffic(lab: &Lab, runtime: SocketAddr) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let mut haproxy = Haproxy::start(lab.plane.dir.path()).await;
+    let mut haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
     let (between, _task) = unreliable(haproxy.runtime).await;
     let runtime = std::mem::replace(&mut haproxy.runtime, between);
-    employ(&lab, "web", &haproxy.annotations()).await;
-    lab.make("web", 6, &real("web", "InPlaceIfPossible")).await.unwrap();
+    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    lab.make("web", 6, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     let settled = async || {
@@ -350,9 +279,10 @@ async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
         assert!(Instant::now() < until, "it does not come to an end");
     }
     // Restarted, it has forgotten everybody, and nobody tells the operator.
-    haproxy.restart().await;
+    haproxy.balancer.restart().await.unwrap();
     let again = async || {
-        let answer = tokio::time::timeout(Duration::from_secs(5), try_get(haproxy.front)).await;
+        let answer =
+            tokio::time::timeout(Duration::from_secs(5), try_get(haproxy.balancer.front)).await;
         Ok(answer.is_ok_and(|answer| answer.is_some_and(|a| a.starts_with("HTTP/1.1 200"))))
     };
     eventually(Duration::from_secs(100), again).await.unwrap();
@@ -377,24 +307,15 @@ async fn try_get(front: SocketAddr) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails() {
     let lab = Lab::start_guarded(&programs().unwrap()).await.unwrap();
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await;
-    employ(&lab, "web", &haproxy.annotations()).await;
+    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
+    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
     let pace = json!([{ "name": "pace", "availablePolicy": { "maxUnavailableValue": 3 } }]);
     lab.make_rule("web", app("web"), pace).await.unwrap();
-    lab.make("web", 10, &real("web", "InPlaceIfPossible")).await.unwrap();
+    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let first = uids(&lab, "web").await;
-    let load = Load::start(haproxy.front);
+    let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let fine = |what: &str| {
-        let tally = load.tally();
-        eprintln!(
-            "{what}: {} answered, {} failed, {:.0}/s",
-            tally.answered,
-            tally.failed,
-            load.rate()
-        );
-        assert_eq!(tally.failed, 0, "{what}: {:#?}", tally.told);
-    };
+    let fine = |what: &str| load.nothing_failed(what).unwrap();
     fine("at rest");
 
     lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();

@@ -2,6 +2,7 @@
 //! or counts as available is not its to decide.
 
 pub mod endpointslice;
+pub mod envoy;
 pub mod external;
 pub mod haproxy;
 

@@ -1,6 +1,6 @@
 //! What only this operator is told at its start.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
@@ -16,6 +16,13 @@ pub struct ConsistArgs {
     /// `<namespace>/unix://<path>`; a `*` at the end of either part stands for the rest
     #[arg(long, env = "PODOPS_HAPROXY_INSTANCES", value_delimiter = ',', value_name = "INSTANCES")]
     pub haproxy_instances: Vec<String>,
+    /// Where Envoys are served the endpoints of employers; nowhere without it
+    #[arg(long, env = "PODOPS_XDS_ADDRESS", value_name = "ADDRESS")]
+    pub xds_address: Option<SocketAddr>,
+    /// A directory with `tls.crt` and `tls.key` of this end, and the `ca.crt` that Envoys' certificates
+    /// are checked by; Envoys are served in plain text without it
+    #[arg(long, env = "PODOPS_XDS_TLS", value_name = "DIRECTORY", requires = "xds_address")]
+    pub xds_tls: Option<PathBuf>,
     /// Adapters that employers may name, as `<namespace>/<adapter>=<address>`, with a `*` at the end of
     /// the namespace for the rest; an address is `grpc://<host>:<port>`, `unix://<path>` (gRPC),
     /// `http://…` or `https://…`

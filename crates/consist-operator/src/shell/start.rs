@@ -47,6 +47,7 @@ use super::{
 use crate::backend::{
     Backend, Nudge,
     endpointslice::{EndpointSlices, SERVICE_NAME},
+    envoy::{Envoy, Served},
     external::External,
     haproxy::Haproxy,
 };
@@ -89,19 +90,18 @@ struct Shared {
 ///
 /// If what it is told makes no sense, or its metrics cannot be registered.
 pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
-    let client = operator.client.clone();
     let kinds = args.employer_kinds.as_deref().map(told).transpose()?.unwrap_or_default();
     let (nudges, news) = mpsc::unbounded_channel();
     let pods = Mirror::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let shared = Shared {
-        client: client.clone(),
+        client: operator.client.clone(),
         args: operator.args.clone(),
         lease: operator.lease.clone(),
         stop: operator.stop(),
         common: operator.metrics.clone(),
         metrics: Metrics::register(&operator.registry)?,
         pods: pods.clone(),
-        backends: backends(&client, args, &Nudge(nudges))?,
+        backends: backends(operator, args, &Nudge(nudges))?,
         listeners: Listeners::default(),
     };
     let services = Progress::default();
@@ -118,10 +118,20 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Everything that can be named as a backend.
-fn backends(client: &Client, args: &ConsistArgs, nudge: &Nudge) -> anyhow::Result<Backends> {
-    let all: [(&'static str, Box<dyn Backend>); 3] = [
-        (ENDPOINTSLICE, Box::new(EndpointSlices::new(client.clone()))),
+/// Everything that can be named as a backend, with the tasks that it takes.
+fn backends(
+    operator: &mut Operator,
+    args: &ConsistArgs,
+    nudge: &Nudge,
+) -> anyhow::Result<Backends> {
+    let envoy = Envoy::new(nudge.clone(), args.xds_address.is_some());
+    if let Some(address) = args.xds_address {
+        let served = Served { address, tls: args.xds_tls.clone() };
+        operator.task("xds server", envoy.serve(served, operator.lease.clone()));
+    }
+    let all: [(&'static str, Box<dyn Backend>); 4] = [
+        (ENDPOINTSLICE, Box::new(EndpointSlices::new(operator.client.clone()))),
+        ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, nudge).context("--adapters")?)),
         ("haproxy", Box::new(Haproxy { allowed: args.haproxy_instances.clone() })),
     ];

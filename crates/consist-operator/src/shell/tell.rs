@@ -60,9 +60,10 @@ impl Context {
             return;
         };
         let was_seen_off = seen.sighting.off_since.contains_key(&change.uid);
-        let (began, histogram) = match change.lets_go {
-            false => (member.ready_since, &self.metrics.on_seconds),
-            true => (member.unready_since.filter(|_| was_seen_off), &self.metrics.off_seconds),
+        let (began, histogram) = if change.lets_go {
+            (member.unready_since.filter(|_| was_seen_off), &self.metrics.off_seconds)
+        } else {
+            (member.ready_since, &self.metrics.on_seconds)
         };
         if let Some(began) = began {
             histogram.observe(clock::now().duration_since(began).as_secs_f64());
