@@ -9,7 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podops_api::consist;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use http_body_util::Full;
+use hyper::{Request, Response, body::Bytes, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use podops_api::{
+    consist,
+    lifecycle::{COLLASET, Word},
+    marks,
+};
 use podops_e2e::{
     balancers::{Haproxy, envoy, free},
     lab::{Lab, SOON, eventually, programs},
@@ -18,8 +36,10 @@ use podops_e2e::{
 };
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     process::{Child, Command},
+    task::JoinSet,
 };
 
 const CONSIST: &str = "consist-operator";
@@ -86,9 +106,7 @@ async fn no_request_fails_through_two_envoys() {
     lab.until_event("web", "TrafficUnknown").await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     for pod in lab.pods_of("web").await.unwrap() {
-        let image = |pod: &k8s_openapi::api::core::v1::Pod| {
-            pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap()
-        };
+        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
         assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
     }
     second.restart().await.unwrap();
@@ -165,5 +183,284 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
         Ok(!conditions.any(|c| c.type_ == finalizer))
     };
     eventually(SOON, silent).await.unwrap();
+    lab.nothing_forbidden().unwrap();
+}
+
+/// The address of a Pod that may be operated on.
+fn may_go(pod: &Pod) -> Option<String> {
+    let ip = pod.status.as_ref()?.pod_ip.clone()?;
+    pod.labels().contains_key(&Word::Operate.key(COLLASET)).then_some(ip)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
+    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let at = free().unwrap();
+    let python = podops_e2e::programs::python().unwrap().join("bin/python");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/elb.py");
+    let mut emulator = Command::new(python);
+    emulator.arg(script).arg(at.port().to_string()).arg("4").kill_on_drop(true);
+    emulator.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut emulator = emulator.spawn().unwrap();
+    let mut lines = BufReader::new(emulator.stdout.take().unwrap()).lines();
+    let group = lines.next_line().await.unwrap().unwrap();
+    lab.tell(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
+    let aws = [
+        ("AWS_ENDPOINT_URL", format!("http://{at}")),
+        ("AWS_ACCESS_KEY_ID", "key".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
+    ];
+    lab.tell_by_environment(CONSIST, &aws);
+    lab.start_operators().await.unwrap();
+    let params = json!({ "targetGroup": group, "port": 8080 });
+    employ(&lab, &annotations("aws-elbv2", &params)).await;
+    lab.make("web", 6, &json!({})).await.unwrap();
+    let pods = lab.pods_of("web").await.unwrap();
+    assert!(pods.iter().all(holds), "all are targets");
+    let began = Instant::now();
+    lab.set_image("web", "nginx:2").await.unwrap();
+    let mut waited = None;
+    loop {
+        let pods = lab.pods_of("web").await.unwrap();
+        if pods.iter().any(|pod| may_go(pod).is_some()) {
+            waited.get_or_insert(began.elapsed());
+        }
+        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
+        if pods.iter().all(|pod| image(pod).as_deref() == Some("nginx:2")) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "it does not come to an end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waited = waited.unwrap_or(began.elapsed());
+    assert!(waited >= Duration::from_secs(4), "a Pod was let go after {waited:?}");
+    settled(&lab, 6).await;
+    lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    gone(&lab, "web").await;
+    lab.nothing_forbidden().unwrap();
+}
+
+fn holds(pod: &Pod) -> bool {
+    pod.finalizers().contains(&consist::lifecycle_finalizer(consist::SERVICE, "default", "web"))
+}
+
+async fn gone(lab: &Lab, service: &str) {
+    let gone = async || Ok(lab.all_of::<Service>().get_opt(service).await?.is_none());
+    eventually(SOON * 2, gone).await.unwrap();
+    let pods = lab.pods_of("web").await.unwrap();
+    assert!(!pods.iter().any(holds), "a Pod is still held");
+}
+
+/// Alibaba Cloud's API: the servers of one load balancer, and how often it was asked.
+#[derive(Clone, Default)]
+struct Cloud {
+    servers: Arc<Mutex<BTreeSet<String>>>,
+    asked: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
+}
+
+impl Cloud {
+    async fn start(&self) -> (SocketAddr, JoinSet<()>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, mut task, cloud) =
+            (listener.local_addr().unwrap(), JoinSet::new(), self.clone());
+        task.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let cloud = cloud.clone();
+                connections.spawn(async move {
+                    let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+                        let answer = cloud.answer(&request);
+                        async move { Ok::<_, Infallible>(answer) }
+                    });
+                    let io = TokioIo::new(stream);
+                    drop(http1::Builder::new().serve_connection(io, answer).await);
+                });
+            }
+        });
+        (address, task)
+    }
+
+    fn answer(&self, request: &Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+        let headers = request.headers().iter();
+        let mut said: BTreeMap<String, String> = headers
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        said.insert("asked".to_owned(), request.uri().to_string());
+        let mut asked = self.asked.lock().unwrap();
+        asked.push(said);
+        // Of five calls one is refused, as by an account that is asked too often.
+        if asked.len().is_multiple_of(5) {
+            let refused = Response::builder().status(503);
+            return refused.body(Full::from(r#"{"Code":"Throttling"}"#)).unwrap();
+        }
+        let servers = self.servers.lock().unwrap();
+        let server = |ip: &String| json!({ "ServerIp": ip, "ListenerPort": 80, "ServerHealthStatus": "normal" });
+        let list: Vec<Value> = servers.iter().map(server).collect();
+        let body = json!({ "RequestId": "1", "BackendServers": { "BackendServer": list } });
+        Response::new(Full::from(body.to_string()))
+    }
+}
+
+/// What the cloud's own controller does: it takes Pods on and off, some seconds late.
+async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
+    let mut plans: Vec<(Instant, BTreeSet<String>)> = Vec::new();
+    loop {
+        let all = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
+        let ready = all.iter().filter(|pod| {
+            let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+            let mut ready = conditions.filter(|c| c.type_ == "Ready");
+            ready.any(|c| c.status == "True")
+        });
+        let ready = ready.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
+        plans.push((Instant::now(), ready));
+        let late = Duration::from_secs(3);
+        let due: Vec<_> = plans.extract_if(.., |(at, _)| at.elapsed() > late).collect();
+        if let Some((_, ready)) = due.into_iter().next_back() {
+            *cloud.servers.lock().unwrap() = ready;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
+    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let cloud = Cloud::default();
+    let (at, _api) = cloud.start().await;
+    let aliyun = [
+        ("ALIYUN_SLB_AK_KEY", "key".to_owned()),
+        ("ALIYUN_SLB_AK_SECRET", "secret".to_owned()),
+        ("ALIYUN_SLB_ENDPOINT", format!("http://{at}")),
+    ];
+    lab.tell_by_environment(CONSIST, &aliyun);
+    lab.start_operators().await.unwrap();
+    employ(&lab, &json!({ consist::BACKEND: "alibaba-clb" })).await;
+    let given = Patch::Merge(json!({ "metadata": { "labels": {
+        "service.k8s.alibaba/loadbalancer-id": "lb-1",
+    } } }));
+    lab.all_of::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
+    let mut controller = JoinSet::new();
+    controller.spawn(cloud_controller(lab.pods(), cloud.clone()));
+    lab.make("web", 4, &json!({})).await.unwrap();
+    lab.set_image("web", "nginx:2").await.unwrap();
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        let pods = lab.pods_of("web").await.unwrap();
+        let go: Vec<String> = pods.iter().filter_map(may_go).collect();
+        let servers = cloud.servers.lock().unwrap().clone();
+        assert!(!go.iter().any(|ip| servers.contains(ip)), "{go:?} was touched in traffic");
+        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
+        if pods.iter().all(|pod| image(pod).as_deref() == Some("nginx:2")) {
+            break;
+        }
+        assert!(Instant::now() < end, "it does not come to an end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    settled(&lab, 4).await;
+    let asked = cloud.asked.lock().unwrap().clone();
+    let last = asked.last().unwrap();
+    assert!(last["asked"].ends_with("/?LoadBalancerId=lb-1"), "{last:?}");
+    assert_eq!(last["x-acs-action"], "DescribeHealthStatus");
+    assert_eq!(last["x-acs-version"], "2014-05-15");
+    assert!(last["authorization"].starts_with("ACS3-HMAC-SHA256 Credential=key,"), "{last:?}");
+    // W13: at rest nobody asks.
+    let before = cloud.asked.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(cloud.asked.lock().unwrap().len(), before, "asked though nothing waits");
+    lab.nothing_forbidden().unwrap();
+}
+
+/// A kind of employers of this test's own, and the role that lets the operator see it.
+const GATEWAYS: &str = r"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: gateways.lab.podops.test }
+spec:
+  group: lab.podops.test
+  names: { kind: Gateway, plural: gateways }
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: { name: podops-consist-operator-gateways }
+rules:
+- { apiGroups: [lab.podops.test], resources: [gateways], verbs: [get, list, watch, patch] }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: podops-consist-operator-gateways }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: podops-consist-operator-gateways }
+subjects: [{ kind: ServiceAccount, name: consist-operator, namespace: podops-system }]
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_leave_nothing() {
+    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let dir = lab.plane.dir.path().to_owned();
+    let (kinds, definition) = (dir.join("kinds.yaml"), dir.join("gateways.yaml"));
+    let told =
+        "- apiVersion: lab.podops.test/v1\n  kind: Gateway\n  podSelector: .spec.pools[0].pods\n";
+    std::fs::write(&kinds, told).unwrap();
+    std::fs::write(&definition, GATEWAYS).unwrap();
+    let definition = definition.display().to_string();
+    lab.tell(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
+    lab.start_operators().await.unwrap();
+    // The kind comes later than the operator that is told of it.
+    lab.plane.kubectl(&["apply", "--server-side", "-f", &definition]).await.unwrap();
+    let haproxy = Haproxy::start(&dir).await.unwrap();
+    let gateway = json!({
+        "apiVersion": "lab.podops.test/v1", "kind": "Gateway",
+        "metadata": {
+            "name": "web", "namespace": "default", "labels": { marks::CONTROL: "true" },
+            "annotations": Haproxy::annotations(&[haproxy.runtime]),
+        },
+        "spec": { "pools": [{ "pods": { "matchLabels": { "app": "web" } } }] },
+    });
+    let manifest = dir.join("gateway.json");
+    std::fs::write(&manifest, gateway.to_string()).unwrap();
+    let manifest = manifest.display().to_string();
+    let applied =
+        async || Ok(lab.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok());
+    eventually(SOON, applied).await.unwrap();
+    let held_by_gateway = |pod: &Pod| {
+        pod.finalizers().contains(&consist::lifecycle_finalizer("Gateway", "default", "web"))
+    };
+    lab.make("web", 3, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    let all_held = async || Ok(lab.pods_of("web").await?.iter().all(held_by_gateway));
+    eventually(SOON * 2, all_held).await.unwrap();
+    let load = Load::start(haproxy.balancer.front);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    lab.patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } }))
+        .await
+        .unwrap();
+    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    settled(&lab, 3).await;
+    load.nothing_failed("updated behind a Gateway").unwrap();
+    drop(load);
+    // In the middle of a drain it is not under control any more, and lets go at once.
+    let mut busy = TcpStream::connect(haproxy.balancer.front).await.unwrap();
+    busy.write_all(b"GET /slow/15 HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    lab.patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 3 } } }))
+        .await
+        .unwrap();
+    lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(lab.pods_of("web").await.unwrap().iter().any(held_by_gateway), "one still drains");
+    let free = ["label", "gateways.lab.podops.test", "web", "kusionstack.io/control-"];
+    lab.plane.kubectl(&free).await.unwrap();
+    let all_free = async || Ok(!lab.pods_of("web").await?.iter().any(held_by_gateway));
+    eventually(Duration::from_secs(5), all_free).await.unwrap();
+    settled(&lab, 3).await;
+    for pod in lab.pods_of("web").await.unwrap() {
+        let expects = pod.annotations().get(marks::AVAILABLE_CONDITIONS).cloned();
+        assert!(!expects.unwrap_or_default().contains("Gateway"), "{} expects it", pod.name_any());
+    }
+    lab.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();
     lab.nothing_forbidden().unwrap();
 }

@@ -50,6 +50,7 @@ async fn pods_are_held_while_their_services_send_them_traffic() {
         a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(&lab),
         w4_a_new_pod_expects_all_its_services_from_the_first_moment(&lab),
         a_pod_outlives_a_service_that_was_torn_away(&lab),
+        what_no_backend_understands_is_refused_at_admission(&lab),
     );
     lab.nothing_forbidden().unwrap();
 }
@@ -129,12 +130,58 @@ async fn a_pod_outlives_a_service_that_was_torn_away(lab: &Lab) {
 }
 
 async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(lab: &Lab) {
-    employ(lab, "odd", &json!({ consist::BACKEND: "nobody" })).await;
+    let nobody = "127.0.0.2:1".parse().unwrap();
+    employ(lab, "odd", &Haproxy::annotations(&[nobody])).await;
     lab.create("odd", 1, "nginx:1").await.unwrap();
     lab.until_event("odd", "TrafficUnknown").await.unwrap();
     let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
     lab.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
     lab.counts("odd", [1; 4]).await.unwrap();
+}
+
+async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
+    let service = |annotations: &Value| {
+        serde_json::from_value::<Service>(json!({
+            "metadata": {
+                "name": "bad", "labels": { marks::CONTROL: "true" }, "annotations": annotations,
+            },
+            "spec": { "selector": { "app": "bad" }, "ports": [{ "port": 80 }] },
+        }))
+        .unwrap()
+    };
+    let refusal = async |annotations: Value| {
+        let services = lab.all_of::<Service>();
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        services.create(&dry, &service(&annotations)).await.err().map(|e| e.to_string())
+    };
+    let (backend, params, drain) = (consist::BACKEND, consist::BACKEND_PARAMS, consist::DRAIN);
+    for (annotations, told) in [
+        (json!({ backend: "nginx" }), "nginx is not known"),
+        (json!({ backend: "haproxy" }), "haproxy needs instances, backend, port"),
+        (json!({ backend: "haproxy", params: "[1]" }), "is no JSON object"),
+        (json!({ backend: "envoy", params: "{}" }), "envoy needs port"),
+        (json!({ backend: "aws-elbv2", params: r#"{"port":1}"# }), "needs targetGroup"),
+        (json!({ drain: "soon" }), "drain]: is not"),
+        (json!({ drain: r#"{"minutes":1}"# }), "drain]: is not"),
+        (json!({ drain: r#"{"minSeconds":-1}"# }), "drain]: is not"),
+        (json!({ drain: r#"{"atDeadline":"Give up"}"# }), "drain]: is not"),
+    ] {
+        // The policy takes a moment to be there.
+        let refused = async || {
+            let told_now = refusal(annotations.clone()).await.unwrap_or_default();
+            Ok(told_now.contains(told))
+        };
+        eventually(SOON, refused).await.unwrap_or_else(|_| panic!("{annotations} is taken"));
+    }
+    for fine in [
+        json!({}),
+        json!({ drain: "{}" }),
+        json!({ drain: r#"{ "minSeconds": 5, "maxSeconds": 120, "atDeadline": "Proceed" }"# }),
+        json!({ backend: "envoy", params: r#"{"port":8080}"# }),
+        json!({ backend: "alibaba-clb" }),
+    ] {
+        assert_eq!(refusal(fine.clone()).await, None, "{fine}");
+    }
 }
 
 async fn uids(lab: &Lab, set: &str) -> BTreeSet<String> {

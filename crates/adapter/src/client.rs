@@ -4,13 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use http::{Method, Request, StatusCode, Uri, header::CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client as HttpClient, connect::HttpConnector},
-    rt::{TokioExecutor, TokioIo},
-};
-use rustls::{ClientConfig, RootCertStore};
+use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, time::timeout};
 use tonic::{
@@ -20,7 +14,7 @@ use tonic::{
 use tower::service_fn;
 
 use crate::{
-    VERSION,
+    VERSION, https,
     v1::{
         ApplyRequest, ApplyResponse, Changed, ForgetRequest, ForgetResponse, HandshakeRequest,
         HandshakeResponse, ObserveRequest, ObserveResponse, WatchRequest,
@@ -55,7 +49,7 @@ pub struct Client {
 
 enum Transport {
     Grpc(AdapterClient<Channel>),
-    Http(HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>, String),
+    Http(https::Client, String),
 }
 
 impl Client {
@@ -83,7 +77,7 @@ impl Client {
             Some(("http" | "https", _)) => {
                 address.parse::<Uri>().map_err(|error| error.to_string())?;
                 let address = address.trim_end_matches('/').to_owned();
-                Transport::Http(HttpClient::builder(TokioExecutor::new()).build(tls()?), address)
+                Transport::Http(https::client()?, address)
             }
             _ => {
                 return Err(format!(
@@ -190,7 +184,7 @@ impl Client {
             .body(Full::from(body))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
         let answer = async {
-            let answer = http.request(request).await.map_err(|error| with_causes(&error))?;
+            let answer = http.request(request).await.map_err(|error| https::with_causes(&error))?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
             Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
@@ -232,25 +226,4 @@ fn error(status: &Status) -> Error {
     } else {
         Error::Unreachable(words)
     }
-}
-
-fn tls() -> Result<HttpsConnector<HttpConnector>, String> {
-    let config = || {
-        let provider = rustls::crypto::ring::default_provider();
-        ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions()
-    };
-    let config = config().and_then(|builder| {
-        // A system that trusts nobody can still ask over plain HTTP.
-        let trusted = builder.with_native_roots().ok();
-        let nobody = || config().map(|b| b.with_root_certificates(RootCertStore::empty()));
-        trusted.map_or_else(nobody, Ok)
-    });
-    let config = config.map_err(|error| error.to_string())?.with_no_client_auth();
-    Ok(HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build())
-}
-
-/// An error and what lies behind it, in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |all, cause| format!("{all}: {cause}"))
 }

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod conformance;
+pub mod https;
 
 /// The messages, and both ends of the gRPC service, as the protocol's file has them.
 #[allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, reason = "generated")]

@@ -1,10 +1,13 @@
 //! What sends traffic to Pods. A backend is told what is wanted and says what it sees; when a Pod may go
 //! or counts as available is not its to decide.
 
+pub mod alibaba_clb;
+pub mod aws_elbv2;
 pub mod endpointslice;
 pub mod envoy;
 pub mod external;
 pub mod haproxy;
+mod pace;
 
 use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin, time::Duration};
 

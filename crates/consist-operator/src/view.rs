@@ -116,7 +116,7 @@ pub enum Traffic {
     Serving,
     /// It is known, and found unfit.
     Unhealthy,
-    /// It gets no new traffic; requests that it still has, if the backend can tell.
+    /// It gets no new traffic; how many requests it still has at least, if the backend can tell.
     Draining(Option<u64>),
     /// It gets none.
     Absent,

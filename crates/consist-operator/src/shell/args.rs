@@ -1,11 +1,11 @@
 //! What only this operator is told at its start.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use clap::Args;
 
 /// What only this operator is told at its start.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic")]
 pub struct ConsistArgs {
     /// Kinds beside Services whose objects send traffic to Pods: a YAML file, a list of `apiVersion`,
@@ -16,6 +16,22 @@ pub struct ConsistArgs {
     /// `<namespace>/unix://<path>`; a `*` at the end of either part stands for the rest
     #[arg(long, env = "PODOPS_HAPROXY_INSTANCES", value_delimiter = ',', value_name = "INSTANCES")]
     pub haproxy_instances: Vec<String>,
+    /// The target groups of AWS that employers may name, as `<namespace>/<ARN>`; a `*` at the end of
+    /// either part stands for the rest
+    #[arg(long, env = "PODOPS_AWS_TARGET_GROUPS", value_delimiter = ',', value_name = "ARNS")]
+    pub aws_target_groups: Vec<String>,
+    /// How many calls a second are made to a cloud's account
+    #[arg(long, env = "PODOPS_CLOUD_RATE", default_value = "10", value_name = "CALLS")]
+    pub cloud_rate: NonZeroU32,
+    /// Alibaba Cloud's access key: given by the environment, as it is to Kuperator
+    #[arg(hide = true, long, env = "ALIYUN_SLB_AK_KEY", hide_env_values = true)]
+    aliyun_slb_ak_key: Option<String>,
+    /// Its secret
+    #[arg(hide = true, long, env = "ALIYUN_SLB_AK_SECRET", hide_env_values = true)]
+    aliyun_slb_ak_secret: Option<String>,
+    /// Where its API is
+    #[arg(long, env = "ALIYUN_SLB_ENDPOINT", value_name = "HOST")]
+    aliyun_slb_endpoint: Option<String>,
     /// Where Envoys are served the endpoints of employers; nowhere without it
     #[arg(long, env = "PODOPS_XDS_ADDRESS", value_name = "ADDRESS")]
     pub xds_address: Option<SocketAddr>,
@@ -28,4 +44,12 @@ pub struct ConsistArgs {
     /// `http://…` or `https://…`
     #[arg(long, env = "PODOPS_ADAPTERS", value_delimiter = ',', value_name = "ADAPTERS")]
     pub adapters: Vec<String>,
+}
+
+impl ConsistArgs {
+    /// Alibaba Cloud's key, secret and endpoint.
+    pub(super) fn aliyun(&self) -> [Option<String>; 3] {
+        [&self.aliyun_slb_ak_key, &self.aliyun_slb_ak_secret, &self.aliyun_slb_endpoint]
+            .map(Clone::clone)
+    }
 }

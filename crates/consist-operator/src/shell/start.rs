@@ -46,6 +46,8 @@ use super::{
 };
 use crate::backend::{
     Backend, Nudge,
+    alibaba_clb::AlibabaClb,
+    aws_elbv2::AwsElbV2,
     endpointslice::{EndpointSlices, SERVICE_NAME},
     envoy::{Envoy, Served},
     external::External,
@@ -129,7 +131,11 @@ fn backends(
         let served = Served { address, tls: args.xds_tls.clone() };
         operator.task("xds server", envoy.serve(served, operator.lease.clone()));
     }
-    let all: [(&'static str, Box<dyn Backend>); 4] = [
+    let clb = AlibabaClb::new(args.aliyun(), args.cloud_rate).context("Alibaba Cloud")?;
+    let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_rate);
+    let all: [(&'static str, Box<dyn Backend>); 6] = [
+        ("alibaba-clb", Box::new(clb)),
+        ("aws-elbv2", Box::new(elb)),
         (ENDPOINTSLICE, Box::new(EndpointSlices::new(operator.client.clone()))),
         ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, nudge).context("--adapters")?)),

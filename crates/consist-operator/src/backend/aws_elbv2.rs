@@ -1,0 +1,272 @@
+//! Target groups of AWS's Elastic Load Balancing: Pods are registered and deregistered by address, and
+//! AWS itself says how long one drains.
+
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32, time::Duration};
+
+use aws_config::{BehaviorVersion, Region, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_sdk_elasticloadbalancingv2::{
+    Client,
+    error::{DisplayErrorContext, ProvideErrorMetadata, SdkError},
+    types::{TargetDescription, TargetHealthDescription, TargetHealthStateEnum},
+};
+use aws_smithy_http_client::{
+    Builder,
+    tls::{Provider, rustls_provider::CryptoMode},
+};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::{Answer, Backend, Employer, Fault, Pass, Wanted, allows, pace::Pace};
+use crate::{plan::Want, view::Traffic};
+
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(10);
+/// How many targets go into one call.
+const TARGETS_MAX: usize = 200;
+/// How much of a refusal is shown to people.
+const SHOWN_MAX: usize = 300;
+
+/// The annotation's content.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Params {
+    /// The ARN of the target group, of type `ip`.
+    target_group: String,
+    /// The port of the Pods.
+    port: u16,
+    /// Whether somebody else registers the Pods, such as the AWS Load Balancer Controller.
+    #[serde(default)]
+    observe_only: bool,
+    /// Where the Pods are, if not in the load balancer's own network: `all`.
+    availability_zone: Option<String>,
+}
+
+/// Drives target groups.
+pub struct AwsElbV2 {
+    /// Which target groups employers may name, as [`allows`] has it: the operator's account may have
+    /// others' too.
+    allowed: Vec<String>,
+    pace: Pace,
+    clients: Mutex<BTreeMap<String, Client>>,
+}
+
+impl AwsElbV2 {
+    /// Drives these target groups, with so many calls a second; credentials are looked for as AWS's own
+    /// tools do, once somebody needs them.
+    #[must_use]
+    pub fn new(allowed: Vec<String>, rate: NonZeroU32) -> Self {
+        Self { allowed, pace: Pace::new(rate), clients: Mutex::default() }
+    }
+
+    /// The client of a region.
+    async fn client(&self, region: &str) -> Client {
+        let mut clients = self.clients.lock().await;
+        if let Some(client) = clients.get(region) {
+            return client.clone();
+        }
+        let client = Client::new(&config(region).await);
+        clients.insert(region.to_owned(), client.clone());
+        client
+    }
+
+    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+        let params: Params = employer.params()?;
+        let arn = &params.target_group;
+        if !allows(&self.allowed, &employer.namespace, arn) {
+            return Err(Fault::Params(format!(
+                "backend-params: {arn} is not among the target groups that the operator may drive for this namespace"
+            )));
+        }
+        let region = arn.split(':').nth(3).filter(|region| !region.is_empty());
+        let region =
+            region.ok_or_else(|| Fault::Params(format!("backend-params: {arn} is no ARN")))?;
+        let client = self.client(region).await;
+        let mut targets = self.look(&client, &params).await?;
+        let changes = changes(&targets, &params, wanted);
+        if !params.observe_only && !changes.is_empty() {
+            for batch in changes.register.chunks(TARGETS_MAX) {
+                self.pace.turn().await;
+                let call = client.register_targets().target_group_arn(arn);
+                call.set_targets(Some(batch.to_vec())).send().await.map_err(|e| fault(&e))?;
+            }
+            for batch in changes.deregister.chunks(TARGETS_MAX) {
+                self.pace.turn().await;
+                let call = client.deregister_targets().target_group_arn(arn);
+                call.set_targets(Some(batch.to_vec())).send().await.map_err(|e| fault(&e))?;
+            }
+            targets = self.look(&client, &params).await?;
+        }
+        let seen = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
+        Ok(Pass { seen: seen.collect(), fault: None })
+    }
+
+    async fn look(&self, client: &Client, params: &Params) -> Result<Vec<Target>, Fault> {
+        self.pace.turn().await;
+        let call = client.describe_target_health().target_group_arn(&params.target_group);
+        let told = call.send().await.map_err(|error| fault(&error))?;
+        let told = told.target_health_descriptions.unwrap_or_default();
+        Ok(told.iter().filter_map(|target| read(target, params.port)).collect())
+    }
+}
+
+impl Backend for AwsElbV2 {
+    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+        Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
+    }
+}
+
+async fn config(region: &str) -> SdkConfig {
+    // One TLS for everything.
+    let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+    aws_config::defaults(BehaviorVersion::latest())
+        .region(Region::new(region.to_owned()))
+        .http_client(http)
+        // Whoever waits asks again, with pauses of its own.
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(TimeoutConfig::builder().operation_timeout(CALL).build())
+        .load()
+        .await
+}
+
+/// Why a call came to nothing.
+fn fault<E, R>(error: &SdkError<E, R>) -> Fault
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+    R: std::fmt::Debug,
+{
+    let code = error.as_service_error().and_then(ProvideErrorMetadata::code);
+    let words = error.as_service_error().and_then(ProvideErrorMetadata::message);
+    let told = match (code, words) {
+        (Some(code), words) => format!("AWS: {code}: {}", words.unwrap_or_default()),
+        (None, _) => format!("AWS: {}", DisplayErrorContext(error)),
+    };
+    let told: String = told.chars().take(SHOWN_MAX).collect();
+    match code {
+        Some("TargetGroupNotFound" | "InvalidTarget" | "ValidationError" | "TooManyTargets") => {
+            Fault::Params(told)
+        }
+        _ if matches!(error, SdkError::ResponseError(_)) => Fault::Garbage(told),
+        _ => Fault::Unreachable(told),
+    }
+}
+
+/// A registered target of the Pods' port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    address: IpAddr,
+    state: Traffic,
+}
+
+fn read(told: &TargetHealthDescription, port: u16) -> Option<Target> {
+    let target = told.target.as_ref()?;
+    if target.port != Some(port.into()) {
+        return None;
+    }
+    let state = told.target_health.as_ref().and_then(|health| health.state.as_ref());
+    Some(Target { address: target.id.as_deref()?.parse().ok()?, state: state_of(state) })
+}
+
+/// What AWS's word for a target means.
+fn state_of(state: Option<&TargetHealthStateEnum>) -> Traffic {
+    match state {
+        // Nobody checks its health, and it gets traffic whatever that is.
+        Some(TargetHealthStateEnum::Healthy | TargetHealthStateEnum::Unavailable) => {
+            Traffic::Serving
+        }
+        // AWS ends it when no request is left, or after the group's deregistration delay.
+        Some(TargetHealthStateEnum::Draining | TargetHealthStateEnum::UnhealthyDraining) => {
+            Traffic::Draining(Some(1))
+        }
+        // New, failing its checks, in a group that no listener uses, or a word of tomorrow.
+        _ => Traffic::Unhealthy,
+    }
+}
+
+/// What has to be said so that what is wanted comes about.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Changes {
+    register: Vec<TargetDescription>,
+    deregister: Vec<TargetDescription>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.register.is_empty() && self.deregister.is_empty()
+    }
+}
+
+fn changes(targets: &[Target], params: &Params, wanted: &[Wanted]) -> Changes {
+    let describe = |address: IpAddr| {
+        let target = TargetDescription::builder().id(address.to_string()).port(params.port.into());
+        target.set_availability_zone(params.availability_zone.clone()).build()
+    };
+    let is_registered = |target: &&Target| !matches!(target.state, Traffic::Draining(_));
+    let serving = |address: IpAddr| {
+        wanted.iter().any(|pod| pod.want == Want::Serve && pod.addresses.contains(&address))
+    };
+    let registered = |pod: &&Wanted| {
+        targets.iter().filter(is_registered).any(|target| pod.addresses.contains(&target.address))
+    };
+    let serve = wanted.iter().filter(|pod| pod.want == Want::Serve && !registered(pod));
+    // Pods that are to have no traffic, and who is nobody's: a Pod that is gone.
+    let leave = targets.iter().filter(is_registered).filter(|target| !serving(target.address));
+    Changes {
+        register: serve.filter_map(|pod| pod.addresses.first().copied()).map(describe).collect(),
+        deregister: leave.map(|target| describe(target.address)).collect(),
+    }
+}
+
+fn traffic(targets: &[Target], pod: &Wanted) -> Traffic {
+    let own = targets.iter().find(|target| pod.addresses.contains(&target.address));
+    own.map_or(Traffic::Absent, |target| target.state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(last: u8, want: Want) -> Wanted {
+        let addresses = vec![IpAddr::from([10, 0, 0, last])];
+        Wanted { name: last.to_string(), uid: last.to_string(), addresses, want }
+    }
+
+    fn target(last: u8, state: Traffic) -> Target {
+        Target { address: IpAddr::from([10, 0, 0, last]), state }
+    }
+
+    fn said(targets: &[Target], wanted: &[Wanted]) -> (Vec<String>, Vec<String>) {
+        let params = Params {
+            target_group: String::new(),
+            port: 80,
+            observe_only: false,
+            availability_zone: None,
+        };
+        let changes = changes(targets, &params, wanted);
+        let ids = |of: Vec<TargetDescription>| of.into_iter().filter_map(|t| t.id).collect();
+        (ids(changes.register), ids(changes.deregister))
+    }
+
+    #[test]
+    fn pods_are_registered_and_deregistered_once_and_strangers_go() {
+        let draining = Traffic::Draining(Some(1));
+        let here =
+            [target(1, Traffic::Serving), target(2, draining), target(9, Traffic::Unhealthy)];
+        let wanted = [pod(1, Want::Off), pod(2, Want::Off), pod(3, Want::Serve)];
+        let ids = |last: &[u8]| last.iter().map(|l| format!("10.0.0.{l}")).collect::<Vec<_>>();
+        assert_eq!(said(&here, &wanted), (ids(&[3]), ids(&[1, 9])));
+        // One that drains is wanted again.
+        assert_eq!(said(&here[1..2], &[pod(2, Want::Serve)]), (ids(&[2]), ids(&[])));
+        assert_eq!(said(&here[..1], &[pod(1, Want::Serve)]), (ids(&[]), ids(&[])));
+    }
+
+    #[test]
+    fn a_target_that_drains_is_not_gone_before_aws_says_so() {
+        let states = |state: TargetHealthStateEnum| state_of(Some(&state));
+        assert_eq!(states(TargetHealthStateEnum::Draining), Traffic::Draining(Some(1)));
+        assert_eq!(states(TargetHealthStateEnum::UnhealthyDraining), Traffic::Draining(Some(1)));
+        assert_eq!(states(TargetHealthStateEnum::Initial), Traffic::Unhealthy);
+        assert_eq!(states(TargetHealthStateEnum::Unused), Traffic::Unhealthy);
+        assert_eq!(states(TargetHealthStateEnum::Healthy), Traffic::Serving);
+        assert_eq!(traffic(&[], &pod(1, Want::Off)), Traffic::Absent);
+    }
+}
