@@ -11,11 +11,13 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
+    balancers::Haproxy,
     bench,
     lab::{Lab, is_settled},
     server,
     show::Show,
     soak,
+    traffic::{Load, Tally, nobody_looks, real},
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,6 +34,9 @@ struct Args {
 enum Command {
     /// Show 20 Pods being created, updated in place, rolled back and scaled in
     Demo {
+        /// Show real servers behind a real HAProxy under load instead, and what fails of it
+        #[arg(long, conflicts_with_all = ["context", "keep"])]
+        traffic: bool,
         /// Leave the cluster running until Ctrl-C, and print how to use it
         #[arg(long)]
         keep: bool,
@@ -89,7 +94,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
     let programs =
         std::env::current_exe()?.parent().map(PathBuf::from).context("the program is nowhere")?;
     match command {
-        Command::Demo { keep, context } => demo(&programs, keep, context.as_deref()).await,
+        Command::Demo { traffic: true, .. } => traffic(&programs).await,
+        Command::Demo { keep, context, .. } => demo(&programs, keep, context.as_deref()).await,
         Command::Soak { rounds, seed } => {
             let lab = Lab::start(&programs).await?;
             let report = soak::run(&lab, rounds, seed).await?;
@@ -149,31 +155,96 @@ async fn acts(lab: &Lab) -> anyhow::Result<Vec<Act>> {
     let apply = ["apply", "--namespace", &lab.namespace, "--filename", example];
     let image = async |image: &str| lab.set_image(SET, image).await;
     Ok(vec![
-        act(lab, "created", 20, async { lab.plane.kubectl(&apply).await.map(drop) }).await?,
-        act(lab, "updated in place", 20, image("nginx:1.28")).await?,
-        act(lab, "rolled back", 20, image("nginx:1.27")).await?,
-        act(lab, "scaled in", 8, lab.patch(SET, json!({ "replicas": 8 }))).await?,
+        act(lab, "created", 20, None, async { lab.plane.kubectl(&apply).await.map(drop) }).await?,
+        act(lab, "updated in place", 20, None, image("nginx:1.28")).await?,
+        act(lab, "rolled back", 20, None, image("nginx:1.27")).await?,
+        act(lab, "scaled in", 8, None, lab.patch(SET, json!({ "replicas": 8 }))).await?,
     ])
 }
 
-/// Brings a change about and shows it until the set is settled.
+/// Real servers behind a real HAProxy, under load, while everything is done to them; and once more with
+/// nobody who looks at their traffic.
+async fn traffic(programs: &Path) -> anyhow::Result<()> {
+    eprintln!("==> starting etcd, kube-apiserver, nodes, operators and HAProxy");
+    let lab = Lab::start(programs).await?;
+    let haproxy = Haproxy::start(lab.plane.dir.path()).await?;
+    lab.employ(SET, json!({ "app": SET }), &Haproxy::annotations(&[haproxy.runtime])).await?;
+    let servers = real(SET, "InPlaceIfPossible", 3);
+    act(&lab, "created", 10, None, lab.make(SET, 10, &servers)).await?;
+    let load = &Load::start(haproxy.balancer.front);
+    let image = async |tag: u8| lab.set_image(SET, &format!("{}:{tag}", server::IMAGE)).await;
+    let scale = async |replicas: i32| lab.patch(SET, json!({ "replicas": replicas })).await;
+    let mut shown = Shown::new(load);
+    shown.add(&act(&lab, "updated in place", 10, Some(load), image(2)).await?);
+    lab.patch(SET, json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })).await?;
+    shown.add(&act(&lab, "updated by new Pods", 10, Some(load), image(3)).await?);
+    shown.add(&act(&lab, "scaled in to 5", 5, Some(load), scale(5)).await?);
+    shown.add(&act(&lab, "scaled out to 10", 10, Some(load), scale(10)).await?);
+    let Tally { failed, told, .. } = load.tally();
+    let careless = async { nobody_looks(&lab, load).await.map(drop) };
+    shown.add(&act(&lab, "with nobody who looks", 10, Some(load), careless).await?);
+    eprintln!("{}", shown.table);
+    anyhow::ensure!(failed == 0, "{failed} requests failed: {told:#?}");
+    Ok(())
+}
+
+/// What became of the load in each act.
+struct Shown<'a> {
+    load: &'a Load,
+    before: Tally,
+    table: Table,
+}
+
+impl<'a> Shown<'a> {
+    fn new(load: &'a Load) -> Self {
+        let mut table = Table::new();
+        table.load_style(UTF8_FULL_CONDENSED);
+        table.set_header(["10 servers behind HAProxy", "seconds", "requests", "failed"]);
+        Self { load, before: Tally::default(), table }
+    }
+
+    fn add(&mut self, act: &Act) {
+        let now = self.load.tally();
+        self.table.add_row([
+            act.what.to_owned(),
+            format!("{:.1}", act.took.as_secs_f64()),
+            (now.answered - self.before.answered).to_string(),
+            (now.failed - self.before.failed).to_string(),
+        ]);
+        self.before = now;
+    }
+}
+
+/// Brings a change about and shows it until the set is settled, with what becomes of the load on it.
 async fn act(
     lab: &Lab,
     what: &'static str,
     replicas: i32,
+    load: Option<&Load>,
     change: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Act> {
     let start = lab.log_end().ok();
     let mut show = Show::begin(what, u64::try_from(replicas)?)?;
-    change.await?;
+    let (mut change, mut changed) = (std::pin::pin!(change), false);
     let until = Instant::now() + PATIENCE;
     loop {
-        let set = lab.sets().get(SET).await?;
+        if let Some(load) = load {
+            let Tally { answered, failed, .. } = load.tally();
+            show.note(format!("{:.0} requests/s, {failed} of {answered} failed", load.rate()));
+        }
+        // Some changes are long in coming about, and are shown on their way.
+        if !changed {
+            tokio::select! {
+                done = &mut change => { done?; changed = true; }
+                () = tokio::time::sleep(GLANCE) => {}
+            }
+        }
+        let Some(set) = lab.sets().get_opt(SET).await? else { continue };
         let status = set.status.unwrap_or_default();
         let there = u64::try_from(status.updated_available_replicas).unwrap_or_default();
         show.update(&lab.pods_of(SET).await?, there)?;
         let current = Some(status.observed_generation) == set.metadata.generation;
-        if current && is_settled(&status, replicas) {
+        if changed && current && is_settled(&status, replicas) {
             break;
         }
         anyhow::ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {status:#?}");

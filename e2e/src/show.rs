@@ -20,6 +20,8 @@ pub struct Show {
     all: MultiProgress,
     bar: ProgressBar,
     pods: BTreeMap<String, ProgressBar>,
+    what: String,
+    note: String,
     told: String,
     began: Instant,
 }
@@ -36,8 +38,21 @@ impl Show {
         let style = "{msg} [{bar:30.green}] {pos}/{len} {elapsed}";
         bar.set_style(ProgressStyle::with_template(style)?.progress_chars("=> "));
         bar.set_message(what.to_owned());
-        let pods = BTreeMap::new();
-        Ok(Self { all, bar, pods, told: String::new(), began: Instant::now() })
+        Ok(Self {
+            all,
+            bar,
+            pods: BTreeMap::new(),
+            what: what.to_owned(),
+            note: String::new(),
+            told: String::new(),
+            began: Instant::now(),
+        })
+    }
+
+    /// Shows something beside the Pods.
+    pub fn note(&mut self, note: String) {
+        self.bar.set_message(format!("{}: {note}", self.what));
+        self.note = note;
     }
 
     /// Shows where the Pods are, and how many of them are where they should be.
@@ -76,7 +91,9 @@ impl Show {
         let parts: Vec<String> = counts.iter().map(|(at, count)| format!("{count} {at}")).collect();
         let now = parts.join(", ");
         if !std::io::stderr().is_terminal() && now != self.told {
-            eprintln!("    {:4.1} s  {now}", self.began.elapsed().as_secs_f64());
+            let note = if self.note.is_empty() { "" } else { "; " };
+            let seconds = self.began.elapsed().as_secs_f64();
+            eprintln!("    {seconds:4.1} s  {now}{note}{}", self.note);
             self.told = now;
         }
     }

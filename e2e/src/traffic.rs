@@ -10,10 +10,22 @@ use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Service;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use podops_api::{
+    consist::{SERVICE, lifecycle_finalizer},
+    marks,
+};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-use crate::server::{self, SLOW};
+use crate::{
+    lab::{Lab, SOON, eventually},
+    server::{self, SLOW},
+};
 
 /// How many clients there are, and how many of them ask for what takes long.
 const CLIENTS: usize = 50;
@@ -24,6 +36,10 @@ const PACE: Duration = Duration::from_millis(20);
 const KEPT: usize = 50;
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(8);
+/// How long one thing that is done to a set may take.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How many requests a second are load at all.
+const RATE_MIN: f64 = 2000.0;
 /// How many failures are remembered in words.
 const TOLD_MAX: usize = 20;
 
@@ -53,6 +69,53 @@ pub fn real(name: &str, policy: &str, at_once: u32) -> Value {
             },
         },
     })
+}
+
+/// An update in place, another that makes new Pods, and a set that shrinks and grows, each with nothing
+/// failed; of a set called `web` with ten Pods.
+///
+/// # Errors
+///
+/// If a request failed, or it takes too long.
+pub async fn everything_is_done(lab: &Lab, load: &Load) -> anyhow::Result<()> {
+    load.nothing_failed("at rest")?;
+    lab.set_image("web", &format!("{}:2", server::IMAGE)).await?;
+    lab.settled("web", 10, PATIENCE).await?;
+    load.nothing_failed("updated in place")?;
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    lab.patch("web", recreate).await?;
+    lab.set_image("web", &format!("{}:3", server::IMAGE)).await?;
+    lab.settled("web", 10, PATIENCE).await?;
+    load.nothing_failed("recreated")?;
+    for replicas in [5, 10] {
+        lab.patch("web", json!({ "replicas": replicas })).await?;
+        lab.settled("web", replicas, PATIENCE).await?;
+        load.nothing_failed(&format!("scaled to {replicas}"))?;
+    }
+    anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests a second", load.rate());
+    Ok(())
+}
+
+/// Has nobody look at the traffic of `web` any more, and updates it; tells how many requests failed.
+///
+/// # Errors
+///
+/// If it takes too long.
+pub async fn nobody_looks(lab: &Lab, load: &Load) -> anyhow::Result<u64> {
+    let before = load.tally().failed;
+    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
+    lab.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
+    let finalizer = lifecycle_finalizer(SERVICE, &lab.namespace, "web");
+    let free = async || {
+        let pods = lab.pods_of("web").await?;
+        Ok(!pods.iter().any(|pod| pod.finalizers().contains(&finalizer)))
+    };
+    eventually(SOON, free).await.context("letting go of all")?;
+    let in_place = json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } });
+    lab.patch("web", in_place).await?;
+    lab.set_image("web", &format!("{}:99", server::IMAGE)).await?;
+    lab.settled("web", 10, PATIENCE).await?;
+    Ok(load.tally().failed - before)
 }
 
 /// Load on one address until this is dropped.

@@ -32,7 +32,7 @@ use podops_e2e::{
     balancers::{Haproxy, envoy, free},
     lab::{Lab, SOON, eventually, programs},
     server,
-    traffic::{Load, real},
+    traffic::{Load, everything_is_done, real},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -56,26 +56,6 @@ async fn settled(lab: &Lab, replicas: i32) {
     lab.settled("web", replicas, Duration::from_secs(180)).await.unwrap();
 }
 
-/// An update in place, another that makes new Pods, and a set that shrinks and grows.
-async fn everything_is_done(lab: &Lab, load: &Load) {
-    load.nothing_failed("at rest").unwrap();
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    settled(lab, 10).await;
-    load.nothing_failed("updated in place").unwrap();
-    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    lab.patch("web", recreate).await.unwrap();
-    lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
-    settled(lab, 10).await;
-    load.nothing_failed("recreated").unwrap();
-    for replicas in [5, 10] {
-        lab.patch("web", json!({ "replicas": replicas })).await.unwrap();
-        settled(lab, replicas).await;
-        load.nothing_failed(&format!("scaled to {replicas}")).unwrap();
-    }
-    assert!(load.rate() >= 2000.0, "only {:.0} requests a second", load.rate());
-    lab.nothing_forbidden().unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_through_two_envoys() {
     let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
@@ -90,7 +70,7 @@ async fn no_request_fails_through_two_envoys() {
     lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let load = Load::start(first.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    everything_is_done(&lab, &load).await;
+    everything_is_done(&lab, &load).await.unwrap();
 
     // The operator is killed in the middle, and knows nothing of what Envoys were told.
     lab.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
@@ -139,7 +119,7 @@ async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();
-    everything_is_done(&lab, &load).await;
+    everything_is_done(&lab, &load).await.unwrap();
     // Two times five in place, two times five anew, and five that leave.
     assert!(began.elapsed() >= Duration::from_secs(50), "somebody went before its traffic");
 }

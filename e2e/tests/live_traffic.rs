@@ -25,7 +25,7 @@ use podops_e2e::{
     measure::Cost,
     scenarios::Subject,
     server,
-    traffic::{Load, real},
+    traffic::{Load, nobody_looks, real},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -398,14 +398,6 @@ async fn no_request_fails() {
     lab.nothing_forbidden().unwrap();
 
     // The same without anybody who looks at traffic: what fails is counted.
-    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
-    lab.all_of::<Service>().patch("web", &PatchParams::default(), &free).await.unwrap();
-    let all_free = async || Ok(!lab.pods_of("web").await?.iter().any(|pod| holds(pod, "web")));
-    eventually(SOON, all_free).await.unwrap();
-    lab.patch("web", json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } }))
-        .await
-        .unwrap();
-    lab.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
-    until_all_serve(&lab, "web", 10).await;
-    assert!(load.tally().failed > 0, "nothing failed without consist-operator either");
+    let failed = nobody_looks(&lab, &load).await.unwrap();
+    assert!(failed > 0, "nothing failed without consist-operator either");
 }

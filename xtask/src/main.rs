@@ -19,9 +19,10 @@ Commands:
   bench            Measure what is promised, with release builds; writes docs/benchmarks.md
   crds [--check]   Write crds/ and docs/reference/ from the types in crates/api; with --check, fail
                    if they differ
-  demo [--keep] [--context NAME]
+  demo [--keep] [--context NAME] [--traffic]
                    A CollaSet's life on a real control plane with simulated nodes, or on the cluster
-                   of a kubeconfig context; --keep leaves it running
+                   of a kubeconfig context; --keep leaves it running; --traffic has real servers
+                   behind HAProxy under load, and counts what fails
   soak [--rounds N] [--seed N]
                    Random rollouts under shared rules with faults; writes docs/soak.md
   test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
