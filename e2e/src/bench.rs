@@ -15,10 +15,12 @@ use procfs::Current as _;
 use serde_json::{Value, json};
 
 use crate::{
+    balancers::Haproxy,
     lab::{Lab, OPERATORS, eventually, is_settled},
     measure::{Cost, Process},
     outages::Outages,
     scenarios::Subject,
+    traffic::{Load, everything_is_done, nobody_looks, real},
 };
 
 /// The small set, of which each Pod's cost is counted.
@@ -67,6 +69,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     against_deployment(&lab, &mut rows).await?;
     say("100 Pods of a Service");
     with_an_employer(&lab, &mut rows).await?;
+    say("10 servers behind HAProxy under load");
+    under_load(programs, &mut rows).await?;
     if quick {
         return table(&rows);
     }
@@ -226,7 +230,47 @@ async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     eventually(STUCK, gone).await.context("waiting for gates to go")
 }
 
-/// What it costs to look at many Pods that wait, again and again.
+/// Real servers behind a real HAProxy, with requests that are counted while everything is done to them.
+async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let lab = Lab::start(programs).await?;
+    let haproxy = Haproxy::start(lab.plane.dir.path()).await?;
+    let annotations = Haproxy::annotations(&[haproxy.runtime]);
+    lab.employ("web", json!({ "app": "web" }), &annotations).await?;
+    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await?;
+    let load = Load::start(haproxy.balancer.front);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let done = everything_is_done(&lab, &load).await;
+    let (tally, rate) = (load.tally(), load.rate());
+    if tally.failed == 0 {
+        done?;
+    }
+    let careless = nobody_looks(&lab, &load).await?;
+    let row = |figure, limit: &str, measured: String, kept| Row {
+        figure,
+        limit: limit.to_owned(),
+        measured,
+        kept,
+    };
+    let failed = usize::try_from(tally.failed)?;
+    rows.extend([
+        row(
+            "requests through HAProxy while 10 servers are updated in place and anew, scaled to 5 and to 10",
+            "–",
+            tally.answered.to_string(),
+            None,
+        ),
+        none("of these failed", failed),
+        row("requests a second", "≥ 2000", format!("{rate:.0}"), Some(rate >= 2000.0)),
+        row(
+            "failed of an update in place that nobody looks at the traffic of",
+            "> 0",
+            careless.to_string(),
+            Some(careless > 0),
+        ),
+    ]);
+    Ok(())
+}
+
 /// The settled sets get Services that hold their Pods: five a set, and each of a part of it.
 async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     /// How many Services each set's Pods are spread over.
@@ -281,6 +325,7 @@ async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     eventually(STUCK, free).await.context("waiting for all to be let go")
 }
 
+/// What it costs to look at many Pods that wait, again and again.
 async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     /// How often, and how fast, somebody gives reason to look.
     const LOOKS: u32 = 150;

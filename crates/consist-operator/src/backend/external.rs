@@ -249,3 +249,50 @@ fn as_wanted(wanted: &Wanted) -> v1::Wanted {
     let want = if wanted.want == Want::Serve { SERVE } else { OFF };
     v1::Wanted { member: Some(as_member(wanted)), want: want.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    fn external(told: &[&str]) -> anyhow::Result<External> {
+        let told: Vec<String> = told.iter().map(|told| (*told).to_owned()).collect();
+        External::new(&told, &Nudge(mpsc::unbounded_channel().0))
+    }
+
+    #[tokio::test]
+    async fn only_an_adapter_that_the_namespace_may_name_is_asked() {
+        let external =
+            external(&["shop/f5=http://127.0.0.1:1", "*/all=grpc://127.0.0.1:1"]).unwrap();
+        let fault = async |namespace: &str, params: Value| {
+            let namespace = namespace.to_owned();
+            let employer = Employer { namespace, params, ..Employer::default() };
+            external.pass(&employer, &[]).await.fault.map(|fault| fault.class())
+        };
+        assert_eq!(fault("shop", json!({ "adapter": "f5" })).await, Some("unreachable"));
+        assert_eq!(fault("other", json!({ "adapter": "all" })).await, Some("unreachable"));
+        assert_eq!(fault("other", json!({ "adapter": "f5" })).await, Some("params"));
+        assert_eq!(fault("shop", json!({})).await, Some("params"));
+    }
+
+    #[tokio::test]
+    async fn adapters_that_cannot_be_told_apart_are_refused_at_the_start() {
+        assert!(external(&["f5=http://127.0.0.1:1"]).is_err());
+        assert!(external(&["shop/f5"]).is_err());
+        assert!(external(&["shop/f5=ftp://127.0.0.1"]).is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_wanted_has_a_greater_number_each_time_it_is_something_else() {
+        let external = external(&[]).unwrap();
+        let employer = Employer { uid: "1".to_owned(), ..Employer::default() };
+        let wanted = |want: &str| vec![v1::Wanted { member: None, want: want.to_owned() }];
+        let (first, is_new) = external.generation(&employer, &wanted(SERVE));
+        assert!(is_new);
+        assert_eq!(external.generation(&employer, &wanted(SERVE)), (first, false));
+        let (second, is_new) = external.generation(&employer, &wanted(OFF));
+        assert!(is_new && second > first);
+        assert!(external.generation(&employer, &wanted(SERVE)).0 > second);
+    }
+}

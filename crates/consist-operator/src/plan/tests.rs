@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     policy::DrainPolicy,
-    view::{EmployerView, Sighting},
+    view::{EmployerView, Sighting, Told},
 };
 
 const FINALIZER: &str = "prot.podopslifecycle.kusionstack.io/4cc2f85cedef654f";
@@ -204,4 +204,56 @@ fn entries_of_others_stay() {
     shared.members[0].expected = Ok(BTreeMap::from([other]));
     let text = plan(&shared, at(200)).pods[0].conditions.clone().unwrap().1;
     assert!(text.contains("Service/ns/other") && text.contains("Service/ns/foo"), "{text}");
+}
+
+/// What a condition of the Pod is to say; a minus if it goes.
+fn reported(seen: &Observed, now: i64) -> Option<String> {
+    let reports = plan(seen, at(now)).reports;
+    let report = reports.first()?;
+    assert_eq!(report.type_, FINALIZER);
+    Some(report.says.as_ref().map_or("-".to_owned(), |(reason, text)| format!("{reason}: {text}")))
+}
+
+#[test]
+fn a_pod_that_waits_for_long_says_why_once_and_is_silent_when_it_does_not() {
+    let told = |reason: &str, message: &str, second: i64| Told {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        at: Some(at(second)),
+    };
+    let mut waits = seen(Tenure::Employs, "held expected", &[(Traffic::Draining(Some(2)), 101)]);
+    assert_eq!(reported(&waits, 130), None);
+    let stays = "TrafficStays: Service/ns/foo waits for its last requests to end";
+    assert_eq!(reported(&waits, 131).as_deref(), Some(stays));
+    let (reason, message) = stays.split_once(": ").unwrap();
+    waits.members[0].told = Some(told(reason, message, 131));
+    assert_eq!(reported(&waits, 200), None, "it is said already");
+    // A backend that nobody sees is told of sooner; other words for that only after a minute.
+    waits.sighting.fault = Some("refused".to_owned());
+    let unknown = reported(&waits, 140).unwrap();
+    assert_eq!(unknown, "TrafficUnknown: Service/ns/foo waits for refused");
+    waits.members[0].told = Some(told("TrafficUnknown", "Service/ns/foo waits for silence", 140));
+    assert_eq!(reported(&waits, 199), None);
+    assert_eq!(reported(&waits, 201), Some(unknown));
+    let mut gone = seen(Tenure::Employs, "held expected", &[(Traffic::Absent, 101)]);
+    gone.members[0].told = Some(told("TrafficStays", "", 131));
+    assert_eq!(reported(&gone, 140).as_deref(), Some("-"));
+    gone.members[0].deleting = true;
+    assert_eq!(reported(&gone, 140), None, "it is gone before anybody reads it");
+}
+
+#[test]
+fn w10_pods_without_an_address_or_with_anothers_are_each_a_pod_of_its_own() {
+    let mut both = seen(Tenure::Employs, "held expected homeless", &[(Traffic::Serving, 101)]);
+    assert_eq!(done(&both, 102), "let go", "nobody sends traffic to no address");
+    let mut twin = member("b", "held expected ready");
+    twin.addresses = vec!["10.0.0.1".parse().unwrap()];
+    both.members.push(twin);
+    both.sighting.traffic.insert("b".to_owned(), Traffic::Serving);
+    let plan = plan(&both, at(102));
+    let changed: Vec<&str> = plan.pods.iter().map(|change| change.name.as_str()).collect();
+    assert_eq!(changed, ["a"]);
+    // One that has an address of IPv6 only is a Pod like any other.
+    both.members[1].addresses = vec!["fd00::7".parse().unwrap()];
+    assert_eq!(want(Tenure::Employs, &both.members[1]), Want::Serve);
 }
