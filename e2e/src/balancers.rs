@@ -129,22 +129,23 @@ impl Haproxy {
     }
 }
 
-/// Starts an Envoy that asks `xds` for the endpoints of a Service called `web`.
+/// Starts an Envoy that asks `xds` for the endpoints of a Service called `web`, by a stream of its own or
+/// by an aggregated one.
 ///
 /// # Errors
 ///
 /// If it does not come up.
-pub async fn envoy(dir: &Path, xds: SocketAddr) -> anyhow::Result<Balancer> {
+pub async fn envoy(dir: &Path, xds: SocketAddr, aggregated: bool) -> anyhow::Result<Balancer> {
     let front = free()?;
     let path = dir.join(format!("envoy-{}.json", front.port()));
-    std::fs::write(&path, envoy_config(front, xds).to_string())?;
+    std::fs::write(&path, envoy_config(front, xds, aggregated).to_string())?;
     let args = ["--concurrency", "2", "--use-dynamic-base-id", "--log-level", "warning", "-c"];
     let mut args: Vec<String> = args.map(ToOwned::to_owned).to_vec();
     args.push(path.display().to_string());
     Balancer::start(programs::envoy()?, args, front, path.with_extension("log")).await
 }
 
-fn envoy_config(front: SocketAddr, xds: SocketAddr) -> Value {
+fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
     let at = |address: SocketAddr| json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } });
     let typed = |name: &str, rest: Value| {
         let mut typed = rest;
@@ -168,7 +169,14 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr) -> Value {
         typed("filters.network.http_connection_manager.v3.HttpConnectionManager", manager);
     let http2 = json!({ "explicit_http_config": { "http2_protocol_options": {} } });
     let http2 = typed("upstreams.http.v3.HttpProtocolOptions", http2);
+    let endpoints = if aggregated {
+        json!({ "resource_api_version": "V3", "ads": {} })
+    } else {
+        json!({ "resource_api_version": "V3", "api_config_source": asks })
+    };
+    let dynamic = if aggregated { json!({ "ads_config": asks }) } else { json!({}) };
     json!({
+        "dynamic_resources": dynamic,
         "node": { "id": format!("envoy-{}", front.port()), "cluster": "lab" },
         "cluster_manager": { "load_stats_config": asks.clone() },
         "static_resources": {
@@ -180,7 +188,7 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr) -> Value {
                     "name": "web", "type": "EDS", "connect_timeout": "1s",
                     "eds_cluster_config": {
                         "service_name": "Service/default/web",
-                        "eds_config": { "resource_api_version": "V3", "api_config_source": asks },
+                        "eds_config": endpoints,
                     },
                 },
                 {

@@ -253,8 +253,10 @@ fn as_wanted(wanted: &Wanted) -> v1::Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::{StreamExt as _, stream};
     use serde_json::json;
     use tokio::sync::mpsc;
+    use tonic::{Request, Response, Status};
 
     fn external(told: &[&str]) -> anyhow::Result<External> {
         let told: Vec<String> = told.iter().map(|told| (*told).to_owned()).collect();
@@ -294,5 +296,88 @@ mod tests {
         let (second, is_new) = external.generation(&employer, &wanted(OFF));
         assert!(is_new && second > first);
         assert!(external.generation(&employer, &wanted(SERVE)).0 > second);
+    }
+
+    /// An adapter that has one Pod draining, says so, and tells of changes.
+    struct Draining;
+
+    #[tonic::async_trait]
+    impl v1::adapter_server::Adapter for Draining {
+        type WatchStream = futures::stream::BoxStream<'static, Result<v1::Changed, Status>>;
+
+        async fn handshake(
+            &self,
+            _: Request<v1::HandshakeRequest>,
+        ) -> Result<Response<v1::HandshakeResponse>, Status> {
+            let version = podops_adapter::VERSION.to_owned();
+            Ok(Response::new(v1::HandshakeResponse { version, name: "test".to_owned() }))
+        }
+
+        async fn observe(
+            &self,
+            _: Request<v1::ObserveRequest>,
+        ) -> Result<Response<v1::ObserveResponse>, Status> {
+            let (uid, state) = ("1".to_owned(), DRAINING.to_owned());
+            let seen = v1::Observed { uid, state, in_flight: Some(2) };
+            Ok(Response::new(v1::ObserveResponse { members: vec![seen] }))
+        }
+
+        async fn apply(
+            &self,
+            request: Request<v1::ApplyRequest>,
+        ) -> Result<Response<v1::ApplyResponse>, Status> {
+            let member = request.into_inner().members.remove(0).member.unwrap_or_default();
+            let (outcome, message) = (INVALID.to_owned(), "full".to_owned());
+            let outcome = v1::Outcome { uid: member.uid, outcome, message };
+            Ok(Response::new(v1::ApplyResponse { outcomes: vec![outcome] }))
+        }
+
+        async fn forget(
+            &self,
+            _: Request<v1::ForgetRequest>,
+        ) -> Result<Response<v1::ForgetResponse>, Status> {
+            Ok(Response::new(v1::ForgetResponse {}))
+        }
+
+        async fn watch(
+            &self,
+            _: Request<v1::WatchRequest>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
+            let (kind, namespace, name) = ("Service".into(), "shop".into(), "web".into());
+            let employer = v1::Employer { kind, namespace, name, ..v1::Employer::default() };
+            let one = stream::iter([Ok(v1::Changed { employer: Some(employer) })]);
+            Ok(Response::new(one.chain(stream::pending()).boxed()))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_adapter_over_grpc_is_asked_and_tells_of_changes() {
+        let socket = std::env::temp_dir().join(format!("podops-{}.sock", std::process::id()));
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let connections = stream::unfold(listener, |listener| async move {
+            Some((listener.accept().await.map(|(stream, _)| stream), listener))
+        });
+        let mut server = JoinSet::new();
+        let adapter = v1::adapter_server::AdapterServer::new(Draining);
+        server.spawn(
+            tonic::transport::Server::builder()
+                .add_service(adapter)
+                .serve_with_incoming(connections),
+        );
+        let (nudges, mut nudged) = mpsc::unbounded_channel();
+        let told = format!("shop/test=unix://{}", socket.display());
+        let external = External::new(&[told], &Nudge(nudges)).unwrap();
+        assert_eq!(nudged.recv().await.as_deref(), Some("Service/shop/web"));
+        let (namespace, params) = ("shop".to_owned(), json!({ "adapter": "test" }));
+        let employer = Employer { namespace, params, ..Employer::default() };
+        let addresses = vec!["10.0.0.1".parse().unwrap()];
+        let name = String::new();
+        let wanted = Wanted { name, uid: "1".to_owned(), addresses, want: Want::Off };
+        let pass = external.pass(&employer, std::slice::from_ref(&wanted)).await;
+        assert_eq!(pass.seen.get("1"), Some(&Traffic::Draining(Some(2))));
+        assert_eq!(pass.fault, Some(Fault::Params("full".to_owned())));
+        // What is so already is not said again.
+        assert_eq!(external.pass(&employer, &[wanted]).await.fault, None);
+        std::fs::remove_file(socket).unwrap();
     }
 }

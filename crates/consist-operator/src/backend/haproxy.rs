@@ -1,7 +1,12 @@
 //! HAProxy's Runtime API: Pods get slots of a `server-template`, are drained in them, and the sessions
 //! that HAProxy counts are what is still in flight.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use serde::Deserialize;
@@ -43,14 +48,24 @@ struct Params {
 }
 
 /// Drives HAProxy.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Haproxy {
     /// Which instances employers may name, as [`allows`] has it: who can speak to a Runtime API can do
     /// anything to it.
-    pub allowed: Vec<String>,
+    allowed: Vec<String>,
+    numbers: Numbers,
 }
 
+/// By which number each instance counts a backend, as far as that is known.
+type Numbers = Mutex<BTreeMap<(String, String), String>>;
+
 impl Haproxy {
+    /// Drives these instances.
+    #[must_use]
+    pub fn new(allowed: Vec<String>) -> Self {
+        Self { allowed, numbers: Numbers::default() }
+    }
+
     fn params(&self, employer: &Employer) -> Result<Params, Fault> {
         let params: Params = employer.params()?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
@@ -79,7 +94,7 @@ impl Backend for Haproxy {
                 Err(fault) => return fault.into(),
             };
             // One that does not answer keeps nobody from telling the others.
-            let all = params.instances.iter().map(|instance| at_one(instance, &params, wanted));
+            let all = params.instances.iter().map(|at| at_one(at, &params, wanted, &self.numbers));
             let mut pass = Pass::default();
             for here in join_all(all).await {
                 merge(&mut pass.seen, here.seen, wanted);
@@ -91,8 +106,8 @@ impl Backend for Haproxy {
 }
 
 /// Brings about what is wanted at one instance, and looks.
-async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
-    let mut slots = match look(instance, &params.backend).await {
+async fn at_one(instance: &str, params: &Params, wanted: &[Wanted], numbers: &Numbers) -> Pass {
+    let mut slots = match look(instance, &params.backend, numbers).await {
         Ok(slots) => slots,
         Err(fault) => return fault.into(),
     };
@@ -103,7 +118,7 @@ async fn at_one(instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
         if let Err(refused) = tell(instance, &said).await {
             fault = Some(refused);
         }
-        slots = match look(instance, &params.backend).await {
+        slots = match look(instance, &params.backend, numbers).await {
             Ok(slots) => slots,
             Err(fault) => return fault.into(),
         };
@@ -130,13 +145,29 @@ async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn look(instance: &str, backend: &str) -> Result<Vec<Slot>, Fault> {
+/// What is said of servers and of their statistics: in one exchange, once it is known by which number
+/// HAProxy counts the backend. A frontend may have the same name.
+async fn look(instance: &str, backend: &str, numbers: &Numbers) -> Result<Vec<Slot>, Fault> {
     let garbage = |fault| Fault::Garbage(format!("haproxy at {instance}: {fault}"));
+    let of = (instance.to_owned(), backend.to_owned());
+    let known = numbers.lock().unwrap_or_else(PoisonError::into_inner).get(&of).cloned();
+    if let Some(number) = known {
+        let both = format!("show servers state {backend};show stat {number} 4 -1");
+        let both = ask(instance, &both).await?;
+        let end = both.find("\n\n").ok_or_else(|| garbage(CUT_OFF.to_owned()))?;
+        let (servers, statistics) = both.split_at(end + 2);
+        let servers = Servers::read(servers, backend).map_err(garbage)?;
+        if servers.backend == number {
+            return servers.slots(statistics).map_err(garbage);
+        }
+    }
     let servers = ask(instance, &format!("show servers state {backend}")).await?;
     let servers = Servers::read(&servers, backend).map_err(garbage)?;
-    // By its number, as a frontend may have the same name.
     let statistics = ask(instance, &format!("show stat {} 4 -1", servers.backend)).await?;
-    servers.slots(&statistics).map_err(garbage)
+    let slots = servers.slots(&statistics).map_err(garbage)?;
+    let number = servers.backend.to_owned();
+    numbers.lock().unwrap_or_else(PoisonError::into_inner).insert(of, number);
+    Ok(slots)
 }
 
 /// What all instances together say of Pods.

@@ -4,10 +4,15 @@ use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use clap::Args;
 
+use super::employer::ENDPOINTSLICE;
+
 /// What only this operator is told at its start.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic")]
 pub struct ConsistArgs {
+    /// The backend of Services that name none
+    #[arg(long, env = "PODOPS_DEFAULT_BACKEND", default_value = ENDPOINTSLICE, value_name = "NAME")]
+    pub default_backend: String,
     /// Kinds beside Services whose objects send traffic to Pods: a YAML file, a list of `apiVersion`,
     /// `kind`, `podSelector` (a JSON path) and `labelSelector`
     #[arg(long, env = "PODOPS_EMPLOYER_KINDS", value_name = "FILE")]

@@ -26,7 +26,7 @@ use crate::{
     view::{EmployerView, Tenure},
 };
 
-/// The backend of a Service that names none.
+/// The backend that Kubernetes itself is.
 pub(super) const ENDPOINTSLICE: &str = "endpointslice";
 
 /// A kind whose objects send traffic to Pods, as the operator is told of it.
@@ -79,20 +79,28 @@ pub(super) struct Kind {
     pub(super) resource: effect::Resource,
     pub(super) api: ApiResource,
     name: &'static str,
+    /// The backend of those that name none.
+    usual: Option<&'static str>,
     controlled: Selector,
     pods: JsonPath,
 }
 
+/// There are as many of these as the operator is told of at its start.
+fn forever(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
+}
+
 impl Kind {
-    /// Services, which everybody has.
-    pub(super) fn services() -> anyhow::Result<Self> {
+    /// Services, which everybody has, and the backend of those that name none.
+    pub(super) fn services(usual: &str) -> anyhow::Result<Self> {
         let told = Told {
             api_version: "v1".to_owned(),
             kind: consist::SERVICE.to_owned(),
             label_selector: under_control(),
             pod_selector: ".spec.selector".to_owned(),
         };
-        Ok(Self { resource: SERVICES, ..Self::new(told, "services")? })
+        let usual = Some(forever(usual));
+        Ok(Self { resource: SERVICES, usual, ..Self::new(told, "services")? })
     }
 
     /// A kind with its plural.
@@ -103,8 +111,6 @@ impl Kind {
     pub(super) fn new(told: Told, plural: &str) -> anyhow::Result<Self> {
         let api = ApiResource::from_gvk_with_plural(&told.gvk(), plural);
         let path = told.pod_selector.trim_start_matches('$');
-        // There are as many as the operator is told of at its start.
-        let forever = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
         Ok(Self {
             resource: effect::Resource {
                 group: forever(&api.group),
@@ -112,6 +118,7 @@ impl Kind {
                 plural: forever(plural),
             },
             name: forever(&told.kind),
+            usual: None,
             controlled: told.label_selector.try_into().context("labelSelector")?,
             pods: JsonPath::parse(&format!("${path}")).context("podSelector")?,
             api,
@@ -150,6 +157,7 @@ impl Kind {
         let always = object.data.pointer("/spec/publishNotReadyAddresses") == Some(&json!(true));
         SlimEmployer {
             kind: self.name,
+            usual: self.usual,
             controlled: self.controlled.matches(&labels),
             pods,
             fault: fault.or_else(|| {
@@ -181,6 +189,9 @@ pub(super) struct SlimEmployer {
     /// Its kind.
     #[serde(skip)]
     pub(super) kind: &'static str,
+    /// The backend of its kind.
+    #[serde(skip)]
+    usual: Option<&'static str>,
     /// Whether it is under control.
     #[serde(skip)]
     controlled: bool,
@@ -229,8 +240,7 @@ impl SlimEmployer {
 
     /// The backend that its traffic goes through, if it has one.
     pub(super) fn backend(&self) -> Option<&str> {
-        let usual = (self.kind == consist::SERVICE).then_some(ENDPOINTSLICE);
-        self.annotation(consist::BACKEND).or(usual)
+        self.annotation(consist::BACKEND).or(self.usual)
     }
 
     /// As its backend knows it.
@@ -332,7 +342,7 @@ mod tests {
 
     fn service(metadata: &Value, spec: &Value) -> SlimEmployer {
         let whole = json!({ "metadata": metadata, "spec": spec });
-        Kind::services().unwrap().slim(serde_json::from_value(whole).unwrap())
+        Kind::services(ENDPOINTSLICE).unwrap().slim(serde_json::from_value(whole).unwrap())
     }
 
     fn pod(labels: &Value) -> SlimPod {

@@ -109,7 +109,9 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
     let services = Progress::default();
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
-    let controller = shared.controller(Kind::services()?, &services);
+    let usual = args.default_backend.as_str();
+    anyhow::ensure!(shared.backends.contains_key(usual), "--default-backend: there is no {usual}");
+    let controller = shared.controller(Kind::services(usual)?, &services);
     operator.task("service controller", controller);
     for told in kinds {
         operator.task("employer controller", shared.clone().controller_once_known(told));
@@ -139,7 +141,7 @@ fn backends(
         (ENDPOINTSLICE, Box::new(EndpointSlices::new(operator.client.clone()))),
         ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, nudge).context("--adapters")?)),
-        ("haproxy", Box::new(Haproxy { allowed: args.haproxy_instances.clone() })),
+        ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
     ];
     Ok(Arc::new(BTreeMap::from(all)))
 }

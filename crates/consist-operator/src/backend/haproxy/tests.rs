@@ -97,9 +97,8 @@ fn an_address_that_was_passed_on_is_its_new_pods() {
 
 #[test]
 fn only_what_the_operator_was_told_of_is_driven_and_only_by_names() {
-    let haproxy = Haproxy {
-        allowed: vec!["shop/tcp://10.0.0.5:9999".to_owned(), "*/unix:///run/shared/*".to_owned()],
-    };
+    let allowed = ["shop/tcp://10.0.0.5:9999", "*/unix:///run/shared/*"];
+    let haproxy = Haproxy::new(allowed.map(ToOwned::to_owned).to_vec());
     let fault = |namespace: &str, instance: &str, backend: &str| {
         let params = json!({ "instances": [instance], "backend": backend, "port": 8080 });
         let employer = Employer { namespace: namespace.to_owned(), params, ..Employer::default() };
