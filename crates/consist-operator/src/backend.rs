@@ -9,7 +9,14 @@ pub mod external;
 pub mod haproxy;
 mod pace;
 
-use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use podops_api::consist::employer_key;
 use serde::de::DeserializeOwned;
@@ -70,6 +77,36 @@ pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
     };
     let mut patterns = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
     patterns.any(|(of, which)| fits(of, namespace) && fits(which, what))
+}
+
+/// What belongs to one employer alone: two of them would undo each other's doing in it. Who did nothing
+/// there for long has given it up.
+#[derive(Debug, Default)]
+pub struct Claims(Mutex<BTreeMap<String, (String, Instant)>>);
+
+impl Claims {
+    /// Claims these for an employer, and gives up what it claimed before.
+    ///
+    /// # Errors
+    ///
+    /// If one is another's.
+    pub fn claim(&self, employer: &Employer, what: &[String]) -> Result<(), Fault> {
+        let (mut claims, key) =
+            (self.0.lock().unwrap_or_else(PoisonError::into_inner), employer.key());
+        claims.retain(|_, (owner, at)| *owner != key && at.elapsed() < RESYNC * 3);
+        let claimed = what.iter().find_map(|one| Some((one, &claims.get(one)?.0)));
+        if let Some((one, owner)) = claimed {
+            return Err(Fault::Params(format!("backend-params: {one} is {owner}'s")));
+        }
+        claims.extend(what.iter().map(|one| (one.clone(), (key.clone(), Instant::now()))));
+        Ok(())
+    }
+
+    /// Gives up what an employer claimed.
+    pub fn forget(&self, employer: &Employer) {
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.retain(|_, (owner, _)| *owner != employer.key());
+    }
 }
 
 /// Tells that an employer's traffic has changed, so that nobody has to ask.
@@ -141,6 +178,19 @@ impl From<Fault> for Pass {
     }
 }
 
+/// What two places say of a Pod: it has traffic if it has some in either.
+pub(crate) fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
+    match (one, other) {
+        (Traffic::Serving, _) | (_, Traffic::Serving) => Traffic::Serving,
+        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) if serve => Traffic::Unhealthy,
+        (Traffic::Draining(a), Traffic::Draining(b)) => {
+            Traffic::Draining(a.zip(b).map(|(a, b)| a + b))
+        }
+        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) => Traffic::Unhealthy,
+        (Traffic::Absent, there) | (there, Traffic::Absent) => there,
+    }
+}
+
 /// Something on its way.
 pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A pass on its way.
@@ -164,5 +214,23 @@ pub trait Backend: Send + Sync {
     /// Drops what is kept of an employer that sends no traffic any more. May be repeated.
     fn forget<'a>(&'a self, _employer: &'a Employer) -> Coming<'a, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_anothers_is_not_taken_before_that_one_gives_it_up() {
+        let (claims, name) = (Claims::default(), |name: &str| Employer {
+            name: name.to_owned(),
+            ..Employer::default()
+        });
+        let claim = |who: &str, what: &str| claims.claim(&name(who), &[what.to_owned()]).is_ok();
+        assert!(claim("a", "x") && claim("a", "x") && !claim("b", "x"));
+        assert!(claim("a", "y") && claim("b", "x"), "a has gone elsewhere");
+        claims.forget(&name("b"));
+        assert!(claim("c", "x"));
     }
 }

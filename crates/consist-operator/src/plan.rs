@@ -209,7 +209,8 @@ fn report(
         (Some(_), None) => true,
         (Some((reason, message)), Some(told)) => {
             let old = told.at.is_none_or(|at| now.duration_since(at) > QUIET);
-            told.reason != *reason || (told.message != *message && old)
+            // What stumbles now and then is not told of each time.
+            old && (told.reason != *reason || told.message != *message)
         }
     };
     changes.then(|| Report {
@@ -237,7 +238,10 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
         // It was told to serve, and leaves before anybody saw it: it is not to be touched either. One
         // that is being deleted takes no more finalizers.
         (Want::Off, false)
-            if flows && is_employed(seen, member) && !member.addresses.is_empty() =>
+            if flows
+                && is_employed(seen, member)
+                && !member.addresses.is_empty()
+                && !is_given_up(seen, member, now) =>
         {
             Verdict::Takes
         }
@@ -266,6 +270,11 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
             }
         }
     }
+}
+
+/// Whether the Pod would be let go with its traffic, as its employer's drain policy has it.
+fn is_given_up(seen: &Observed, member: &MemberView, now: Timestamp) -> bool {
+    seen.employer.drain.judge(None, None, member.unready_since, now) == Off::Gone
 }
 
 /// Whether the Pod is the employer's, and there to stay: no other is to expect anything of it.

@@ -124,9 +124,10 @@ impl AlibabaClb {
         let (status, body) = answer.map_err(unreachable)?;
         let shown: String = String::from_utf8_lossy(&body).chars().take(SHOWN_MAX).collect();
         if !status.is_success() {
-            let told = format!("Alibaba Cloud: {status}: {shown}");
+            let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
+            let told = format!("Alibaba Cloud: {status}: {}: {}", refusal.code, refusal.message);
             let known = ["InvalidLoadBalancerId", "InvalidAccessKeyId", "Forbidden"];
-            let theirs = known.iter().any(|code| shown.contains(code));
+            let theirs = known.iter().any(|code| refusal.code.starts_with(code));
             return Err(if theirs { Fault::Params(told) } else { Fault::Unreachable(told) });
         }
         let read: Health = serde_json::from_slice(&body)
@@ -144,6 +145,14 @@ impl Backend for AlibabaClb {
     fn resync(&self) -> Option<Duration> {
         None
     }
+}
+
+/// Why it does not answer.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Refusal {
+    code: String,
+    message: String,
 }
 
 /// The answer: without the list, or with one that is none, it says nothing that could be relied on.

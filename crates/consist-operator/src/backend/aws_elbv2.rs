@@ -16,7 +16,9 @@ use aws_smithy_http_client::{
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::{Answer, Backend, Employer, Fault, Pass, Wanted, allows, pace::Pace};
+use super::{
+    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Wanted, allows, pace::Pace, together,
+};
 use crate::{plan::Want, view::Traffic};
 
 /// How long one call may take.
@@ -47,6 +49,7 @@ pub struct AwsElbV2 {
     /// others' too.
     allowed: Vec<String>,
     pace: Pace,
+    claims: Claims,
     clients: Mutex<BTreeMap<String, Client>>,
 }
 
@@ -55,7 +58,12 @@ impl AwsElbV2 {
     /// tools do, once somebody needs them.
     #[must_use]
     pub fn new(allowed: Vec<String>, rate: NonZeroU32) -> Self {
-        Self { allowed, pace: Pace::new(rate), clients: Mutex::default() }
+        Self {
+            allowed,
+            pace: Pace::new(rate),
+            claims: Claims::default(),
+            clients: Mutex::default(),
+        }
     }
 
     /// The client of a region.
@@ -81,35 +89,56 @@ impl AwsElbV2 {
         let region =
             region.ok_or_else(|| Fault::Params(format!("backend-params: {arn} is no ARN")))?;
         let client = self.client(region).await;
-        let mut targets = self.look(&client, &params).await?;
+        if !params.observe_only {
+            self.claims.claim(employer, std::slice::from_ref(arn))?;
+        }
+        let (mut targets, mut problem) = (self.look(&client, &params).await?, None);
         let changes = changes(&targets, &params, wanted);
         if !params.observe_only && !changes.is_empty() {
-            for batch in changes.register.chunks(TARGETS_MAX) {
-                self.pace.turn().await;
-                let call = client.register_targets().target_group_arn(arn);
-                call.set_targets(Some(batch.to_vec())).send().await.map_err(|e| fault(&e))?;
-            }
-            for batch in changes.deregister.chunks(TARGETS_MAX) {
-                self.pace.turn().await;
-                let call = client.deregister_targets().target_group_arn(arn);
-                call.set_targets(Some(batch.to_vec())).send().await.map_err(|e| fault(&e))?;
-            }
+            let refused = self.change(&client, arn, &changes).await;
+            // What one of them is refused keeps nobody from looking at the others.
             targets = self.look(&client, &params).await?;
+            problem = refused.err();
         }
         let seen = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
-        Ok(Pass { seen: seen.collect(), fault: None })
+        Ok(Pass { seen: seen.collect(), fault: problem })
+    }
+
+    /// Deregisters and registers, as far as it goes: the first refusal is told.
+    async fn change(&self, client: &Client, arn: &str, changes: &Changes) -> Result<(), Fault> {
+        let mut first = Ok(());
+        for batch in changes.deregister.chunks(TARGETS_MAX) {
+            self.pace.turn().await;
+            let call = client.deregister_targets().target_group_arn(arn);
+            let done = call.set_targets(Some(batch.to_vec())).send().await;
+            first = first.and(done.map(drop).map_err(|error| fault(&error)));
+        }
+        for batch in changes.register.chunks(TARGETS_MAX) {
+            self.pace.turn().await;
+            let call = client.register_targets().target_group_arn(arn);
+            let done = call.set_targets(Some(batch.to_vec())).send().await;
+            first = first.and(done.map(drop).map_err(|error| fault(&error)));
+        }
+        first
     }
 
     async fn look(&self, client: &Client, params: &Params) -> Result<Vec<Target>, Fault> {
         self.pace.turn().await;
         let call = client.describe_target_health().target_group_arn(&params.target_group);
         let told = call.send().await.map_err(|error| fault(&error))?;
-        let told = told.target_health_descriptions.unwrap_or_default();
-        Ok(told.iter().filter_map(|target| read(target, params.port)).collect())
+        let told = told.target_health_descriptions;
+        let told =
+            told.ok_or_else(|| Fault::Garbage("AWS: an answer without targets".to_owned()))?;
+        Ok(told.iter().filter_map(read).collect())
     }
 }
 
 impl Backend for AwsElbV2 {
+    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
+        self.claims.forget(employer);
+        Box::pin(std::future::ready(()))
+    }
+
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
     }
@@ -150,20 +179,20 @@ where
     }
 }
 
-/// A registered target of the Pods' port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A registered target.
+#[derive(Clone, Debug, PartialEq)]
 struct Target {
     address: IpAddr,
     state: Traffic,
+    /// As AWS describes it.
+    itself: TargetDescription,
 }
 
-fn read(told: &TargetHealthDescription, port: u16) -> Option<Target> {
+fn read(told: &TargetHealthDescription) -> Option<Target> {
     let target = told.target.as_ref()?;
-    if target.port != Some(port.into()) {
-        return None;
-    }
     let state = told.target_health.as_ref().and_then(|health| health.state.as_ref());
-    Some(Target { address: target.id.as_deref()?.parse().ok()?, state: state_of(state) })
+    let address = target.id.as_deref()?.parse().ok()?;
+    Some(Target { address, state: state_of(state), itself: target.clone() })
 }
 
 /// What AWS's word for a target means.
@@ -201,24 +230,27 @@ fn changes(targets: &[Target], params: &Params, wanted: &[Wanted]) -> Changes {
         target.set_availability_zone(params.availability_zone.clone()).build()
     };
     let is_registered = |target: &&Target| !matches!(target.state, Traffic::Draining(_));
-    let serving = |address: IpAddr| {
-        wanted.iter().any(|pod| pod.want == Want::Serve && pod.addresses.contains(&address))
+    let fits = |target: &Target, pod: &Wanted| {
+        target.itself.port == Some(params.port.into()) && pod.addresses.contains(&target.address)
     };
-    let registered = |pod: &&Wanted| {
-        targets.iter().filter(is_registered).any(|target| pod.addresses.contains(&target.address))
-    };
+    let serving =
+        |target: &Target| wanted.iter().any(|pod| pod.want == Want::Serve && fits(target, pod));
+    let registered =
+        |pod: &&Wanted| targets.iter().filter(is_registered).any(|target| fits(target, pod));
     let serve = wanted.iter().filter(|pod| pod.want == Want::Serve && !registered(pod));
     // Pods that are to have no traffic, and who is nobody's: a Pod that is gone.
-    let leave = targets.iter().filter(is_registered).filter(|target| !serving(target.address));
+    let leave = targets.iter().filter(is_registered).filter(|target| !serving(target));
     Changes {
         register: serve.filter_map(|pod| pod.addresses.first().copied()).map(describe).collect(),
-        deregister: leave.map(|target| describe(target.address)).collect(),
+        deregister: leave.map(|target| target.itself.clone()).collect(),
     }
 }
 
 fn traffic(targets: &[Target], pod: &Wanted) -> Traffic {
-    let own = targets.iter().find(|target| pod.addresses.contains(&target.address));
-    own.map_or(Traffic::Absent, |target| target.state)
+    // At another port, or in another zone, it may be there as well.
+    let own = targets.iter().filter(|target| pod.addresses.contains(&target.address));
+    let serves = pod.want == Want::Serve;
+    own.fold(Traffic::Absent, |one, target| together(one, target.state, serves))
 }
 
 #[cfg(test)]
@@ -230,8 +262,14 @@ mod tests {
         Wanted { name: last.to_string(), uid: last.to_string(), addresses, want }
     }
 
+    fn at(last: u8, port: i32, state: Traffic) -> Target {
+        let address = IpAddr::from([10, 0, 0, last]);
+        let itself = TargetDescription::builder().id(address.to_string()).port(port).build();
+        Target { address, state, itself }
+    }
+
     fn target(last: u8, state: Traffic) -> Target {
-        Target { address: IpAddr::from([10, 0, 0, last]), state }
+        at(last, 80, state)
     }
 
     fn said(targets: &[Target], wanted: &[Wanted]) -> (Vec<String>, Vec<String>) {
@@ -257,6 +295,10 @@ mod tests {
         // One that drains is wanted again.
         assert_eq!(said(&here[1..2], &[pod(2, Want::Serve)]), (ids(&[2]), ids(&[])));
         assert_eq!(said(&here[..1], &[pod(1, Want::Serve)]), (ids(&[]), ids(&[])));
+        // What was registered at another port goes, and counts until then.
+        let before = [at(1, 79, Traffic::Serving)];
+        assert_eq!(said(&before, &[pod(1, Want::Serve)]), (ids(&[1]), ids(&[1])));
+        assert_eq!(traffic(&before, &pod(1, Want::Off)), Traffic::Serving);
     }
 
     #[test]

@@ -29,6 +29,9 @@ struct Params {
     /// How many Envoys there are. Untold, one is enough, and those that were there before this process
     /// get time to come back.
     proxies: Option<usize>,
+    /// Whether Envoys tell of their requests in flight.
+    #[serde(default = "yes")]
+    load_reports: bool,
     /// How long a request may wait for a connection: Envoy counts none before it has one. Its own default.
     #[serde(default = "five")]
     connect_seconds: u32,
@@ -36,6 +39,10 @@ struct Params {
     /// flight. Its own default.
     #[serde(default = "fifteen")]
     request_seconds: u32,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn five() -> u32 {

@@ -16,7 +16,9 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Answer, Backend, Employer, Fault, Pass, Seen, Wanted, allows};
+use super::{
+    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Seen, Wanted, allows, together,
+};
 use crate::{plan::Want, view::Traffic};
 
 /// How long one exchange may take.
@@ -53,6 +55,7 @@ pub struct Haproxy {
     /// Which instances employers may name, as [`allows`] has it: who can speak to a Runtime API can do
     /// anything to it.
     allowed: Vec<String>,
+    claims: Claims,
     numbers: Numbers,
 }
 
@@ -63,7 +66,7 @@ impl Haproxy {
     /// Drives these instances.
     #[must_use]
     pub fn new(allowed: Vec<String>) -> Self {
-        Self { allowed, numbers: Numbers::default() }
+        Self { allowed, claims: Claims::default(), numbers: Numbers::default() }
     }
 
     fn params(&self, employer: &Employer) -> Result<Params, Fault> {
@@ -87,12 +90,22 @@ impl Haproxy {
 }
 
 impl Backend for Haproxy {
+    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
+        self.claims.forget(employer);
+        Box::pin(std::future::ready(()))
+    }
+
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move {
             let params = match self.params(employer) {
                 Ok(params) => params,
                 Err(fault) => return fault.into(),
             };
+            let own: Vec<String> =
+                params.instances.iter().map(|at| format!("{} at {at}", params.backend)).collect();
+            if let Err(fault) = self.claims.claim(employer, &own) {
+                return fault.into();
+            }
             // One that does not answer keeps nobody from telling the others.
             let all = params.instances.iter().map(|at| at_one(at, &params, wanted, &self.numbers));
             let mut pass = Pass::default();
@@ -176,19 +189,6 @@ fn merge(seen: &mut Seen, here: Seen, wanted: &[Wanted]) {
         let serve = wanted.iter().any(|w| w.uid == uid && w.want == Want::Serve);
         let both = seen.get(&uid).map_or(there, |known| together(*known, there, serve));
         seen.insert(uid, both);
-    }
-}
-
-/// What two places say of a Pod: it has traffic if it has some in either.
-fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
-    match (one, other) {
-        (Traffic::Serving, _) | (_, Traffic::Serving) => Traffic::Serving,
-        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) if serve => Traffic::Unhealthy,
-        (Traffic::Draining(a), Traffic::Draining(b)) => {
-            Traffic::Draining(a.zip(b).map(|(a, b)| a + b))
-        }
-        (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) => Traffic::Unhealthy,
-        (Traffic::Absent, there) | (there, Traffic::Absent) => there,
     }
 }
 

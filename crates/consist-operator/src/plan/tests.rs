@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    policy::DrainPolicy,
+    policy::{AtDeadline, DrainPolicy},
     view::{EmployerView, Sighting, Told},
 };
 
@@ -230,7 +230,7 @@ fn a_pod_that_waits_for_long_says_why_once_and_is_silent_when_it_does_not() {
     assert_eq!(reported(&waits, 200), None, "it is said already");
     // A backend that nobody sees is told of sooner; other words for that only after a minute.
     waits.sighting.fault = Some("refused".to_owned());
-    let unknown = reported(&waits, 140).unwrap();
+    let unknown = reported(&waits, 192).unwrap();
     assert_eq!(unknown, "TrafficUnknown: Service/ns/foo waits for refused");
     waits.members[0].told = Some(told("TrafficUnknown", "Service/ns/foo waits for silence", 140));
     assert_eq!(reported(&waits, 199), None);
@@ -256,4 +256,17 @@ fn w10_pods_without_an_address_or_with_anothers_are_each_a_pod_of_its_own() {
     // One that has an address of IPv6 only is a Pod like any other.
     both.members[1].addresses = vec!["fd00::7".parse().unwrap()];
     assert_eq!(want(Tenure::Employs, &both.members[1]), Want::Serve);
+}
+
+#[test]
+fn who_was_let_go_with_its_traffic_is_not_taken_again() {
+    let mut busy = seen(Tenure::Employs, "expected", &[(Traffic::Draining(Some(1)), 101)]);
+    assert_eq!(done(&busy, 110), "hold", "it leaves before anybody saw it serve");
+    busy.employer.drain = DrainPolicy {
+        max_seconds: Some(60),
+        at_deadline: AtDeadline::Proceed,
+        ..DrainPolicy::default()
+    };
+    assert_eq!(done(&busy, 110), "hold");
+    assert_eq!(done(&busy, 161), "", "its time was over");
 }

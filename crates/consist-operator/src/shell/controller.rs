@@ -132,6 +132,14 @@ impl Context {
         let mut views: Vec<MemberView> = views.collect();
         self.remember(&key(employer), |memory| {
             let off = |m: &&MemberView| want(view.tenure, m) == Want::Off;
+            let serves: Vec<String> =
+                views.iter().filter(|m| !off(m)).map(|m| m.uid.clone()).collect();
+            memory.wanted_since.retain(|uid, _| serves.contains(uid));
+            for member in views.iter_mut().filter(|member| serves.contains(&member.uid)) {
+                let known = *memory.wanted_since.entry(member.uid.clone()).or_insert(now);
+                // It may have been Ready for days before it got this employer.
+                member.ready_since = member.ready_since.max(Some(known));
+            }
             let off: BTreeSet<String> = views.iter().filter(off).map(|m| m.uid.clone()).collect();
             memory.unwanted_since.retain(|uid, _| off.contains(uid));
             // What was seen before the Pod last had traffic says nothing.
@@ -215,8 +223,10 @@ impl Context {
     ) -> Result<(), Failure> {
         let (key, now) = (key(employer), clock::now());
         let changes = plan.pods.iter().map(|change| render::pod(&key.0, change, now));
+        let mut results = self.applier.apply_all(changes.collect()).await;
+        // Afterwards, as to let go of a Pod takes the very version that was looked at.
         let reports = plan.reports.iter().map(|report| render::report(&key.0, report, now));
-        let mut results = self.applier.apply_all(changes.chain(reports).collect()).await;
+        results.extend(self.applier.apply_all(reports.collect()).await);
         let uid = employer.metadata.uid.as_deref().unwrap_or_default();
         if let Some(effect) = render::employer(self.kind.resource, &seen.employer, uid, plan) {
             let result = self.applier.apply(&effect).await;
@@ -259,11 +269,13 @@ impl Context {
         failed.map_or(Ok(()), |error| Err(failure(error).within(within)))
     }
 
-    /// Has the backend drop what it keeps of an employer that nobody is held by any more.
+    /// Has the backend drop what it keeps of an employer that is being deleted, once nobody is held by it
+    /// any more. One that is only under control no more keeps its traffic.
     async fn release(&self, employer: &SlimEmployer, plan: &Plan) {
-        let released = plan.finalizers.as_ref().is_some_and(|left| {
-            !left.iter().any(|finalizer| finalizer == consist::CLEAN_FINALIZER)
-        });
+        let released = employer.metadata.deletion_timestamp.is_some()
+            && plan.finalizers.as_ref().is_some_and(|left| {
+                !left.iter().any(|finalizer| finalizer == consist::CLEAN_FINALIZER)
+            });
         if released
             && let (Ok((_, backend)), Ok(asked)) = (self.backend(employer), employer.as_asked())
         {

@@ -1,6 +1,10 @@
 //! Employers of any kind, read down to what planning needs.
 
-use std::{borrow::Cow, collections::BTreeMap, path::Path};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use anyhow::Context as _;
 use k8s_openapi::{
@@ -59,10 +63,18 @@ pub(super) fn told(path: &Path) -> anyhow::Result<Vec<Told>> {
         .with_context(|| format!("reading the employers' kinds in {}", path.display()))?;
     let told: Vec<Told> = serde_saphyr::from_str(&text)
         .with_context(|| format!("the employers' kinds in {}", path.display()))?;
+    refuse_twins(&told).with_context(|| format!("the employers' kinds in {}", path.display()))?;
     told.iter().try_for_each(|told| {
         Kind::new(told.clone(), "").map(drop).with_context(|| format!("kind {}", told.kind))
     })?;
     Ok(told)
+}
+
+/// Refuses kinds of one name: what an employer puts on a Pod names its kind, and not its group.
+fn refuse_twins(told: &[Told]) -> anyhow::Result<()> {
+    let mut known = BTreeSet::from([consist::SERVICE]);
+    let twin = told.iter().find(|told| !known.insert(&told.kind));
+    twin.map_or(Ok(()), |twin| Err(anyhow::anyhow!("there are two kinds called {}", twin.kind)))
 }
 
 impl Told {
@@ -401,5 +413,14 @@ mod tests {
     fn a_kind_that_makes_no_sense_is_refused_at_the_start() {
         assert!(gateways("spec[").is_err());
         assert!(serde_saphyr::from_str::<Vec<Told>>("- kind: Gateway").is_err());
+        let of = |kind: &str| Told {
+            api_version: "example.com/v1".to_owned(),
+            kind: kind.to_owned(),
+            label_selector: under_control(),
+            pod_selector: ".spec".to_owned(),
+        };
+        assert!(refuse_twins(&[of("Gateway"), of("Ingress")]).is_ok());
+        assert!(refuse_twins(&[of("Gateway"), of("Gateway")]).is_err());
+        assert!(refuse_twins(&[of("Service")]).is_err(), "Knative has one too");
     }
 }

@@ -106,8 +106,18 @@ impl SlimPod {
         let held = finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
             && finalizers.contains(&lifecycle_finalizer(kind, namespace, name));
         let key = || employer_key(kind, namespace, name);
-        held || self.conditions().is_some()
-            && self.expected().is_ok_and(|expected| expected.contains_key(&key()))
+        let finalizer = || lifecycle_finalizer(kind, namespace, name);
+        // Words that were left behind are taken back.
+        let told = self.is_told() && self.condition(&finalizer()).is_some();
+        held || told
+            || self.conditions().is_some()
+                && self.expected().is_ok_and(|expected| expected.contains_key(&key()))
+    }
+
+    /// Whether a condition says something of its traffic.
+    fn is_told(&self) -> bool {
+        let mut conditions = self.status.conditions.iter().flatten();
+        conditions.any(|c| c.type_.starts_with(marks::PROTECTION_FINALIZER))
     }
 
     /// What its condition says of the traffic that this finalizer stands for.

@@ -201,6 +201,12 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
         {
             Some(Outcome::Outdated)
         }
+        // A merge that names another object of the same name.
+        (422, Effect::Patch(_, Change::Merge(_) | Change::Strategic(_)))
+            if status.details.iter().flat_map(|d| &d.causes).any(|c| c.field == "metadata.uid") =>
+        {
+            Some(Outcome::Outdated)
+        }
         (400 | 403 | 404 | 405 | 413 | 422, _) => Some(Outcome::Refused(status.message.clone())),
         _ => None,
     }

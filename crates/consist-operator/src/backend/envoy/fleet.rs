@@ -13,6 +13,8 @@ use super::{Fault, IpAddr, Nudge, Params, Pass, Traffic, Want, Wanted};
 /// How long an Envoy that is away may still send traffic by what it knew: it tries again at least
 /// every 30 s, by its own default.
 const AWAY: Duration = Duration::from_secs(60);
+/// A second stream of the same Envoy is one of another if both last for so long.
+const LASTING: Duration = Duration::from_secs(45);
 /// An Envoy's threads hear of what it has acknowledged a little later: 7 ms were measured, under full load.
 const THREADS: Duration = Duration::from_millis(100);
 
@@ -53,8 +55,11 @@ impl Shared {
 pub(super) struct Fleet {
     /// Since when Envoys are served: before, they may know of Pods what nobody here does.
     since: Instant,
+    /// The last version of any cluster. None is used twice, as Envoys remember what they were sent.
+    version: u64,
     clusters: BTreeMap<String, Cluster>,
-    loads: BTreeMap<String, Load>,
+    /// What Envoys tell of their requests, by stream.
+    loads: BTreeMap<u64, Load>,
 }
 
 /// The endpoints of one employer.
@@ -80,8 +85,10 @@ struct Endpoint {
     version: u64,
     /// Since when every Envoy has that version.
     acked: Option<Instant>,
-    /// Whether it served at any time.
+    /// Whether it served, and was not known to be gone since: it may have requests that nobody counts.
     served: bool,
+    /// Whether it was seen without traffic; it gets none before it serves again.
+    gone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +107,10 @@ struct Subscriber {
 }
 
 /// What one Envoy told last of its requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Load {
+    node: String,
+    since: Instant,
     /// By cluster: when, and how many are in flight by address.
     clusters: BTreeMap<String, (Instant, BTreeMap<IpAddr, u64>)>,
 }
@@ -118,7 +127,7 @@ pub(super) struct Assignment {
 
 impl Fleet {
     pub(super) fn new(since: Instant) -> Self {
-        Self { since, clusters: BTreeMap::new(), loads: BTreeMap::new() }
+        Self { since, version: 0, clusters: BTreeMap::new(), loads: BTreeMap::new() }
     }
 
     /// Envoys are served from now on.
@@ -153,6 +162,8 @@ impl Fleet {
                 of.push(name.clone());
             }
         }
+        // What nobody decides on, nobody needs to be remembered for.
+        self.clusters.retain(|_, cluster| cluster.version > 0 || !cluster.subscribers.is_empty());
         of
     }
 
@@ -186,26 +197,28 @@ impl Fleet {
         })
     }
 
-    /// An Envoy begins to tell of its requests.
-    pub(super) fn tells(&mut self, node: &str) {
-        self.loads.entry(node.to_owned()).or_default();
+    /// An Envoy begins to tell of its requests by a stream.
+    pub(super) fn tells(&mut self, stream: u64, node: &str, now: Instant) {
+        let new = || Load { node: node.to_owned(), since: now, clusters: BTreeMap::new() };
+        self.loads.entry(stream).or_insert_with(new);
     }
 
-    /// An Envoy does not tell any more.
-    pub(super) fn tells_no_more(&mut self, node: &str) {
-        self.loads.remove(node);
+    /// A stream has ended by which an Envoy told of its requests.
+    pub(super) fn tells_no_more(&mut self, stream: u64) {
+        self.loads.remove(&stream);
     }
 
     /// An Envoy tells of a cluster's requests in flight; whether anybody waits for them.
     pub(super) fn told(
         &mut self,
-        node: &str,
+        stream: u64,
         cluster: &str,
         in_flight: BTreeMap<IpAddr, u64>,
         now: Instant,
     ) -> bool {
-        let load = self.loads.entry(node.to_owned()).or_default();
-        load.clusters.insert(cluster.to_owned(), (now, in_flight));
+        if let Some(load) = self.loads.get_mut(&stream) {
+            load.clusters.insert(cluster.to_owned(), (now, in_flight));
+        }
         self.clusters.get(cluster).is_some_and(|cluster| cluster.curious)
     }
 
@@ -234,11 +247,15 @@ impl Fleet {
         now: Instant,
     ) -> Pass {
         let cluster = self.clusters.entry(name.to_owned()).or_default();
-        cluster.wish(params.port, wanted);
+        if cluster.wish(params.port, wanted, self.version + 1) {
+            self.version += 1;
+        }
         cluster.settle(now);
-        let tells = |s: &Subscriber| self.loads.get(&s.node);
-        let loads: Option<Vec<&Load>> = cluster.subscribers.values().map(tells).collect();
-        let known = Known { name, loads: loads.as_deref(), params, now };
+        let nodes: BTreeSet<&String> = cluster.subscribers.values().map(|s| &s.node).collect();
+        let loads: Vec<&Load> = self.loads.values().filter(|l| nodes.contains(&l.node)).collect();
+        let telling: BTreeSet<&String> = loads.iter().map(|load| &load.node).collect();
+        let mute = nodes.difference(&telling).next().map(|node| (*node).clone());
+        let known = Known { name, loads, mute, params, now };
         let mut seen = BTreeMap::new();
         for pod in wanted {
             let traffic = match pod.addresses.first() {
@@ -247,33 +264,59 @@ impl Fleet {
             };
             seen.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
         }
-        let waits = |t: &Traffic| matches!(t, Traffic::Draining(Some(left)) if *left > 0);
-        cluster.curious = seen.values().any(waits);
-        Pass { seen, fault: cluster.fault(params, self.since, now) }
+        cluster.curious =
+            params.load_reports && cluster.endpoints.values().any(Endpoint::is_leaving);
+        Pass { seen, fault: cluster.fault(&known, self.since) }
     }
 }
 
 /// What an endpoint is judged by.
 struct Known<'a> {
     name: &'a str,
-    /// What each Envoy tells; nothing if one of them does not.
-    loads: Option<&'a [&'a Load]>,
+    /// What Envoys tell.
+    loads: Vec<&'a Load>,
+    /// An Envoy that does not tell of its requests, if there is one.
+    mute: Option<String>,
     params: &'a Params,
     now: Instant,
 }
 
+impl Known<'_> {
+    /// A node ID that two Envoys have: each tells by one stream, and one that is dead is soon found out.
+    fn twins(&self) -> Option<&String> {
+        let lasting = self.loads.iter().filter(|l| self.now.duration_since(l.since) > LASTING);
+        let mut known = BTreeSet::new();
+        lasting.map(|load| &load.node).find(|node| !known.insert(*node))
+    }
+}
+
+impl Endpoint {
+    /// Whether it is on its way out, and not known to be.
+    fn is_leaving(&self) -> bool {
+        self.stage != Stage::Healthy && !self.gone
+    }
+
+    /// Notes that it has no traffic.
+    fn has_gone(&mut self) -> Traffic {
+        (self.gone, self.served) = (true, false);
+        Traffic::Draining(Some(0))
+    }
+}
+
 impl Cluster {
-    /// Moves endpoints to the stages that are wanted, as one new version if any moves.
-    fn wish(&mut self, port: u16, wanted: &[Wanted]) {
+    /// Moves endpoints to the stages that are wanted, as the next version if any moves; whether one did.
+    fn wish(&mut self, port: u16, wanted: &[Wanted], next: u64) -> bool {
         let of = |want: Want| {
             let pods = wanted.iter().filter(move |pod| pod.want == want);
             pods.filter_map(|pod| pod.addresses.first().copied()).collect::<BTreeSet<IpAddr>>()
         };
         let serve = of(Want::Serve);
         let off = of(Want::Off).into_iter().filter(|ip| !serve.contains(ip));
+        // At another port nobody is listed, and nobody counted, who was at the one before.
+        let elsewhere = self.version > 0 && self.port != port;
         let leaves = if serve.is_empty() { Stage::Hidden } else { Stage::Draining };
-        let (next, known) = (self.version + 1, self.known);
-        let mut moved = self.version == 0 || self.port != port;
+        let known = self.known;
+        let mut moved = self.version == 0 || elsewhere;
         let before = self.endpoints.len();
         let mut stages: BTreeMap<IpAddr, Stage> =
             serve.iter().map(|ip| (*ip, Stage::Healthy)).collect();
@@ -287,12 +330,15 @@ impl Cluster {
             let served = stage == Stage::Healthy;
             let endpoint = self.endpoints.entry(ip).or_insert_with(|| {
                 moved = true;
-                Endpoint { stage, version: next, acked: None, served }
+                Endpoint { stage, version: next, acked: None, served, gone: false }
             });
             endpoint.served |= served;
+            endpoint.gone &= !served;
+            let hides = elsewhere && stage == Stage::Draining && !endpoint.gone;
+            let stage = if hides { Stage::Hidden } else { stage };
             // One that was hidden is known no better when it is listed again.
             let goes_back = endpoint.stage == Stage::Hidden && stage == Stage::Draining;
-            if endpoint.stage != stage && !goes_back {
+            if (endpoint.stage != stage || elsewhere) && !goes_back {
                 (endpoint.stage, endpoint.version, endpoint.acked) = (stage, next, None);
                 moved = true;
             }
@@ -301,6 +347,7 @@ impl Cluster {
         if moved {
             self.version = next;
         }
+        moved
     }
 
     fn has(&self, version: u64) -> bool {
@@ -321,45 +368,65 @@ impl Cluster {
     }
 
     /// What is known of an endpoint's traffic, if anything is.
-    fn traffic(&self, ip: IpAddr, want: Want, known: &Known<'_>) -> Option<Traffic> {
-        let Known { name, loads, params, now } = *known;
-        let Some(endpoint) = self.endpoints.get(&ip) else { return Some(Traffic::Absent) };
+    fn traffic(&mut self, ip: IpAddr, want: Want, known: &Known<'_>) -> Option<Traffic> {
+        let Known { name, loads, mute, params, now } = known;
+        let has = |s: &Subscriber, version: u64| s.acked >= version;
+        let Some(endpoint) = self.endpoints.get_mut(&ip) else { return Some(Traffic::Absent) };
         if endpoint.stage == Stage::Healthy {
             // One Envoy is enough to send it traffic.
-            let some = self.subscribers.values().any(|s| s.acked >= endpoint.version);
+            let some = self.subscribers.values().any(|s| has(s, endpoint.version));
             let before = want == Want::Off;
             return Some(if some || before { Traffic::Serving } else { Traffic::Absent });
         }
+        if endpoint.gone {
+            return Some(Traffic::Draining(Some(0)));
+        }
+        // Of one that never served here nothing is claimed that was not seen.
         let unsure = |otherwise: Traffic| endpoint.served.then_some(otherwise);
         let Some(acked) = endpoint.acked else { return unsure(Traffic::Serving) };
-        let Some(loads) = loads else { return Some(Traffic::Draining(None)) };
         let seconds = |n: u32| Duration::from_secs(n.into());
-        if endpoint.stage == Stage::Hidden {
-            let over = now >= acked + seconds(params.request_seconds);
-            return if over { Some(Traffic::Absent) } else { unsure(Traffic::Draining(Some(1))) };
+        let pause = match endpoint.stage {
+            Stage::Hidden => seconds(params.request_seconds),
+            Stage::Healthy | Stage::Draining => seconds(params.connect_seconds),
+        };
+        let from = acked + pause.max(THREADS);
+        if !params.load_reports {
+            return if *now < acked + THREADS {
+                unsure(Traffic::Draining(Some(1)))
+            } else {
+                Some(Traffic::Draining(None))
+            };
         }
-        let from = acked + seconds(params.connect_seconds).max(THREADS);
-        let told = loads.iter().filter_map(|load| load.clusters.get(name));
+        if endpoint.stage == Stage::Hidden {
+            return if *now < from {
+                unsure(Traffic::Draining(Some(1)))
+            } else {
+                Some(endpoint.has_gone())
+            };
+        }
+        let told = loads.iter().filter_map(|load| load.clusters.get(*name));
         let fresh: Vec<_> = told.filter(|(at, _)| *at >= from).collect();
         let count = fresh.iter().map(|(_, left)| left.get(&ip).copied().unwrap_or_default()).sum();
-        if fresh.len() == loads.len() {
-            return Some(Traffic::Draining(Some(count)));
+        match (mute.is_none() && fresh.len() == loads.len(), count) {
+            (true, 0) => Some(endpoint.has_gone()),
+            (true, count) => Some(Traffic::Draining(Some(count))),
+            // One may wait for a connection, where nobody counts it.
+            (false, count) => unsure(Traffic::Draining(Some(count.max(1)))),
         }
-        // One may wait for a connection, where nobody counts it.
-        unsure(Traffic::Draining(Some(count.max(1))))
     }
 
     /// Why not all is known that there is to be known.
-    fn fault(&self, params: &Params, since: Instant, now: Instant) -> Option<Fault> {
+    fn fault(&self, known: &Known<'_>, since: Instant) -> Option<Fault> {
+        let Known { params, now, .. } = known;
         let refusal = self.subscribers.values().find_map(|subscriber| {
             let (_, words) = subscriber.refused.as_ref().filter(|(v, _)| *v == self.version)?;
-            Some(Fault::Garbage(format!(
-                "Envoy {} refuses its endpoints: {words}",
-                subscriber.node
-            )))
+            Some(format!("Envoy {} refuses its endpoints: {words}", subscriber.node))
         });
-        if refusal.is_some() {
-            return refusal;
+        if let Some(refusal) = refusal {
+            return Some(Fault::Garbage(refusal));
+        }
+        if let Some(node) = known.twins() {
+            return Some(Fault::Params(format!("two Envoys have the node ID {node}")));
         }
         if let Some(node) = self.away.keys().next() {
             return Some(Fault::Unreachable(format!("Envoy {node} is away, and may send traffic")));
@@ -368,6 +435,14 @@ impl Cluster {
         let (there, all) = (nodes.len(), params.proxies.unwrap_or(1));
         if there < all {
             return Some(Fault::Unreachable(format!("{there} of {all} Envoys are connected")));
+        }
+        if !self.endpoints.values().any(Endpoint::is_leaving) {
+            return None;
+        }
+        if let Some(node) = known.mute.as_ref().filter(|_| params.load_reports) {
+            return Some(Fault::Unreachable(format!(
+                "Envoy {node} tells of no requests in flight"
+            )));
         }
         (params.proxies.is_none() && now.duration_since(since) < AWAY)
             .then(|| Fault::Unreachable("Envoys may not be back yet".to_owned()))

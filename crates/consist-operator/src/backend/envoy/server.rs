@@ -60,6 +60,8 @@ const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoa
 const TELL: Duration = Duration::from_millis(500);
 /// How often they tell that there is nothing to tell.
 const TELL_NOTHING: Duration = Duration::from_secs(3600);
+/// The longest report that is read, in bytes: it names all that an Envoy sends traffic to.
+const REPORT_MAX: usize = 64 << 20;
 /// How much of an Envoy's refusal is shown to people: it repeats all that it refuses.
 const SHOWN_MAX: usize = 200;
 /// A connection that died quietly is found out within this time and as much again.
@@ -89,7 +91,7 @@ pub(super) async fn serve(at: Served, fleet: Arc<Shared>) -> anyhow::Result<()> 
     server
         .add_service(EndpointDiscoveryServiceServer::new(xds.clone()))
         .add_service(AggregatedDiscoveryServiceServer::new(xds.clone()))
-        .add_service(LoadReportingServiceServer::new(xds))
+        .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
         .serve(at.address)
         .await
         .context("serving Envoys")
@@ -201,12 +203,12 @@ impl EndpointStream {
 
     /// Takes in what an Envoy asks for, and how it takes what it was sent.
     fn hear(&mut self, request: DiscoveryRequest) {
-        // An aggregated stream may be asked for what others serve.
-        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
-            return;
-        }
+        // It may say who it is once only, and an aggregated stream may be asked for what others serve.
         if let Some(node) = request.node {
             self.node = node.id;
+        }
+        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
+            return;
         }
         let clusters: BTreeSet<String> = request.resource_names.into_iter().collect();
         let now = Instant::now();
@@ -302,7 +304,8 @@ impl LoadReportingService for Xds {
             news: self.fleet.news(),
             fleet: self.fleet.clone(),
             told: request.into_inner(),
-            node: None,
+            id: self.streams.fetch_add(1, Ordering::Relaxed),
+            is_known: false,
             asked: None,
         };
         let next = |mut stream: LoadStream| async move {
@@ -317,8 +320,9 @@ struct LoadStream {
     fleet: Arc<Shared>,
     news: watch::Receiver<u64>,
     told: Streaming<LoadStatsRequest>,
-    /// Who it is, once it has said so.
-    node: Option<String>,
+    id: u64,
+    /// Whether it has said who it is.
+    is_known: bool,
     /// Whether it was asked to tell.
     asked: Option<bool>,
 }
@@ -329,7 +333,7 @@ impl LoadStream {
         loop {
             let curious = self.fleet.lock().is_curious();
             // It says who it is before it is asked anything.
-            if self.node.is_some() && self.asked != Some(curious) {
+            if self.is_known && self.asked != Some(curious) {
                 self.asked = Some(curious);
                 return Some(question(curious));
             }
@@ -341,17 +345,22 @@ impl LoadStream {
     }
 
     fn hear(&mut self, report: LoadStatsRequest) {
-        let node = report.node.map(|node| node.id).or(self.node.take()).unwrap_or_default();
-        hear(&self.fleet, &node, &report.cluster_stats);
-        self.node = Some(node);
+        let now = Instant::now();
+        if let Some(node) = report.node.filter(|_| !self.is_known) {
+            self.fleet.lock().tells(self.id, &node.id, now);
+            self.is_known = true;
+        }
+        for (cluster, in_flight) in in_flight(&report.cluster_stats) {
+            if self.fleet.lock().told(self.id, &cluster, in_flight, now) {
+                self.fleet.nudge(&cluster);
+            }
+        }
     }
 }
 
 impl Drop for LoadStream {
     fn drop(&mut self) {
-        if let Some(node) = &self.node {
-            self.fleet.lock().tells_no_more(node);
-        }
+        self.fleet.lock().tells_no_more(self.id);
     }
 }
 
@@ -368,23 +377,21 @@ fn question(curious: bool) -> LoadStatsResponse {
     }
 }
 
-fn hear(fleet: &Shared, node: &str, clusters: &[ClusterStats]) {
-    let now = Instant::now();
-    fleet.lock().tells(node);
+/// Requests in flight by cluster and address. Two clusters of an Envoy may have the same endpoints.
+fn in_flight(clusters: &[ClusterStats]) -> BTreeMap<String, BTreeMap<IpAddr, u64>> {
+    let mut all = BTreeMap::<String, BTreeMap<IpAddr, u64>>::new();
     for cluster in clusters {
         let service = &cluster.cluster_service_name;
         let name = if service.is_empty() { &cluster.cluster_name } else { service };
-        let mut in_flight = BTreeMap::<IpAddr, u64>::new();
+        let counts = all.entry(name.clone()).or_default();
         let localities = cluster.upstream_locality_stats.iter();
         for endpoint in localities.flat_map(|locality| &locality.upstream_endpoint_stats) {
             let address = endpoint.address.as_ref().and_then(|a| a.address.as_ref());
             let Some(Where::SocketAddress(socket)) = address else { continue };
             if let Ok(ip) = socket.address.parse() {
-                *in_flight.entry(ip).or_default() += endpoint.total_requests_in_progress;
+                *counts.entry(ip).or_default() += endpoint.total_requests_in_progress;
             }
         }
-        if fleet.lock().told(node, name, in_flight, now) {
-            fleet.nudge(name);
-        }
     }
+    all
 }

@@ -23,7 +23,13 @@ fn pod(last: u8, want: Want) -> Wanted {
 impl World {
     fn new() -> Self {
         let begin = Instant::now();
-        let params = Params { port: 80, proxies: Some(1), connect_seconds: 5, request_seconds: 15 };
+        let params = Params {
+            port: 80,
+            proxies: Some(1),
+            load_reports: true,
+            connect_seconds: 5,
+            request_seconds: 15,
+        };
         Self { fleet: Fleet::new(begin), begin, second: 0, params }
     }
 
@@ -51,7 +57,8 @@ impl World {
     fn tell(&mut self, stream: u64, in_flight: &[(u8, u64)]) {
         let of = in_flight.iter().map(|(last, count)| (ip(*last), *count)).collect();
         let now = self.now();
-        self.fleet.told(&format!("node-{stream}"), NAME, of, now);
+        self.fleet.tells(stream, &format!("node-{stream}"), now);
+        self.fleet.told(stream, NAME, of, now);
     }
 
     /// Who is listed; a minus stands for who drains.
@@ -122,7 +129,78 @@ fn without_reports_nobody_knows_what_is_in_flight() {
     world.ack(1);
     world.pass(&[2], &[1]);
     world.ack(1);
-    assert_eq!(of(&world.pass(&[2], &[1]), 1), Some(Traffic::Draining(None)));
+    world.second = 20;
+    let pass = world.pass(&[2], &[1]);
+    assert_eq!(of(&pass, 1), Some(Traffic::Draining(Some(1))));
+    assert!(pass.fault.is_some_and(|fault| fault.to_string().contains("tells of no requests")));
+    world.params.load_reports = false;
+    let pass = world.pass(&[2], &[1]);
+    assert_eq!((of(&pass, 1), pass.fault), (Some(Traffic::Draining(None)), None));
+}
+
+#[test]
+fn who_was_seen_to_be_gone_stays_so_whatever_becomes_of_others() {
+    let mut world = World::new();
+    world.join(1);
+    world.pass(&[1, 2], &[]);
+    world.ack(1);
+    world.pass(&[2], &[1]);
+    world.ack(1);
+    world.second = 6;
+    world.tell(1, &[]);
+    assert_eq!(of(&world.pass(&[2], &[1]), 1), GONE);
+    // The last one leaves, another Envoy comes, and one does not tell any more: the first is operated on.
+    assert_eq!(of(&world.pass(&[], &[1, 2]), 1), GONE);
+    world.join(2);
+    assert_eq!(of(&world.pass(&[], &[1, 2]), 1), GONE);
+    world.fleet.tells_no_more(1);
+    assert_eq!(of(&world.pass(&[], &[1, 2]), 1), GONE);
+    // It serves again, and is no more gone than any other.
+    world.pass(&[1], &[2]);
+    assert_eq!(of(&world.pass(&[], &[1, 2]), 1), Some(Traffic::Serving));
+}
+
+#[test]
+fn a_version_is_never_used_twice_as_envoys_remember_it() {
+    let mut world = World::new();
+    world.join(1);
+    world.pass(&[1], &[]);
+    let before = world.fleet.assignment(NAME).unwrap().version;
+    world.ack(1);
+    world.fleet.forget(NAME);
+    assert_eq!(world.fleet.assignment(NAME), None);
+    assert_eq!(of(&world.pass(&[2], &[]), 2), Some(Traffic::Absent), "nobody has it yet");
+    assert!(world.fleet.assignment(NAME).unwrap().version > before);
+}
+
+#[test]
+fn at_another_port_nobody_is_known() {
+    let mut world = World::new();
+    world.join(1);
+    world.pass(&[1, 2], &[]);
+    world.ack(1);
+    world.pass(&[2], &[1]);
+    world.ack(1);
+    world.second = 6;
+    world.params.port = 81;
+    let pass = world.pass(&[2], &[1]);
+    assert_eq!((of(&pass, 1), of(&pass, 2)), (Some(Traffic::Serving), Some(Traffic::Absent)));
+    assert_eq!(world.listed(), [2]);
+}
+
+#[test]
+fn two_envoys_of_one_name_are_told_of() {
+    let mut world = World::new();
+    world.join(1);
+    world.pass(&[1], &[]);
+    world.ack(1);
+    let now = world.now();
+    for stream in [7, 8] {
+        world.fleet.tells(stream, "node-1", now);
+    }
+    assert_eq!(world.pass(&[1], &[]).fault, None, "one may be the same, connected anew");
+    world.second = 46;
+    assert!(world.pass(&[1], &[]).fault.is_some_and(|f| f.to_string().contains("two Envoys")));
 }
 
 #[test]
@@ -138,7 +216,7 @@ fn who_drains_with_nobody_left_to_serve_is_not_listed_as_envoy_would_send_it_eve
     world.tell(1, &[]);
     assert_eq!(of(&world.pass(&[], &[1]), 1), Some(Traffic::Draining(Some(1))));
     world.second = 16;
-    assert_eq!(of(&world.pass(&[], &[1]), 1), Some(Traffic::Absent));
+    assert_eq!(of(&world.pass(&[], &[1]), 1), GONE);
     // Nor is it listed again when others come.
     world.pass(&[2], &[1]);
     assert_eq!(world.listed(), [2]);
@@ -148,10 +226,10 @@ fn who_drains_with_nobody_left_to_serve_is_not_listed_as_envoy_would_send_it_eve
 fn an_envoy_that_is_away_or_not_yet_back_may_send_traffic() {
     let mut world = World::new();
     assert!(world.pass(&[1, 2], &[]).fault.is_some(), "nobody is there");
-    world.join(1);
-    world.join(2);
     for stream in [1, 2] {
+        world.join(stream);
         world.ack(stream);
+        world.tell(stream, &[]);
     }
     assert_eq!(world.pass(&[1, 2], &[]).fault, None);
     let now = world.now();
