@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MAINTENANCE, DRAIN, RUNNING = 0x01 | 0x02 | 0x20 | 0x40, 0x08 | 0x10, 2
 DELAY = 0.0
-heard = {}  # employer's UID -> the greatest generation
+heard = {}  # employer's UID -> the greatest generation, and the addresses that are to serve
 busy = threading.Lock()
 
 
@@ -74,11 +74,11 @@ def observe(employer, params, request):
 
 def apply(employer, params, request):
     generation = request["generation"]
-    if generation < heard.get(employer["uid"], 0):
+    if generation < heard.get(employer["uid"], (0, []))[0]:
         return {"outcomes": []}
-    heard[employer["uid"]] = generation
     members = [(wanted["member"], wanted["want"]) for wanted in request.get("members", [])]
     serve = [member for member, want in members if want == "Serve" and member.get("addresses")]
+    heard[employer["uid"]] = generation, [address for member in serve for address in member["addresses"]]
     with busy:
         all_slots = slots(params)
         free = [s for s in all_slots if s["admin"] & MAINTENANCE and not s["sessions"]
@@ -98,11 +98,11 @@ def apply(employer, params, request):
                 ask(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
     for slot in all_slots:
         if not any(holds(slot, member, params) for member in serve):
-            leave(params, slot, employer["uid"], generation)
+            leave(params, slot, employer["uid"])
     return {"outcomes": outcomes}
 
 
-def leave(params, slot, uid, generation):
+def leave(params, slot, uid):
     """Drains a slot, and empties it once nobody uses it any more."""
     if slot["admin"] & MAINTENANCE or slot["admin"] & DRAIN and slot["sessions"]:
         return
@@ -111,7 +111,7 @@ def leave(params, slot, uid, generation):
     def now():
         with busy:
             # Somebody may want it again by now.
-            if heard.get(uid, 0) <= generation:
+            if slot["srv_addr"] not in heard[uid][1]:
                 ask(params, f"set server {params['backend']}/{slot['srv_name']} state {step}")
 
     if DELAY and step == "drain":
@@ -121,7 +121,7 @@ def leave(params, slot, uid, generation):
 
 
 def forget(employer, params, request):
-    nobody = {"employer": employer, "generation": heard.get(employer["uid"], 0), "members": []}
+    nobody = {"employer": employer, "generation": heard.get(employer["uid"], (0, []))[0], "members": []}
     apply(employer, params, nobody)
     return {}
 

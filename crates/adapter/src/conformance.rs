@@ -78,6 +78,7 @@ pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
     note("saying it again changes nothing", one.replays().await);
     note("to observe changes nothing", one.observing_is_harmless().await);
     note("who is off is drained, and does not serve again", one.drains().await);
+    note("saying it again does not put it off", one.is_not_put_off().await);
     note("one that is off does not touch the others", one.drains_one_of_two().await);
     note("who is named no more gets no traffic", one.drops_who_is_left_out().await);
     note("what comes late is ignored", one.ignores_the_late().await);
@@ -286,6 +287,24 @@ impl<'a> Subject<'a> {
         match self.state(&member).await?.as_str() {
             ABSENT | DRAINING => Ok(()),
             state => Err(format!("it is {state} again")),
+        }
+    }
+
+    async fn is_not_put_off(&self) -> Kept {
+        let member = self.member(0);
+        self.serves().await?;
+        let end = Instant::now() + self.setup.within;
+        loop {
+            self.apply(&[(&member, OFF)]).await?;
+            let seen = self.observe(&[&member]).await?;
+            let seen = seen.get(&member.uid).cloned().unwrap_or_default();
+            if seen.state == ABSENT || seen.state == DRAINING {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("{} is {} while it is said again", member.name, seen.state));
+            }
+            sleep(ASK_AGAIN).await;
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     pin::Pin,
     process::Stdio,
     sync::Mutex,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{Stream, future::join_all, stream};
@@ -28,13 +28,14 @@ use tokio::{process::Command, task::JoinSet};
 use tonic::{Request, Response, Status, transport::Server};
 
 /// A way to break the protocol, and the check that finds it.
-const BROKEN: [(&str, &str); 12] = [
+const BROKEN: [(&str, &str); 13] = [
     ("speaks v2", "it speaks this version"),
     ("strangers serve", "whom it never heard of is absent"),
     ("never serves", "whoever is to serve is seen to serve"),
     ("takes turns", "saying it again changes nothing"),
     ("observing is asking", "to observe changes nothing"),
     ("never drains", "who is off is drained, and does not serve again"),
+    ("starts over", "saying it again does not put it off"),
     ("drains all", "one that is off does not touch the others"),
     ("only adds", "who is named no more gets no traffic"),
     ("follows the late", "what comes late is ignored"),
@@ -52,6 +53,8 @@ const BROKEN_EMPLOYERS: [(&str, &str); 2] = [
 struct Imagined {
     broken: &'static str,
     serving: Mutex<BTreeMap<String, (u64, BTreeSet<String>)>>,
+    /// Who serves from some time on.
+    later: Mutex<Option<(Instant, BTreeSet<String>)>>,
 }
 
 impl Imagined {
@@ -90,6 +93,10 @@ impl Adapter for Imagined {
         let pool = self.pool(request.employer)?;
         let mut all = self.serving.lock().unwrap();
         let serving = &mut all.entry(pool).or_default().1;
+        if let Some((_, later)) = self.later.lock().unwrap().take_if(|(at, _)| *at < Instant::now())
+        {
+            *serving = later;
+        }
         let asked: BTreeSet<String> = request.members.iter().map(|m| m.uid.clone()).collect();
         if self.is("observing is asking") {
             serving.retain(|uid| asked.contains(uid));
@@ -126,7 +133,10 @@ impl Adapter for Imagined {
         }
         let homed = serve.iter().filter(|m| !m.addresses.is_empty());
         let wanted: BTreeSet<String> = homed.map(|m| m.uid.clone()).collect();
-        if self.is("only adds") {
+        if self.is("starts over") && !off.is_empty() {
+            let later = Instant::now() + Duration::from_millis(300);
+            *self.later.lock().unwrap() = Some((later, wanted));
+        } else if self.is("only adds") {
             serving.extend(wanted);
             serving.retain(|uid| !off.iter().any(|m| m.uid == *uid));
         } else if self.is("never drains") {
@@ -174,7 +184,8 @@ async fn found(broken: &'static str) -> Vec<&'static str> {
     let connections = stream::unfold(listener, |listener| async move {
         Some((listener.accept().await.map(|(stream, _)| stream), listener))
     });
-    let adapter = AdapterServer::new(Imagined { broken, serving: Mutex::default() });
+    let adapter =
+        AdapterServer::new(Imagined { broken, serving: Mutex::default(), later: Mutex::default() });
     let mut server = JoinSet::new();
     server.spawn(Server::builder().add_service(adapter).serve_with_incoming(connections));
     let address = format!("unix://{}", socket.display());

@@ -19,7 +19,10 @@ use podops_api::consist::employer_key;
 use podops_runtime::shell::clock;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Seen, Wanted, allows};
 use crate::{plan::Want, view::Traffic};
@@ -28,6 +31,8 @@ use crate::{plan::Want, view::Traffic};
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How long is waited until an adapter is asked once more to tell of changes.
 const WATCH_AGAIN: Duration = Duration::from_secs(5);
+/// How long nothing may come of what was sent before it is sent as something new.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What the operator calls itself.
 const OPERATOR: &str = concat!("podops consist-operator ", env!("CARGO_PKG_VERSION"));
 
@@ -56,6 +61,8 @@ struct Adapter {
 #[derive(Debug, Default)]
 struct Applied {
     generation: u64,
+    /// What has that number, and since when.
+    sent: Option<(String, Vec<v1::Wanted>, Instant)>,
     taken: Option<(String, Vec<v1::Wanted>)>,
 }
 
@@ -105,11 +112,19 @@ impl External {
         with(applied.entry(employer.uid.clone()).or_default())
     }
 
-    /// A number for what is sent next: a greater one each time, also from one process to the next.
-    fn generation(&self, employer: &Employer) -> u64 {
+    /// The number of what is sent: a greater one if it is something else than the last time, also from one
+    /// process to the next. Where clocks differ that may be too small a number, and is ignored: so it grows
+    /// too when nothing comes of it for long.
+    fn generation(&self, employer: &Employer, content: &(String, Vec<v1::Wanted>)) -> u64 {
         let now = u64::try_from(clock::now().as_millisecond()).unwrap_or_default();
         self.applied(employer, |applied| {
-            applied.generation = now.max(applied.generation + 1);
+            let same = applied.sent.as_ref().is_some_and(|(params, wanted, at)| {
+                *params == content.0 && *wanted == content.1 && at.elapsed() < PATIENCE
+            });
+            if !same {
+                applied.generation = now.max(applied.generation + 1);
+                applied.sent = Some((content.0.clone(), content.1.clone(), Instant::now()));
+            }
             applied.generation
         })
     }
@@ -126,7 +141,7 @@ impl External {
         if taken && wanted.iter().all(|w| is_so(w, seen.get(&w.uid).copied())) {
             return Ok(Pass { seen, fault: None });
         }
-        let generation = self.generation(employer);
+        let generation = self.generation(employer, &content);
         let said = v1::ApplyRequest { employer: Some(told.clone()), generation, members: all };
         let answer = adapter.checked(adapter.client.apply(said).await)?;
         self.applied(employer, |applied| applied.taken = Some(content));
@@ -294,11 +309,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_has_a_greater_number_each_time() {
+    async fn what_is_sent_has_a_greater_number_if_it_is_something_else_or_nothing_comes_of_it() {
+        tokio::time::pause();
         let external = external(&[]).unwrap();
         let employer = Employer { uid: "1".to_owned(), ..Employer::default() };
-        let first = external.generation(&employer);
-        assert!(external.generation(&employer) > first);
+        let number =
+            |params: &str| external.generation(&employer, &(params.to_owned(), Vec::new()));
+        let first = number("{}");
+        assert_eq!(number("{}"), first);
+        let second = number("{ }");
+        assert!(second > first && number("{}") > second);
+        let third = number("{}");
+        tokio::time::advance(PATIENCE).await;
+        assert!(number("{}") > third);
     }
 
     /// An adapter that has one Pod draining, says so, and tells of changes.

@@ -255,7 +255,8 @@ impl Fleet {
         let loads: Vec<&Load> = self.loads.values().filter(|l| nodes.contains(&l.node)).collect();
         let telling: BTreeSet<&String> = loads.iter().map(|load| &load.node).collect();
         let mute = nodes.difference(&telling).next().map(|node| (*node).clone());
-        let known = Known { name, loads, mute, params, now };
+        let missing = cluster.missing(params, now.duration_since(self.since));
+        let known = Known { name, loads, mute, missing, params, now };
         let mut seen = BTreeMap::new();
         for pod in wanted {
             let traffic = match pod.addresses.first() {
@@ -266,7 +267,7 @@ impl Fleet {
         }
         cluster.curious =
             params.load_reports && cluster.endpoints.values().any(Endpoint::is_leaving);
-        Pass { seen, fault: cluster.fault(&known, self.since) }
+        Pass { seen, fault: cluster.fault(known) }
     }
 }
 
@@ -277,6 +278,8 @@ struct Known<'a> {
     loads: Vec<&'a Load>,
     /// An Envoy that does not tell of its requests, if there is one.
     mute: Option<String>,
+    /// Which Envoys may send traffic by what nobody here knows, if some may.
+    missing: Option<String>,
     params: &'a Params,
     now: Instant,
 }
@@ -296,9 +299,11 @@ impl Endpoint {
         self.stage != Stage::Healthy && !self.gone
     }
 
-    /// Notes that it has no traffic.
-    fn has_gone(&mut self) -> Traffic {
-        (self.gone, self.served) = (true, false);
+    /// Notes that it has no traffic, if that is all there is to know.
+    fn has_gone(&mut self, surely: bool) -> Traffic {
+        if surely {
+            (self.gone, self.served) = (true, false);
+        }
         Traffic::Draining(Some(0))
     }
 }
@@ -369,7 +374,7 @@ impl Cluster {
 
     /// What is known of an endpoint's traffic, if anything is.
     fn traffic(&mut self, ip: IpAddr, want: Want, known: &Known<'_>) -> Option<Traffic> {
-        let Known { name, loads, mute, params, now } = known;
+        let Known { name, loads, mute, missing, params, now } = known;
         let has = |s: &Subscriber, version: u64| s.acked >= version;
         let Some(endpoint) = self.endpoints.get_mut(&ip) else { return Some(Traffic::Absent) };
         if endpoint.stage == Stage::Healthy {
@@ -401,23 +406,38 @@ impl Cluster {
             return if *now < from {
                 unsure(Traffic::Draining(Some(1)))
             } else {
-                Some(endpoint.has_gone())
+                Some(endpoint.has_gone(missing.is_none()))
             };
         }
         let told = loads.iter().filter_map(|load| load.clusters.get(*name));
         let fresh: Vec<_> = told.filter(|(at, _)| *at >= from).collect();
         let count = fresh.iter().map(|(_, left)| left.get(&ip).copied().unwrap_or_default()).sum();
         match (mute.is_none() && fresh.len() == loads.len(), count) {
-            (true, 0) => Some(endpoint.has_gone()),
+            (true, 0) => Some(endpoint.has_gone(missing.is_none())),
             (true, count) => Some(Traffic::Draining(Some(count))),
             // One may wait for a connection, where nobody counts it.
             (false, count) => unsure(Traffic::Draining(Some(count.max(1)))),
         }
     }
 
+    /// Which Envoys may send traffic by what nobody here knows, if some may.
+    fn missing(&self, params: &Params, age: Duration) -> Option<String> {
+        if let Some(node) = self.away.keys().next() {
+            return Some(format!("Envoy {node} is away, and may send traffic"));
+        }
+        let nodes: BTreeSet<&String> = self.subscribers.values().map(|s| &s.node).collect();
+        let (there, all) = (nodes.len(), params.proxies.unwrap_or(1));
+        if there < all {
+            return Some(format!("{there} of {all} Envoys are connected"));
+        }
+        // Whoever was served by the process before may not be back yet.
+        let early = params.proxies.is_none() && age < AWAY;
+        let leaving = self.endpoints.values().any(Endpoint::is_leaving);
+        (early && leaving).then(|| "Envoys may not be back yet".to_owned())
+    }
+
     /// Why not all is known that there is to be known.
-    fn fault(&self, known: &Known<'_>, since: Instant) -> Option<Fault> {
-        let Known { params, now, .. } = known;
+    fn fault(&self, known: Known<'_>) -> Option<Fault> {
         let refusal = self.subscribers.values().find_map(|subscriber| {
             let (_, words) = subscriber.refused.as_ref().filter(|(v, _)| *v == self.version)?;
             Some(format!("Envoy {} refuses its endpoints: {words}", subscriber.node))
@@ -428,24 +448,10 @@ impl Cluster {
         if let Some(node) = known.twins() {
             return Some(Fault::Params(format!("two Envoys have the node ID {node}")));
         }
-        if let Some(node) = self.away.keys().next() {
-            return Some(Fault::Unreachable(format!("Envoy {node} is away, and may send traffic")));
-        }
-        let nodes: BTreeSet<&String> = self.subscribers.values().map(|s| &s.node).collect();
-        let (there, all) = (nodes.len(), params.proxies.unwrap_or(1));
-        if there < all {
-            return Some(Fault::Unreachable(format!("{there} of {all} Envoys are connected")));
-        }
-        if !self.endpoints.values().any(Endpoint::is_leaving) {
-            return None;
-        }
-        if let Some(node) = known.mute.as_ref().filter(|_| params.load_reports) {
-            return Some(Fault::Unreachable(format!(
-                "Envoy {node} tells of no requests in flight"
-            )));
-        }
-        (params.proxies.is_none() && now.duration_since(since) < AWAY)
-            .then(|| Fault::Unreachable("Envoys may not be back yet".to_owned()))
+        let leaving = self.endpoints.values().any(Endpoint::is_leaving);
+        let mute = known.mute.filter(|_| leaving && known.params.load_reports);
+        let mute = mute.map(|node| format!("Envoy {node} tells of no requests in flight"));
+        known.missing.or(mute).map(Fault::Unreachable)
     }
 }
 

@@ -161,6 +161,25 @@ fn who_was_seen_to_be_gone_stays_so_whatever_becomes_of_others() {
 }
 
 #[test]
+fn what_one_envoy_shows_is_not_the_end_of_it_while_another_is_missing() {
+    let mut world = World::new();
+    world.params.proxies = Some(2);
+    world.join(1);
+    world.pass(&[1, 2], &[]);
+    world.ack(1);
+    world.pass(&[2], &[1]);
+    world.ack(1);
+    world.second = 6;
+    world.tell(1, &[]);
+    let pass = world.pass(&[2], &[1]);
+    assert!(of(&pass, 1) == GONE && pass.fault.is_some(), "nobody relies on it: {pass:?}");
+    world.join(2);
+    world.tell(2, &[]);
+    let pass = world.pass(&[2], &[1]);
+    assert_eq!((of(&pass, 1), pass.fault), (Some(Traffic::Serving), None));
+}
+
+#[test]
 fn a_version_is_never_used_twice_as_envoys_remember_it() {
     let mut world = World::new();
     world.join(1);
