@@ -36,7 +36,7 @@ use podops_e2e::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     process::{Child, Command},
     task::JoinSet,
@@ -175,6 +175,20 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
         Ok(!conditions.any(|c| c.type_ == finalizer))
     };
     eventually(SOON, silent).await.unwrap();
+
+    // A Service that is deleted goes when the last request through it is answered.
+    let mut asked = TcpStream::connect(one.balancer.front).await.unwrap();
+    let request = b"GET /slow/8 HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+    asked.write_all(request).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let left = lab.all_of::<Service>().get_opt("web").await.unwrap();
+    assert!(left.is_some(), "it is gone, and its last request is not");
+    let mut answer = String::new();
+    asked.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    gone(&lab, "web").await;
     lab.nothing_forbidden().unwrap();
 }
 
