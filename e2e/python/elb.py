@@ -3,7 +3,7 @@
     python elb.py PORT SECONDS
 
 Prints the ARN of a target group, and then answers until it is killed. Every fifth call is refused, as AWS
-does with who calls too often; how many were answered is told at /calls.
+does with who calls too often.
 """
 
 import sys

@@ -1,7 +1,7 @@
 //! Real load balancers in front of real containers.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    control_plane::free_ports,
     lab::{SOON, eventually},
     programs, server,
 };
@@ -85,7 +86,12 @@ fn spawn(program: &Path, args: &[String], log: &Path) -> anyhow::Result<Child> {
 ///
 /// If there is none.
 pub fn free() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    let [port] = free_ports()?;
+    Ok(local(port))
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
 }
 
 /// HAProxy with free slots.
@@ -103,7 +109,7 @@ impl Haproxy {
     ///
     /// If it does not come up.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
-        let (front, runtime) = (free()?, free()?);
+        let [front, runtime] = free_ports()?.map(local);
         // No retries: what fails, fails.
         let config = format!(
             "global\n  stats socket ipv4@{runtime} level admin\n  maxconn 4000\n\

@@ -309,12 +309,16 @@ impl Server {
     }
 }
 
-/// Three ports that nobody listens on; taken together, so that they differ.
-pub(crate) fn free_ports() -> anyhow::Result<[u16; 3]> {
-    let bind = || TcpListener::bind("127.0.0.1:0");
-    let held = [bind()?, bind()?, bind()?];
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-    Ok([port(&held[0])?, port(&held[1])?, port(&held[2])?])
+/// Ports that nobody listens on; taken together, so that they differ.
+pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
+    let held: Vec<TcpListener> = std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0"))
+        .take(COUNT)
+        .collect::<Result<_, _>>()?;
+    let mut ports = [0; COUNT];
+    for (port, listener) in ports.iter_mut().zip(&held) {
+        *port = listener.local_addr()?.port();
+    }
+    Ok(ports)
 }
 
 async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {

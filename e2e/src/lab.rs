@@ -143,7 +143,7 @@ impl Lab {
     /// Services.
     async fn guard(&mut self) -> anyhow::Result<()> {
         self.install("deploy/overlays/guarded").await?;
-        let ports = free_ports()?;
+        let ports: [u16; ADMITTING.len()] = free_ports()?;
         self.admission = ADMITTING.into_iter().zip(ports).collect();
         for (operator, port) in &self.admission {
             let url = json!(format!("https://127.0.0.1:{port}"));

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams},
@@ -96,6 +96,13 @@ pub async fn everything_is_done(lab: &Lab, load: &Load) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether an employer of the Pod's namespace holds it.
+#[must_use]
+pub fn is_held(pod: &Pod, kind: &str, employer: &str) -> bool {
+    let namespace = pod.namespace().unwrap_or_default();
+    pod.finalizers().contains(&lifecycle_finalizer(kind, &namespace, employer))
+}
+
 /// Has nobody look at the traffic of `web` any more, and updates it; tells how many requests failed.
 ///
 /// # Errors
@@ -105,10 +112,9 @@ pub async fn nobody_looks(lab: &Lab, load: &Load) -> anyhow::Result<u64> {
     let before = load.tally().failed;
     let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
     lab.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
-    let finalizer = lifecycle_finalizer(SERVICE, &lab.namespace, "web");
     let free = async || {
         let pods = lab.pods_of("web").await?;
-        Ok(!pods.iter().any(|pod| pod.finalizers().contains(&finalizer)))
+        Ok(!pods.iter().any(|pod| is_held(pod, SERVICE, "web")))
     };
     eventually(SOON, free).await.context("letting go of all")?;
     let in_place = json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } });

@@ -18,7 +18,7 @@ use std::{
 use http_body_util::Full;
 use hyper::{Request, Response, body::Bytes, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Service};
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
@@ -32,7 +32,7 @@ use podops_e2e::{
     balancers::{Haproxy, envoy, free},
     lab::{Lab, SOON, eventually, programs},
     server,
-    traffic::{Load, everything_is_done, real},
+    traffic::{Load, everything_is_done, is_held, real},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -156,24 +156,19 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
     other.balancer.stop().await.unwrap();
     lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "web");
-    let told = async || {
+    let said = async || {
         let pods = lab.pods_of("web").await?;
-        let mut conditions =
-            pods.iter().flat_map(|p| p.status.iter().flat_map(|s| s.conditions.iter().flatten()));
-        Ok(conditions.any(|c| {
-            let message = c.message.as_deref().unwrap_or_default();
-            c.type_ == finalizer && message.contains(&other.runtime.to_string())
-        }))
+        let all = pods.iter().flat_map(conditions).filter(|c| c.type_ == finalizer);
+        anyhow::Ok(all.map(|c| c.message.clone().unwrap_or_default()).collect::<Vec<_>>())
+    };
+    let told = async || {
+        let of = other.runtime.to_string();
+        Ok(said().await?.iter().any(|message| message.contains(&of)))
     };
     eventually(SOON * 2, told).await.unwrap();
     other.balancer.restart().await.unwrap();
     settled(&lab, 10).await;
-    let silent = async || {
-        let pods = lab.pods_of("web").await?;
-        let mut conditions =
-            pods.iter().flat_map(|p| p.status.iter().flat_map(|s| s.conditions.iter().flatten()));
-        Ok(!conditions.any(|c| c.type_ == finalizer))
-    };
+    let silent = async || Ok(said().await?.is_empty());
     eventually(SOON, silent).await.unwrap();
 
     // A Service that is deleted goes when the last request through it is answered.
@@ -190,6 +185,10 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     gone(&lab, "web").await;
     lab.nothing_forbidden().unwrap();
+}
+
+fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
+    pod.status.iter().flat_map(|status| status.conditions.iter().flatten())
 }
 
 /// The address of a Pod that may be operated on.
@@ -247,7 +246,7 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
 }
 
 fn holds(pod: &Pod) -> bool {
-    pod.finalizers().contains(&consist::lifecycle_finalizer(consist::SERVICE, "default", "web"))
+    is_held(pod, consist::SERVICE, "web")
 }
 
 async fn gone(lab: &Lab, service: &str) {
@@ -312,11 +311,9 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
     let mut plans: Vec<(Instant, BTreeSet<String>)> = Vec::new();
     loop {
         let all = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
-        let ready = all.iter().filter(|pod| {
-            let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-            let mut ready = conditions.filter(|c| c.type_ == "Ready");
-            ready.any(|c| c.status == "True")
-        });
+        let ready = all
+            .iter()
+            .filter(|pod| conditions(pod).any(|c| c.type_ == "Ready" && c.status == "True"));
         let ready = ready.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
         plans.push((Instant::now(), ready));
         let late = Duration::from_secs(3);
@@ -433,9 +430,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     let applied =
         async || Ok(lab.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok());
     eventually(SOON, applied).await.unwrap();
-    let held_by_gateway = |pod: &Pod| {
-        pod.finalizers().contains(&consist::lifecycle_finalizer("Gateway", "default", "web"))
-    };
+    let held_by_gateway = |pod: &Pod| is_held(pod, "Gateway", "web");
     lab.make("web", 3, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let all_held = async || Ok(lab.pods_of("web").await?.iter().all(held_by_gateway));
     eventually(SOON * 2, all_held).await.unwrap();

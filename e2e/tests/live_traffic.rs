@@ -25,7 +25,7 @@ use podops_e2e::{
     measure::Cost,
     scenarios::Subject,
     server,
-    traffic::{Load, nobody_looks, real},
+    traffic::{Load, is_held, nobody_looks, real},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -39,7 +39,7 @@ async fn employ(lab: &Lab, name: &str, annotations: &Value) {
 }
 
 fn holds(pod: &Pod, employer: &str) -> bool {
-    pod.finalizers().contains(&consist::lifecycle_finalizer(consist::SERVICE, "default", employer))
+    is_held(pod, consist::SERVICE, employer)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use http::{Method, Request, StatusCode, Uri, header::CONTENT_TYPE};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, time::timeout};
@@ -22,8 +22,6 @@ use crate::{
     },
 };
 
-/// The longest answer that is read, in bytes.
-const ANSWER_MAX: usize = 8 << 20;
 /// How much of an answer that is none is shown to people.
 const SHOWN_MAX: usize = 200;
 
@@ -183,13 +181,8 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let answer = async {
-            let answer = http.request(request).await.map_err(|error| https::with_causes(&error))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-            Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
-        };
-        let answer = timeout(self.deadline, answer).await.map_err(|_| self.late())?;
+        let answer = timeout(self.deadline, https::exchange(http, request)).await;
+        let answer = answer.map_err(|_| self.late())?;
         let (status, body) = answer.map_err(Error::Unreachable)?;
         read(status, &body)
     }

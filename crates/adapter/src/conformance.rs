@@ -53,6 +53,12 @@ pub enum Verdict {
     Unknown(String),
 }
 
+impl From<Kept> for Verdict {
+    fn from(kept: Kept) -> Self {
+        kept.map_or_else(Self::Broken, |()| Self::Kept)
+    }
+}
+
 /// One check and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
@@ -69,8 +75,7 @@ pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
         setup.other_params.as_ref().map(|params| Subject::new(adapter, setup, "other", params));
     let mut checks = Vec::new();
     let mut note = |what: &'static str, kept: Result<(), String>| {
-        let verdict = kept.map_or_else(Verdict::Broken, |()| Verdict::Kept);
-        checks.push(Check { what, verdict });
+        checks.push(Check { what, verdict: kept.into() });
     };
     note("it speaks this version", one.speaks().await);
     note("whom it never heard of is absent", one.strangers_are_absent().await);
@@ -89,16 +94,12 @@ pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
     note("an employer that is gone sends no traffic", one.forgets().await);
     let skip = |why: &str| Verdict::Unknown(why.to_owned());
     let alone = match &other {
-        Some(other) => {
-            one.leaves_others_alone(other).await.map_or_else(Verdict::Broken, |()| Verdict::Kept)
-        }
+        Some(other) => one.leaves_others_alone(other).await.into(),
         None => skip("needs --other-params"),
     };
     checks.push(Check { what: "employers do not touch each other's members", verdict: alone });
     let restarted = match &setup.restart {
-        Some(command) => {
-            one.survives(command).await.map_or_else(Verdict::Broken, |()| Verdict::Kept)
-        }
+        Some(command) => one.survives(command).await.into(),
         None => skip("needs --restart"),
     };
     checks.push(Check { what: "a restart is made good by saying it again", verdict: restarted });
@@ -180,6 +181,17 @@ impl<'a> Subject<'a> {
         Ok(seen.get(&member.uid).map(|seen| seen.state.clone()).unwrap_or_default())
     }
 
+    /// Looks whether a member is in one of these states.
+    async fn is(
+        &self,
+        member: &Member,
+        states: &[&str],
+        otherwise: impl FnOnce(String) -> String,
+    ) -> Kept {
+        let state = self.state(member).await?;
+        if states.contains(&state.as_str()) { Ok(()) } else { Err(otherwise(state)) }
+    }
+
     /// Waits until a member is seen in a state.
     async fn until(&self, member: &Member, state: &str) -> Kept {
         let end = Instant::now() + self.setup.within;
@@ -237,10 +249,7 @@ impl<'a> Subject<'a> {
     async fn strangers_are_absent(&self) -> Kept {
         let stranger =
             Member { uid: "nobody".to_owned(), name: "nobody".to_owned(), ..self.member(2) };
-        match self.state(&stranger).await?.as_str() {
-            ABSENT => Ok(()),
-            state => Err(format!("it is {state}")),
-        }
+        self.is(&stranger, &[ABSENT], |state| format!("it is {state}")).await
     }
 
     async fn serves(&self) -> Kept {
@@ -271,10 +280,7 @@ impl<'a> Subject<'a> {
             self.observe(&[&stranger]).await?;
             self.observe(&[]).await?;
         }
-        match self.state(&member).await?.as_str() {
-            SERVING => Ok(()),
-            state => Err(format!("it is {state}")),
-        }
+        self.is(&member, &[SERVING], |state| format!("it is {state}")).await
     }
 
     async fn drains(&self) -> Kept {
@@ -284,10 +290,7 @@ impl<'a> Subject<'a> {
         self.until_over(&member).await?;
         // Off is off: it does not come back by itself.
         sleep(ASK_AGAIN * 5).await;
-        match self.state(&member).await?.as_str() {
-            ABSENT | DRAINING => Ok(()),
-            state => Err(format!("it is {state} again")),
-        }
+        self.is(&member, &[ABSENT, DRAINING], |state| format!("it is {state} again")).await
     }
 
     async fn is_not_put_off(&self) -> Kept {
@@ -315,10 +318,7 @@ impl<'a> Subject<'a> {
         self.until(&second, SERVING).await?;
         self.apply(&[(&first, OFF), (&second, SERVE)]).await?;
         self.until_over(&first).await?;
-        match self.state(&second).await?.as_str() {
-            SERVING => Ok(()),
-            state => Err(format!("the other is {state}")),
-        }
+        self.is(&second, &[SERVING], |state| format!("the other is {state}")).await
     }
 
     async fn drops_who_is_left_out(&self) -> Kept {
@@ -410,10 +410,7 @@ impl<'a> Subject<'a> {
         other.apply(&[(&theirs, OFF)]).await?;
         other.until_over(&theirs).await?;
         other.forget().await?;
-        match self.state(&ours).await?.as_str() {
-            SERVING => Ok(()),
-            state => Err(format!("ours is {state} after theirs went")),
-        }
+        self.is(&ours, &[SERVING], |state| format!("ours is {state} after theirs went")).await
     }
 
     async fn survives(&self, command: &str) -> Kept {

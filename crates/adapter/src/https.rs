@@ -1,6 +1,7 @@
 //! HTTP, and HTTPS by the system's certificates.
 
-use http_body_util::Full;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -8,6 +9,9 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use rustls::{ClientConfig, RootCertStore};
+
+/// The longest answer that is read, in bytes.
+const ANSWER_MAX: usize = 8 << 20;
 
 /// Sends requests with a body at once.
 pub type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -34,9 +38,18 @@ pub fn client() -> Result<Client, String> {
     Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
 }
 
-/// An error and what lies behind it, in one line.
-#[must_use]
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |all, cause| format!("{all}: {cause}"))
+/// Sends a request and reads the whole answer.
+///
+/// # Errors
+///
+/// If there is none, or it is too long; in one line, with what lies behind it.
+pub async fn exchange(
+    client: &Client,
+    request: Request<Full<Bytes>>,
+) -> Result<(StatusCode, Bytes), String> {
+    let answer = client.request(request).await;
+    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
 }

@@ -66,6 +66,20 @@ impl Employer {
     }
 }
 
+/// Refuses what employers of a namespace may not name: one of these, of which the operator was told.
+///
+/// # Errors
+///
+/// If it is not allowed.
+pub fn permit(patterns: &[String], namespace: &str, what: &str, of: &str) -> Result<(), Fault> {
+    let told = || {
+        Fault::Params(format!(
+            "backend-params: {what} is not among the {of} that the operator may drive for this namespace"
+        ))
+    };
+    allows(patterns, namespace, what).then_some(()).ok_or_else(told)
+}
+
 /// Whether employers of a namespace may name something, by patterns `<namespace>/<what>`; a `*` at the
 /// end of either part stands for the rest. What the operator may do to the world outside, users of the
 /// cluster can have it do.
@@ -188,6 +202,12 @@ pub(crate) fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
         }
         (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) => Traffic::Unhealthy,
         (Traffic::Absent, there) | (there, Traffic::Absent) => there,
+    }
+}
+
+impl From<Result<Pass, Fault>> for Pass {
+    fn from(pass: Result<Pass, Fault>) -> Self {
+        pass.unwrap_or_else(Self::from)
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::{Method, Request};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use jiff::Timestamp;
 use podops_adapter::https;
 use podops_runtime::shell::clock;
@@ -27,9 +27,8 @@ const LOAD_BALANCER: &str = "service.k8s.alibaba/loadbalancer-id";
 /// The one call.
 const ACTION: &str = "DescribeHealthStatus";
 const VERSION: &str = "2014-05-15";
-/// How long a call may take, and the longest answer that is read, in bytes.
+/// How long a call may take.
 const CALL: Duration = Duration::from_secs(10);
-const ANSWER_MAX: usize = 8 << 20;
 /// How much of an answer that is none is shown to people.
 const SHOWN_MAX: usize = 200;
 
@@ -113,13 +112,7 @@ impl AlibabaClb {
             request = request.header(*name, value);
         }
         let request = request.body(Full::default()).map_err(|e| unreachable(e.to_string()))?;
-        let answer = async {
-            let answer = self.client.request(request).await.map_err(|e| https::with_causes(&e))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-            Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
-        };
-        let answer = timeout(CALL, answer).await;
+        let answer = timeout(CALL, https::exchange(&self.client, request)).await;
         let answer = answer.map_err(|_| unreachable(format!("no answer within {CALL:?}")))?;
         let (status, body) = answer.map_err(unreachable)?;
         let shown: String = String::from_utf8_lossy(&body).chars().take(SHOWN_MAX).collect();
@@ -138,7 +131,7 @@ impl AlibabaClb {
 
 impl Backend for AlibabaClb {
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
+        Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 
     /// It brings nothing about that could be undone.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{
-    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Wanted, allows, pace::Pace, together,
+    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Wanted, pace::Pace, permit, together,
 };
 use crate::{plan::Want, view::Traffic};
 
@@ -45,7 +45,7 @@ struct Params {
 
 /// Drives target groups.
 pub struct AwsElbV2 {
-    /// Which target groups employers may name, as [`allows`] has it: the operator's account may have
+    /// Which target groups employers may name, as [`permit`] has it: the operator's account may have
     /// others' too.
     allowed: Vec<String>,
     pace: Pace,
@@ -80,11 +80,7 @@ impl AwsElbV2 {
     async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
         let params: Params = employer.params()?;
         let arn = &params.target_group;
-        if !allows(&self.allowed, &employer.namespace, arn) {
-            return Err(Fault::Params(format!(
-                "backend-params: {arn} is not among the target groups that the operator may drive for this namespace"
-            )));
-        }
+        permit(&self.allowed, &employer.namespace, arn, "target groups")?;
         let region = arn.split(':').nth(3).filter(|region| !region.is_empty());
         let region =
             region.ok_or_else(|| Fault::Params(format!("backend-params: {arn} is no ARN")))?;
@@ -140,7 +136,7 @@ impl Backend for AwsElbV2 {
     }
 
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
+        Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 }
 

@@ -90,23 +90,21 @@ impl Envoy {
             server::serve(at, fleet).await
         }
     }
+
+    fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+        let params: Params = employer.params()?;
+        if !self.on {
+            return Err(Fault::Params("the operator serves no Envoy: --xds-address".to_owned()));
+        }
+        let pass = self.fleet.lock().pass(&employer.key(), &params, wanted, Instant::now());
+        self.fleet.publish();
+        Ok(pass)
+    }
 }
 
 impl Backend for Envoy {
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move {
-            let params: Params = match employer.params() {
-                Ok(params) => params,
-                Err(fault) => return fault.into(),
-            };
-            if !self.on {
-                return Fault::Params("the operator serves no Envoy: --xds-address".to_owned())
-                    .into();
-            }
-            let pass = self.fleet.lock().pass(&employer.key(), &params, wanted, Instant::now());
-            self.fleet.publish();
-            pass
-        })
+        Box::pin(std::future::ready(self.at(employer, wanted).into()))
     }
 
     /// Nobody but this process changes what Envoys are served.

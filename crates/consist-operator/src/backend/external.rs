@@ -1,7 +1,7 @@
 //! Adapters: programs in any language that stand for what sends the traffic.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -56,14 +56,17 @@ struct Adapter {
     agreed: AtomicBool,
 }
 
-/// The number of what was last sent to an adapter for one employer, and what it has taken of that: what
-/// it was told by its user, and what was wanted.
+/// What an adapter is told of one employer: what its user says, and what is wanted.
+type Content = (String, Vec<v1::Wanted>);
+
+/// What was last sent to an adapter for one employer.
 #[derive(Debug, Default)]
 struct Applied {
     generation: u64,
     /// What has that number, and since when.
-    sent: Option<(String, Vec<v1::Wanted>, Instant)>,
-    taken: Option<(String, Vec<v1::Wanted>)>,
+    sent: Option<(Content, Instant)>,
+    /// Whether the adapter has answered to it. Who did not may have done as it was told all the same.
+    taken: bool,
 }
 
 /// Speaks to adapters.
@@ -115,15 +118,17 @@ impl External {
     /// The number of what is sent: a greater one if it is something else than the last time, also from one
     /// process to the next. Where clocks differ that may be too small a number, and is ignored: so it grows
     /// too when nothing comes of it for long.
-    fn generation(&self, employer: &Employer, content: &(String, Vec<v1::Wanted>)) -> u64 {
+    fn generation(&self, employer: &Employer, content: &Content) -> u64 {
         let now = u64::try_from(clock::now().as_millisecond()).unwrap_or_default();
         self.applied(employer, |applied| {
-            let same = applied.sent.as_ref().is_some_and(|(params, wanted, at)| {
-                *params == content.0 && *wanted == content.1 && at.elapsed() < PATIENCE
-            });
+            let same = applied
+                .sent
+                .as_ref()
+                .is_some_and(|(sent, at)| sent == content && at.elapsed() < PATIENCE);
             if !same {
                 applied.generation = now.max(applied.generation + 1);
-                applied.sent = Some((content.0.clone(), content.1.clone(), Instant::now()));
+                applied.sent = Some((content.clone(), Instant::now()));
+                applied.taken = false;
             }
             applied.generation
         })
@@ -136,15 +141,18 @@ impl External {
         let told = as_told(employer, &params);
         let seen = adapter.observe(&told, wanted).await?;
         let all: Vec<v1::Wanted> = wanted.iter().map(as_wanted).collect();
-        let content = (told.params.clone(), all.clone());
-        let taken = self.applied(employer, |applied| applied.taken.as_ref() == Some(&content));
+        let content = (told.params.clone(), all);
+        let taken = self.applied(employer, |applied| {
+            applied.taken && applied.sent.as_ref().is_some_and(|(sent, _)| *sent == content)
+        });
         if taken && wanted.iter().all(|w| is_so(w, seen.get(&w.uid).copied())) {
             return Ok(Pass { seen, fault: None });
         }
         let generation = self.generation(employer, &content);
-        let said = v1::ApplyRequest { employer: Some(told.clone()), generation, members: all };
+        let (employer_told, members) = (Some(told.clone()), content.1);
+        let said = v1::ApplyRequest { employer: employer_told, generation, members };
         let answer = adapter.checked(adapter.client.apply(said).await)?;
-        self.applied(employer, |applied| applied.taken = Some(content));
+        self.applied(employer, |applied| applied.taken = true);
         let invalid = answer.outcomes.iter().find(|outcome| outcome.outcome == INVALID);
         let fault = invalid.map(|outcome| Fault::Params(outcome.message.clone()));
         Ok(Pass { seen: adapter.observe(&told, wanted).await?, fault })
@@ -153,7 +161,7 @@ impl External {
 
 impl Backend for External {
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.unwrap_or_else(Pass::from) })
+        Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 
     fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
@@ -200,8 +208,8 @@ impl Adapter {
         let members = wanted.iter().map(as_member).collect();
         let asked = v1::ObserveRequest { employer: Some(told.clone()), members };
         let answer = self.checked(self.client.observe(asked).await)?;
-        let known: BTreeMap<&str, &Wanted> = wanted.iter().map(|w| (w.uid.as_str(), w)).collect();
-        let about = answer.members.into_iter().filter(|seen| known.contains_key(seen.uid.as_str()));
+        let known: BTreeSet<&str> = wanted.iter().map(|w| w.uid.as_str()).collect();
+        let about = answer.members.into_iter().filter(|seen| known.contains(seen.uid.as_str()));
         about
             .map(|seen| {
                 let traffic = traffic(&seen).ok_or_else(|| {
@@ -322,6 +330,10 @@ mod tests {
         let third = number("{}");
         tokio::time::advance(PATIENCE).await;
         assert!(number("{}") > third);
+        // What was sent and not answered may have been done: what stood before is to be said again.
+        external.applied(&employer, |applied| applied.taken = true);
+        number("{ }");
+        assert!(!external.applied(&employer, |applied| applied.taken));
     }
 
     /// An adapter that has one Pod draining, says so, and tells of changes.

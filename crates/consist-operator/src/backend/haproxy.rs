@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Seen, Wanted, allows, together,
+    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Seen, Wanted, permit, together,
 };
 use crate::{plan::Want, view::Traffic};
 
@@ -52,7 +52,7 @@ struct Params {
 /// Drives HAProxy.
 #[derive(Debug, Default)]
 pub struct Haproxy {
-    /// Which instances employers may name, as [`allows`] has it: who can speak to a Runtime API can do
+    /// Which instances employers may name, as [`permit`] has it: who can speak to a Runtime API can do
     /// anything to it.
     allowed: Vec<String>,
     claims: Claims,
@@ -78,14 +78,25 @@ impl Haproxy {
         if params.instances.is_empty() {
             return Err(Fault::Params("backend-params: there are no instances".to_owned()));
         }
-        let strange =
-            params.instances.iter().find(|i| !allows(&self.allowed, &employer.namespace, i));
-        if let Some(instance) = strange {
-            return Err(Fault::Params(format!(
-                "backend-params: {instance} is not among the instances that the operator may drive for this namespace"
-            )));
+        for instance in &params.instances {
+            permit(&self.allowed, &employer.namespace, instance, "instances")?;
         }
         Ok(params)
+    }
+
+    async fn at_all(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+        let params = self.params(employer)?;
+        let own: Vec<String> =
+            params.instances.iter().map(|at| format!("{} at {at}", params.backend)).collect();
+        self.claims.claim(employer, &own)?;
+        // One that does not answer keeps nobody from telling the others.
+        let all = params.instances.iter().map(|at| at_one(at, &params, wanted, &self.numbers));
+        let mut pass = Pass::default();
+        for here in join_all(all).await {
+            merge(&mut pass.seen, here.seen, wanted);
+            pass.fault = pass.fault.or(here.fault);
+        }
+        Ok(pass)
     }
 }
 
@@ -96,25 +107,7 @@ impl Backend for Haproxy {
     }
 
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move {
-            let params = match self.params(employer) {
-                Ok(params) => params,
-                Err(fault) => return fault.into(),
-            };
-            let own: Vec<String> =
-                params.instances.iter().map(|at| format!("{} at {at}", params.backend)).collect();
-            if let Err(fault) = self.claims.claim(employer, &own) {
-                return fault.into();
-            }
-            // One that does not answer keeps nobody from telling the others.
-            let all = params.instances.iter().map(|at| at_one(at, &params, wanted, &self.numbers));
-            let mut pass = Pass::default();
-            for here in join_all(all).await {
-                merge(&mut pass.seen, here.seen, wanted);
-                pass.fault = pass.fault.or(here.fault);
-            }
-            pass
-        })
+        Box::pin(async move { self.at_all(employer, wanted).await.into() })
     }
 }
 

@@ -22,7 +22,7 @@ use podops_runtime::{
 
 use super::{
     employer::{Kind, SlimEmployer},
-    memory::Memory,
+    memory::{Counts, Memory},
     metrics::Metrics,
     observe::SlimPod,
 };
@@ -101,7 +101,7 @@ impl Context {
     /// Forgets an employer.
     fn forget(&self, key: &Key) {
         if let Some(memory) = self.lock().remove(key) {
-            self.count(key, memory.counted, super::memory::Counts::default());
+            self.count(key, memory.counted, Counts::default());
         }
     }
 
@@ -131,24 +131,23 @@ impl Context {
         });
         let mut views: Vec<MemberView> = views.collect();
         self.remember(&key(employer), |memory| {
-            let off = |m: &&MemberView| want(view.tenure, m) == Want::Off;
-            let serves: Vec<String> =
-                views.iter().filter(|m| !off(m)).map(|m| m.uid.clone()).collect();
-            memory.wanted_since.retain(|uid, _| serves.contains(uid));
-            for member in views.iter_mut().filter(|member| serves.contains(&member.uid)) {
-                let known = *memory.wanted_since.entry(member.uid.clone()).or_insert(now);
-                // It may have been Ready for days before it got this employer.
-                member.ready_since = member.ready_since.max(Some(known));
+            let mut wants = BTreeMap::new();
+            for member in &mut views {
+                let want = want(view.tenure, member);
+                let before = memory.wants.get(&member.uid).filter(|(before, _)| *before == want);
+                let since = before.map_or(now, |(_, since)| *since);
+                match want {
+                    // It may have been Ready for days before it got this employer.
+                    Want::Serve => member.ready_since = member.ready_since.max(Some(since)),
+                    // A Pod may be Ready, and lose its employer.
+                    Want::Off => member.unready_since = member.unready_since.or(Some(since)),
+                }
+                wants.insert(member.uid.clone(), (want, since));
             }
-            let off: BTreeSet<String> = views.iter().filter(off).map(|m| m.uid.clone()).collect();
-            memory.unwanted_since.retain(|uid, _| off.contains(uid));
+            memory.wants = wants;
             // What was seen before the Pod last had traffic says nothing.
-            memory.off_since.retain(|uid, _| off.contains(uid));
-            for member in views.iter_mut().filter(|member| off.contains(&member.uid)) {
-                let known = *memory.unwanted_since.entry(member.uid.clone()).or_insert(now);
-                // A Pod may be Ready, and lose its employer.
-                member.unready_since = member.unready_since.or(Some(known));
-            }
+            let Memory { wants, off_since, .. } = memory;
+            off_since.retain(|uid, _| wants.get(uid).is_some_and(|(want, _)| *want == Want::Off));
         });
         views
     }

@@ -49,7 +49,7 @@ pub(super) struct Told {
 }
 
 fn under_control() -> LabelSelector {
-    let labels = BTreeMap::from([(marks::CONTROL.to_owned(), "true".to_owned())]);
+    let labels = BTreeMap::from([(marks::CONTROL.to_owned(), marks::CONTROL_ON.to_owned())]);
     LabelSelector { match_labels: Some(labels), match_expressions: None }
 }
 
@@ -59,11 +59,10 @@ fn under_control() -> LabelSelector {
 ///
 /// If the file cannot be read or makes no sense.
 pub(super) fn told(path: &Path) -> anyhow::Result<Vec<Told>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("reading the employers' kinds in {}", path.display()))?;
-    let told: Vec<Told> = serde_saphyr::from_str(&text)
-        .with_context(|| format!("the employers' kinds in {}", path.display()))?;
-    refuse_twins(&told).with_context(|| format!("the employers' kinds in {}", path.display()))?;
+    let here = || format!("the employers' kinds in {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", here()))?;
+    let told: Vec<Told> = serde_saphyr::from_str(&text).with_context(here)?;
+    refuse_twins(&told).with_context(here)?;
     told.iter().try_for_each(|told| {
         Kind::new(told.clone(), "").map(drop).with_context(|| format!("kind {}", told.kind))
     })?;

@@ -21,12 +21,8 @@ pub(super) struct Memory {
     pub(super) employers: Written,
     /// What was last brought about at the backend, by what was said of that, and when.
     pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
-    /// Since when each Pod is to have traffic, as far as this process knows, by UID.
-    pub(super) wanted_since: BTreeMap<String, Timestamp>,
-    /// When each warning was last given.
-    pub(super) warned: BTreeMap<&'static str, Instant>,
-    /// Since when each Pod is to have no traffic, as far as this process knows, by UID.
-    pub(super) unwanted_since: BTreeMap<String, Timestamp>,
+    /// What is wanted for each Pod, and since when as far as this process knows, by UID.
+    pub(super) wants: BTreeMap<String, (Want, Timestamp)>,
     /// Since when each of these was seen to have none, by UID.
     pub(super) off_since: BTreeMap<String, Timestamp>,
     /// Which Pods wait, and how often in a row they had to.

@@ -56,6 +56,8 @@ use crate::backend::{
 
 /// How often is looked for a kind that the API server does not know yet.
 const LOOK_FOR_KIND: Duration = Duration::from_secs(10);
+/// How long a warning is not repeated in other words: what a backend says may be something else each time.
+const OTHER_WORDS: Duration = Duration::from_secs(60);
 /// How many writes of one employer are under way at a time.
 const WRITES: u16 = 8;
 
@@ -232,7 +234,7 @@ impl Shared {
             .touched_objects();
         let context = Arc::new(Context {
             applier: self.applier(WRITES),
-            events: Events::new(self.client.clone(), NAME),
+            events: Events::new(self.client.clone(), NAME).sparing(OTHER_WORDS),
             pods: self.pods.clone(),
             employers: store.clone(),
             kind: kind.clone(),

@@ -1,7 +1,5 @@
 //! Tells people who waits for traffic, and why: metrics and events.
 
-use std::time::{Duration, Instant};
-
 use podops_runtime::{
     effect::{Effect, Target},
     shell::{
@@ -17,9 +15,6 @@ use crate::{
     render::PODS,
     view::Observed,
 };
-
-/// How long a warning is not repeated in other words.
-const QUIET: Duration = Duration::from_secs(60);
 
 impl Context {
     /// Counts who waits, and tells of those that wait for long.
@@ -75,25 +70,13 @@ impl Context {
         }
     }
 
-    /// Publishes a warning on an employer, unless one for the same reason was given a moment ago: what a
-    /// backend says may be something else each time.
+    /// Publishes a warning on an employer.
     pub(super) async fn warn(
         &self,
         employer: &SlimEmployer,
         reason: &'static str,
         message: String,
     ) {
-        let is_due = self.remember(&key(employer), |memory| {
-            let last = memory.warned.get(reason);
-            let is_due = last.is_none_or(|at| at.elapsed() > QUIET);
-            if is_due {
-                memory.warned.insert(reason, Instant::now());
-            }
-            is_due
-        });
-        if !is_due {
-            return;
-        }
         let note = Note { warning: true, reason, message };
         self.events.publish(&employer.reference(&self.kind), &note).await;
     }

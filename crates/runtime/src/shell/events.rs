@@ -37,6 +37,8 @@ type Subject = (String, &'static str);
 /// Publishes events in an operator's name.
 pub struct Events {
     recorder: Recorder,
+    /// How long other words for the same reason are not told either.
+    pause: Duration,
     told: Mutex<BTreeMap<Subject, (String, Instant)>>,
 }
 
@@ -45,7 +47,14 @@ impl Events {
     #[must_use]
     pub fn new(client: Client, controller: &'static str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: None };
-        Self { recorder: Recorder::new(client, reporter), told: Mutex::default() }
+        let recorder = Recorder::new(client, reporter);
+        Self { recorder, pause: Duration::ZERO, told: Mutex::default() }
+    }
+
+    /// The same, for what may be told in other words each time: not more often than this for one reason.
+    #[must_use]
+    pub fn sparing(self, pause: Duration) -> Self {
+        Self { pause, ..self }
     }
 
     /// Publishes a note on an object, unless it was just told the same. A failure is logged: no
@@ -74,7 +83,10 @@ impl Events {
             told.retain(|_, (_, at)| at.elapsed() < QUIET);
         }
         let last = told.get(&(uid.to_owned(), note.reason));
-        if last.is_some_and(|(message, at)| *message == note.message && at.elapsed() < QUIET) {
+        if last.is_some_and(|(message, at)| {
+            let quiet = if *message == note.message { QUIET } else { self.pause };
+            at.elapsed() < quiet
+        }) {
             return false;
         }
         told.insert((uid.to_owned(), note.reason), (note.message.clone(), Instant::now()));

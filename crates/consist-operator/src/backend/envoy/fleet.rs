@@ -265,8 +265,7 @@ impl Fleet {
             };
             seen.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
         }
-        cluster.curious =
-            params.load_reports && cluster.endpoints.values().any(Endpoint::is_leaving);
+        cluster.curious = params.load_reports && cluster.is_waited_for();
         Pass { seen, fault: cluster.fault(known) }
     }
 }
@@ -355,6 +354,11 @@ impl Cluster {
         moved
     }
 
+    /// Whether one of its endpoints is on its way out.
+    fn is_waited_for(&self) -> bool {
+        self.endpoints.values().any(Endpoint::is_leaving)
+    }
+
     fn has(&self, version: u64) -> bool {
         let mut all = self.subscribers.values();
         !self.subscribers.is_empty() && all.all(|subscriber| subscriber.acked >= version)
@@ -375,11 +379,10 @@ impl Cluster {
     /// What is known of an endpoint's traffic, if anything is.
     fn traffic(&mut self, ip: IpAddr, want: Want, known: &Known<'_>) -> Option<Traffic> {
         let Known { name, loads, mute, missing, params, now } = known;
-        let has = |s: &Subscriber, version: u64| s.acked >= version;
         let Some(endpoint) = self.endpoints.get_mut(&ip) else { return Some(Traffic::Absent) };
         if endpoint.stage == Stage::Healthy {
             // One Envoy is enough to send it traffic.
-            let some = self.subscribers.values().any(|s| has(s, endpoint.version));
+            let some = self.subscribers.values().any(|s| s.acked >= endpoint.version);
             let before = want == Want::Off;
             return Some(if some || before { Traffic::Serving } else { Traffic::Absent });
         }
@@ -432,8 +435,7 @@ impl Cluster {
         }
         // Whoever was served by the process before may not be back yet.
         let early = params.proxies.is_none() && age < AWAY;
-        let leaving = self.endpoints.values().any(Endpoint::is_leaving);
-        (early && leaving).then(|| "Envoys may not be back yet".to_owned())
+        (early && self.is_waited_for()).then(|| "Envoys may not be back yet".to_owned())
     }
 
     /// Why not all is known that there is to be known.
@@ -448,8 +450,7 @@ impl Cluster {
         if let Some(node) = known.twins() {
             return Some(Fault::Params(format!("two Envoys have the node ID {node}")));
         }
-        let leaving = self.endpoints.values().any(Endpoint::is_leaving);
-        let mute = known.mute.filter(|_| leaving && known.params.load_reports);
+        let mute = known.mute.filter(|_| self.is_waited_for() && known.params.load_reports);
         let mute = mute.map(|node| format!("Envoy {node} tells of no requests in flight"));
         known.missing.or(mute).map(Fault::Unreachable)
     }

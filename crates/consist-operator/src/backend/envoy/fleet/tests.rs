@@ -54,6 +54,15 @@ impl World {
         self.fleet.answered(stream, (NAME, version), None, now);
     }
 
+    /// An Envoy has heard of two Pods, and that the first leaves.
+    fn one_of_two_leaves(&mut self) {
+        self.join(1);
+        self.pass(&[1, 2], &[]);
+        self.ack(1);
+        self.pass(&[2], &[1]);
+        self.ack(1);
+    }
+
     fn tell(&mut self, stream: u64, in_flight: &[(u8, u64)]) {
         let of = in_flight.iter().map(|(last, count)| (ip(*last), *count)).collect();
         let now = self.now();
@@ -124,11 +133,7 @@ fn a_pod_serves_once_an_envoy_has_it_and_leaves_when_all_have_heard_and_none_cou
 #[test]
 fn without_reports_nobody_knows_what_is_in_flight() {
     let mut world = World::new();
-    world.join(1);
-    world.pass(&[1, 2], &[]);
-    world.ack(1);
-    world.pass(&[2], &[1]);
-    world.ack(1);
+    world.one_of_two_leaves();
     world.second = 20;
     let pass = world.pass(&[2], &[1]);
     assert_eq!(of(&pass, 1), Some(Traffic::Draining(Some(1))));
@@ -141,11 +146,7 @@ fn without_reports_nobody_knows_what_is_in_flight() {
 #[test]
 fn who_was_seen_to_be_gone_stays_so_whatever_becomes_of_others() {
     let mut world = World::new();
-    world.join(1);
-    world.pass(&[1, 2], &[]);
-    world.ack(1);
-    world.pass(&[2], &[1]);
-    world.ack(1);
+    world.one_of_two_leaves();
     world.second = 6;
     world.tell(1, &[]);
     assert_eq!(of(&world.pass(&[2], &[1]), 1), GONE);
@@ -164,11 +165,7 @@ fn who_was_seen_to_be_gone_stays_so_whatever_becomes_of_others() {
 fn what_one_envoy_shows_is_not_the_end_of_it_while_another_is_missing() {
     let mut world = World::new();
     world.params.proxies = Some(2);
-    world.join(1);
-    world.pass(&[1, 2], &[]);
-    world.ack(1);
-    world.pass(&[2], &[1]);
-    world.ack(1);
+    world.one_of_two_leaves();
     world.second = 6;
     world.tell(1, &[]);
     let pass = world.pass(&[2], &[1]);
@@ -195,11 +192,7 @@ fn a_version_is_never_used_twice_as_envoys_remember_it() {
 #[test]
 fn at_another_port_nobody_is_known() {
     let mut world = World::new();
-    world.join(1);
-    world.pass(&[1, 2], &[]);
-    world.ack(1);
-    world.pass(&[2], &[1]);
-    world.ack(1);
+    world.one_of_two_leaves();
     world.second = 6;
     world.params.port = 81;
     let pass = world.pass(&[2], &[1]);
