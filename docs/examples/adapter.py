@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MAINTENANCE, DRAIN, RUNNING = 0x01 | 0x02 | 0x20 | 0x40, 0x08 | 0x10, 2
 DELAY = 0.0
 heard = {}  # employer's UID -> the greatest generation, and the addresses that are to serve
+leaving = {}  # employer's UID, slot, and address -> what will drain it
 busy = threading.Lock()
 
 
@@ -73,51 +74,63 @@ def observe(employer, params, request):
 
 
 def apply(employer, params, request):
-    generation = request["generation"]
+    with busy:
+        return applied(employer, params, request["generation"], request.get("members", []))
+
+
+def applied(employer, params, generation, wanted):
     if generation < heard.get(employer["uid"], (0, []))[0]:
         return {"outcomes": []}
-    members = [(wanted["member"], wanted["want"]) for wanted in request.get("members", [])]
+    members = [(one["member"], one["want"]) for one in wanted]
     serve = [member for member, want in members if want == "Serve" and member.get("addresses")]
     heard[employer["uid"]] = generation, [address for member in serve for address in member["addresses"]]
-    with busy:
-        all_slots = slots(params)
-        free = [s for s in all_slots if s["admin"] & MAINTENANCE and not s["sessions"]
-                and not any(holds(s, member, params) for member, _ in members)]
-        outcomes = []
-        for member in serve:
-            slot = next((s for s in all_slots if holds(s, member, params)), None)
-            if slot is None and not free:
-                outcomes.append({"uid": member["uid"], "outcome": "Invalid", "message": "no free slot"})
-                continue
-            if slot is None:
-                slot = free.pop()
-                where = f"addr {member['addresses'][0]} port {params['port']}"
-                ask(params, f"set server {params['backend']}/{slot['srv_name']} {where}")
-                slot["srv_addr"], slot["srv_port"] = member["addresses"][0], params["port"]
-            if slot["admin"] & (MAINTENANCE | DRAIN):
-                ask(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
+    all_slots = slots(params)
+    free = [s for s in all_slots if s["admin"] & MAINTENANCE and not s["sessions"]
+            and not any(holds(s, member, params) for member, _ in members)]
+    outcomes = []
+    for member in serve:
+        slot = next((s for s in all_slots if holds(s, member, params)), None)
+        if slot is None and not free:
+            outcomes.append({"uid": member["uid"], "outcome": "Invalid", "message": "no free slot"})
+            continue
+        if slot is None:
+            slot = free.pop()
+            where = f"addr {member['addresses'][0]} port {params['port']}"
+            ask(params, f"set server {params['backend']}/{slot['srv_name']} {where}")
+            slot["srv_addr"], slot["srv_port"] = member["addresses"][0], params["port"]
+        if slot["admin"] & (MAINTENANCE | DRAIN):
+            ask(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
     for slot in all_slots:
+        who = employer["uid"], slot["srv_name"], slot["srv_addr"]
         if not any(holds(slot, member, params) for member in serve):
-            leave(params, slot, employer["uid"])
+            leave(params, slot, who)
+        elif who in leaving:
+            leaving.pop(who).cancel()
     return {"outcomes": outcomes}
 
 
-def leave(params, slot, uid):
+def leave(params, slot, who):
     """Drains a slot, and empties it once nobody uses it any more."""
-    if slot["admin"] & MAINTENANCE or slot["admin"] & DRAIN and slot["sessions"]:
+    if slot["admin"] & MAINTENANCE:
         return
-    step = "maint" if slot["admin"] & DRAIN else "drain"
+    if slot["admin"] & DRAIN:
+        if not slot["sessions"]:
+            ask(params, f"set server {params['backend']}/{slot['srv_name']} state maint")
+    elif not DELAY:
+        ask(params, f"set server {params['backend']}/{slot['srv_name']} state drain")
+    elif who not in leaving:
+        leaving[who] = threading.Timer(DELAY, drain_late, (params, who))
+        leaving[who].start()
 
-    def now():
-        with busy:
-            # Somebody may want it again by now.
-            if slot["srv_addr"] not in heard[uid][1]:
-                ask(params, f"set server {params['backend']}/{slot['srv_name']} state {step}")
 
-    if DELAY and step == "drain":
-        threading.Timer(DELAY, now).start()
-    else:
-        now()
+def drain_late(params, who):
+    """Drains a slot if it is still wanted, and still the same: who has it by now must not go in its stead."""
+    uid, name, address = who
+    with busy:
+        if leaving.pop(who, None) and address not in heard[uid][1]:
+            for slot in slots(params):
+                if slot["srv_name"] == name and slot["srv_addr"] == address and not slot["admin"] & MAINTENANCE:
+                    ask(params, f"set server {params['backend']}/{name} state drain")
 
 
 def forget(employer, params, request):

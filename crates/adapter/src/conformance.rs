@@ -84,6 +84,7 @@ pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
     note("to observe changes nothing", one.observing_is_harmless().await);
     note("who is off is drained, and does not serve again", one.drains().await);
     note("saying it again does not put it off", one.is_not_put_off().await);
+    note("what was said before has no late effect", one.forgives().await);
     note("one that is off does not touch the others", one.drains_one_of_two().await);
     note("who is named no more gets no traffic", one.drops_who_is_left_out().await);
     note("what comes late is ignored", one.ignores_the_late().await);
@@ -309,6 +310,54 @@ impl<'a> Subject<'a> {
             }
             sleep(ASK_AGAIN).await;
         }
+    }
+
+    /// Where it takes long to take somebody off, what is still to come of it must not meet whoever serves by
+    /// then: the same member, or the one that has its place.
+    async fn forgives(&self) -> Kept {
+        let (first, second) = (self.member(0), self.member(1));
+        self.serves().await?;
+        let began = Instant::now();
+        self.say_until_off(&first).await?;
+        let took = began.elapsed();
+        self.serves_on(&second, took).await?;
+        // Taken back at once, before anything has come of it.
+        self.apply(&[(&second, OFF)]).await?;
+        self.serves_on(&second, took).await
+    }
+
+    /// Has a member serve, and sees it serve for a time.
+    async fn serves_on(&self, member: &Member, time: Duration) -> Kept {
+        self.apply(&[(member, SERVE)]).await?;
+        self.until(member, SERVING).await?;
+        let end = Instant::now() + time + ASK_AGAIN * 5;
+        while Instant::now() < end {
+            let otherwise = |state| format!("{} is {state} by itself", member.name);
+            self.is(member, &[SERVING], otherwise).await?;
+            sleep(ASK_AGAIN).await;
+        }
+        Ok(())
+    }
+
+    /// Says that a member is off, again and again, until it is absent, or has drained for a while.
+    async fn say_until_off(&self, member: &Member) -> Kept {
+        let end = Instant::now() + self.setup.within;
+        let mut over = 0;
+        while over < 5 {
+            self.apply(&[(member, OFF)]).await?;
+            let seen = self.observe(&[member]).await?;
+            let seen = seen.get(&member.uid).cloned().unwrap_or_default();
+            match (seen.state.as_str(), seen.in_flight) {
+                (ABSENT, _) => return Ok(()),
+                (DRAINING, Some(0)) => over += 1,
+                _ => over = 0,
+            }
+            if Instant::now() > end {
+                return Err(format!("{} is {} while it is said again", member.name, seen.state));
+            }
+            sleep(ASK_AGAIN).await;
+        }
+        Ok(())
     }
 
     async fn drains_one_of_two(&self) -> Kept {
