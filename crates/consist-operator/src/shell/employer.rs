@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::Context as _;
+use jsonpath_rust::{
+    parser::{model::JpQuery, parse_json_path},
+    query::js_path_process,
+};
 use k8s_openapi::{
     api::core::v1::ObjectReference,
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
@@ -20,7 +24,6 @@ use podops_api::{consist, marks};
 use podops_runtime::effect;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use serde_json_path::JsonPath;
 
 use super::observe::SlimPod;
 use crate::{
@@ -93,7 +96,7 @@ pub(super) struct Kind {
     /// The backend of those that name none.
     usual: Option<&'static str>,
     controlled: Selector,
-    pods: JsonPath,
+    pods: JpQuery,
 }
 
 /// There are as many of these as the operator is told of at its start.
@@ -131,7 +134,7 @@ impl Kind {
             name: forever(&told.kind),
             usual: None,
             controlled: told.label_selector.try_into().context("labelSelector")?,
-            pods: JsonPath::parse(&format!("${path}")).context("podSelector")?,
+            pods: parse_json_path(&format!("${path}")).context("podSelector")?,
             api,
         })
     }
@@ -182,8 +185,15 @@ impl Kind {
     /// What selects an object's Pods; nothing if it selects none, as an empty selector of a Service.
     fn selector(&self, object: &Value) -> Result<Option<Selector>, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", self.pods);
-        let found = self.pods.query(object).at_most_one().map_err(|error| wrong(&error))?;
-        let Some(found) = found.filter(|found| !found.is_null()) else { return Ok(None) };
+        let found = js_path_process(&self.pods, object).map_err(|error| wrong(&error))?;
+        let found = match &found[..] {
+            [] => return Ok(None),
+            [one] => one.clone().val(),
+            more => return Err(wrong(&format!("{} selectors", more.len()))),
+        };
+        if found.is_null() {
+            return Ok(None);
+        }
         let is_labels =
             found.get("matchLabels").is_none() && found.get("matchExpressions").is_none();
         let whole = if is_labels { json!({ "matchLabels": found }) } else { found.clone() };
