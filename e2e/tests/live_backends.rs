@@ -137,7 +137,7 @@ async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_behind_two_haproxies_waits_for_both() {
+async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     let lab = Lab::start(&programs().unwrap()).await.unwrap();
     let dir = lab.plane.dir.path();
     let (one, other) = tokio::join!(Haproxy::start(dir), Haproxy::start(dir));
@@ -171,7 +171,17 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
     let silent = async || Ok(said().await?.is_empty());
     eventually(SOON, silent).await.unwrap();
 
-    // A Service that is deleted goes when the last request through it is answered.
+    // They move: another Service takes them too, and the first one is deleted. It goes when the last request
+    // through it is answered.
+    let next = Haproxy::start(dir).await.unwrap();
+    let annotations = Haproxy::annotations(&[next.runtime]);
+    lab.employ("next", json!({ "app": "web" }), &annotations).await.unwrap();
+    let both = async || {
+        let pods = lab.pods_of("web").await?;
+        Ok(pods.iter().all(|pod| is_held(pod, consist::SERVICE, "next")))
+    };
+    eventually(SOON, both).await.unwrap();
+    let load = Load::start(next.balancer.front);
     let mut asked = TcpStream::connect(one.balancer.front).await.unwrap();
     let request = b"GET /slow/8 HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
     asked.write_all(request).await.unwrap();
@@ -184,6 +194,9 @@ async fn a_pod_behind_two_haproxies_waits_for_both() {
     asked.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     gone(&lab, "web").await;
+    lab.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
+    settled(&lab, 10).await;
+    load.nothing_failed("moved, and updated").unwrap();
     lab.nothing_forbidden().unwrap();
 }
 

@@ -182,6 +182,23 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
     ] {
         assert_eq!(refusal(fine.clone()).await, None, "{fine}");
     }
+    // Who serves is not forgotten over another backend; who only looks may be.
+    let services = lab.all_of::<Service>();
+    let serves = json!({ backend: "envoy", params: r#"{"port":8080}"# });
+    services.create(&PostParams::default(), &service(&serves)).await.unwrap();
+    let names = async |name: &str| {
+        let now = json!({ "metadata": { "annotations": { backend: name } } });
+        let patched = services.patch("bad", &PatchParams::default(), &Patch::Merge(now)).await;
+        patched.err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert!(names("endpointslice").await.contains("envoy would go on serving"));
+    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
+    services.patch("bad", &PatchParams::default(), &free).await.unwrap();
+    assert_eq!(names("endpointslice").await, "");
+    let again = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: "true" } } }));
+    services.patch("bad", &PatchParams::default(), &again).await.unwrap();
+    assert_eq!(names("alibaba-clb").await, "");
+    services.delete("bad", &DeleteParams::default()).await.unwrap();
 }
 
 async fn uids(lab: &Lab, set: &str) -> BTreeSet<String> {
