@@ -50,6 +50,7 @@ async fn pods_are_held_while_their_services_send_them_traffic() {
         a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(&lab),
         w4_a_new_pod_expects_all_its_services_from_the_first_moment(&lab),
         a_pod_outlives_a_service_that_was_torn_away(&lab),
+        w14_a_backend_that_is_full_holds_back_nobody_who_leaves(&lab),
         what_no_backend_understands_is_refused_at_admission(&lab),
     );
     lab.nothing_forbidden().unwrap();
@@ -137,6 +138,24 @@ async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(la
     let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
     lab.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
     lab.counts("odd", [1; 4]).await.unwrap();
+}
+
+/// The peer's weakness 14: what a backend is not able to do for one Pod is no matter of the others.
+async fn w14_a_backend_that_is_full_holds_back_nobody_who_leaves(lab: &Lab) {
+    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
+    employ(lab, "full", &Haproxy::annotations(&[haproxy.runtime])).await;
+    lab.create("full", 25, "nginx:1").await.unwrap();
+    let at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 8 } } });
+    lab.patch("full", at_once).await.unwrap();
+    let pods = async || lab.pods_of("full").await;
+    // There are 20 slots.
+    let full = async || Ok(pods().await?.iter().filter(|pod| holds(pod, "full")).count() == 20);
+    eventually(SOON, full).await.unwrap();
+    lab.until_event("full", "TrafficRefused").await.unwrap();
+    lab.set_image("full", "nginx:2").await.unwrap();
+    let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
+    let new = async || Ok(pods().await?.iter().all(|pod| image(pod).as_deref() == Some("nginx:2")));
+    eventually(SOON * 3, new).await.unwrap();
 }
 
 async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {

@@ -184,11 +184,21 @@ pub struct Pass {
     pub seen: Seen,
     /// Why that is not all there is to be seen.
     pub fault: Option<Fault>,
+    /// What it is known not to do, though all was seen: it lacks the room, or refuses.
+    pub undone: Option<Fault>,
+}
+
+impl Pass {
+    /// One that has seen everything.
+    #[must_use]
+    pub fn of(seen: Seen) -> Self {
+        Self { seen, ..Self::default() }
+    }
 }
 
 impl From<Fault> for Pass {
     fn from(fault: Fault) -> Self {
-        Self { seen: Seen::new(), fault: Some(fault) }
+        Self { fault: Some(fault), ..Self::default() }
     }
 }
 

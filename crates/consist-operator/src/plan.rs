@@ -252,7 +252,10 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
             (_, Some(Traffic::Unhealthy)) => {
                 Verdict::Waits("its backend to find it healthy".to_owned(), None)
             }
-            _ => Verdict::Waits("its backend to send it traffic".to_owned(), None),
+            _ => {
+                let reason = || "its backend to send it traffic".to_owned();
+                Verdict::Waits(told.undone.clone().unwrap_or_else(reason), None)
+            }
         },
         (Want::Off, true) if seen.employer.tenure == Tenure::Free => Verdict::LetsGo,
         // Nobody sends traffic to what has no address, or ended.

@@ -131,6 +131,16 @@ pub struct Sighting {
     pub off_since: BTreeMap<String, Timestamp>,
     /// Why it is not all that there is to be seen.
     pub fault: Option<String>,
+    /// What the backend is known not to do, though all was seen.
+    pub undone: Option<String>,
+}
+
+impl Sighting {
+    /// Whether everything was seen, and nothing is left to do that the backend does not.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.fault.is_none() && self.undone.is_none()
+    }
 }
 
 /// Everything about one employer.

@@ -87,7 +87,7 @@ impl AlibabaClb {
         let all = |traffic: Traffic| wanted.iter().map(|w| (w.uid.clone(), traffic)).collect();
         // Nobody has given it a load balancer yet, or somebody has taken it away.
         let Some(id) = employer.labels.get(LOAD_BALANCER) else {
-            return Ok(Pass { seen: all(Traffic::Absent), fault: None });
+            return Ok(Pass::of(all(Traffic::Absent)));
         };
         let account = self.account.as_ref().ok_or_else(|| {
             Fault::Params("the operator has no credentials: ALIYUN_SLB_AK_KEY".to_owned())
@@ -98,7 +98,7 @@ impl AlibabaClb {
         self.pace.turn().await;
         let servers = self.ask(account, id).await?;
         let seen = wanted.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
-        Ok(Pass { seen: seen.collect(), fault: None })
+        Ok(Pass::of(seen.collect()))
     }
 
     async fn ask(&self, account: &Account, id: &str) -> Result<Vec<Server>, Fault> {

@@ -88,16 +88,19 @@ impl AwsElbV2 {
         if !params.observe_only {
             self.claims.claim(employer, std::slice::from_ref(arn))?;
         }
-        let (mut targets, mut problem) = (self.look(&client, &params).await?, None);
+        let (mut targets, mut refusal) = (self.look(&client, &params).await?, None);
         let changes = changes(&targets, &params, wanted);
         if !params.observe_only && !changes.is_empty() {
             let refused = self.change(&client, arn, &changes).await;
             // What one of them is refused keeps nobody from looking at the others.
             targets = self.look(&client, &params).await?;
-            problem = refused.err();
+            refusal = refused.err();
         }
         let seen = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
-        Ok(Pass { seen: seen.collect(), fault: problem })
+        // What AWS refuses it does not do; of anything else nobody knows what will come of it yet.
+        let known = matches!(refusal, Some(Fault::Params(_)));
+        let (undone, fault) = if known { (refusal, None) } else { (None, refusal) };
+        Ok(Pass { seen: seen.collect(), fault, undone })
     }
 
     /// Deregisters and registers, as far as it goes: the first refusal is told.

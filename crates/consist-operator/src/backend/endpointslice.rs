@@ -48,7 +48,7 @@ impl Backend for EndpointSlices {
             let seen = look(&listed.items);
             let told = |w: &Wanted| seen.get(w.uid.as_str()).copied().unwrap_or(Traffic::Absent);
             let seen = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
-            Pass { seen, fault: None }
+            Pass::of(seen)
         })
     }
 

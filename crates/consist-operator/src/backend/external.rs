@@ -146,7 +146,7 @@ impl External {
             applied.taken && applied.sent.as_ref().is_some_and(|(sent, _)| *sent == content)
         });
         if taken && wanted.iter().all(|w| is_so(w, seen.get(&w.uid).copied())) {
-            return Ok(Pass { seen, fault: None });
+            return Ok(Pass::of(seen));
         }
         let generation = self.generation(employer, &content);
         let (employer_told, members) = (Some(told.clone()), content.1);
@@ -154,8 +154,8 @@ impl External {
         let answer = adapter.checked(adapter.client.apply(said).await)?;
         self.applied(employer, |applied| applied.taken = true);
         let invalid = answer.outcomes.iter().find(|outcome| outcome.outcome == INVALID);
-        let fault = invalid.map(|outcome| Fault::Params(outcome.message.clone()));
-        Ok(Pass { seen: adapter.observe(&told, wanted).await?, fault })
+        let undone = invalid.map(|outcome| Fault::Params(outcome.message.clone()));
+        Ok(Pass { undone, ..Pass::of(adapter.observe(&told, wanted).await?) })
     }
 }
 
@@ -413,9 +413,9 @@ mod tests {
         let wanted = Wanted { name, uid: "1".to_owned(), addresses, want: Want::Off };
         let pass = external.pass(&employer, std::slice::from_ref(&wanted)).await;
         assert_eq!(pass.seen.get("1"), Some(&Traffic::Draining(Some(2))));
-        assert_eq!(pass.fault, Some(Fault::Params("full".to_owned())));
+        assert_eq!((pass.fault, pass.undone), (None, Some(Fault::Params("full".to_owned()))));
         // What is so already is not said again.
-        assert_eq!(external.pass(&employer, &[wanted]).await.fault, None);
+        assert_eq!(external.pass(&employer, &[wanted]).await.undone, None);
         std::fs::remove_file(socket).unwrap();
     }
 }

@@ -95,6 +95,7 @@ impl Haproxy {
         for here in join_all(all).await {
             merge(&mut pass.seen, here.seen, wanted);
             pass.fault = pass.fault.or(here.fault);
+            pass.undone = pass.undone.or(here.undone);
         }
         Ok(pass)
     }
@@ -119,7 +120,8 @@ async fn at_one(instance: &str, params: &Params, wanted: &[Wanted], numbers: &Nu
     };
     let Commands { said, full } = commands(&slots, params, wanted);
     let no_slot = || format!("haproxy at {instance}: {} has no free slot", params.backend);
-    let mut fault = full.then(|| Fault::Params(no_slot()));
+    let undone = full.then(|| Fault::Params(no_slot()));
+    let mut fault = None;
     if !said.is_empty() {
         if let Err(refused) = tell(instance, &said).await {
             fault = Some(refused);
@@ -130,7 +132,7 @@ async fn at_one(instance: &str, params: &Params, wanted: &[Wanted], numbers: &Nu
         };
     }
     let seen = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, params.port, w))).collect();
-    Pass { seen, fault }
+    Pass { seen, fault, undone }
 }
 
 async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {

@@ -64,7 +64,7 @@ fn seen(tenure: Tenure, words: &str, traffic: &[(Traffic, i64)]) -> Observed {
     let sighting = Sighting {
         traffic: traffic.iter().map(|(traffic, _)| ("a".to_owned(), *traffic)).collect(),
         off_since: traffic.iter().map(|(_, off)| ("a".to_owned(), at(*off))).collect(),
-        fault: None,
+        ..Sighting::default()
     };
     Observed { employer: employer(tenure), members, sighting }
 }
@@ -129,6 +129,16 @@ fn w12_a_backend_that_says_nothing_holds_everybody() {
     silent.sighting.off_since.insert("a".to_owned(), at(101));
     silent.members = vec![member("a", "expected held")];
     assert_eq!(done(&silent, 200), "wait for haproxy at 10.0.0.9: connection refused");
+}
+
+#[test]
+fn w14_what_a_backend_does_not_do_for_one_pod_holds_back_no_other() {
+    let mut full = seen(Tenure::Employs, "ready expected", &[(Traffic::Absent, 101)]);
+    full.sighting.undone = Some("haproxy: no free slot".to_owned());
+    full.members.push(member("b", "expected held"));
+    full.sighting.traffic.insert("b".to_owned(), Traffic::Absent);
+    full.sighting.off_since.insert("b".to_owned(), at(101));
+    assert_eq!(done(&full, 200), "let go, wait for haproxy: no free slot");
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(super) async fn reconcile(
     let seen = Observed { employer: view, members, sighting };
     let plan = plan::plan(&seen, clock::now());
     context.tell(&employer, &seen, &plan).await;
-    let next = context.next(&key, &employer, &plan, seen.sighting.fault.is_some());
+    let next = context.next(&key, &employer, &plan, seen.sighting.is_whole());
     context.carry_out(&employer, &seen, &plan, next).await?;
     Ok(next)
 }
@@ -198,7 +198,7 @@ impl Context {
         let timer = self.metrics.backend_seconds.with_label_values(&[name]).start_timer();
         let pass = backend.pass(&asked, &wanted).await;
         timer.observe_duration();
-        let outcome = pass.fault.as_ref().map_or("seen", Fault::class);
+        let outcome = pass.fault.as_ref().or(pass.undone.as_ref()).map_or("seen", Fault::class);
         self.metrics.backend_passes.with_label_values(&[name, outcome]).inc();
         self.remember(&key, |memory| memory.note(&wanted, pass, address, clock::now()))
     }
@@ -294,10 +294,10 @@ impl Context {
     }
 
     /// When to look again.
-    fn next(&self, key: &Key, employer: &SlimEmployer, plan: &Plan, fault: bool) -> Next {
+    fn next(&self, key: &Key, employer: &SlimEmployer, plan: &Plan, whole: bool) -> Next {
         let waiting: BTreeSet<String> = plan.waits.iter().map(|wait| wait.uid.clone()).collect();
         let waits = self.remember(key, |memory| {
-            let goes_on = !waiting.is_empty() || fault;
+            let goes_on = !waiting.is_empty() || !whole;
             // One that waits for long does not make others wait as long.
             let news = waiting.difference(&memory.waiting).next().is_some();
             memory.waits = match (goes_on, news) {

@@ -76,13 +76,14 @@ impl Memory {
         for uid in off {
             self.off_since.entry(uid.clone()).or_insert(now);
         }
-        if pass.fault.is_none() {
+        if pass.fault.is_none() && pass.undone.is_none() {
             self.told = Some((wanted.to_vec(), address, Instant::now()));
         }
         Sighting {
             traffic: pass.seen,
             off_since: self.off_since.clone(),
             fault: pass.fault.map(|fault| fault.to_string()),
+            undone: pass.undone.map(|undone| undone.to_string()),
         }
     }
 }
@@ -105,7 +106,7 @@ mod tests {
     }
 
     fn pass(traffic: Traffic, fault: Option<Fault>) -> Pass {
-        Pass { seen: [("a".to_owned(), traffic)].into(), fault }
+        Pass { fault, ..Pass::of([("a".to_owned(), traffic)].into()) }
     }
 
     #[test]

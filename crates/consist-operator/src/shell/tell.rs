@@ -36,6 +36,9 @@ impl Context {
         if let Some(fault) = &seen.sighting.fault {
             self.warn(employer, "TrafficUnknown", fault.clone()).await;
         }
+        if let Some(undone) = &seen.sighting.undone {
+            self.warn(employer, "TrafficRefused", undone.clone()).await;
+        }
         if let Some(wait) = plan.waits.iter().find(is_stuck) {
             let message = format!("Pod {} waits for {}", wait.pod, wait.reason);
             self.warn(employer, "TrafficStays", message).await;

@@ -266,7 +266,7 @@ impl Fleet {
             seen.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
         }
         cluster.curious = params.load_reports && cluster.is_waited_for();
-        Pass { seen, fault: cluster.fault(known) }
+        Pass { fault: cluster.fault(known), ..Pass::of(seen) }
     }
 }
 
