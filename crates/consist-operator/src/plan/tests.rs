@@ -175,6 +175,14 @@ fn w3_an_employer_that_ends_drains_its_pods_and_goes_last() {
 }
 
 #[test]
+fn w17_whatever_changes_on_a_pod_is_one_write() {
+    let moved = seen(Tenure::Employs, "stranger expected held", &[(Traffic::Absent, 101)]);
+    let plan = plan(&moved, at(200));
+    let [change] = &plan.pods[..] else { panic!("{:?}", plan.pods) };
+    assert!(change.finalizers.is_some() && change.conditions.is_some());
+}
+
+#[test]
 fn w8_an_employer_that_is_free_lets_go_of_all_at_once() {
     let text = |words| done(&seen(Tenure::Free, words, &[(Traffic::Serving, 101)]), 200);
     assert_eq!(text("ready expected held"), "let go, expect not");

@@ -309,17 +309,20 @@ impl Context {
             memory.waits
         });
         let due = plan.look_again.and_then(|left| Duration::try_from(left).ok());
-        let asked = (waits > 0).then(|| {
-            let wait = ASK_AGAIN.saturating_mul(2_u32.saturating_pow(waits.min(10) - 1));
-            // Many that wait for one backend do not ask it all at once.
-            wait.min(ASK_AGAIN_MAX).mul_f64(0.5 + fastrand::f64() / 2.0)
-        });
+        // Many that wait for one backend do not ask it all at once.
+        let asked = pause(waits).map(|wait| wait.mul_f64(0.5 + fastrand::f64() / 2.0));
         let resync = self.backend(employer).ok().and_then(|(_, backend)| backend.resync());
         match [due, asked, resync].into_iter().flatten().min() {
             Some(after) => Next::After(after.max(Duration::from_millis(10))),
             None => Next::OnChange,
         }
     }
+}
+
+/// How long a backend is left alone at the most that was asked in vain so often in a row.
+fn pause(waits: u32) -> Option<Duration> {
+    let doubled = 2_u32.saturating_pow(waits.checked_sub(1)?);
+    Some(ASK_AGAIN.saturating_mul(doubled).min(ASK_AGAIN_MAX))
 }
 
 /// What is wanted for a Pod, in its backend's words.
@@ -330,5 +333,19 @@ fn wanted(member: &MemberView, tenure: Tenure) -> Wanted {
         // The address of a Pod that ended may be another's by now.
         addresses: if member.ended { Vec::new() } else { member.addresses.clone() },
         want: want(tenure, member),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w13_a_backend_is_asked_less_and_less_often() {
+        assert_eq!(pause(0), None);
+        let pauses: Vec<u64> =
+            (1..=8).filter_map(pause).map(|p| u64::try_from(p.as_millis()).unwrap()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(pause(u32::MAX), Some(ASK_AGAIN_MAX));
     }
 }

@@ -143,4 +143,20 @@ mod tests {
         assert!(orphaned(&pod(&held), "Gateway", |_, _| false).is_none());
         assert!(orphaned(&pod("somebody's"), "Service", |_, _| false).is_none());
     }
+
+    #[test]
+    fn w19_an_entry_of_any_other_kind_goes_with_its_employer() {
+        let entries =
+            r#"{"expectedFinalizers":{"Gateway/ns/web":"prot/1","Service/ns/web":"prot/2"}}"#;
+        let pod: SlimPod = serde_json::from_value(json!({ "metadata": {
+            "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7",
+            "annotations": { marks::AVAILABLE_CONDITIONS: entries },
+        } }))
+        .unwrap();
+        let (gateway, change) = orphaned(&pod, "Gateway", |_, _| false).unwrap();
+        assert_eq!((gateway.as_str(), change.finalizers), ("web", None));
+        let left = change.conditions.unwrap().1;
+        assert!(left.contains("Service/ns/web") && !left.contains("Gateway"), "{left}");
+        assert!(orphaned(&pod, "Gateway", |_, name| name == "web").is_none());
+    }
 }
