@@ -29,7 +29,10 @@ def ask(params, command):
     host, port = params["runtime"].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=2) as connection:
         connection.sendall(command.encode() + b"\n")
-        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    if command.startswith("show") and not answer.endswith("\n\n"):
+        raise OSError("its answer was cut off")
+    return answer
 
 
 def slots(params):
@@ -50,8 +53,12 @@ def slots(params):
     return servers
 
 
+def is_of(slot, member):
+    return slot["srv_addr"] in member.get("addresses", [])
+
+
 def holds(slot, member, params):
-    return slot["srv_addr"] in member.get("addresses", []) and int(slot["srv_port"]) == params["port"]
+    return is_of(slot, member) and int(slot["srv_port"]) == params["port"]
 
 
 def state(slot):
@@ -66,10 +73,13 @@ def observe(employer, params, request):
     all_slots = slots(params)
     seen = []
     for member in request.get("members", []):
-        states = [state(slot) for slot in all_slots if holds(slot, member, params)]
+        # At whatever port: another one may have been told before.
+        states = [state(slot) for slot in all_slots if is_of(slot, member)]
         order = ["Serving", "Unhealthy", "Draining", "Absent"]
-        best = min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"})
-        seen.append({"uid": member["uid"], **best})
+        most = dict(min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"}))
+        if most["state"] == "Draining":
+            most["inFlight"] = sum(one.get("inFlight", 0) for one in states)
+        seen.append({"uid": member["uid"], **most})
     return {"members": seen}
 
 

@@ -40,6 +40,8 @@ pub struct Employer {
     pub labels: BTreeMap<String, String>,
     /// What its annotation tells the backend.
     pub params: Value,
+    /// Whether a Pod is held for it.
+    pub holds: bool,
 }
 
 impl Employer {
@@ -93,33 +95,51 @@ pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
     patterns.any(|(of, which)| fits(of, namespace) && fits(which, what))
 }
 
-/// What belongs to one employer alone: two of them would undo each other's doing in it. Who did nothing
-/// there for long has given it up.
+/// What belongs to one employer alone: two of them would drain each other's Pods out of it.
 #[derive(Debug, Default)]
-pub struct Claims(Mutex<BTreeMap<String, (String, Instant)>>);
+pub struct Claims(Mutex<Claimed>);
+
+#[derive(Debug, Default)]
+struct Claimed {
+    owners: BTreeMap<String, String>,
+    /// When the first one was claimed.
+    since: Option<Instant>,
+}
+
+/// How long after its start a process waits for those who hold Pods: what is theirs, no other may claim.
+const HOLDERS_FIRST: Duration = Duration::from_secs(10);
 
 impl Claims {
     /// Claims these for an employer, and gives up what it claimed before.
     ///
     /// # Errors
     ///
-    /// If one is another's.
+    /// If one is another's, or may be.
     pub fn claim(&self, employer: &Employer, what: &[String]) -> Result<(), Fault> {
-        let (mut claims, key) =
-            (self.0.lock().unwrap_or_else(PoisonError::into_inner), employer.key());
-        claims.retain(|_, (owner, at)| *owner != key && at.elapsed() < RESYNC * 3);
-        let claimed = what.iter().find_map(|one| Some((one, &claims.get(one)?.0)));
-        if let Some((one, owner)) = claimed {
-            return Err(Fault::Params(format!("backend-params: {one} is {owner}'s")));
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (began, key) = (*claims.since.get_or_insert_with(Instant::now), employer.key());
+        let owners = &mut claims.owners;
+        owners.retain(|one, owner| *owner != key || what.contains(one));
+        let another = what.iter().find_map(|one| {
+            let owner = owners.get(one).filter(|owner| **owner != key)?;
+            Some(format!("backend-params: {one} is {owner}'s"))
+        });
+        if let Some(another) = another {
+            return Err(Fault::Params(another));
         }
-        claims.extend(what.iter().map(|one| (one.clone(), (key.clone(), Instant::now()))));
+        let is_new = what.iter().any(|one| !owners.contains_key(one));
+        if is_new && !employer.holds && began.elapsed() < HOLDERS_FIRST {
+            let told = "whose that is will be known within seconds of the operator's start";
+            return Err(Fault::Unreachable(told.to_owned()));
+        }
+        owners.extend(what.iter().map(|one| (one.clone(), key.clone())));
         Ok(())
     }
 
-    /// Gives up what an employer claimed.
-    pub fn forget(&self, employer: &Employer) {
+    /// Gives up what the employer of this key claimed.
+    pub fn release(&self, employer: &str) {
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.retain(|_, (owner, _)| *owner != employer.key());
+        claims.owners.retain(|_, owner| owner != employer);
     }
 }
 
@@ -132,6 +152,46 @@ impl Nudge {
     pub fn tell(&self, key: String) {
         // Nobody listens when the process ends.
         drop(self.0.send(key));
+    }
+}
+
+/// Who did not answer in time, and is left alone for a while: many employers that wait for one that is
+/// silent are not to keep others from being looked after.
+#[derive(Debug, Default)]
+pub struct Silent(Mutex<BTreeMap<String, (Instant, Fault)>>);
+
+/// How long it takes until somebody counts as silent, and how long it is left alone.
+const SILENCE: Duration = Duration::from_secs(1);
+const LEFT_ALONE: Duration = Duration::from_secs(5);
+
+impl Silent {
+    /// What comes of asking somebody, unless it was silent a moment ago.
+    ///
+    /// # Errors
+    ///
+    /// What the answer is, or was.
+    pub async fn ask<T>(
+        &self,
+        whom: &str,
+        answer: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, fault)) = lock().get_mut(whom) {
+            if at.elapsed() < LEFT_ALONE {
+                return Err(fault.clone());
+            }
+            // One at a time finds out whether it is back.
+            *at = Instant::now();
+        }
+        let began = Instant::now();
+        let answer = answer.await;
+        match &answer {
+            Err(fault) if began.elapsed() >= SILENCE => {
+                lock().insert(whom.to_owned(), (Instant::now(), fault.clone()));
+            }
+            _ => drop(lock().remove(whom)),
+        }
+        answer
     }
 }
 
@@ -194,6 +254,14 @@ impl Pass {
     pub fn of(seen: Seen) -> Self {
         Self { seen, ..Self::default() }
     }
+
+    /// One that has told what is wanted, and cannot see what came of it: whoever is to serve may.
+    #[must_use]
+    pub fn blind(wanted: &[Wanted], fault: Fault) -> Self {
+        let serve = wanted.iter().filter(|w| w.want == Want::Serve);
+        let seen = serve.map(|w| (w.uid.clone(), Traffic::Unhealthy)).collect();
+        Self { fault: Some(fault), ..Self::of(seen) }
+    }
 }
 
 impl From<Fault> for Pass {
@@ -241,6 +309,10 @@ pub trait Backend: Send + Sync {
         Some(RESYNC)
     }
 
+    /// Gives up what belongs to the employer of this key alone, as it goes elsewhere or is no employer any
+    /// more.
+    fn release(&self, _employer: &str) {}
+
     /// Drops what is kept of an employer that sends no traffic any more. May be repeated.
     fn forget<'a>(&'a self, _employer: &'a Employer) -> Coming<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -255,12 +327,51 @@ mod tests {
     fn what_is_anothers_is_not_taken_before_that_one_gives_it_up() {
         let (claims, name) = (Claims::default(), |name: &str| Employer {
             name: name.to_owned(),
+            holds: true,
             ..Employer::default()
         });
         let claim = |who: &str, what: &str| claims.claim(&name(who), &[what.to_owned()]).is_ok();
         assert!(claim("a", "x") && claim("a", "x") && !claim("b", "x"));
         assert!(claim("a", "y") && claim("b", "x"), "a has gone elsewhere");
-        claims.forget(&name("b"));
+        claims.release(&name("b").key());
         assert!(claim("c", "x"));
+    }
+
+    #[tokio::test]
+    async fn who_is_silent_is_left_alone_for_a_while() {
+        let (silent, fault) = (Silent::default(), Fault::Unreachable("silent".to_owned()));
+        let quick = silent.ask("a", async { Err::<(), _>(fault.clone()) }).await;
+        assert!(quick.is_err() && silent.ask("a", async { Ok(()) }).await.is_ok(), "it answered");
+        let late = async {
+            tokio::time::sleep(SILENCE).await;
+            Err::<(), _>(fault.clone())
+        };
+        assert!(silent.ask("a", late).await.is_err());
+        assert_eq!(silent.ask("a", async { Ok(()) }).await, Err(fault));
+        assert_eq!(silent.ask("b", async { Ok(()) }).await, Ok(()));
+        let ago = Instant::now().checked_sub(LEFT_ALONE).unwrap();
+        silent.0.lock().unwrap().get_mut("a").unwrap().0 = ago;
+        assert_eq!(silent.ask("a", async { Ok(()) }).await, Ok(()));
+        assert!(silent.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_holds_pods_claims_first_after_a_start() {
+        let claims = Claims::default();
+        let claim = |name: &str, holds: bool| {
+            let employer = Employer { name: name.to_owned(), holds, ..Employer::default() };
+            claims.claim(&employer, &["x".to_owned()]).map_err(|fault| fault.class())
+        };
+        let later = |ago: Duration| {
+            let mut claimed = claims.0.lock().unwrap();
+            claimed.since = Some(Instant::now().checked_sub(ago).unwrap());
+        };
+        assert_eq!(claim("new", false), Err("unreachable"));
+        assert_eq!(claim("old", true), Ok(()));
+        assert_eq!(claim("new", true), Err("params"));
+        assert_eq!(claim("old", false), Ok(()), "what it has it keeps");
+        claims.release("//old");
+        later(HOLDERS_FIRST);
+        assert_eq!(claim("new", false), Ok(()));
     }
 }

@@ -150,7 +150,7 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
         annotated: member.annotated,
         finalizers: None,
         lets_go: false,
-        conditions: conditions(seen, finalizer, member),
+        conditions: None,
     };
     let wait = |reason: String, leaves: bool| Wait {
         pod: member.name.clone(),
@@ -177,6 +177,7 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
             plan.look_again = [plan.look_again, left].into_iter().flatten().min();
         }
     }
+    change.conditions = conditions(seen, finalizer, member, has && !change.lets_go);
     if change.finalizers.is_some() || change.conditions.is_some() {
         plan.pods.push(change);
     }
@@ -238,7 +239,7 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
         // It was told to serve, and leaves before anybody saw it: it is not to be touched either. One
         // that is being deleted takes no more finalizers.
         (Want::Off, false)
-            if flows
+            if (flows || told.fault.is_some() && told.unseen.contains(&member.uid))
                 && is_employed(seen, member)
                 && !member.addresses.is_empty()
                 && !is_given_up(seen, member, now) =>
@@ -286,18 +287,20 @@ fn is_employed(seen: &Observed, member: &MemberView) -> bool {
     employs && member.selected && !member.deleting && !member.ended
 }
 
-/// The Pod's available conditions with the employer's entry, or without; if that changes them.
+/// The Pod's available conditions with the employer's entry, or without; if that changes them. The entry
+/// of one that is still held stays: it says by whom.
 fn conditions(
     seen: &Observed,
     finalizer: &String,
     member: &MemberView,
+    held: bool,
 ) -> Option<(Option<String>, String)> {
     let expects = is_employed(seen, member);
     let key = seen.employer.key();
     // An annotation that nobody can read says nothing, and keeps the Pod from being available.
     let mut expected = member.expected.clone().ok()?;
     let known = expected.get(&key);
-    let goes = !expects && known.is_some() && !member.deleting;
+    let goes = !expects && known.is_some() && !member.deleting && !held;
     if expects && known != Some(finalizer) {
         expected.insert(key, finalizer.clone());
     } else if goes {

@@ -1,6 +1,9 @@
 //! What planning sees: an employer, its Pods, and what its backend says of them.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use jiff::Timestamp;
 use podops_api::consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer};
@@ -131,6 +134,8 @@ pub struct Sighting {
     pub off_since: BTreeMap<String, Timestamp>,
     /// Why it is not all that there is to be seen.
     pub fault: Option<String>,
+    /// Who was given to the backend, and was not seen without traffic since, by UID.
+    pub unseen: BTreeSet<String>,
     /// What the backend is known not to do, though all was seen.
     pub undone: Option<String>,
 }

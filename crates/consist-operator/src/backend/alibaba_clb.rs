@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Answer, Backend, Employer, Fault, Pass, Wanted, pace::Pace};
+use super::{Answer, Backend, Employer, Fault, Pass, Silent, Wanted, pace::Pace};
 use crate::view::Traffic;
 
 /// The label by which the cloud's controller says which load balancer a Service has.
@@ -57,6 +57,7 @@ pub struct AlibabaClb {
     account: Option<Account>,
     client: https::Client,
     pace: Pace,
+    silent: Silent,
 }
 
 impl AlibabaClb {
@@ -79,7 +80,7 @@ impl AlibabaClb {
             ),
         };
         let client = https::client().map_err(anyhow::Error::msg)?;
-        Ok(Self { account, client, pace: Pace::new(rate) })
+        Ok(Self { account, client, pace: Pace::new(rate), silent: Silent::default() })
     }
 
     async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
@@ -95,13 +96,13 @@ impl AlibabaClb {
         if !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             return Err(Fault::Params(format!("{LOAD_BALANCER}: {id} is no load balancer's ID")));
         }
-        self.pace.turn().await;
-        let servers = self.ask(account, id).await?;
+        let servers = self.silent.ask(&account.endpoint, self.ask(account, id)).await?;
         let seen = wanted.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
         Ok(Pass::of(seen.collect()))
     }
 
     async fn ask(&self, account: &Account, id: &str) -> Result<Vec<Server>, Fault> {
+        self.pace.turn().await;
         let unreachable = |reason: String| Fault::Unreachable(format!("Alibaba Cloud: {reason}"));
         let nonce = Uuid::new_v4().simple().to_string();
         let query = format!("LoadBalancerId={id}");

@@ -17,12 +17,28 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{
-    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Wanted, pace::Pace, permit, together,
+    Answer, Backend, Claims, Employer, Fault, Pass, Silent, Wanted, pace::Pace, permit, together,
 };
 use crate::{plan::Want, view::Traffic};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
+/// Codes of refusals that may be none the next time: too many calls, or a fault of AWS's own.
+const PASSES: [&str; 13] = [
+    "BandwidthLimitExceeded",
+    "InternalError",
+    "InternalFailure",
+    "PriorRequestNotComplete",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+];
 /// How many targets go into one call.
 const TARGETS_MAX: usize = 200;
 /// How much of a refusal is shown to people.
@@ -50,6 +66,7 @@ pub struct AwsElbV2 {
     allowed: Vec<String>,
     pace: Pace,
     claims: Claims,
+    silent: Silent,
     clients: Mutex<BTreeMap<String, Client>>,
 }
 
@@ -62,6 +79,7 @@ impl AwsElbV2 {
             allowed,
             pace: Pace::new(rate),
             claims: Claims::default(),
+            silent: Silent::default(),
             clients: Mutex::default(),
         }
     }
@@ -88,12 +106,16 @@ impl AwsElbV2 {
         if !params.observe_only {
             self.claims.claim(employer, std::slice::from_ref(arn))?;
         }
-        let (mut targets, mut refusal) = (self.look(&client, &params).await?, None);
+        let (mut targets, mut refusal) =
+            (self.silent.ask(region, self.look(&client, &params)).await?, None);
         let changes = changes(&targets, &params, wanted);
         if !params.observe_only && !changes.is_empty() {
             let refused = self.change(&client, arn, &changes).await;
             // What one of them is refused keeps nobody from looking at the others.
-            targets = self.look(&client, &params).await?;
+            targets = match self.look(&client, &params).await {
+                Ok(targets) => targets,
+                Err(fault) => return Ok(Pass::blind(wanted, fault)),
+            };
             refusal = refused.err();
         }
         let seen = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
@@ -112,11 +134,19 @@ impl AwsElbV2 {
             let done = call.set_targets(Some(batch.to_vec())).send().await;
             first = first.and(done.map(drop).map_err(|error| fault(&error)));
         }
-        for batch in changes.register.chunks(TARGETS_MAX) {
+        let mut batches: Vec<_> = changes.register.chunks(TARGETS_MAX).collect();
+        while let Some(batch) = batches.pop() {
             self.pace.turn().await;
             let call = client.register_targets().target_group_arn(arn);
             let done = call.set_targets(Some(batch.to_vec())).send().await;
-            first = first.and(done.map(drop).map_err(|error| fault(&error)));
+            let done = done.map(drop).map_err(|error| fault(&error));
+            // AWS refuses all for one that it cannot take: the others are not to wait for it.
+            if matches!(done, Err(Fault::Params(_))) && batch.len() > 1 {
+                let (one, other) = batch.split_at(batch.len() / 2);
+                batches.extend([one, other]);
+                continue;
+            }
+            first = first.and(done);
         }
         first
     }
@@ -133,9 +163,8 @@ impl AwsElbV2 {
 }
 
 impl Backend for AwsElbV2 {
-    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
-        self.claims.forget(employer);
-        Box::pin(std::future::ready(()))
+    fn release(&self, employer: &str) {
+        self.claims.release(employer);
     }
 
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
@@ -169,11 +198,9 @@ where
         (None, _) => format!("AWS: {}", DisplayErrorContext(error)),
     };
     let told: String = told.chars().take(SHOWN_MAX).collect();
-    match code {
-        Some("TargetGroupNotFound" | "InvalidTarget" | "ValidationError" | "TooManyTargets") => {
-            Fault::Params(told)
-        }
-        _ if matches!(error, SdkError::ResponseError(_)) => Fault::Garbage(told),
+    match (error, code) {
+        (SdkError::ResponseError(_), _) => Fault::Garbage(told),
+        (SdkError::ServiceError(_), Some(code)) if !PASSES.contains(&code) => Fault::Params(told),
         _ => Fault::Unreachable(told),
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Seen, Wanted, allows};
+use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Seen, Silent, Wanted, allows};
 use crate::{plan::Want, view::Traffic};
 
 /// How long an adapter may take to answer.
@@ -54,6 +54,7 @@ struct Adapter {
     client: Client,
     /// Whether it is known to speak our version.
     agreed: AtomicBool,
+    silent: Silent,
 }
 
 /// What an adapter is told of one employer: what its user says, and what is wanted.
@@ -88,7 +89,8 @@ impl External {
             anyhow::ensure!(pattern.contains('/'), "there is no namespace");
             let client = Client::at(address, DEADLINE).map_err(anyhow::Error::msg)?;
             let pattern = pattern.to_owned();
-            Ok(Arc::new(Adapter { pattern, client, agreed: AtomicBool::new(false) }))
+            let (agreed, silent) = (AtomicBool::new(false), Silent::default());
+            Ok(Arc::new(Adapter { pattern, client, agreed, silent }))
         };
         let adapters = told.iter().map(|told| read(told).with_context(|| told.clone()));
         let adapters = adapters.collect::<anyhow::Result<Vec<Arc<Adapter>>>>()?;
@@ -137,9 +139,12 @@ impl External {
     async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
         let params: Params = employer.params()?;
         let adapter = self.adapter(&employer.namespace, &params.adapter)?;
-        adapter.agree().await?;
         let told = as_told(employer, &params);
-        let seen = adapter.observe(&told, wanted).await?;
+        let seen = async {
+            adapter.agree().await?;
+            adapter.observe(&told, wanted).await
+        };
+        let seen = adapter.silent.ask(&adapter.pattern, seen).await?;
         let all: Vec<v1::Wanted> = wanted.iter().map(as_wanted).collect();
         let content = (told.params.clone(), all);
         let taken = self.applied(employer, |applied| {
@@ -151,11 +156,21 @@ impl External {
         let generation = self.generation(employer, &content);
         let (employer_told, members) = (Some(told.clone()), content.1);
         let said = v1::ApplyRequest { employer: employer_told, generation, members };
-        let answer = adapter.checked(adapter.client.apply(said).await)?;
-        self.applied(employer, |applied| applied.taken = true);
-        let invalid = answer.outcomes.iter().find(|outcome| outcome.outcome == INVALID);
-        let undone = invalid.map(|outcome| Fault::Params(outcome.message.clone()));
-        Ok(Pass { undone, ..Pass::of(adapter.observe(&told, wanted).await?) })
+        let undone = match adapter.checked(adapter.client.apply(said).await) {
+            Ok(answer) => {
+                self.applied(employer, |applied| applied.taken = true);
+                let mut outcomes = answer.outcomes.into_iter();
+                let invalid = outcomes.find(|outcome| outcome.outcome == INVALID);
+                invalid.map(|outcome| Fault::Params(outcome.message))
+            }
+            Err(refusal @ Fault::Params(_)) => Some(refusal),
+            Err(fault) => return Ok(Pass::blind(wanted, fault)),
+        };
+        let seen = adapter.observe(&told, wanted).await;
+        Ok(seen.map_or_else(
+            |fault| Pass::blind(wanted, fault),
+            |seen| Pass { undone, ..Pass::of(seen) },
+        ))
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Answer, Backend, Claims, Coming, Employer, Fault, Pass, Seen, Wanted, permit, together,
+    Answer, Backend, Claims, Employer, Fault, Pass, Seen, Silent, Wanted, permit, together,
 };
 use crate::{plan::Want, view::Traffic};
 
@@ -56,6 +56,7 @@ pub struct Haproxy {
     /// anything to it.
     allowed: Vec<String>,
     claims: Claims,
+    silent: Silent,
     numbers: Numbers,
 }
 
@@ -66,7 +67,7 @@ impl Haproxy {
     /// Drives these instances.
     #[must_use]
     pub fn new(allowed: Vec<String>) -> Self {
-        Self { allowed, claims: Claims::default(), numbers: Numbers::default() }
+        Self { allowed, ..Self::default() }
     }
 
     fn params(&self, employer: &Employer) -> Result<Params, Fault> {
@@ -90,7 +91,7 @@ impl Haproxy {
             params.instances.iter().map(|at| format!("{} at {at}", params.backend)).collect();
         self.claims.claim(employer, &own)?;
         // One that does not answer keeps nobody from telling the others.
-        let all = params.instances.iter().map(|at| at_one(at, &params, wanted, &self.numbers));
+        let all = params.instances.iter().map(|at| self.at_one(at, &params, wanted));
         let mut pass = Pass::default();
         for here in join_all(all).await {
             merge(&mut pass.seen, here.seen, wanted);
@@ -99,40 +100,40 @@ impl Haproxy {
         }
         Ok(pass)
     }
+
+    /// Brings about what is wanted at one instance, and looks.
+    async fn at_one(&self, instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
+        let look = || look(instance, &params.backend, &self.numbers);
+        let mut slots = match self.silent.ask(instance, look()).await {
+            Ok(slots) => slots,
+            Err(fault) => return fault.into(),
+        };
+        let Commands { said, full } = commands(&slots, params, wanted);
+        let no_slot = || format!("haproxy at {instance}: {} has no free slot", params.backend);
+        let undone = full.then(|| Fault::Params(no_slot()));
+        let mut fault = None;
+        if !said.is_empty() {
+            if let Err(refused) = tell(instance, &said).await {
+                fault = Some(refused);
+            }
+            slots = match look().await {
+                Ok(slots) => slots,
+                Err(fault) => return Pass::blind(wanted, fault),
+            };
+        }
+        let seen = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, w))).collect();
+        Pass { seen, fault, undone }
+    }
 }
 
 impl Backend for Haproxy {
-    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
-        self.claims.forget(employer);
-        Box::pin(std::future::ready(()))
+    fn release(&self, employer: &str) {
+        self.claims.release(employer);
     }
 
     fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at_all(employer, wanted).await.into() })
     }
-}
-
-/// Brings about what is wanted at one instance, and looks.
-async fn at_one(instance: &str, params: &Params, wanted: &[Wanted], numbers: &Numbers) -> Pass {
-    let mut slots = match look(instance, &params.backend, numbers).await {
-        Ok(slots) => slots,
-        Err(fault) => return fault.into(),
-    };
-    let Commands { said, full } = commands(&slots, params, wanted);
-    let no_slot = || format!("haproxy at {instance}: {} has no free slot", params.backend);
-    let undone = full.then(|| Fault::Params(no_slot()));
-    let mut fault = None;
-    if !said.is_empty() {
-        if let Err(refused) = tell(instance, &said).await {
-            fault = Some(refused);
-        }
-        slots = match look(instance, &params.backend, numbers).await {
-            Ok(slots) => slots,
-            Err(fault) => return fault.into(),
-        };
-    }
-    let seen = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, params.port, w))).collect();
-    Pass { seen, fault, undone }
 }
 
 async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
@@ -199,8 +200,12 @@ struct Slot {
 }
 
 impl Slot {
+    fn is_of(&self, pod: &Wanted) -> bool {
+        self.address.is_some_and(|a| pod.addresses.contains(&a))
+    }
+
     fn holds(&self, pod: &Wanted, port: u16) -> bool {
-        self.port == port && self.address.is_some_and(|a| pod.addresses.contains(&a))
+        self.port == port && self.is_of(pod)
     }
 
     fn is_free(&self) -> bool {
@@ -218,9 +223,9 @@ fn state(slot: &Slot) -> Traffic {
     }
 }
 
-/// What all slots that hold a Pod say of it.
-fn traffic(slots: &[Slot], port: u16, pod: &Wanted) -> Traffic {
-    let holding = slots.iter().filter(|slot| slot.holds(pod, port)).map(state);
+/// What all slots that hold a Pod say of it, at whatever port: another one may have been named before.
+fn traffic(slots: &[Slot], pod: &Wanted) -> Traffic {
+    let holding = slots.iter().filter(|slot| slot.is_of(pod)).map(state);
     holding.fold(Traffic::Absent, |one, other| together(one, other, pod.want == Want::Serve))
 }
 

@@ -147,6 +147,12 @@ fn a_pod_that_leaves_with_traffic_nobody_held_it_for_is_held() {
     check("expected", Traffic::Draining(Some(1)), "hold");
     check("expected deleting", Traffic::Serving, "");
     check("stranger", Traffic::Serving, "");
+    // Nobody has seen what came of it that the backend was told to send it traffic.
+    let mut silent = seen(Tenure::Employs, "expected", &[]);
+    silent.sighting.fault = Some("silence".to_owned());
+    assert_eq!(done(&silent, 200), "");
+    silent.sighting.unseen.insert("a".to_owned());
+    assert_eq!(done(&silent, 200), "hold");
 }
 
 #[test]
@@ -158,17 +164,19 @@ fn w11_a_new_pod_is_expected_at_once_and_held_when_it_has_traffic() {
 #[test]
 fn w2_a_pod_that_is_selected_no_more_is_drained_and_let_go() {
     let text = |traffic| done(&seen(Tenure::Employs, "stranger ready expected held", traffic), 200);
-    assert_eq!(text(&[(Traffic::Serving, 101)]), "expect not, wait for its backend to take it off");
+    assert_eq!(text(&[(Traffic::Serving, 101)]), "wait for its backend to take it off");
     assert_eq!(text(&[(Traffic::Absent, 101)]), "let go, expect not");
     check("stranger ready", Traffic::Absent, "");
+    check("stranger ready expected", Traffic::Serving, "expect not");
 }
 
 #[test]
 fn w3_an_employer_that_ends_drains_its_pods_and_goes_last() {
     let text = |words, traffic| done(&seen(Tenure::Ends, words, traffic), 200);
+    // Who reads its entry meanwhile knows whose the finalizer is.
     assert_eq!(
         text("ready expected held", &[(Traffic::Serving, 101)]),
-        "expect not, wait for its backend to take it off"
+        "wait for its backend to take it off"
     );
     assert_eq!(text("ready expected held", &[(Traffic::Absent, 101)]), "let go, expect not");
     assert_eq!(text("ready", &[(Traffic::Absent, 101)]), "employer has 0");

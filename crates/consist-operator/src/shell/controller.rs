@@ -3,12 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
-use podops_api::consist;
+use podops_api::consist::{self, employer_key};
 use podops_runtime::{
     effect::{Effect, Outcome},
     shell::{
@@ -37,6 +37,9 @@ use crate::{
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(5);
 
+/// How often it is looked for employers that are gone.
+const TIDY: Duration = Duration::from_secs(10);
+
 /// Backends by name.
 pub(super) type Backends = Arc<BTreeMap<&'static str, Box<dyn Backend>>>;
 
@@ -52,6 +55,8 @@ pub(super) struct Context {
     pub(super) backends: Backends,
     pub(super) metrics: Metrics,
     pub(super) memory: Mutex<BTreeMap<Key, Memory>>,
+    /// When it was last looked for employers that are gone.
+    pub(super) tidied: Mutex<Option<Instant>>,
 }
 
 /// Brings one employer's Pods to where they have to wait for its backend.
@@ -100,16 +105,22 @@ impl Context {
 
     /// Forgets an employer.
     fn forget(&self, key: &Key) {
+        for backend in self.backends.values() {
+            backend.release(&employer_key(self.kind.name(), &key.0, &key.1));
+        }
         if let Some(memory) = self.lock().remove(key) {
             self.count(key, memory.counted, Counts::default());
         }
     }
 
-    /// Forgets employers that are gone, once there are some.
+    /// Forgets employers that are gone, now and then.
     fn forget_the_gone(&self) {
-        if self.lock().len() <= self.employers.len() {
+        let mut last = self.tidied.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < TIDY) {
             return;
         }
+        *last = Some(Instant::now());
+        drop(last);
         let known: BTreeSet<Key> = self.employers.state().iter().map(|e| key(&**e)).collect();
         let gone: Vec<Key> = self.lock().keys().filter(|k| !known.contains(*k)).cloned().collect();
         for key in &gone {
@@ -172,7 +183,7 @@ impl Context {
             Ok(found) => found,
             Err(fault) => return failed(fault),
         };
-        let asked = match employer.as_asked() {
+        let mut asked = match employer.as_asked() {
             Ok(asked) => asked,
             Err(fault) => return failed(fault),
         };
@@ -181,6 +192,7 @@ impl Context {
         // It is asked for a Pod that is not as it is to be, because something else is wanted, or because
         // nothing was for long.
         let finalizer = view.finalizer();
+        asked.holds = members.iter().any(|member| member.finalizers.contains(&finalizer));
         let settled = members.iter().zip(&wanted).all(|(member, wanted)| {
             member.finalizers.contains(&finalizer) == (wanted.want == Want::Serve)
         });
@@ -195,6 +207,9 @@ impl Context {
                 memory.off_since.clear();
             }
         });
+        for (_, other) in self.backends.iter().filter(|(other, _)| **other != name) {
+            other.release(&asked.key());
+        }
         let timer = self.metrics.backend_seconds.with_label_values(&[name]).start_timer();
         let pass = backend.pass(&asked, &wanted).await;
         timer.observe_duration();

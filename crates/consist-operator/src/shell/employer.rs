@@ -155,7 +155,7 @@ impl Kind {
         }
     }
 
-    fn slim(&self, object: DynamicObject) -> SlimEmployer {
+    pub(super) fn slim(&self, object: DynamicObject) -> SlimEmployer {
         let mut metadata = object.metadata;
         metadata.owner_references = None;
         if let Some(annotations) = &mut metadata.annotations {
@@ -168,18 +168,23 @@ impl Kind {
             Ok(selector) => (selector, None),
             Err(fault) => (None, Some(fault)),
         };
-        let always = object.data.pointer("/spec/publishNotReadyAddresses") == Some(&json!(true));
-        SlimEmployer {
+        let is_service = self.name == consist::SERVICE;
+        let says = |at: &str, what: Value| is_service && object.data.pointer(at) == Some(&what);
+        let always = says("/spec/publishNotReadyAddresses", json!(true));
+        let nowhere = says("/spec/type", json!("ExternalName"));
+        let mut employer = SlimEmployer {
             kind: self.name,
             usual: self.usual,
             controlled: self.controlled.matches(&labels),
-            pods,
-            fault: fault.or_else(|| {
-                let told = "spec.publishNotReadyAddresses keeps traffic on Pods";
-                (always && self.name == consist::SERVICE).then(|| told.to_owned())
-            }),
+            pods: pods.filter(|_| !nowhere),
+            fault,
             metadata,
+        };
+        if always && employer.backend() == Some(ENDPOINTSLICE) {
+            let told = "spec.publishNotReadyAddresses keeps traffic on Pods";
+            employer.fault.get_or_insert(told.to_owned());
         }
+        employer
     }
 
     /// What selects an object's Pods; nothing if it selects none, as an empty selector of a Service.
@@ -282,6 +287,7 @@ impl SlimEmployer {
             uid: metadata.uid.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
             params,
+            holds: false,
         })
     }
 
@@ -319,7 +325,9 @@ impl SlimEmployer {
     /// The employer as planning sees it.
     pub(super) fn view(&self) -> EmployerView {
         let metadata = &self.metadata;
-        let tenure = if !self.controlled {
+        // Nobody keeps the slices of a Service without a selector.
+        let is_plain = self.backend() == Some(ENDPOINTSLICE) && self.pods.is_none();
+        let tenure = if !self.controlled || is_plain && self.fault.is_none() {
             Tenure::Free
         } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
             Tenure::Employs
@@ -384,6 +392,26 @@ mod tests {
             |selector| service(&json!({}), &json!({ "selector": selector })).selects(&labelled);
         assert!(selects(json!({ "app": "web" })));
         assert!(!selects(json!({})) && !selects(json!(null)) && !selects(json!({ "app": "x" })));
+    }
+
+    #[test]
+    fn a_service_that_sends_no_traffic_by_itself_employs_nobody() {
+        let tenure = |annotations: Value, spec: Value| {
+            let metadata = json!({
+                "labels": { "kusionstack.io/control": "true" }, "annotations": annotations,
+            });
+            let employer = service(&metadata, &spec);
+            (employer.view().tenure, employer.view().faults.len())
+        };
+        let selector = json!({ "app": "web" });
+        assert_eq!(tenure(json!({}), json!({ "selector": selector })), (Tenure::Employs, 0));
+        assert_eq!(tenure(json!({}), json!({})), (Tenure::Free, 0));
+        let external = json!({ "selector": selector, "type": "ExternalName" });
+        assert_eq!(tenure(json!({}), external), (Tenure::Free, 0));
+        // What Kubernetes does with addresses is no matter of who drives another backend.
+        let always = json!({ "selector": selector, "publishNotReadyAddresses": true });
+        assert_eq!(tenure(json!({}), always.clone()), (Tenure::Employs, 1));
+        assert_eq!(tenure(json!({ consist::BACKEND: "envoy" }), always), (Tenure::Employs, 0));
     }
 
     #[test]

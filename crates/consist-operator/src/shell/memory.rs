@@ -23,6 +23,8 @@ pub(super) struct Memory {
     pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
     /// What is wanted for each Pod, and since when as far as this process knows, by UID.
     pub(super) wants: BTreeMap<String, (Want, Timestamp)>,
+    /// Who was given to the backend, and was not seen without traffic since, by UID.
+    pub(super) unseen: BTreeSet<String>,
     /// Since when each of these was seen to have none, by UID.
     pub(super) off_since: BTreeMap<String, Timestamp>,
     /// Which Pods wait, and how often in a row they had to.
@@ -76,12 +78,21 @@ impl Memory {
         for uid in off {
             self.off_since.entry(uid.clone()).or_insert(now);
         }
-        if pass.fault.is_none() && pass.undone.is_none() {
+        let given = |w: &&Wanted| {
+            let seen = pass.seen.get(&w.uid).is_some_and(|traffic| *traffic != Traffic::Absent);
+            (seen || self.unseen.contains(&w.uid)) && !self.off_since.contains_key(&w.uid)
+        };
+        self.unseen = wanted.iter().filter(given).map(|w| w.uid.clone()).collect();
+        // Who is to have none is asked about until that is seen.
+        let all_off =
+            wanted.iter().all(|w| w.want == Want::Serve || self.off_since.contains_key(&w.uid));
+        if pass.fault.is_none() && pass.undone.is_none() && all_off {
             self.told = Some((wanted.to_vec(), address, Instant::now()));
         }
         Sighting {
             traffic: pass.seen,
             off_since: self.off_since.clone(),
+            unseen: self.unseen.clone(),
             fault: pass.fault.map(|fault| fault.to_string()),
             undone: pass.undone.map(|undone| undone.to_string()),
         }
@@ -128,6 +139,21 @@ mod tests {
     }
 
     #[test]
+    fn who_was_given_to_the_backend_is_unseen_until_it_was_seen_off() {
+        let mut memory = Memory::default();
+        let mut unseen = |want, traffic, fault| {
+            let seen = memory.note(&wanted(want), pass(traffic, fault), address(), at(1));
+            seen.unseen.contains("a")
+        };
+        let silent = || Some(Fault::Unreachable("gone".to_owned()));
+        assert!(!unseen(Want::Serve, Traffic::Absent, silent()));
+        assert!(unseen(Want::Serve, Traffic::Unhealthy, silent()));
+        assert!(unseen(Want::Off, Traffic::Absent, silent()));
+        assert!(unseen(Want::Off, Traffic::Draining(Some(1)), None));
+        assert!(!unseen(Want::Off, Traffic::Absent, None));
+    }
+
+    #[test]
     fn what_a_backend_was_told_counts_if_nothing_failed_and_it_is_the_same() {
         let mut memory = Memory::default();
         let fault = Some(Fault::Garbage("no".to_owned()));
@@ -137,6 +163,11 @@ mod tests {
         assert!(memory.is_told(&wanted(Want::Off), &address(), None));
         assert!(!memory.is_told(&wanted(Want::Off), &address(), Some(Duration::ZERO)));
         assert!(!memory.is_told(&wanted(Want::Serve), &address(), None));
+        memory.note(&wanted(Want::Off), pass(Traffic::Serving, None), address(), at(3));
+        memory.told = None;
+        memory.note(&wanted(Want::Off), pass(Traffic::Serving, None), address(), at(4));
+        assert!(memory.told.is_none(), "it has traffic yet");
+        memory.note(&wanted(Want::Off), pass(Traffic::Absent, None), address(), at(5));
         let other = ("haproxy".to_owned(), serde_json::json!({ "backend": "other" }));
         assert!(!memory.is_told(&wanted(Want::Off), &other, None));
     }

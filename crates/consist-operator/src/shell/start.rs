@@ -42,7 +42,7 @@ use super::{
     employer::{ENDPOINTSLICE, Kind, SlimEmployer, Told, told},
     metrics::Metrics,
     observe::{SlimPod, SlimSlice, trim_pod},
-    sweep::Sweeper,
+    sweep::{Standing, Sweeper},
 };
 use crate::backend::{
     Backend, Nudge,
@@ -242,6 +242,7 @@ impl Shared {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             memory: Mutex::default(),
+            tidied: Mutex::default(),
         });
         let sweeper = self.sweeper(kind, store.clone(), progress);
         let work = self.work(objects, store, triggers);
@@ -266,9 +267,13 @@ impl Shared {
             events: Events::new(self.client.clone(), NAME),
             pods: self.pods.clone(),
             kind,
-            exists: Box::new(move |namespace, name| {
-                // Before all are known, none is missed.
-                !*listed.borrow() || known.get(&ObjectRef::new(name).within(namespace)).is_some()
+            known: Box::new(move |namespace, name| {
+                match known.get(&ObjectRef::new(name).within(namespace)) {
+                    Some(employer) if !employer.is_concerned() => Standing::Plain,
+                    None if *listed.borrow() => Standing::Gone,
+                    // Before all are known, none is missed.
+                    _ => Standing::Employs,
+                }
             }),
             lease: self.lease.clone(),
         }

@@ -1,4 +1,5 @@
-//! Lets go of Pods whose employer is gone without having let go of them: somebody took its finalizer off.
+//! Lets go of Pods whose employer is gone, or none any more, without having let go of them: somebody took
+//! its finalizer off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,8 +26,19 @@ use crate::{plan::PodChange, render};
 /// How often is looked.
 const SWEEP: Duration = Duration::from_secs(30);
 
-/// Whether an employer of this namespace and name is known.
-pub(super) type Exists = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
+/// What is known of whoever a Pod's entry names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It employs, or may.
+    Employs,
+    /// It is there, and no employer.
+    Plain,
+    /// There is none.
+    Gone,
+}
+
+/// What is known of an employer of this namespace and name.
+pub(super) type Known = Box<dyn Fn(&str, &str) -> Standing + Send + Sync>;
 
 /// What sweeping takes.
 pub(super) struct Sweeper {
@@ -35,7 +47,7 @@ pub(super) struct Sweeper {
     pub(super) events: Events,
     pub(super) pods: Arc<Mirror<SlimPod>>,
     pub(super) kind: Kind,
-    pub(super) exists: Exists,
+    pub(super) known: Known,
     pub(super) lease: Held,
 }
 
@@ -48,24 +60,26 @@ impl Sweeper {
                 continue;
             }
             for pod in self.pods.all() {
-                if let Some((employer, change)) = orphaned(&pod, self.kind.name(), &self.exists) {
+                if let Some((employer, change)) = orphaned(&pod, self.kind.name(), &self.known) {
                     self.let_go(&pod, &employer, &change).await;
                 }
             }
         }
     }
 
-    /// Lets go of a Pod, if the API server too knows no such employer.
+    /// Lets go of a Pod, if the API server too knows no such employer by now.
     async fn let_go(&self, pod: &SlimPod, employer: &str, change: &PodChange) {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let all: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &self.kind.api);
-        if !matches!(all.get_opt(employer).await, Ok(None)) {
+        let Ok(found) = all.get_opt(employer).await else { return };
+        if found.is_some_and(|found| self.kind.slim(found).is_concerned()) {
             return;
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
             Ok(Outcome::Done(_)) => {
-                let message = format!("let go of, as {} {employer} is gone", self.kind.name());
+                let message =
+                    format!("let go of, as {} {employer} employs it no more", self.kind.name());
                 let note = Note { warning: true, reason: "EmployerGone", message };
                 self.events.publish(&pod.object_ref(&()), &note).await;
             }
@@ -76,11 +90,11 @@ impl Sweeper {
     }
 }
 
-/// The employer of a kind that a Pod is still held by and that is not known, and what lets go of the Pod.
+/// The employer of a kind that a Pod still has something of and that is none, and what lets go of the Pod.
 fn orphaned(
     pod: &SlimPod,
     kind: &str,
-    exists: impl Fn(&str, &str) -> bool,
+    known: impl Fn(&str, &str) -> Standing,
 ) -> Option<(String, PodChange)> {
     let member = pod.view(false, "");
     let namespace = pod.metadata.namespace.as_deref()?;
@@ -88,13 +102,15 @@ fn orphaned(
     expected.keys().find_map(|key| {
         let (of_kind, rest) = key.split_once('/')?;
         let (of, name) = rest.split_once('/')?;
-        if of_kind != kind || of != namespace || exists(namespace, name) {
+        if of_kind != kind || of != namespace {
             return None;
         }
+        let standing = known(namespace, name);
         let finalizer = lifecycle_finalizer(kind, namespace, name);
         let held = member.finalizers.contains(&finalizer);
-        // What only expects a Service is the lifecycle's to strike off; it knows no other kind.
-        if !held && kind == consist::SERVICE {
+        // What only expects a Service that is gone is the lifecycle's to strike off; it knows no other kind.
+        let others = !held && kind == consist::SERVICE && standing == Standing::Gone;
+        if standing == Standing::Employs || others {
             return None;
         }
         let mut left = expected.clone();
@@ -134,14 +150,19 @@ mod tests {
             } }))
             .unwrap()
         };
-        let (service, change) = orphaned(&pod(&held), "Service", |_, _| false).unwrap();
+        let gone = |_: &str, _: &str| Standing::Gone;
+        let (service, change) = orphaned(&pod(&held), "Service", gone).unwrap();
         assert_eq!(
             (service.as_str(), change.finalizers.unwrap().1),
             ("web", vec!["other".to_owned()])
         );
-        assert!(orphaned(&pod(&held), "Service", |_, name| name == "web").is_none());
-        assert!(orphaned(&pod(&held), "Gateway", |_, _| false).is_none());
-        assert!(orphaned(&pod("somebody's"), "Service", |_, _| false).is_none());
+        assert!(orphaned(&pod(&held), "Service", |_, _| Standing::Employs).is_none());
+        assert!(orphaned(&pod(&held), "Gateway", gone).is_none());
+        assert!(orphaned(&pod("somebody's"), "Service", gone).is_none());
+        // One that lost its label and our finalizer in one write never let go of anybody.
+        for finalizer in [&held, "somebody's"] {
+            assert!(orphaned(&pod(finalizer), "Service", |_, _| Standing::Plain).is_some());
+        }
     }
 
     #[test]
@@ -153,10 +174,10 @@ mod tests {
             "annotations": { marks::AVAILABLE_CONDITIONS: entries },
         } }))
         .unwrap();
-        let (gateway, change) = orphaned(&pod, "Gateway", |_, _| false).unwrap();
+        let (gateway, change) = orphaned(&pod, "Gateway", |_, _| Standing::Gone).unwrap();
         assert_eq!((gateway.as_str(), change.finalizers), ("web", None));
         let left = change.conditions.unwrap().1;
         assert!(left.contains("Service/ns/web") && !left.contains("Gateway"), "{left}");
-        assert!(orphaned(&pod, "Gateway", |_, name| name == "web").is_none());
+        assert!(orphaned(&pod, "Gateway", |_, _| Standing::Employs).is_none());
     }
 }

@@ -83,9 +83,17 @@ fn a_pod_in_two_slots_keeps_one_and_has_traffic_in_both() {
     let twice = [("10.0.0.1", 2, 4, 1), ("10.0.0.1", 2, 4, 2)];
     assert_eq!(said(&twice, &[wanted("10.0.0.1", Want::Serve)]), "web1 state drain");
     let off = wanted("10.0.0.1", Want::Off);
+    // What is left at the port that was named before counts too.
+    let elsewhere = Params { port: 8081, ..params() };
+    let before = slots(&[("10.0.0.1", 2, 12, 3)]);
+    assert_eq!(
+        commands(&before, &elsewhere, std::slice::from_ref(&off)).said,
+        Vec::<String>::new()
+    );
+    assert_eq!(traffic(&before, &off), Draining(Some(3)));
     assert_eq!(said(&twice, std::slice::from_ref(&off)), "web0 state drain; web1 state drain");
     let half = [("10.0.0.1", 2, 12, 0), ("10.0.0.1", 2, 4, 0)];
-    assert_eq!(traffic(&slots(&half), 8080, &off), Serving);
+    assert_eq!(traffic(&slots(&half), &off), Serving);
 }
 
 #[test]
@@ -121,7 +129,7 @@ fn only_what_the_operator_was_told_of_is_driven_and_only_by_names() {
 
 #[test]
 fn what_is_seen_is_what_haproxy_counts() {
-    let seen = |server| traffic(&slots(&[server]), 8080, &wanted("10.0.0.1", Want::Off));
+    let seen = |server| traffic(&slots(&[server]), &wanted("10.0.0.1", Want::Off));
     assert_eq!(seen(("10.0.0.1", 2, 4, 3)), Serving);
     assert_eq!(seen(("10.0.0.1", 0, 4, 3)), Traffic::Unhealthy);
     assert_eq!(seen(("10.0.0.1", 2, 12, 3)), Draining(Some(3)));
