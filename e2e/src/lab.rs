@@ -44,7 +44,7 @@ pub const OPERATORS: [&str; 4] =
 const ADMITTING: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
 
 /// How long anything that is to happen at once may take.
-pub const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(60);
 /// How many nodes there are.
 const NODES: usize = 5;
 

@@ -42,7 +42,7 @@ struct State {
 /// Follows a namespace's Pods while it is there.
 pub struct Outages {
     state: Arc<Mutex<State>>,
-    _task: JoinSet<anyhow::Result<()>>,
+    task: Mutex<JoinSet<anyhow::Result<()>>>,
 }
 
 impl Outages {
@@ -78,10 +78,14 @@ impl Outages {
                 }
             }
         });
-        Ok(Self { state, _task: task })
+        Ok(Self { state, task: Mutex::new(task) })
     }
 
     /// The most instances of a team that operations had out at a time.
+    ///
+    /// # Panics
+    ///
+    /// If the watch has ended, as do all that look: what is counted would be of an earlier time.
     #[must_use]
     pub fn worst(&self, team: &str) -> usize {
         self.look(|state| state.worst.get(team).copied().unwrap_or_default())
@@ -99,6 +103,8 @@ impl Outages {
     }
 
     fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        let ended = self.task.lock().unwrap_or_else(PoisonError::into_inner).try_join_next();
+        assert!(ended.is_none(), "the watch ended: {ended:?}");
         look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -95,8 +95,14 @@ async fn no_request_fails_through_two_envoys() {
     let before = lab.pods_of("web").await.unwrap();
     second.stop().await.unwrap();
     lab.set_image("web", &format!("{}:5", server::IMAGE)).await.unwrap();
-    lab.until_event("web", "TrafficUnknown").await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let told = async || {
+        let pods = lab.pods_of("web").await?;
+        let all = pods.iter().flat_map(conditions).filter_map(|c| c.message.as_deref());
+        Ok(all
+            .into_iter()
+            .any(|message| message.contains("away") || message.contains("of 2 Envoys")))
+    };
+    eventually(SOON * 2, told).await.unwrap();
     for pod in lab.pods_of("web").await.unwrap() {
         let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
         assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
@@ -151,6 +157,16 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     for load in &loads {
         load.nothing_failed("updated in place behind two").unwrap();
     }
+    // Who names what is another's gets nothing of it, however often the operator forgets whose it is.
+    let annotations = Haproxy::annotations(&[one.runtime]);
+    lab.employ("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
+    lab.until_event("thief", "TrafficUnknown").await.unwrap();
+    lab.kill_and_restart(CONSIST).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    for load in &loads {
+        load.nothing_failed("with a thief, and the operator killed").unwrap();
+    }
+    lab.all_of::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
     drop(loads);
     // With one of them unreachable nobody is touched, and the Pods say so.
     other.balancer.stop().await.unwrap();
@@ -166,6 +182,10 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
         Ok(said().await?.iter().any(|message| message.contains(&of)))
     };
     eventually(SOON * 2, told).await.unwrap();
+    for pod in lab.pods_of("web").await.unwrap() {
+        let image = pod.spec.unwrap().containers[0].image.clone().unwrap();
+        assert!(image.ends_with(":2"), "a Pod was touched");
+    }
     other.balancer.restart().await.unwrap();
     settled(&lab, 10).await;
     let silent = async || Ok(said().await?.is_empty());
@@ -240,7 +260,10 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     let mut waited = None;
     loop {
         let pods = lab.pods_of("web").await.unwrap();
-        if pods.iter().any(|pod| may_go(pod).is_some()) {
+        let is_new = |pod: &Pod| {
+            pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("nginx:2")
+        };
+        if pods.iter().any(|pod| may_go(pod).is_some() || is_new(pod)) {
             waited.get_or_insert(began.elapsed());
         }
         let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
@@ -250,7 +273,7 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
         assert!(began.elapsed() < Duration::from_secs(120), "it does not come to an end");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let waited = waited.unwrap_or(began.elapsed());
+    let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was let go after {waited:?}");
     settled(&lab, 6).await;
     lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
@@ -323,7 +346,8 @@ impl Cloud {
 async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
     let mut plans: Vec<(Instant, BTreeSet<String>)> = Vec::new();
     loop {
-        let all = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
+        let Ok(all) = pods.list(&kube::api::ListParams::default()).await else { continue };
+        let all = all.items;
         let ready = all
             .iter()
             .filter(|pod| conditions(pod).any(|c| c.type_ == "Ready" && c.status == "True"));
@@ -388,6 +412,18 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
 
 /// A kind of employers of this test's own, and the role that lets the operator see it.
 const GATEWAYS: &str = r"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: { name: podops-consist-operator-gateways }
+rules:
+- { apiGroups: [lab.podops.test], resources: [gateways], verbs: [get, list, watch, patch] }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: podops-consist-operator-gateways }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: podops-consist-operator-gateways }
+subjects: [{ kind: ServiceAccount, name: consist-operator, namespace: podops-system }]
+---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: { name: gateways.lab.podops.test }
@@ -400,18 +436,6 @@ spec:
     served: true
     storage: true
     schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: { name: podops-consist-operator-gateways }
-rules:
-- { apiGroups: [lab.podops.test], resources: [gateways], verbs: [get, list, watch, patch] }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: { name: podops-consist-operator-gateways }
-roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: podops-consist-operator-gateways }
-subjects: [{ kind: ServiceAccount, name: consist-operator, namespace: podops-system }]
 ";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -469,7 +493,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     let free = ["label", "gateways.lab.podops.test", "web", "kusionstack.io/control-"];
     lab.plane.kubectl(&free).await.unwrap();
     let all_free = async || Ok(!lab.pods_of("web").await?.iter().any(held_by_gateway));
-    eventually(Duration::from_secs(5), all_free).await.unwrap();
+    eventually(Duration::from_secs(9), all_free).await.unwrap();
     settled(&lab, 3).await;
     for pod in lab.pods_of("web").await.unwrap() {
         let expects = pod.annotations().get(marks::AVAILABLE_CONDITIONS).cloned();

@@ -71,7 +71,9 @@ async fn claims_go_with_pods_that_are_scaled_in(lab: &Lab) {
     let all = names(lab, "falling").await;
     assert_eq!(all.len(), 3);
     for pod in lab.pods_of("falling").await.unwrap() {
-        assert!(mounted(&pod).iter().all(|claim| all.iter().any(|known| known == claim)));
+        let mounted = mounted(&pod);
+        assert!(!mounted.is_empty(), "{} has no claim", pod.name_any());
+        assert!(mounted.iter().all(|claim| all.iter().any(|known| known == claim)));
     }
     lab.patch("falling", json!({ "replicas": 1 })).await.unwrap();
     lab.counts("falling", [1; 4]).await.unwrap();
@@ -100,6 +102,7 @@ async fn another_template_makes_other_claims(lab: &Lab) {
     let after = names(lab, "growing").await;
     assert!(before.iter().all(|old| !after.contains(old)));
     let pods = lab.pods_of("growing").await.unwrap();
+    assert!(pods.len() == 2 && pods.iter().all(|pod| !mounted(pod).is_empty()));
     assert!(pods.iter().flat_map(mounted).all(|claim| after.iter().any(|known| known == claim)));
 }
 

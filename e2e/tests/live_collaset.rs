@@ -308,11 +308,11 @@ async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
     let name = pods(lab, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ marks::AVAILABLE_CONDITIONS: expected });
-    lab.change_pod(&name, json!({ "annotations": annotations, "finalizers": ["example.com/lb"] }))
-        .await
-        .unwrap();
+    // What protects it has it stand still where its finalizers are changed.
+    let both = json!(["example.com/lb", format!("{}/test", marks::PROTECTION_FINALIZER)]);
+    lab.change_pod(&name, json!({ "annotations": annotations, "finalizers": both })).await.unwrap();
     lab.set_image("twice", "nginx:2").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &Word::Operating.key(lifecycle::COLLASET))).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await.unwrap();
     lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
     lab.until_pod(&name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await.unwrap();
     lab.set_image("twice", "nginx:3").await.unwrap();

@@ -190,7 +190,7 @@ async fn staying_offline(lab: &Lab) {
 async fn metrics(lab: &Lab) {
     for name in OPERATORS {
         let log = std::fs::read_to_string(lab.log(name)).unwrap();
-        let address = log.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+        let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
         assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));

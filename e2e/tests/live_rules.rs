@@ -36,7 +36,8 @@ async fn until_gated(lab: &Lab, name: &str) {
     let pod = serde_json::from_value(pod).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     let gated = async || Ok(lab.pods().create(&dry, &pod).await?.labels().contains_key(&gate()));
-    eventually(SOON, gated).await.unwrap();
+    // The API server may take half a minute to hear of rules as policies read them.
+    eventually(SOON * 3, gated).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,12 +129,13 @@ async fn installed_but_down_everything_waits() {
     let rule = json!({ "metadata": { "name": "web" }, "spec": { "selector": app("web"), "rules": budget(&json!(3)) } });
     let rule = serde_json::from_value(rule).unwrap();
     lab.rules().create(&PostParams::default(), &rule).await.unwrap();
+    until_gated(&lab, "web").await;
     lab.make("web", 3, &json!({})).await.unwrap();
     lab.set_image("web", "nginx:2").await.unwrap();
     let waits = async || {
         let pods = lab.pods_of("web").await?;
         let key = lifecycle::Word::PreCheck.key(lifecycle::COLLASET);
-        Ok(pods.iter().all(|pod| pod.labels().contains_key(&key)))
+        Ok(pods.len() == 3 && pods.iter().all(|pod| pod.labels().contains_key(&key)))
     };
     eventually(SOON, waits).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;

@@ -60,8 +60,13 @@ async fn a_service_holds_its_pods_and_lets_them_go(lab: &Lab) {
     employ(lab, "held", &json!({})).await;
     lab.make("held", 3, &json!({})).await.unwrap();
     for pod in lab.pods_of("held").await.unwrap() {
-        assert!(holds(&pod, "held"), "{} serves and is not held", pod.name_any());
-        assert!(pod.annotations()[marks::AVAILABLE_CONDITIONS].contains("Service/default/held"));
+        // The first Pods may come before the API server has heard of the policy that has them wait.
+        lab.until_pod(&pod.name_any(), |pod| {
+            let entries = pod.annotations().get(marks::AVAILABLE_CONDITIONS);
+            holds(pod, "held") && entries.is_some_and(|e| e.contains("Service/default/held"))
+        })
+        .await
+        .unwrap();
     }
     lab.set_image("held", "nginx:2").await.unwrap();
     lab.settled("held", 3, SOON).await.unwrap();
@@ -237,7 +242,8 @@ async fn a_pod_is_let_go_and_held_again_in_two_writes() {
     web.create().await.unwrap();
     let cost = web.update_in_place("nginx:1").await.unwrap();
     let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
-    let own = own.filter(|r| r.is_write() && r.resource() == "pods").count();
+    let own = own.filter(|r| r.is_write() && !r.is_rejected_write() && r.resource() == "pods");
+    let own = own.count();
     eprintln!(
         "{own} Pod writes by consist-operator for 20 Pods, {:.2} by all for each, {} refused",
         cost.pod_writes_per_pod(),
@@ -270,7 +276,8 @@ async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
     lab.until_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
     let (waited, answered) = (began.elapsed(), asked.try_join_next().is_some());
     assert!(waited >= Duration::from_secs(10) && answered, "it was let go after {waited:?}");
-    assert!(waited <= Duration::from_secs(17), "it was let go only after {waited:?}");
+    // It is asked every 5 s by then.
+    assert!(waited <= Duration::from_secs(25), "it was let go only after {waited:?}");
     until_all_serve(&lab, "web", 1).await;
 }
 

@@ -121,7 +121,8 @@ async fn example(program: &str, args: &[&str], at: &Path) -> (Child, String) {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let child = child.unwrap_or_else(|error| unreachable!("{program} does not start: {error}"));
     let answers = async || Ok(TcpStream::connect(free).await.is_ok());
-    eventually(Duration::from_secs(120), answers).await.unwrap();
+    // It may have to be built.
+    eventually(Duration::from_secs(600), answers).await.unwrap();
     (child, format!("http://{free}/"))
 }
 

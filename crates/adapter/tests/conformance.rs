@@ -139,7 +139,7 @@ impl Adapter for Imagined {
             *self.later.lock().unwrap() = Some((later, BTreeSet::new()));
         }
         if self.is("starts over") && !off.is_empty() {
-            let later = Instant::now() + Duration::from_millis(300);
+            let later = Instant::now() + Duration::from_millis(600);
             *self.later.lock().unwrap() = Some((later, wanted));
         } else if self.is("only adds") {
             serving.extend(wanted);
@@ -259,7 +259,8 @@ async fn not_kept_by_the_reference(arguments: &'static [&str]) -> Vec<Check> {
     });
     let client = Client::at(&format!("http://{adapter}"), Duration::from_secs(5)).unwrap();
     let mut tries = 0;
-    while client.handshake("test").await.is_err() {
+    let listens = async || tokio::net::TcpStream::connect(&runtime).await.is_ok();
+    while client.handshake("test").await.is_err() || !listens().await {
         tries += 1;
         assert!(tries < 100, "the adapter does not start");
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -214,7 +214,7 @@ impl Elector {
         let Ok(Ok(Some(mut lease))) =
             timeout(self.args.lease_retry, self.api.get_opt(self.name)).await
         else {
-            return;
+            return tracing::warn!("Leaving the Lease to expire, as it cannot be read");
         };
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() != Some(&self.me) {
@@ -226,7 +226,7 @@ impl Elector {
         let params = PostParams::default();
         let write = self.api.replace(self.name, &params, &lease);
         if !matches!(timeout(self.args.lease_retry, write).await, Ok(Ok(_))) {
-            tracing::debug!("Leaving the Lease to expire");
+            tracing::warn!("Leaving the Lease to expire");
         }
     }
 }
