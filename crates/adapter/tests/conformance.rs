@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::TcpListener,
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     process::Stdio,
     sync::Mutex,
@@ -20,7 +20,7 @@ use podops_adapter::{
     conformance::{Check, Setup, Verdict, run},
     v1::{
         ApplyRequest, ApplyResponse, Changed, ForgetRequest, ForgetResponse, HandshakeRequest,
-        HandshakeResponse, ObserveRequest, ObserveResponse, Observed, WatchRequest,
+        HandshakeResponse, Member, ObserveRequest, ObserveResponse, Observed, WatchRequest,
         adapter_server::{Adapter, AdapterServer},
     },
 };
@@ -28,7 +28,7 @@ use tokio::{process::Command, task::JoinSet};
 use tonic::{Request, Response, Status, transport::Server};
 
 /// A way to break the protocol, and the check that finds it.
-const BROKEN: [(&str, &str); 14] = [
+const BROKEN: [(&str, &str); 16] = [
     ("speaks v2", "it speaks this version"),
     ("strangers serve", "whom it never heard of is absent"),
     ("never serves", "whoever is to serve is seen to serve"),
@@ -40,6 +40,8 @@ const BROKEN: [(&str, &str); 14] = [
     ("drains all", "one that is off does not touch the others"),
     ("only adds", "who is named no more gets no traffic"),
     ("follows the late", "what comes late is ignored"),
+    ("has one member an address", "two members may have one address"),
+    ("resumes", "a restart is made good by saying it again"),
     ("needs addresses", "members may have no address, or only one of IPv6"),
     ("answers for few", "a thousand members are one question"),
     ("takes anything", "parameters that make no sense are refused"),
@@ -56,11 +58,19 @@ struct Imagined {
     serving: Mutex<BTreeMap<String, (u64, BTreeSet<String>)>>,
     /// Who serves from some time on.
     later: Mutex<Option<(Instant, BTreeSet<String>)>>,
+    /// A file that is there when it was restarted.
+    restarted: PathBuf,
 }
 
 impl Imagined {
     fn is(&self, broken: &str) -> bool {
         self.broken == broken
+    }
+
+    fn restarts(&self) {
+        if std::fs::remove_file(&self.restarted).is_ok() {
+            self.serving.lock().unwrap().values_mut().for_each(|(_, serving)| serving.clear());
+        }
     }
 
     fn pool(&self, employer: Option<podops_adapter::v1::Employer>) -> Result<String, Status> {
@@ -90,6 +100,7 @@ impl Adapter for Imagined {
         &self,
         request: Request<ObserveRequest>,
     ) -> Result<Response<ObserveResponse>, Status> {
+        self.restarts();
         let request = request.into_inner();
         let pool = self.pool(request.employer)?;
         let mut all = self.serving.lock().unwrap();
@@ -115,6 +126,7 @@ impl Adapter for Imagined {
         &self,
         request: Request<ApplyRequest>,
     ) -> Result<Response<ApplyResponse>, Status> {
+        self.restarts();
         let request = request.into_inner();
         let pool = self.pool(request.employer)?;
         let mut all = self.serving.lock().unwrap();
@@ -123,6 +135,9 @@ impl Adapter for Imagined {
             return Ok(Response::new(ApplyResponse::default()));
         }
         let again = request.generation == *generation;
+        if again && self.is("resumes") {
+            return Ok(Response::new(ApplyResponse::default()));
+        }
         *generation = request.generation;
         let of = |want: bool| {
             let members = request.members.iter().filter(move |m| (m.want == SERVE) == want);
@@ -132,7 +147,10 @@ impl Adapter for Imagined {
         if serve.iter().any(|m| m.addresses.is_empty()) && self.is("needs addresses") {
             return Err(Status::internal("index out of bounds"));
         }
-        let homed = serve.iter().filter(|m| !m.addresses.is_empty());
+        let gone: Vec<&String> = off.iter().flat_map(|m| &m.addresses).collect();
+        let shares = |m: &Member| m.addresses.iter().any(|address| gone.contains(&address));
+        let serve = serve.iter().filter(|m| !self.is("has one member an address") || !shares(m));
+        let homed = serve.filter(|m| !m.addresses.is_empty());
         let wanted: BTreeSet<String> = homed.map(|m| m.uid.clone()).collect();
         if self.is("remembers too long") && !off.is_empty() {
             let later = Instant::now() + Duration::from_millis(300);
@@ -171,42 +189,47 @@ impl Adapter for Imagined {
     }
 }
 
-fn setup() -> Setup {
+fn setup(restart: String) -> Setup {
     Setup {
         params: "{}".to_owned(),
         other_params: Some("{}".to_owned()),
         addresses: ["127.9.0.1", "127.9.0.2", "127.9.0.3"].map(ToOwned::to_owned),
         within: Duration::from_secs(1),
-        restart: None,
+        restart: Some(restart),
     }
 }
 
-/// What is not kept by an adapter which is broken in this way.
-async fn found(broken: &'static str) -> Vec<&'static str> {
+/// What comes of an adapter which is broken in this way.
+async fn checks(broken: &'static str) -> Vec<Check> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("adapter.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     let connections = stream::unfold(listener, |listener| async move {
         Some((listener.accept().await.map(|(stream, _)| stream), listener))
     });
-    let adapter =
-        AdapterServer::new(Imagined { broken, serving: Mutex::default(), later: Mutex::default() });
+    let (restarted, serving, later) =
+        (dir.path().join("restarted"), Mutex::default(), Mutex::default());
+    let restart = format!("touch {}", restarted.display());
+    let adapter = AdapterServer::new(Imagined { broken, serving, later, restarted });
     let mut server = JoinSet::new();
     server.spawn(Server::builder().add_service(adapter).serve_with_incoming(connections));
     let address = format!("unix://{}", socket.display());
     let client = Client::at(&address, Duration::from_secs(5)).unwrap();
-    let checks = run(&client, &setup()).await;
-    let broken = checks.iter().filter(|check| matches!(check.verdict, Verdict::Broken(_)));
-    broken.map(|check| check.what).collect()
+    run(&client, &setup(restart)).await
 }
 
 #[tokio::test]
 async fn each_way_to_break_the_protocol_is_found() {
-    assert_eq!(found("in no way").await, Vec::<&str>::new());
     let each = BROKEN.into_iter().chain(BROKEN_EMPLOYERS);
-    join_all(each.map(|(broken, check)| async move {
-        let found = found(broken).await;
-        assert!(found.contains(&check), "{broken}: {found:?}");
+    for check in checks("in no way").await {
+        assert_eq!(check.verdict, Verdict::Kept, "{}", check.what);
+        assert!(each.clone().any(|(_, what)| what == check.what), "nobody breaks {}", check.what);
+    }
+    join_all(each.map(|(broken, what)| async move {
+        let checks = checks(broken).await;
+        let is_broken = |check: &Check| matches!(check.verdict, Verdict::Broken(_));
+        let found = checks.iter().any(|check| check.what == what && is_broken(check));
+        assert!(found, "{broken}: {checks:?}");
     }))
     .await;
 }
@@ -271,8 +294,7 @@ async fn not_kept_by_the_reference(arguments: &'static [&str]) -> Vec<Check> {
         params: params("web"),
         other_params: Some(params("other")),
         within: Duration::from_secs(10),
-        restart: Some(format!("kill -9 $(cat {})", pid.display())),
-        ..setup()
+        ..setup(format!("kill -9 $(cat {})", pid.display()))
     };
     let checks = run(&client, &setup).await;
     checks.into_iter().filter(|check| check.verdict != Verdict::Kept).collect()

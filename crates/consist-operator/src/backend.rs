@@ -129,7 +129,7 @@ impl Claims {
         }
         let is_new = what.iter().any(|one| !owners.contains_key(one));
         if is_new && !employer.holds && began.elapsed() < HOLDERS_FIRST {
-            let told = "whose that is will be known within seconds of the operator's start";
+            let told = "the operator has just started, and hears first those who hold Pods";
             return Err(Fault::Unreachable(told.to_owned()));
         }
         owners.extend(what.iter().map(|one| (one.clone(), key.clone())));
