@@ -700,6 +700,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The image of a Pod's first container.
+#[must_use]
+pub fn image(pod: &Pod) -> &str {
+    let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    first.and_then(|container| container.image.as_deref()).unwrap_or_default()
+}
+
 /// The selector of the Pods of a set that [`Lab::create`] makes.
 #[must_use]
 pub fn app(set: &str) -> Value {

@@ -30,7 +30,7 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::{Haproxy, envoy, free},
-    lab::{Lab, SOON, eventually, programs},
+    lab::{Lab, SOON, eventually, image, programs},
     server,
     traffic::{Load, everything_is_done, is_held, real},
 };
@@ -104,7 +104,6 @@ async fn no_request_fails_through_two_envoys() {
     };
     eventually(SOON * 2, told).await.unwrap();
     for pod in lab.pods_of("web").await.unwrap() {
-        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
         assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
     }
     second.restart().await.unwrap();
@@ -183,8 +182,7 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     };
     eventually(SOON * 2, told).await.unwrap();
     for pod in lab.pods_of("web").await.unwrap() {
-        let image = pod.spec.unwrap().containers[0].image.clone().unwrap();
-        assert!(image.ends_with(":2"), "a Pod was touched");
+        assert!(image(&pod).ends_with(":2"), "a Pod was touched");
     }
     other.balancer.restart().await.unwrap();
     settled(&lab, 10).await;
@@ -260,14 +258,11 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     let mut waited = None;
     loop {
         let pods = lab.pods_of("web").await.unwrap();
-        let is_new = |pod: &Pod| {
-            pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("nginx:2")
-        };
+        let is_new = |pod: &Pod| image(pod) == "nginx:2";
         if pods.iter().any(|pod| may_go(pod).is_some() || is_new(pod)) {
             waited.get_or_insert(began.elapsed());
         }
-        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
-        if pods.iter().all(|pod| image(pod).as_deref() == Some("nginx:2")) {
+        if pods.iter().all(is_new) {
             break;
         }
         assert!(began.elapsed() < Duration::from_secs(120), "it does not come to an end");
@@ -389,8 +384,7 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
         let go: Vec<String> = pods.iter().filter_map(may_go).collect();
         let servers = cloud.servers.lock().unwrap().clone();
         assert!(!go.iter().any(|ip| servers.contains(ip)), "{go:?} was touched in traffic");
-        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone();
-        if pods.iter().all(|pod| image(pod).as_deref() == Some("nginx:2")) {
+        if pods.iter().all(|pod| image(pod) == "nginx:2") {
             break;
         }
         assert!(Instant::now() < end, "it does not come to an end");

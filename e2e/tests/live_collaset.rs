@@ -19,7 +19,7 @@ use podops_api::{
     marks,
     resource_context::ResourceContext,
 };
-use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use podops_e2e::lab::{Lab, SOON, eventually, image, programs};
 use serde_json::{Value, json};
 
 /// How long something that must not happen is given to happen.
@@ -68,10 +68,6 @@ fn uids(pods: &[Pod]) -> BTreeSet<Option<String>> {
 
 fn ids(pods: &[Pod]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod.labels()[marks::INSTANCE_ID].clone()).collect()
-}
-
-fn image(pod: &Pod) -> &str {
-    pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
 }
 
 fn has(pod: &Pod, key: &str) -> bool {

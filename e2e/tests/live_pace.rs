@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podops_api::{collaset::CollaSetStatus, condition::find, marks};
-use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use podops_e2e::lab::{Lab, SOON, eventually, image, programs};
 use serde_json::{Value, json};
 
 /// How often Pods are counted while a rollout runs.
@@ -33,10 +33,6 @@ async fn rollouts_go_as_fast_and_as_far_as_they_are_to() {
 
 async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
     lab.pods_of(set).await.unwrap()
-}
-
-fn image(pod: &Pod) -> &str {
-    pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap()
 }
 
 fn rolling(rolling: &Value) -> Value {

@@ -177,9 +177,13 @@ impl<'a> Subject<'a> {
         Ok(all)
     }
 
+    async fn look(&self, member: &Member) -> Result<Observed, String> {
+        let mut seen = self.observe(&[member]).await?;
+        Ok(seen.remove(&member.uid).unwrap_or_default())
+    }
+
     async fn state(&self, member: &Member) -> Result<String, String> {
-        let seen = self.observe(&[member]).await?;
-        Ok(seen.get(&member.uid).map(|seen| seen.state.clone()).unwrap_or_default())
+        Ok(self.look(member).await?.state)
     }
 
     /// Looks whether a member is in one of these states.
@@ -216,8 +220,7 @@ impl<'a> Subject<'a> {
         let end = Instant::now() + self.setup.within;
         let mut left = false;
         loop {
-            let seen = self.observe(&[member]).await?;
-            let seen = seen.get(&member.uid).cloned().unwrap_or_default();
+            let seen = self.look(member).await?;
             match (seen.state.as_str(), seen.in_flight) {
                 (ABSENT, _) | (DRAINING, Some(0)) => return Ok(()),
                 (DRAINING, _) => left = true,
@@ -297,19 +300,7 @@ impl<'a> Subject<'a> {
     async fn is_not_put_off(&self) -> Kept {
         let member = self.member(0);
         self.serves().await?;
-        let end = Instant::now() + self.setup.within;
-        loop {
-            self.apply(&[(&member, OFF)]).await?;
-            let seen = self.observe(&[&member]).await?;
-            let seen = seen.get(&member.uid).cloned().unwrap_or_default();
-            if seen.state == ABSENT || seen.state == DRAINING {
-                return Ok(());
-            }
-            if Instant::now() > end {
-                return Err(format!("{} is {} while it is said again", member.name, seen.state));
-            }
-            sleep(ASK_AGAIN).await;
-        }
+        self.say_off_until(&member, |seen| [ABSENT, DRAINING].contains(&seen.state.as_str())).await
     }
 
     /// Where it takes long to take somebody off, what is still to come of it must not meet whoever serves by
@@ -318,7 +309,14 @@ impl<'a> Subject<'a> {
         let (first, second) = (self.member(0), self.member(1));
         self.serves().await?;
         let began = Instant::now();
-        self.say_until_off(&first).await?;
+        // It is absent, or has drained for a while.
+        let mut over = 0;
+        let is_off = |seen: &Observed| {
+            let drained = seen.state == DRAINING && seen.in_flight == Some(0);
+            over = if drained { over + 1 } else { 0 };
+            seen.state == ABSENT || over == 5
+        };
+        self.say_off_until(&first, is_off).await?;
         let took = began.elapsed();
         self.serves_on(&second, took).await?;
         // Taken back at once, before anything has come of it.
@@ -339,25 +337,24 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Says that a member is off, again and again, until it is absent, or has drained for a while.
-    async fn say_until_off(&self, member: &Member) -> Kept {
+    /// Says that a member is off, again and again, until it is seen so.
+    async fn say_off_until(
+        &self,
+        member: &Member,
+        mut is_off: impl FnMut(&Observed) -> bool,
+    ) -> Kept {
         let end = Instant::now() + self.setup.within;
-        let mut over = 0;
-        while over < 5 {
+        loop {
             self.apply(&[(member, OFF)]).await?;
-            let seen = self.observe(&[member]).await?;
-            let seen = seen.get(&member.uid).cloned().unwrap_or_default();
-            match (seen.state.as_str(), seen.in_flight) {
-                (ABSENT, _) => return Ok(()),
-                (DRAINING, Some(0)) => over += 1,
-                _ => over = 0,
+            let seen = self.look(member).await?;
+            if is_off(&seen) {
+                return Ok(());
             }
             if Instant::now() > end {
                 return Err(format!("{} is {} while it is said again", member.name, seen.state));
             }
             sleep(ASK_AGAIN).await;
         }
-        Ok(())
     }
 
     async fn drains_one_of_two(&self) -> Kept {

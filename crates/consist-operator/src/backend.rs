@@ -3,26 +3,22 @@
 
 pub mod alibaba_clb;
 pub mod aws_elbv2;
+mod claims;
 pub mod endpointslice;
 pub mod envoy;
 pub mod external;
 pub mod haproxy;
 mod pace;
+mod silent;
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    net::IpAddr,
-    pin::Pin,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin, time::Duration};
 
 use podops_api::consist::employer_key;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::{claims::Claims, silent::Silent};
 use crate::{plan::Want, view::Traffic};
 
 /// An employer, as its backend knows it.
@@ -95,54 +91,6 @@ pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
     patterns.any(|(of, which)| fits(of, namespace) && fits(which, what))
 }
 
-/// What belongs to one employer alone: two of them would drain each other's Pods out of it.
-#[derive(Debug, Default)]
-pub struct Claims(Mutex<Claimed>);
-
-#[derive(Debug, Default)]
-struct Claimed {
-    owners: BTreeMap<String, String>,
-    /// When the first one was claimed.
-    since: Option<Instant>,
-}
-
-/// How long after its start a process waits for those who hold Pods: what is theirs, no other may claim.
-const HOLDERS_FIRST: Duration = Duration::from_secs(10);
-
-impl Claims {
-    /// Claims these for an employer, and gives up what it claimed before.
-    ///
-    /// # Errors
-    ///
-    /// If one is another's, or may be.
-    pub fn claim(&self, employer: &Employer, what: &[String]) -> Result<(), Fault> {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began, key) = (*claims.since.get_or_insert_with(Instant::now), employer.key());
-        let owners = &mut claims.owners;
-        owners.retain(|one, owner| *owner != key || what.contains(one));
-        let another = what.iter().find_map(|one| {
-            let owner = owners.get(one).filter(|owner| **owner != key)?;
-            Some(format!("backend-params: {one} is {owner}'s"))
-        });
-        if let Some(another) = another {
-            return Err(Fault::Params(another));
-        }
-        let is_new = what.iter().any(|one| !owners.contains_key(one));
-        if is_new && !employer.holds && began.elapsed() < HOLDERS_FIRST {
-            let told = "the operator has just started, and hears first those who hold Pods";
-            return Err(Fault::Unreachable(told.to_owned()));
-        }
-        owners.extend(what.iter().map(|one| (one.clone(), key.clone())));
-        Ok(())
-    }
-
-    /// Gives up what the employer of this key claimed.
-    pub fn release(&self, employer: &str) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.owners.retain(|_, owner| owner != employer);
-    }
-}
-
 /// Tells that an employer's traffic has changed, so that nobody has to ask.
 #[derive(Clone, Debug)]
 pub struct Nudge(pub UnboundedSender<String>);
@@ -152,46 +100,6 @@ impl Nudge {
     pub fn tell(&self, key: String) {
         // Nobody listens when the process ends.
         drop(self.0.send(key));
-    }
-}
-
-/// Who did not answer in time, and is left alone for a while: many employers that wait for one that is
-/// silent are not to keep others from being looked after.
-#[derive(Debug, Default)]
-pub struct Silent(Mutex<BTreeMap<String, (Instant, Fault)>>);
-
-/// How long it takes until somebody counts as silent, and how long it is left alone.
-const SILENCE: Duration = Duration::from_secs(1);
-const LEFT_ALONE: Duration = Duration::from_secs(5);
-
-impl Silent {
-    /// What comes of asking somebody, unless it was silent a moment ago.
-    ///
-    /// # Errors
-    ///
-    /// What the answer is, or was.
-    pub async fn ask<T>(
-        &self,
-        whom: &str,
-        answer: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, fault)) = lock().get_mut(whom) {
-            if at.elapsed() < LEFT_ALONE {
-                return Err(fault.clone());
-            }
-            // One at a time finds out whether it is back.
-            *at = Instant::now();
-        }
-        let began = Instant::now();
-        let answer = answer.await;
-        match &answer {
-            Err(fault) if began.elapsed() >= SILENCE => {
-                lock().insert(whom.to_owned(), (Instant::now(), fault.clone()));
-            }
-            _ => drop(lock().remove(whom)),
-        }
-        answer
     }
 }
 
@@ -316,62 +224,5 @@ pub trait Backend: Send + Sync {
     /// Drops what is kept of an employer that sends no traffic any more. May be repeated.
     fn forget<'a>(&'a self, _employer: &'a Employer) -> Coming<'a, ()> {
         Box::pin(std::future::ready(()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_anothers_is_not_taken_before_that_one_gives_it_up() {
-        let (claims, name) = (Claims::default(), |name: &str| Employer {
-            name: name.to_owned(),
-            holds: true,
-            ..Employer::default()
-        });
-        let claim = |who: &str, what: &str| claims.claim(&name(who), &[what.to_owned()]).is_ok();
-        assert!(claim("a", "x") && claim("a", "x") && !claim("b", "x"));
-        assert!(claim("a", "y") && claim("b", "x"), "a has gone elsewhere");
-        claims.release(&name("b").key());
-        assert!(claim("c", "x"));
-    }
-
-    #[tokio::test]
-    async fn who_is_silent_is_left_alone_for_a_while() {
-        let (silent, fault) = (Silent::default(), Fault::Unreachable("silent".to_owned()));
-        let quick = silent.ask("a", async { Err::<(), _>(fault.clone()) }).await;
-        assert!(quick.is_err() && silent.ask("a", async { Ok(()) }).await.is_ok(), "it answered");
-        let late = async {
-            tokio::time::sleep(SILENCE).await;
-            Err::<(), _>(fault.clone())
-        };
-        assert!(silent.ask("a", late).await.is_err());
-        assert_eq!(silent.ask("a", async { Ok(()) }).await, Err(fault));
-        assert_eq!(silent.ask("b", async { Ok(()) }).await, Ok(()));
-        let ago = Instant::now().checked_sub(LEFT_ALONE).unwrap();
-        silent.0.lock().unwrap().get_mut("a").unwrap().0 = ago;
-        assert_eq!(silent.ask("a", async { Ok(()) }).await, Ok(()));
-        assert!(silent.0.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn who_holds_pods_claims_first_after_a_start() {
-        let claims = Claims::default();
-        let claim = |name: &str, holds: bool| {
-            let employer = Employer { name: name.to_owned(), holds, ..Employer::default() };
-            claims.claim(&employer, &["x".to_owned()]).map_err(|fault| fault.class())
-        };
-        let later = |ago: Duration| {
-            let mut claimed = claims.0.lock().unwrap();
-            claimed.since = Some(Instant::now().checked_sub(ago).unwrap());
-        };
-        assert_eq!(claim("new", false), Err("unreachable"));
-        assert_eq!(claim("old", true), Ok(()));
-        assert_eq!(claim("new", true), Err("params"));
-        assert_eq!(claim("old", false), Ok(()), "what it has it keeps");
-        claims.release("//old");
-        later(HOLDERS_FIRST);
-        assert_eq!(claim("new", false), Ok(()));
     }
 }

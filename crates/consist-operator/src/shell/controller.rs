@@ -105,11 +105,16 @@ impl Context {
 
     /// Forgets an employer.
     fn forget(&self, key: &Key) {
-        for backend in self.backends.values() {
-            backend.release(&employer_key(self.kind.name(), &key.0, &key.1));
-        }
+        self.release_but(None, &employer_key(self.kind.name(), &key.0, &key.1));
         if let Some(memory) = self.lock().remove(key) {
             self.count(key, memory.counted, Counts::default());
+        }
+    }
+
+    /// Has all backends but one give up what is an employer's alone.
+    fn release_but(&self, kept: Option<&str>, employer: &str) {
+        for (_, backend) in self.backends.iter().filter(|(name, _)| Some(**name) != kept) {
+            backend.release(employer);
         }
     }
 
@@ -207,9 +212,7 @@ impl Context {
                 memory.off_since.clear();
             }
         });
-        for (_, other) in self.backends.iter().filter(|(other, _)| **other != name) {
-            other.release(&asked.key());
-        }
+        self.release_but(Some(name), &asked.key());
         let timer = self.metrics.backend_seconds.with_label_values(&[name]).start_timer();
         let pass = backend.pass(&asked, &wanted).await;
         timer.observe_duration();

@@ -180,7 +180,7 @@ impl Kind {
             fault,
             metadata,
         };
-        if always && employer.backend() == Some(ENDPOINTSLICE) {
+        if always && employer.is_by_slices() {
             let told = "spec.publishNotReadyAddresses keeps traffic on Pods";
             employer.fault.get_or_insert(told.to_owned());
         }
@@ -269,6 +269,11 @@ impl SlimEmployer {
         self.annotation(consist::BACKEND).or(self.usual)
     }
 
+    /// Whether it sends traffic by EndpointSlices, which Kubernetes keeps.
+    fn is_by_slices(&self) -> bool {
+        self.backend() == Some(ENDPOINTSLICE)
+    }
+
     /// As its backend knows it.
     ///
     /// # Errors
@@ -299,8 +304,7 @@ impl SlimEmployer {
     /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
     /// traffic until then.
     fn is_kept_by_others(&self) -> bool {
-        self.backend() == Some(ENDPOINTSLICE)
-            && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
+        self.is_by_slices() && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
     }
 
     /// Whether it selects a Pod; an empty selector selects none.
@@ -326,12 +330,12 @@ impl SlimEmployer {
     pub(super) fn view(&self) -> EmployerView {
         let metadata = &self.metadata;
         // Nobody keeps the slices of a Service without a selector.
-        let is_plain = self.backend() == Some(ENDPOINTSLICE) && self.pods.is_none();
-        let tenure = if !self.controlled || is_plain && self.fault.is_none() {
+        let is_plain = self.is_by_slices() && self.pods.is_none() && self.fault.is_none();
+        let tenure = if !self.controlled || is_plain {
             Tenure::Free
         } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
             Tenure::Employs
-        } else if self.backend() == Some(ENDPOINTSLICE) {
+        } else if self.is_by_slices() {
             // Its traffic ends with the Service itself, and not before.
             Tenure::Free
         } else {

@@ -83,19 +83,20 @@ impl Memory {
             (seen || self.unseen.contains(&w.uid)) && !self.off_since.contains_key(&w.uid)
         };
         self.unseen = wanted.iter().filter(given).map(|w| w.uid.clone()).collect();
-        // Who is to have none is asked about until that is seen.
-        let all_off =
-            wanted.iter().all(|w| w.want == Want::Serve || self.off_since.contains_key(&w.uid));
-        if pass.fault.is_none() && pass.undone.is_none() && all_off {
-            self.told = Some((wanted.to_vec(), address, Instant::now()));
-        }
-        Sighting {
+        let sighting = Sighting {
             traffic: pass.seen,
             off_since: self.off_since.clone(),
             unseen: self.unseen.clone(),
             fault: pass.fault.map(|fault| fault.to_string()),
             undone: pass.undone.map(|undone| undone.to_string()),
+        };
+        // Who is to have none is asked about until that is seen.
+        let all_off =
+            wanted.iter().all(|w| w.want == Want::Serve || self.off_since.contains_key(&w.uid));
+        if sighting.is_whole() && all_off {
+            self.told = Some((wanted.to_vec(), address, Instant::now()));
         }
+        sighting
     }
 }
 
