@@ -10,7 +10,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::marks;
+use podops_api::well_known;
 use procfs::Current as _;
 use serde_json::{Value, json};
 
@@ -293,7 +293,7 @@ async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     }
     let held = async || {
         let pods = lab.pods().list(&all).await?.items;
-        let is_held = |f: &String| f.starts_with(marks::PROTECTION_FINALIZER);
+        let is_held = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
         let held = pods.iter().filter(|pod| pod.finalizers().iter().any(is_held));
         Ok(held.count() == MANY)
     };

@@ -23,8 +23,8 @@ use kube::{
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
     consist::CLEAN_FINALIZER,
-    marks,
     transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
+    well_known,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ const NODES: usize = 5;
 
 /// Short times for Leases, as tests kill operators and wait for the next; too short for a machine
 /// that has its hands full.
-const HASTY: &[&str] = &["--lease-duration=3s", "--lease-renew-deadline=2s", "--lease-retry=500ms"];
+const HASTY: &[&str] = &["--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"];
 
 /// A control plane, nodes and operators; all end when it is dropped.
 pub struct Lab {
@@ -142,7 +142,7 @@ impl Lab {
     /// Installs everything with the webhooks, which the API server finds here rather than behind
     /// Services.
     async fn guard(&mut self) -> anyhow::Result<()> {
-        self.install("deploy/overlays/guarded").await?;
+        self.install("deploy/overlays").await?;
         let ports: [u16; ADMITTING.len()] = free_ports()?;
         self.admission = ADMITTING.into_iter().zip(ports).collect();
         for (operator, port) in &self.admission {
@@ -332,10 +332,10 @@ impl Lab {
         let token =
             token.status.and_then(|s| s.token).context("a token request without a token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
-        let flags = ["--admin-address=127.0.0.1:0", "--log=info"];
+        let flags = ["--metrics-bind-address=127.0.0.1:0", "--log=info"];
         // Services of rules are tests' own, and those are on this machine.
         let more: &[&str] = match name {
-            "transition-rule-operator" => &["--webhook-allow-local"],
+            "transition-rule-operator" => &["--webhook-allow-private-addresses"],
             "consist-operator" => &["--haproxy-instances=default/tcp://127.0.0.1:*"],
             _ => &[],
         };
@@ -497,7 +497,7 @@ impl Lab {
         selector: Value,
         annotations: &Value,
     ) -> anyhow::Result<()> {
-        let labels = json!({ marks::CONTROL: marks::CONTROL_ON });
+        let labels = json!({ well_known::CONTROL: well_known::CONTROL_ON });
         let service = serde_json::from_value(json!({
             "metadata": { "name": name, "labels": labels, "annotations": annotations },
             "spec": { "selector": selector, "ports": [{ "port": 80 }] },

@@ -25,7 +25,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
-use podops_runtime::shell::watch::patience;
+use podops_runtime::shell::store::watch_backoff;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -352,9 +352,9 @@ pub async fn start(
 
 async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
     let pods = Api::<Pod>::all(nodes.client.clone());
-    let mut events = watcher(pods, watcher::Config::default()).backoff(patience()).boxed();
+    let mut events = watcher(pods, watcher::Config::default()).backoff(watch_backoff()).boxed();
     let all = Api::<Node>::all(nodes.client.clone());
-    let all = watcher(all, watcher::Config::default()).backoff(patience());
+    let all = watcher(all, watcher::Config::default()).backoff(watch_backoff());
     let mut changed = all.applied_objects().boxed();
     let mut work = JoinSet::new();
     loop {
@@ -387,7 +387,7 @@ async fn make_node(client: &Client, name: &str, zone: &str) -> anyhow::Result<()
 /// Gives every claim a volume, as a provisioner would.
 async fn bind_claims(client: Client) -> anyhow::Result<()> {
     let all = Api::<PersistentVolumeClaim>::all(client.clone());
-    let mut claims = watcher(all, watcher::Config::default()).backoff(patience()).boxed();
+    let mut claims = watcher(all, watcher::Config::default()).backoff(watch_backoff()).boxed();
     while let Some(event) = claims.next().await {
         let Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim)) = event else {
             continue;

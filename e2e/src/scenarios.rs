@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use kube::ResourceExt as _;
-use podops_api::marks;
+use podops_api::well_known;
 use serde_json::{Value, json};
 
 use crate::{lab::Lab, measure::Cost};
@@ -100,7 +100,7 @@ impl Subject<'_> {
     async fn serving_since(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let pods = self.lab.pods_of(self.set).await?;
         let since = pods.iter().filter_map(|pod| {
-            Some((pod.name_any(), pod.labels().get(marks::SERVICE_AVAILABLE)?.clone()))
+            Some((pod.name_any(), pod.labels().get(well_known::SERVICE_AVAILABLE)?.clone()))
         });
         Ok(since.collect())
     }

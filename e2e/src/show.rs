@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use podops_api::{
     lifecycle::{Phase, PodLifecycle},
-    marks,
+    well_known,
 };
 
 /// The set as it was last shown.
@@ -118,7 +118,7 @@ fn place(pod: &Pod) -> &'static str {
         Some(Phase::Operate) => "operate",
         Some(Phase::Operated | Phase::PostCheck | Phase::PostChecked) => "post-check",
         Some(Phase::Completing) => "completing",
-        None if pod.labels().contains_key(marks::SERVICE_AVAILABLE) => "serving",
+        None if pod.labels().contains_key(well_known::SERVICE_AVAILABLE) => "serving",
         None => "starting",
     }
 }

@@ -17,7 +17,7 @@ use kube::{
 };
 use podops_api::{
     consist::{SERVICE, lifecycle_finalizer},
-    marks,
+    well_known,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
@@ -110,7 +110,7 @@ pub fn is_held(pod: &Pod, kind: &str, employer: &str) -> bool {
 /// If it takes too long.
 pub async fn nobody_looks(lab: &Lab, load: &Load) -> anyhow::Result<u64> {
     let before = load.tally().failed;
-    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
+    let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
     lab.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
     let free = async || {
         let pods = lab.pods_of("web").await?;

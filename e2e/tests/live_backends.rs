@@ -25,8 +25,8 @@ use kube::{
 };
 use podops_api::{
     consist,
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use podops_e2e::{
     balancers::{Haproxy, envoy, free},
@@ -159,7 +159,7 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     // Who names what is another's gets nothing of it, however often the operator forgets whose it is.
     let annotations = Haproxy::annotations(&[one.runtime]);
     lab.employ("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
-    lab.until_event("thief", "TrafficUnknown").await.unwrap();
+    lab.until_event("thief", "BackendUnavailable").await.unwrap();
     lab.kill_and_restart(CONSIST).await.unwrap();
     tokio::time::sleep(Duration::from_secs(12)).await;
     for load in &loads {
@@ -225,7 +225,7 @@ fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
 /// The address of a Pod that may be operated on.
 fn may_go(pod: &Pod) -> Option<String> {
     let ip = pod.status.as_ref()?.pod_ip.clone()?;
-    pod.labels().contains_key(&Word::Operate.key(COLLASET)).then_some(ip)
+    pod.labels().contains_key(&LabelKind::Operate.key(COLLASET)).then_some(ip)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -450,7 +450,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     let gateway = json!({
         "apiVersion": "lab.podops.test/v1", "kind": "Gateway",
         "metadata": {
-            "name": "web", "namespace": "default", "labels": { marks::CONTROL: "true" },
+            "name": "web", "namespace": "default", "labels": { well_known::CONTROL: "true" },
             "annotations": Haproxy::annotations(&[haproxy.runtime]),
         },
         "spec": { "pools": [{ "pods": { "matchLabels": { "app": "web" } } }] },
@@ -490,7 +490,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     eventually(Duration::from_secs(9), all_free).await.unwrap();
     settled(&lab, 3).await;
     for pod in lab.pods_of("web").await.unwrap() {
-        let expects = pod.annotations().get(marks::AVAILABLE_CONDITIONS).cloned();
+        let expects = pod.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
         assert!(!expects.unwrap_or_default().contains("Gateway"), "{} expects it", pod.name_any());
     }
     lab.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();

@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use podops_api::marks;
+use podops_api::well_known;
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::{Value, json};
 
@@ -110,14 +110,14 @@ async fn another_template_makes_other_claims(lab: &Lab) {
 async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
     lab.make("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let name = lab.pods_of("changed").await.unwrap()[0].name_any();
-    let request = json!({ "labels": { marks::TO_REPLACE: "true" } });
+    let request = json!({ "labels": { well_known::TO_REPLACE: "true" } });
     lab.change_pod(&name, request).await.unwrap();
     lab.until_gone(&name).await.unwrap();
     lab.counts("changed", [1; 4]).await.unwrap();
     // The counts never told of the replaced Pod, so they do not announce that its claim went.
     let ids = async || {
         let left = claims(lab, "changed").await;
-        left.iter().map(|claim| claim.labels()[marks::INSTANCE_ID].clone()).collect::<Vec<_>>()
+        left.iter().map(|claim| claim.labels()[well_known::INSTANCE_ID].clone()).collect::<Vec<_>>()
     };
     let waited = eventually(SOON, async || Ok(ids().await == ["1"])).await;
     assert!(waited.is_ok(), "{:?}", ids().await);

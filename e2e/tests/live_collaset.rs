@@ -15,9 +15,9 @@ use kube::{
 };
 use podops_api::{
     collaset::CollaSetStatus,
-    lifecycle::{self, Word},
-    marks,
+    lifecycle::{self, LabelKind},
     resource_context::ResourceContext,
+    well_known,
 };
 use podops_e2e::lab::{Lab, SOON, eventually, image, programs};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ fn uids(pods: &[Pod]) -> BTreeSet<Option<String>> {
 }
 
 fn ids(pods: &[Pod]) -> BTreeSet<String> {
-    pods.iter().map(|pod| pod.labels()[marks::INSTANCE_ID].clone()).collect()
+    pods.iter().map(|pod| pod.labels()[well_known::INSTANCE_ID].clone()).collect()
 }
 
 fn has(pod: &Pod, key: &str) -> bool {
@@ -92,10 +92,13 @@ async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
     let name = pods(lab, "raised").await[0].name_any();
     lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     lab.set_image("raised", "nginx:2").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+        .await
+        .unwrap();
     lab.patch("raised", partition(1)).await.unwrap();
     lab.until_pod(&name, |pod| {
-        has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::Operating.key(lifecycle::COLLASET))
+        has(pod, well_known::SERVICE_AVAILABLE)
+            && !has(pod, &LabelKind::Operating.key(lifecycle::COLLASET))
     })
     .await
     .unwrap();
@@ -141,9 +144,11 @@ async fn labels_choose_the_pods_to_update(lab: &Lab) {
     lab.set_image("chosen", "nginx:2").await.unwrap();
     lab.counts("chosen", [3, 3, 3, 0]).await.unwrap();
     let name = pods(lab, "chosen").await[0].name_any();
-    lab.change_pod(&name, json!({ "labels": { marks::UPDATE_INCLUDED: "true" } })).await.unwrap();
+    lab.change_pod(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
+        .await
+        .unwrap();
     lab.counts("chosen", [3, 3, 3, 1]).await.unwrap();
-    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, marks::UPDATE_INCLUDED))
+    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
         .await
         .unwrap();
 }
@@ -169,16 +174,16 @@ async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab
     lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
     let status = lab.sets().get("lost").await.unwrap().status.unwrap();
     let old = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
-    assert_eq!(old.labels()[marks::REVISION], status.current_revision);
-    lab.change_pod(&old.name_any(), json!({ "labels": { marks::TO_DELETE: "true" } }))
+    assert_eq!(old.labels()[well_known::REVISION], status.current_revision);
+    lab.change_pod(&old.name_any(), json!({ "labels": { well_known::TO_DELETE: "true" } }))
         .await
         .unwrap();
     let name = old.name_any();
     lab.until_gone(&name).await.unwrap();
     lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
     let again = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
-    assert_eq!(again.labels()[marks::REVISION], status.current_revision);
-    assert_eq!(again.labels()[marks::INSTANCE_ID], old.labels()[marks::INSTANCE_ID]);
+    assert_eq!(again.labels()[well_known::REVISION], status.current_revision);
+    assert_eq!(again.labels()[well_known::INSTANCE_ID], old.labels()[well_known::INSTANCE_ID]);
 }
 
 async fn in_place_only_recreates_nothing(lab: &Lab) {
@@ -193,11 +198,11 @@ async fn in_place_only_recreates_nothing(lab: &Lab) {
     let refused = |s: &CollaSetStatus| {
         let update = s.conditions.iter().find(|c| c.type_ == "Update");
         update.is_some_and(|c| {
-            c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateImpossible")
+            c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateNotPossible")
         })
     };
     lab.wait("careful", SOON, refused).await.unwrap();
-    lab.until_event("careful", "InPlaceUpdateImpossible").await.unwrap();
+    lab.until_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(before, uids(&pods(lab, "careful").await));
     lab.set_image("careful", "nginx:2").await.unwrap();
@@ -212,16 +217,17 @@ async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
         .unwrap();
     let name = pods(lab, "delayed").await[0].name_any();
     lab.set_image("delayed", "nginx:2").await.unwrap();
-    let operate = Word::Operate.key(lifecycle::COLLASET);
+    let operate = LabelKind::Operate.key(lifecycle::COLLASET);
     lab.until_pod(&name, |pod| has(pod, &operate)).await.unwrap();
     let pod = lab.pods().get(&name).await.unwrap();
     assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
     let given: i128 = pod.labels()[&operate].parse().unwrap();
-    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE))
+    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
-    let back: i128 =
-        lab.pods().get(&name).await.unwrap().labels()[marks::SERVICE_AVAILABLE].parse().unwrap();
+    let back: i128 = lab.pods().get(&name).await.unwrap().labels()[well_known::SERVICE_AVAILABLE]
+        .parse()
+        .unwrap();
     assert!(back - given >= 3_000_000_000, "only {} ns passed", back - given);
 }
 
@@ -266,7 +272,7 @@ async fn metadata_changes_in_traffic(lab: &Lab) {
     let before = pods(lab, "marked").await;
     let since: BTreeMap<String, String> = before
         .iter()
-        .map(|p| (p.name_any(), p.labels()[marks::SERVICE_AVAILABLE].clone()))
+        .map(|p| (p.name_any(), p.labels()[well_known::SERVICE_AVAILABLE].clone()))
         .collect();
     lab.change_pod(&before[0].name_any(), json!({ "labels": { "mine": "kept" } })).await.unwrap();
     let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
@@ -274,7 +280,7 @@ async fn metadata_changes_in_traffic(lab: &Lab) {
     lab.settled("marked", 2, SOON).await.unwrap();
     for pod in pods(lab, "marked").await {
         assert_eq!(pod.annotations().get("note").map(String::as_str), Some("new"));
-        assert_eq!(pod.labels()[marks::SERVICE_AVAILABLE], since[&pod.name_any()]);
+        assert_eq!(pod.labels()[well_known::SERVICE_AVAILABLE], since[&pod.name_any()]);
     }
     assert!(has(&lab.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
 }
@@ -303,17 +309,23 @@ async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
     lab.make("twice", 1, &json!({})).await.unwrap();
     let name = pods(lab, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
-    let annotations = json!({ marks::AVAILABLE_CONDITIONS: expected });
+    let annotations = json!({ well_known::AVAILABLE_CONDITIONS: expected });
     // What protects it has it stand still where its finalizers are changed.
-    let both = json!(["example.com/lb", format!("{}/test", marks::PROTECTION_FINALIZER)]);
+    let both = json!(["example.com/lb", format!("{}/test", well_known::PROTECTION_FINALIZER)]);
     lab.change_pod(&name, json!({ "annotations": annotations, "finalizers": both })).await.unwrap();
     lab.set_image("twice", "nginx:2").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &Word::Preparing.key(lifecycle::COLLASET))).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+        .await
+        .unwrap();
     lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+        .await
+        .unwrap();
     lab.set_image("twice", "nginx:3").await.unwrap();
     lab.until_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &Word::Completing.key(lifecycle::COLLASET))).await.unwrap();
+    lab.until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+        .await
+        .unwrap();
     lab.change_pod(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
     lab.settled("twice", 1, SOON).await.unwrap();
     lab.change_pod(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
@@ -376,7 +388,7 @@ async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
         Ok(pods
             .iter()
             .filter(|pod| node(pod) != silent)
-            .all(|pod| image(pod) == "nginx:2" && has(pod, marks::SERVICE_AVAILABLE)))
+            .all(|pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE)))
     };
     eventually(SOON, others_are_done).await.unwrap();
     lab.nodes().unwrap().speak(&silent).await.unwrap();

@@ -9,7 +9,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::marks;
+use podops_api::well_known;
 use podops_e2e::lab::{Lab, eventually, programs};
 use serde_json::json;
 
@@ -22,7 +22,9 @@ fn root(path: &str) -> String {
 /// Pods of the Deployment that serve.
 async fn serving(lab: &Lab) -> Vec<Pod> {
     let pods = lab.pods().list(&ListParams::default().labels("app=native")).await.unwrap().items;
-    pods.into_iter().filter(|pod| pod.labels().contains_key(marks::SERVICE_AVAILABLE)).collect()
+    pods.into_iter()
+        .filter(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,10 +36,10 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     let deployment = json!({
         "metadata": { "name": "native" },
         "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "native" } }, "template": {
-            "metadata": { "labels": { "app": "native", marks::CONTROL: "true" } },
+            "metadata": { "labels": { "app": "native", well_known::CONTROL: "true" } },
             "spec": {
                 "terminationGracePeriodSeconds": 0,
-                "readinessGates": [{ "conditionType": marks::SERVICE_READY }],
+                "readinessGates": [{ "conditionType": well_known::SERVICE_READY }],
                 "containers": [{ "name": "web", "image": "nginx:1" }],
             },
         } },
@@ -47,7 +49,8 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
 
     let leaving = serving(&lab).await[0].name_any();
-    let wanted = Patch::Merge(json!({ "metadata": { "labels": { marks::TO_DELETE: "true" } } }));
+    let wanted =
+        Patch::Merge(json!({ "metadata": { "labels": { well_known::TO_DELETE: "true" } } }));
     lab.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
     eventually(SOON, async || Ok(lab.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
     eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
@@ -91,7 +94,7 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
         "lifecycle-operator",
         "transition-rule-operator",
         "overlays/all",
-        "overlays/guarded",
+        "overlays",
         "overlays/lifecycle-only",
     ] {
         lab.install(&format!("deploy/{part}")).await.unwrap();

@@ -9,7 +9,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
 };
-use podops_api::marks;
+use podops_api::well_known;
 use podops_e2e::{
     lab::{Lab, OPERATORS, eventually, programs},
     process::Signal,
@@ -59,7 +59,7 @@ async fn nothing_is_stuck(lab: &Lab, when: &str) {
         let left: Vec<_> =
             pod.labels().keys().filter(|key| key.contains(".podopslifecycle.")).collect();
         assert!(left.is_empty(), "{when}: {} has {left:?}", pod.name_any());
-        assert!(pod.labels().contains_key(marks::SERVICE_AVAILABLE));
+        assert!(pod.labels().contains_key(well_known::SERVICE_AVAILABLE));
     }
 }
 

@@ -10,7 +10,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{
-    collaset::CollaSetStatus, condition::find, marks, resource_context::ResourceContext,
+    collaset::CollaSetStatus, condition::find, resource_context::ResourceContext, well_known,
 };
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::{Value, json};
@@ -138,9 +138,10 @@ async fn a_failed_pod_is_replaced(lab: &Lab) {
     lab.pods().patch_status(&pod.name_any(), &PatchParams::default(), &failed).await.unwrap();
     let again = async || {
         let pods = lab.pods_of("failing").await?;
-        let serve = |p: &&Pod| p.labels().contains_key(marks::SERVICE_AVAILABLE);
-        let same =
-            |p: &&Pod| p.labels().get(marks::INSTANCE_ID) == pod.labels().get(marks::INSTANCE_ID);
+        let serve = |p: &&Pod| p.labels().contains_key(well_known::SERVICE_AVAILABLE);
+        let same = |p: &&Pod| {
+            p.labels().get(well_known::INSTANCE_ID) == pod.labels().get(well_known::INSTANCE_ID)
+        };
         Ok(pods.iter().any(|p| p.uid() != pod.uid() && same(&p) && serve(&p)))
     };
     eventually(SOON, again).await.unwrap();
@@ -167,7 +168,7 @@ async fn ids(lab: &Lab, sets: &[&str]) -> Vec<String> {
     let mut ids = Vec::new();
     for set in sets {
         let pods = lab.pods_of(set).await.unwrap();
-        ids.extend(pods.iter().map(|pod| pod.labels()[marks::INSTANCE_ID].clone()));
+        ids.extend(pods.iter().map(|pod| pod.labels()[well_known::INSTANCE_ID].clone()));
     }
     ids.sort();
     ids
@@ -189,7 +190,7 @@ async fn sets_share_a_pool_of_ids(lab: &Lab) {
     let contexts: Api<ResourceContext> = lab.all_of();
     let left = contexts.get("pool").await.unwrap().spec.contexts;
     let owners: Vec<_> =
-        left.iter().map(|entry| entry.data[marks::context::OWNER].as_str()).collect();
+        left.iter().map(|entry| entry.data[well_known::context::OWNER].as_str()).collect();
     assert_eq!(owners, ["pool-b"]);
     assert_eq!(ids(lab, &["pool-b"]).await.len(), 1);
 }
@@ -205,7 +206,7 @@ async fn no_pod_is_deleted_for_a_template_that_is_refused(lab: &Lab) {
         .unwrap();
     let told = |s: &CollaSetStatus| {
         find(&s.conditions, "Degraded").is_some_and(|c| {
-            c.reason.as_deref() == Some("TemplateRefused")
+            c.reason.as_deref() == Some("TemplateRejected")
                 && c.message.as_ref().is_some_and(|m| m.contains("volumeMounts[0].name: Not found"))
         })
     };
@@ -216,7 +217,7 @@ async fn no_pod_is_deleted_for_a_template_that_is_refused(lab: &Lab) {
         before.iter().map(ResourceExt::uid).collect::<Vec<_>>(),
         after.iter().map(ResourceExt::uid).collect::<Vec<_>>()
     );
-    assert!(after.iter().all(|pod| pod.labels().contains_key(marks::SERVICE_AVAILABLE)));
+    assert!(after.iter().all(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE)));
     lab.set_image("kept", "nginx:2").await.unwrap();
     lab.settled("kept", 3, SOON).await.unwrap();
 }

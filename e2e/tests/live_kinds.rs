@@ -11,8 +11,8 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use podops_api::{
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use podops_e2e::lab::{Lab, SOON, app, eventually, programs};
 use serde_json::{Value, json};
@@ -82,8 +82,8 @@ async fn what_an_operator_leaves_that_is_gone_is_taken_off_by_hand() {
     lab.until_rejected("web", "one", "its labels").await.unwrap();
     lab.stop_operator("transition-rule-operator");
     lab.plane.kubectl(&["delete", "podtransitionrules", "--all"]).await.unwrap();
-    for prefix in [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE] {
-        let gate = format!("{prefix}/{}", marks::TRANSITION_RULE);
+    for prefix in [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE] {
+        let gate = format!("{prefix}/{}", well_known::TRANSITION_RULE);
         let off = format!("{gate}-");
         lab.plane.kubectl(&["label", "pods", "-A", "-l", &gate, &off]).await.unwrap();
     }
@@ -126,7 +126,7 @@ async fn a_disruption_budget_is_asked(lab: &Lab) {
 /// Keeps Pods from being operated on, or no longer.
 async fn protect(lab: &Lab, set: &str, on: bool) {
     let finalizers =
-        if on { json!([format!("{}/x", marks::PROTECTION_FINALIZER)]) } else { json!(null) };
+        if on { json!([format!("{}/x", well_known::PROTECTION_FINALIZER)]) } else { json!(null) };
     for pod in lab.pods_of(set).await.unwrap() {
         lab.change_pod(&pod.name_any(), json!({ "finalizers": finalizers })).await.unwrap();
     }
@@ -141,7 +141,7 @@ async fn zones_are_kept(lab: &Lab) {
     protect(lab, "zones", true).await;
     lab.set_image("zones", "nginx:2").await.unwrap();
     lab.until_rejected("zones", "one", &format!("no more than 1 Pods of {ZONE}=")).await.unwrap();
-    let leaves = Word::Preparing.key(COLLASET);
+    let leaves = LabelKind::Preparing.key(COLLASET);
     let some = async || {
         Ok(lab.pods_of("zones").await?.iter().any(|pod| pod.labels().contains_key(&leaves)))
     };
@@ -175,11 +175,13 @@ async fn a_pod_that_skips_a_rule_goes(lab: &Lab) {
     lab.make_rule("skip", app("skip"), rules(never)).await.unwrap();
     let skips = lab.pods_of("skip").await.unwrap()[0].name_any();
     let skipped = json!({ "skipRules": ["one"] }).to_string();
-    lab.change_pod(&skips, json!({ "annotations": { marks::SKIP_RULES: skipped } })).await.unwrap();
+    lab.change_pod(&skips, json!({ "annotations": { well_known::SKIP_RULES: skipped } }))
+        .await
+        .unwrap();
     lab.set_image("skip", "nginx:2").await.unwrap();
     let updated = |pod: &Pod| {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:2"))
-            && pod.labels().contains_key(marks::SERVICE_AVAILABLE)
+            && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
     lab.until_pod(&skips, updated).await.unwrap();
     let pods = lab.pods_of("skip").await.unwrap();
@@ -194,10 +196,10 @@ async fn a_pod_waits_after_its_operation(lab: &Lab) {
     lab.set_image("after", "nginx:2").await.unwrap();
     lab.until_rejected("after", "one", "its labels are not those").await.unwrap();
     for pod in lab.pods_of("after").await.unwrap() {
-        let waits = Word::PostCheck.key(COLLASET);
+        let waits = LabelKind::PostCheck.key(COLLASET);
         lab.until_pod(&pod.name_any(), |pod| pod.labels().contains_key(&waits)).await.unwrap();
         let pod = lab.pods().get(&pod.name_any()).await.unwrap();
-        assert!(!pod.labels().contains_key(marks::SERVICE_AVAILABLE), "it serves unchecked");
+        assert!(!pod.labels().contains_key(well_known::SERVICE_AVAILABLE), "it serves unchecked");
         lab.change_pod(&pod.name_any(), json!({ "labels": { "cache": "warm" } })).await.unwrap();
     }
     lab.settled("after", 2, SOON).await.unwrap();

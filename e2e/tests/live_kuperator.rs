@@ -6,7 +6,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
-use podops_api::{marks, resource_context::ResourceContext};
+use podops_api::{resource_context::ResourceContext, well_known};
 use podops_e2e::lab::{Lab, programs};
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
 async fn record(lab: &Lab, set: &str) -> Vec<(i64, String)> {
     let contexts: Api<ResourceContext> = lab.all_of();
     let entries = contexts.get(set).await.unwrap().spec.contexts;
-    entries.into_iter().map(|e| (e.id, e.data[marks::context::OWNER].clone())).collect()
+    entries.into_iter().map(|e| (e.id, e.data[well_known::context::OWNER].clone())).collect()
 }
 
 async fn case_1_create_privileged_container(lab: &Lab) {
@@ -57,11 +57,11 @@ fn partition(kept: i32) -> Value {
 async fn case_8_include_pod_without_revision(lab: &Lab) {
     lab.make("including", 3, &json!({})).await.unwrap();
     let pod = pods(lab, "including").await.remove(0);
-    let (name, id) = (pod.name_any(), pod.labels()[marks::INSTANCE_ID].clone());
+    let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let out = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
     lab.patch("including", out).await.unwrap();
     lab.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    lab.change_pod(&name, json!({ "labels": { marks::REVISION: null } })).await.unwrap();
+    lab.change_pod(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
     lab.patch(
         "including",
         json!({
@@ -102,7 +102,7 @@ async fn case_19_update_by_label_keeps_the_record(lab: &Lab) {
     lab.set_image("recording", "nginx:2").await.unwrap();
     lab.counts("recording", [3, 3, 3, 0]).await.unwrap();
     for (done, pod) in (1..).zip(pods(lab, "recording").await) {
-        let included = json!({ "labels": { marks::UPDATE_INCLUDED: "true" } });
+        let included = json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } });
         lab.change_pod(&pod.name_any(), included).await.unwrap();
         lab.counts("recording", [3, 3, 3, done]).await.unwrap();
     }

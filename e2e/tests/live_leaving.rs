@@ -15,7 +15,7 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
     core::Status,
 };
-use podops_api::{lifecycle, marks};
+use podops_api::{lifecycle, well_known};
 use podops_e2e::{
     lab::{Lab, SOON, app, eventually, programs},
     outages::{Outages, TEAM},
@@ -82,11 +82,13 @@ async fn a_deleted_pod_leaves_service_first_and_another_takes_its_place(lab: &La
     lab.make("leaving", 2, &json!({})).await.unwrap();
     let pod = pod_of(lab, "leaving").await;
     let name = pod.name_any();
-    let finalizer = format!("{}/balancer", marks::PROTECTION_FINALIZER);
+    let finalizer = format!("{}/balancer", well_known::PROTECTION_FINALIZER);
     lab.change_pod(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
     let told = delete(lab, &name, &DeleteParams::default()).await;
     assert!(told.contains(KNOWN) && told.contains(&format!("finalizers: [{finalizer}]")), "{told}");
-    lab.until_pod(&name, |pod| !pod.labels().contains_key(marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.until_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
+        .await
+        .unwrap();
     let told = delete(lab, &name, &DeleteParams::default().grace_period(0)).await;
     assert!(told.contains("pod-delete is in Preparing and waits for services since"), "{told}");
     lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
@@ -103,11 +105,11 @@ async fn who_waits_is_told_what_for_and_may_change_their_mind(lab: &Lab) {
     lab.until_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
     let told = delete(lab, &name, &DeleteParams::default()).await;
     assert!(told.contains("pod-delete is in PreCheck and waits for a checker"), "{told}");
-    lab.change_pod(&name, json!({ "labels": { marks::TO_DELETE: null } })).await.unwrap();
+    lab.change_pod(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
     let stays = |pod: &Pod| {
         !lifecycle::is_operated_on(pod.labels())
-            && pod.labels().contains_key(marks::SERVICE_AVAILABLE)
-            && !pod.labels().contains_key(marks::PREPARING_TO_DELETE)
+            && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
+            && !pod.labels().contains_key(well_known::PREPARING_TO_DELETE)
     };
     lab.until_pod(&name, stays).await.unwrap();
 }
@@ -209,7 +211,7 @@ async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
         .await
         .unwrap()
         .iter()
-        .map(|pod| pod.labels().contains_key(marks::TO_DELETE))
+        .map(|pod| pod.labels().contains_key(well_known::TO_DELETE))
         .collect();
     assert!(asked.iter().filter(|asked| **asked).count() <= 1, "{asked:?}");
     lab.counts("budgeted", [4; 4]).await.unwrap();
@@ -218,7 +220,7 @@ async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
 async fn a_pod_is_replaced_before_it_leaves(lab: &Lab) {
     let marked = json!({ "app": "replaced", TEAM: "replaced" });
     let template = json!({
-        "metadata": { "labels": marked, "annotations": { marks::ON_LEAVING: "Replace" } },
+        "metadata": { "labels": marked, "annotations": { well_known::DELETION_POLICY: "Replace" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
     lab.make("replaced", 1, &json!({ "template": template })).await.unwrap();
@@ -273,22 +275,23 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
         "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": map.uid().unwrap(),
     }]);
     for (pods, owners) in [(&owned, owner_of), (&ending, json!([]))] {
-        let labels = json!({ marks::CONTROL: "true" });
-        let gates = json!([{ "conditionType": marks::SERVICE_READY }]);
+        let labels = json!({ well_known::CONTROL: "true" });
+        let gates = json!([{ "conditionType": well_known::SERVICE_READY }]);
         let pod = json!({
-            "metadata": { "name": "guarded", "labels": labels, "ownerReferences": owners },
+            "metadata": { "name": "graceful-deletion", "labels": labels, "ownerReferences": owners },
             "spec": { "readinessGates": gates, "containers": [{ "name": "c", "image": "nginx:1" }] },
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-        let serves =
-            async || Ok(pods.get("guarded").await?.labels().contains_key(marks::SERVICE_AVAILABLE));
+        let serves = async || {
+            Ok(pods.get("graceful-deletion").await?.labels().contains_key(well_known::SERVICE_AVAILABLE))
+        };
         eventually(SOON, serves).await.unwrap();
     }
     // One that no node has seen, so that nobody writes its status but this.
     let failed = json!({
-        "metadata": { "name": "failed", "labels": { marks::CONTROL: "true" } },
+        "metadata": { "name": "failed", "labels": { well_known::CONTROL: "true" } },
         "spec": {
-            "readinessGates": [{ "conditionType": marks::SERVICE_READY }],
+            "readinessGates": [{ "conditionType": well_known::SERVICE_READY }],
             "schedulingGates": [{ "name": "podops.test/never" }],
             "containers": [{ "name": "c", "image": "nginx:1" }],
         },
@@ -304,7 +307,7 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     assert_eq!(evict(&lab, &name).await.unwrap_err().code, 500);
     assert_eq!(delete(&lab, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    lab.until_gone("guarded").await.unwrap();
+    lab.until_gone("graceful-deletion").await.unwrap();
     lab.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
     signal(down, Signal::CONT).unwrap();
 }
@@ -327,7 +330,7 @@ async fn forged_reviews_begin_nothing(lab: &Lab, pod: &str) {
     assert_eq!(post(&url, bundle, known, "{").await, 400);
     assert_eq!(post(&url, bundle, known, &" ".repeat(9 << 20)).await, 413);
     let labels = async || lab.pods().get(pod).await.unwrap().labels().clone();
-    assert!(!labels().await.contains_key(marks::TO_DELETE));
+    assert!(!labels().await.contains_key(well_known::TO_DELETE));
     // The same review begins something where the API server sends it.
     assert_eq!(post(&url, bundle, known, &review.to_string()).await, 200);
     lab.until_gone(pod).await.unwrap();
@@ -371,7 +374,7 @@ async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
     for (name, replicas, out) in DRAINED {
         let single = if replicas == 1 { "Replace" } else { "Delete" };
         let template = json!({
-            "metadata": { "labels": { "app": name, TEAM: name }, "annotations": { marks::ON_LEAVING: single } },
+            "metadata": { "labels": { "app": name, TEAM: name }, "annotations": { well_known::DELETION_POLICY: single } },
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
         let policy = if out == 0 {

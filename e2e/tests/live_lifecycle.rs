@@ -11,8 +11,8 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{
-    lifecycle::{Word, permission_key},
-    marks,
+    lifecycle::{LabelKind, permission_key},
+    well_known,
 };
 use podops_e2e::lab::{Lab, OPERATORS, SOON, eventually, programs};
 use serde_json::{Value, json};
@@ -23,11 +23,11 @@ async fn make(lab: &Lab, name: &str, labels: Value) {
         "metadata": { "name": name, "labels": labels },
         "spec": {
             "terminationGracePeriodSeconds": 0,
-            "readinessGates": [{ "conditionType": marks::SERVICE_READY }],
+            "readinessGates": [{ "conditionType": well_known::SERVICE_READY }],
             "containers": [{ "name": "c", "image": "x:1" }],
         },
     });
-    pod["metadata"]["labels"][marks::CONTROL] = json!("true");
+    pod["metadata"]["labels"][well_known::CONTROL] = json!("true");
     let pod = serde_json::from_value(pod).unwrap();
     lab.pods().create(&PostParams::default(), &pod).await.unwrap();
 }
@@ -38,7 +38,7 @@ fn has(pod: &Pod, key: &str) -> bool {
 
 fn gate(pod: &Pod) -> Option<String> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    Some(conditions.iter().find(|c| c.type_ == marks::SERVICE_READY)?.status.clone())
+    Some(conditions.iter().find(|c| c.type_ == well_known::SERVICE_READY)?.status.clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,20 +59,20 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
 async fn a_foreign_operation(lab: &Lab) {
-    let (operate, operating) = (Word::Operate.key("mine"), Word::Operating.key("mine"));
+    let (operate, operating) = (LabelKind::Operate.key("mine"), LabelKind::Operating.key("mine"));
     make(lab, "foreign", json!({})).await;
-    lab.until_pod("foreign", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     lab.change_pod("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
     lab.change_pod(
         "foreign",
-        json!({ "labels": { &operating: "1", Word::OperationType.key("mine"): "restart" } }),
+        json!({ "labels": { &operating: "1", LabelKind::OperationType.key("mine"): "restart" } }),
     )
     .await
     .unwrap();
     lab.until_pod("foreign", |pod| {
-        gate(pod).as_deref() == Some("False") && !has(pod, marks::SERVICE_AVAILABLE)
+        gate(pod).as_deref() == Some("False") && !has(pod, well_known::SERVICE_AVAILABLE)
     })
     .await
     .unwrap();
@@ -81,28 +81,32 @@ async fn a_foreign_operation(lab: &Lab) {
     lab.change_pod("foreign", json!({ "finalizers": null })).await.unwrap();
     lab.until_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
     lab.change_pod("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
-    lab.until_pod("foreign", |pod| has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &operate))
+    lab.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &operate))
         .await
         .unwrap();
 }
 
 async fn a_graceful_deletion(lab: &Lab) {
     make(lab, "leaving", json!({})).await;
-    lab.until_pod("leaving", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.until_pod("leaving", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     lab.change_pod("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
-    lab.change_pod("leaving", json!({ "labels": { marks::TO_DELETE: "true" } })).await.unwrap();
-    lab.until_pod("leaving", |pod| has(pod, &Word::Preparing.key("pod-delete"))).await.unwrap();
-    lab.change_pod("leaving", json!({ "labels": { marks::TO_DELETE: null } })).await.unwrap();
+    lab.change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: "true" } }))
+        .await
+        .unwrap();
+    lab.until_pod("leaving", |pod| has(pod, &LabelKind::Preparing.key("pod-delete")))
+        .await
+        .unwrap();
+    lab.change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
     lab.until_pod("leaving", |pod| {
-        has(pod, marks::SERVICE_AVAILABLE) && !has(pod, marks::PREPARING_TO_DELETE)
+        has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, well_known::PREPARING_TO_DELETE)
     })
     .await
     .unwrap();
     lab.change_pod(
         "leaving",
-        json!({ "finalizers": null, "labels": { marks::TO_DELETE: "true" } }),
+        json!({ "finalizers": null, "labels": { well_known::TO_DELETE: "true" } }),
     )
     .await
     .unwrap();
@@ -114,39 +118,40 @@ async fn garbled_labels(lab: &Lab) {
     make(
         lab,
         "garbled",
-        json!({ "operate.podopslifecycle.kusionstack.io": "1", marks::TO_DELETE: "1" }),
+        json!({ "operate.podopslifecycle.kusionstack.io": "1", well_known::TO_DELETE: "1" }),
     )
     .await;
     lab.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
     let pod = lab.pods().get("garbled").await.unwrap();
-    assert!(gate(&pod).is_none() && !has(&pod, &Word::Operating.key("pod-delete")));
+    assert!(gate(&pod).is_none() && !has(&pod, &LabelKind::Operating.key("pod-delete")));
 }
 
 /// A program that grants, in the two phases that it may guard; nothing waits for it where its gate
 /// is not.
 async fn a_checker(lab: &Lab) {
-    let gates = [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE].map(|gate| format!("{gate}/mine"));
-    make(lab, "guarded", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
-    lab.until_pod("guarded", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
-    let begin = json!({ Word::Operating.key("x"): "100", Word::OperationType.key("x"): "restart" });
-    lab.change_pod("guarded", json!({ "labels": begin })).await.unwrap();
-    lab.until_pod("guarded", |pod| has(pod, &Word::PreCheck.key("x"))).await.unwrap();
+    let gates = [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE]
+        .map(|gate| format!("{gate}/mine"));
+    make(lab, "graceful-deletion", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
+    lab.until_pod("graceful-deletion", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    let begin = json!({ LabelKind::Operating.key("x"): "100", LabelKind::OperationType.key("x"): "restart" });
+    lab.change_pod("graceful-deletion", json!({ "labels": begin })).await.unwrap();
+    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PreCheck.key("x"))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let pod = lab.pods().get("guarded").await.unwrap();
-    assert!(has(&pod, marks::SERVICE_AVAILABLE), "it serves until somebody grants");
-    let grant = json!({ Word::PreChecked.key("x"): "101", permission_key("restart"): "101" });
-    lab.change_pod("guarded", json!({ "labels": grant })).await.unwrap();
-    lab.until_pod("guarded", |pod| has(pod, &Word::Operate.key("x"))).await.unwrap();
-    lab.change_pod("guarded", json!({ "labels": { Word::Operating.key("x"): null } }))
+    let pod = lab.pods().get("graceful-deletion").await.unwrap();
+    assert!(has(&pod, well_known::SERVICE_AVAILABLE), "it serves until somebody grants");
+    let grant = json!({ LabelKind::PreChecked.key("x"): "101", permission_key("restart"): "101" });
+    lab.change_pod("graceful-deletion", json!({ "labels": grant })).await.unwrap();
+    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::Operate.key("x"))).await.unwrap();
+    lab.change_pod("graceful-deletion", json!({ "labels": { LabelKind::Operating.key("x"): null } }))
         .await
         .unwrap();
-    lab.until_pod("guarded", |pod| has(pod, &Word::PostCheck.key("x"))).await.unwrap();
-    assert!(!has(&lab.pods().get("guarded").await.unwrap(), marks::SERVICE_AVAILABLE));
-    lab.change_pod("guarded", json!({ "labels": { Word::PostChecked.key("x"): "102" } }))
+    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PostCheck.key("x"))).await.unwrap();
+    assert!(!has(&lab.pods().get("graceful-deletion").await.unwrap(), well_known::SERVICE_AVAILABLE));
+    lab.change_pod("graceful-deletion", json!({ "labels": { LabelKind::PostChecked.key("x"): "102" } }))
         .await
         .unwrap();
-    lab.until_pod("guarded", |pod| {
-        has(pod, marks::SERVICE_AVAILABLE) && !has(pod, &Word::PostChecked.key("x"))
+    lab.until_pod("graceful-deletion", |pod| {
+        has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &LabelKind::PostChecked.key("x"))
     })
     .await
     .unwrap();
@@ -155,35 +160,38 @@ async fn a_checker(lab: &Lab) {
 /// The Pod is back in service when the last of its operations has ended, and not before.
 async fn two_operations(lab: &Lab) {
     make(lab, "double", json!({})).await;
-    lab.until_pod("double", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    lab.until_pod("double", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     for (id, kind) in [("a", "update"), ("b", "restart")] {
-        let begin = json!({ Word::Operating.key(id): "1", Word::OperationType.key(id): kind });
+        let begin =
+            json!({ LabelKind::Operating.key(id): "1", LabelKind::OperationType.key(id): kind });
         lab.change_pod("double", json!({ "labels": begin })).await.unwrap();
     }
-    let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &Word::Operate.key(id)));
+    let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &LabelKind::Operate.key(id)));
     lab.until_pod("double", given).await.unwrap();
-    lab.change_pod("double", json!({ "labels": { Word::Operating.key("a"): null } }))
+    lab.change_pod("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(gate(&lab.pods().get("double").await.unwrap()).as_deref(), Some("False"));
-    lab.change_pod("double", json!({ "labels": { Word::Operating.key("b"): null } }))
+    lab.change_pod("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))
         .await
         .unwrap();
     lab.until_pod("double", |pod| {
-        has(pod, marks::SERVICE_AVAILABLE) && !pod.labels().keys().any(|k| k.ends_with("/a"))
+        has(pod, well_known::SERVICE_AVAILABLE) && !pod.labels().keys().any(|k| k.ends_with("/a"))
     })
     .await
     .unwrap();
 }
 
 async fn staying_offline(lab: &Lab) {
-    make(lab, "offline", json!({ marks::STAY_OFFLINE: "true" })).await;
+    make(lab, "offline", json!({ well_known::STAY_OFFLINE: "true" })).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     let pod = lab.pods().get("offline").await.unwrap();
-    assert!(gate(&pod).is_none() && !has(&pod, marks::SERVICE_AVAILABLE));
-    lab.change_pod("offline", json!({ "labels": { marks::STAY_OFFLINE: null } })).await.unwrap();
-    lab.until_pod("offline", |pod| has(pod, marks::SERVICE_AVAILABLE)).await.unwrap();
+    assert!(gate(&pod).is_none() && !has(&pod, well_known::SERVICE_AVAILABLE));
+    lab.change_pod("offline", json!({ "labels": { well_known::STAY_OFFLINE: null } }))
+        .await
+        .unwrap();
+    lab.until_pod("offline", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
 }
 
 /// What the operators say of themselves, where Prometheus asks.
@@ -200,11 +208,11 @@ async fn metrics(lab: &Lab) {
             "podops_client_requests_total{code=\"200\",verb=\"watch\"}",
             "podops_queue_depth 0",
             "podops_conflicts_total",
-            "podops_lease_held 1",
+            "podops_leader 1",
             "process_resident_memory_bytes",
         ];
         if name == "lifecycle-operator" {
-            wanted.push("podops_lifecycle_garbled_pods 1");
+            wanted.push("podops_lifecycle_invalid_label_pods 1");
         }
         let told = async || {
             let metrics = http_get(address, "/metrics");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use podops_api::{collaset::CollaSetStatus, condition::find, marks};
+use podops_api::{collaset::CollaSetStatus, condition::find, well_known};
 use podops_e2e::lab::{Lab, SOON, eventually, image, programs};
 use serde_json::{Value, json};
 
@@ -67,7 +67,8 @@ async fn extremes(lab: &Lab, set: &str, replicas: i32) -> (usize, usize) {
     loop {
         let all = pods(lab, set).await;
         let live = all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let serving = live.clone().filter(|p| p.labels().contains_key(marks::SERVICE_AVAILABLE));
+        let serving =
+            live.clone().filter(|p| p.labels().contains_key(well_known::SERVICE_AVAILABLE));
         (least, most) = (least.min(serving.count()), most.max(live.count()));
         let status = lab.sets().get(set).await.unwrap();
         let current = status.metadata.generation;
@@ -180,7 +181,7 @@ async fn resources_change_in_place(lab: &Lab) {
 
 async fn a_node_that_cannot_give_resources_is_told_of(lab: &Lab) {
     let before = make_asking(lab, "greedy", json!({ "podUpgradePolicy": "InPlaceOnly" })).await;
-    for (amount, reason) in [("5", "ResizeDeferred"), ("100", "ResizeRefused")] {
+    for (amount, reason) in [("5", "ResizeDeferred"), ("100", "ResizeRejected")] {
         ask(lab, "greedy", amount).await;
         let refused = format!("True {reason}");
         let is = |s: &CollaSetStatus| {

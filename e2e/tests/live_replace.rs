@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
-use podops_api::{marks, resource_context::ResourceContext};
+use podops_api::{resource_context::ResourceContext, well_known};
 use podops_e2e::lab::{Lab, SOON, eventually, programs};
 use serde_json::json;
 
@@ -62,24 +62,24 @@ async fn listed_pods_are_deleted_and_scaled_in_first(lab: &Lab) {
 async fn pods_are_excluded_and_included(lab: &Lab) {
     lab.make("excluding", 3, &json!({})).await.unwrap();
     let pod = pods(lab, "excluding").await[1].clone();
-    let (name, id) = (pod.name_any(), pod.labels()[marks::INSTANCE_ID].clone());
+    let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let spec = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
     lab.patch("excluding", spec).await.unwrap();
-    lab.until_pod(&name, |pod| !is_owned(pod) && has(pod, marks::ORPHANED)).await.unwrap();
+    lab.until_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
     lab.wait("excluding", SOON, |s| s.replicas == 2 && s.available_replicas == 2).await.unwrap();
     let id: i64 = id.parse().unwrap();
     let left = record(lab, "excluding").await;
     assert!(left.len() == 2 && !left.contains(&id), "{left:?}");
     let lists = json!({ "podToExclude": [], "podToInclude": [name, "nobody"] });
     lab.patch("excluding", json!({ "replicas": 3, "scaleStrategy": lists })).await.unwrap();
-    lab.until_pod(&name, |pod| is_owned(pod) && !has(pod, marks::ORPHANED)).await.unwrap();
+    lab.until_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
     lab.counts("excluding", [3; 4]).await.unwrap();
     assert_eq!(record(lab, "excluding").await, [0, 1, 2]);
     assert_eq!(lab.pods().get(&name).await.unwrap().uid(), pod.uid());
 }
 
 async fn request_replacement(lab: &Lab, name: &str) {
-    lab.change_pod(name, json!({ "labels": { marks::TO_REPLACE: "true" } })).await.unwrap();
+    lab.change_pod(name, json!({ "labels": { well_known::TO_REPLACE: "true" } })).await.unwrap();
 }
 
 /// [21], but for claims
@@ -95,7 +95,7 @@ async fn a_labelled_pod_is_replaced(lab: &Lab) {
         Ok(pods.len() == 1 && !paired(&pods[0]) && record(lab, "replaced").await == [1])
     };
     eventually(SOON, alone).await.unwrap();
-    assert_eq!(pods(lab, "replaced").await[0].labels()[marks::INSTANCE_ID], "1");
+    assert_eq!(pods(lab, "replaced").await[0].labels()[well_known::INSTANCE_ID], "1");
 }
 
 async fn a_cancelled_replacement_leaves_the_origin(lab: &Lab) {
@@ -107,7 +107,7 @@ async fn a_cancelled_replacement_leaves_the_origin(lab: &Lab) {
     lab.counts("kept", [2, 1, 1, 1]).await.unwrap();
     lab.patch("kept", json!({ "updateStrategy": held(1) })).await.unwrap();
     lab.counts("kept", [1, 1, 1, 0]).await.unwrap();
-    let pairing = [marks::TO_REPLACE, marks::REPLACE_PAIR_NEW_ID];
+    let pairing = [well_known::TO_REPLACE, well_known::REPLACE_PAIR_NEW_ID];
     let alone = |pod: &Pod| !pairing.iter().any(|label| has(pod, label));
     lab.until_pod(&origin.name_any(), alone).await.unwrap();
     assert_eq!(pods(lab, "kept").await[0].uid(), origin.uid());

@@ -8,7 +8,7 @@ use kube::{
     ResourceExt as _,
     api::{DeleteParams, PostParams},
 };
-use podops_api::{condition, lifecycle, marks};
+use podops_api::{condition, lifecycle, well_known};
 use podops_e2e::{
     lab::{Lab, SOON, app, eventually, programs},
     outages::Outages,
@@ -19,7 +19,7 @@ use podops_runtime::shell::clock;
 use serde_json::{Value, json};
 
 fn gate() -> String {
-    format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE)
+    format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE)
 }
 
 fn budget(most: &Value) -> Value {
@@ -30,7 +30,7 @@ fn budget(most: &Value) -> Value {
 /// an app their gates: until then the operator does, by a write each.
 async fn until_gated(lab: &Lab, name: &str) {
     let pod = json!({
-        "metadata": { "name": "dry", "labels": { "app": name, marks::CONTROL: "true" } },
+        "metadata": { "name": "dry", "labels": { "app": name, well_known::CONTROL: "true" } },
         "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
     let pod = serde_json::from_value(pod).unwrap();
@@ -108,13 +108,15 @@ async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator
     let first = lab.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
-    lab.change_pod(&first, json!({ "annotations": { marks::BREAK_GLASS: glass } })).await.unwrap();
+    lab.change_pod(&first, json!({ "annotations": { well_known::BREAK_GLASS: glass } }))
+        .await
+        .unwrap();
     let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:3"))
-            && pod.labels().contains_key(marks::SERVICE_AVAILABLE)
+            && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
     lab.until_pod(&first, updated).await.unwrap();
-    lab.until_event(&first, "BrokeGlass").await.unwrap();
+    lab.until_event(&first, "RuleOverridden").await.unwrap();
     let waiting = lab.pods_of("web").await.unwrap();
     assert_eq!(waiting.iter().filter(|pod| updated(pod)).count(), 1, "the others still wait");
     lab.nothing_forbidden().unwrap();
@@ -134,7 +136,7 @@ async fn installed_but_down_everything_waits() {
     lab.set_image("web", "nginx:2").await.unwrap();
     let waits = async || {
         let pods = lab.pods_of("web").await?;
-        let key = lifecycle::Word::PreCheck.key(lifecycle::COLLASET);
+        let key = lifecycle::LabelKind::PreCheck.key(lifecycle::COLLASET);
         Ok(pods.len() == 3 && pods.iter().all(|pod| pod.labels().contains_key(&key)))
     };
     eventually(SOON, waits).await.unwrap();
@@ -143,7 +145,7 @@ async fn installed_but_down_everything_waits() {
     lab.start_operator("transition-rule-operator").await.unwrap();
     lab.settled("web", 3, SOON).await.unwrap();
     let rule = lab.rules().get("web").await.unwrap();
-    assert!(condition::holds(&rule.status.unwrap().conditions, "Enforced"));
+    assert!(condition::is_true(&rule.status.unwrap().conditions, "Enforced"));
     lab.nothing_forbidden().unwrap();
 }
 

@@ -10,9 +10,9 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{
-    lifecycle::{COLLASET, Word, permission_key},
-    marks,
+    lifecycle::{COLLASET, LabelKind, permission_key},
     resource_context::ResourceContext,
+    well_known,
 };
 use podops_e2e::lab::{Lab, OPERATORS, eventually, programs};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Installation<'_> {
         let revision = json!({
             "metadata": {
                 "name": REVISION, "ownerReferences": self.owner(),
-                "labels": { "app": "foo", marks::REVISION_HASH: HASH, marks::REVISION_COLLISION: "0" },
+                "labels": { "app": "foo", well_known::REVISION_HASH: HASH, well_known::REVISION_COLLISION: "0" },
             },
             "data": { "spec": { "template": data } },
             "revision": 1,
@@ -74,19 +74,19 @@ impl Installation<'_> {
     async fn pod(&self, id: usize, suffix: &str) {
         let name = format!("foo-{suffix}");
         let mut labels = json!({
-            "app": "foo", marks::CONTROL: "true", marks::REVISION: REVISION,
-            marks::SERVICE_AVAILABLE: "1700000000000000000",
+            "app": "foo", well_known::CONTROL: "true", well_known::REVISION: REVISION,
+            well_known::SERVICE_AVAILABLE: "1700000000000000000",
         });
-        labels[marks::INSTANCE_ID] = json!(id.to_string());
+        labels[well_known::INSTANCE_ID] = json!(id.to_string());
         let mut spec = template("nginx:1")["spec"].clone();
-        spec["readinessGates"] = json!([{ "conditionType": marks::SERVICE_READY }]);
+        spec["readinessGates"] = json!([{ "conditionType": well_known::SERVICE_READY }]);
         let pod = json!({
             "metadata": { "name": name, "generateName": "foo-", "labels": labels, "ownerReferences": self.owner() },
             "spec": spec,
         });
         let pod = serde_json::from_value(pod).unwrap();
         self.lab.pods().create(&PostParams::default(), &pod).await.unwrap();
-        let gate = json!([{ "type": marks::SERVICE_READY, "status": "True", "reason": "" }]);
+        let gate = json!([{ "type": well_known::SERVICE_READY, "status": "True", "reason": "" }]);
         let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
         self.lab.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
         let ready = async || Ok(is_ready(&self.lab.pods().get(&name).await?));
@@ -102,7 +102,7 @@ fn is_ready(pod: &Pod) -> bool {
 /// Leaves the objects of a set of three Pods that is at rest.
 async fn leave(lab: &Lab) {
     let set = json!({
-        "metadata": { "name": "foo", "finalizers": [marks::PRE_RECLAIM] },
+        "metadata": { "name": "foo", "finalizers": [well_known::PRE_RECLAIM] },
         "spec": {
             "replicas": 3, "selector": { "matchLabels": { "app": "foo" } }, "template": template("nginx:1"),
             "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } },
@@ -132,15 +132,15 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     leave(&lab).await;
     // Kuperator was stopped while it updated this Pod: it was given, and not yet changed.
     let (given, stamp) = ("foo-qq7dz", "1700000000000000001");
-    let mut labels = json!({ marks::SERVICE_AVAILABLE: null });
-    for word in [Word::Operating, Word::PreChecked, Word::Operate] {
+    let mut labels = json!({ well_known::SERVICE_AVAILABLE: null });
+    for word in [LabelKind::Operating, LabelKind::PreChecked, LabelKind::Operate] {
         labels[word.key(COLLASET)] = json!(stamp);
     }
-    labels[Word::OperationType.key(COLLASET)] = json!("update");
+    labels[LabelKind::OperationType.key(COLLASET)] = json!("update");
     labels[permission_key("update")] = json!(stamp);
     let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
     lab.pods().patch(given, &PatchParams::default(), &patch).await.unwrap();
-    let gate = json!([{ "type": marks::SERVICE_READY, "status": "False" }]);
+    let gate = json!([{ "type": well_known::SERVICE_READY, "status": "False" }]);
     let patch = Patch::Strategic(json!({ "status": { "conditions": gate } }));
     lab.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
 

@@ -16,8 +16,8 @@ use kube::{
 use podops_api::{
     availability::AvailableConditions,
     consist,
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use podops_e2e::{
     balancers::Haproxy,
@@ -62,7 +62,7 @@ async fn a_service_holds_its_pods_and_lets_them_go(lab: &Lab) {
     for pod in lab.pods_of("held").await.unwrap() {
         // The first Pods may come before the API server has heard of the policy that has them wait.
         lab.until_pod(&pod.name_any(), |pod| {
-            let entries = pod.annotations().get(marks::AVAILABLE_CONDITIONS);
+            let entries = pod.annotations().get(well_known::AVAILABLE_CONDITIONS);
             holds(pod, "held") && entries.is_some_and(|e| e.contains("Service/default/held"))
         })
         .await
@@ -89,7 +89,7 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) 
     }
     let pod = |metadata: Value| {
         let mut pod = json!({
-            "metadata": { "name": "dry", "labels": { "app": "expecting", marks::CONTROL: "true" } },
+            "metadata": { "name": "dry", "labels": { "app": "expecting", well_known::CONTROL: "true" } },
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
         for (key, value) in metadata.as_object().unwrap() {
@@ -100,7 +100,7 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) 
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     let told = async |metadata: Value| {
         let made = lab.pods().create(&dry, &pod(metadata)).await?;
-        let text = made.annotations().get(marks::AVAILABLE_CONDITIONS).cloned();
+        let text = made.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
         anyhow::Ok(text.unwrap_or_default())
     };
     let finalizer = |name| consist::lifecycle_finalizer(consist::SERVICE, "default", name);
@@ -111,12 +111,12 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) 
     let all = async || Ok(read(&told(json!({})).await?).as_ref() == Some(&both));
     eventually(SOON, all).await.unwrap();
     let other = r#"{"expectedFinalizers":{"LB/x/y":"prot.podopslifecycle.kusionstack.io/z"}}"#;
-    let noted = json!({ "annotations": { marks::AVAILABLE_CONDITIONS: other } });
+    let noted = json!({ "annotations": { well_known::AVAILABLE_CONDITIONS: other } });
     let three = read(&told(noted).await.unwrap()).unwrap();
     assert_eq!(three.expected_finalizers.len(), 3, "{three:?}");
-    let stranger = json!({ "labels": { "app": "stranger", marks::CONTROL: "true" } });
+    let stranger = json!({ "labels": { "app": "stranger", well_known::CONTROL: "true" } });
     assert_eq!(told(stranger).await.unwrap(), "");
-    let foreign = json!({ "annotations": { marks::AVAILABLE_CONDITIONS: "{ \"own\": 1 }" } });
+    let foreign = json!({ "annotations": { well_known::AVAILABLE_CONDITIONS: "{ \"own\": 1 }" } });
     assert_eq!(told(foreign).await.unwrap(), "{ \"own\": 1 }", "what cannot be read is left alone");
 }
 
@@ -127,20 +127,20 @@ async fn a_pod_outlives_a_service_that_was_torn_away(lab: &Lab) {
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "torn");
     let entry = json!({ "expectedFinalizers": { "Service/default/torn": finalizer } }).to_string();
     let left = json!({
-        "finalizers": [finalizer], "annotations": { marks::AVAILABLE_CONDITIONS: entry },
+        "finalizers": [finalizer], "annotations": { well_known::AVAILABLE_CONDITIONS: entry },
     });
     lab.change_pod(&pod, left).await.unwrap();
     let free = async || Ok(!holds(&lab.pods().get(&pod).await?, "torn"));
     eventually(SOON * 3, free).await.unwrap();
-    lab.until_event(&pod, "EmployerGone").await.unwrap();
+    lab.until_event(&pod, "EmployerNotFound").await.unwrap();
 }
 
 async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(lab: &Lab) {
     let nobody = "127.0.0.2:1".parse().unwrap();
     employ(lab, "odd", &Haproxy::annotations(&[nobody])).await;
     lab.create("odd", 1, "nginx:1").await.unwrap();
-    lab.until_event("odd", "TrafficUnknown").await.unwrap();
-    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
+    lab.until_event("odd", "BackendUnavailable").await.unwrap();
+    let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
     lab.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
     lab.counts("odd", [1; 4]).await.unwrap();
 }
@@ -156,7 +156,7 @@ async fn w14_a_backend_that_is_full_holds_back_nobody_who_leaves(lab: &Lab) {
     // There are 20 slots.
     let full = async || Ok(pods().await?.iter().filter(|pod| holds(pod, "full")).count() == 20);
     eventually(SOON, full).await.unwrap();
-    lab.until_event("full", "TrafficRefused").await.unwrap();
+    lab.until_event("full", "BackendRejected").await.unwrap();
     lab.set_image("full", "nginx:2").await.unwrap();
     let new = async || Ok(pods().await?.iter().all(|pod| image(pod) == "nginx:2"));
     eventually(SOON * 3, new).await.unwrap();
@@ -166,7 +166,7 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
     let service = |annotations: &Value| {
         serde_json::from_value::<Service>(json!({
             "metadata": {
-                "name": "bad", "labels": { marks::CONTROL: "true" }, "annotations": annotations,
+                "name": "bad", "labels": { well_known::CONTROL: "true" }, "annotations": annotations,
             },
             "spec": { "selector": { "app": "bad" }, "ports": [{ "port": 80 }] },
         }))
@@ -215,10 +215,10 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
         patched.err().map(|e| e.to_string()).unwrap_or_default()
     };
     assert!(names("endpointslice").await.contains("envoy would go on serving"));
-    let free = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: null } } }));
+    let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
     services.patch("bad", &PatchParams::default(), &free).await.unwrap();
     assert_eq!(names("endpointslice").await, "");
-    let again = Patch::Merge(json!({ "metadata": { "labels": { marks::CONTROL: "true" } } }));
+    let again = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: "true" } } }));
     services.patch("bad", &PatchParams::default(), &again).await.unwrap();
     assert_eq!(names("alibaba-clb").await, "");
     services.delete("bad", &DeleteParams::default()).await.unwrap();
@@ -271,7 +271,7 @@ async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
     asked.spawn(async move { get(front, "/slow/10").await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    let may_go = Word::Operate.key(COLLASET);
+    let may_go = LabelKind::Operate.key(COLLASET);
     lab.until_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
     let (waited, answered) = (began.elapsed(), asked.try_join_next().is_some());
     assert!(waited >= Duration::from_secs(10) && answered, "it was let go after {waited:?}");
@@ -326,7 +326,7 @@ async fn unreliable(runtime: SocketAddr) -> (SocketAddr, JoinSet<()>) {
 
 /// The addresses of Pods that may be operated on.
 async fn may_go(lab: &Lab) -> BTreeSet<String> {
-    let key = Word::Operate.key(COLLASET);
+    let key = LabelKind::Operate.key(COLLASET);
     let pods = lab.pods_of("web").await.unwrap();
     let go = pods.iter().filter(|pod| pod.labels().contains_key(&key));
     go.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect()

@@ -256,7 +256,7 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
             })
         };
         lab.until_rule(name, degraded).await.unwrap();
-        lab.until_event(name, "RuleFails").await.unwrap();
+        lab.until_event(name, "RuleEvaluationFailed").await.unwrap();
         let text = serde_json::to_string(&lab.rules().get(name).await.unwrap().status).unwrap();
         assert!(!text.contains("secret"), "what is no answer is repeated: {text}");
     }

@@ -22,11 +22,11 @@ use json_patch::Patch;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use lifecycle_operator::{plan as lifecycle_plan, pod::PodView as LifecyclePod};
 use podops_api::{
-    lifecycle::{self, COLLASET, LabelChanges, Labels, PodLifecycle, UPDATE, Word},
-    marks,
+    lifecycle::{self, COLLASET, LabelChanges, LabelKind, Labels, PodLifecycle, UPDATE},
     transition_rule::{PodTransitionRule, RuleStage},
+    well_known,
 };
-use podops_runtime::effect::{Change, Effect};
+use podops_runtime::write::{Change, Write};
 use serde_json::{Value, json};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{
@@ -264,11 +264,11 @@ impl Rules {
     }
 
     fn fresh(&self, slot: u8, incarnation: u8) -> u16 {
-        let gate = format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE);
+        let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
         let mut labels =
             Labels::from([("app".to_owned(), "web".to_owned()), (gate, String::new())]);
         if incarnation == 0 {
-            labels.insert(marks::SERVICE_AVAILABLE.to_owned(), "0".to_owned());
+            labels.insert(well_known::SERVICE_AVAILABLE.to_owned(), "0".to_owned());
         }
         let gate = (incarnation == 0).then_some(true);
         let state = PodState { slot, incarnation, labels, annotations: Labels::new(), gate };
@@ -279,10 +279,10 @@ impl Rules {
         self.tables.says.get(&number, || {
             let pod = self.tables.states.value(number);
             let view = pod.view();
-            let has = |word: Word| pod.labels.contains_key(&word.key(COLLASET));
+            let has = |word: LabelKind| pod.labels.contains_key(&word.key(COLLASET));
             Says {
-                operating: has(Word::Operating),
-                operate: has(Word::Operate),
+                operating: has(LabelKind::Operating),
+                operate: has(LabelKind::Operate),
                 idle: PodLifecycle::parse(&pod.labels).unwrap().operations.is_empty(),
                 out: !view.is_available(),
                 next: self.advance(&pod),
@@ -355,7 +355,7 @@ impl Rules {
         for change in &decided.pods {
             let view = seen.pods.iter().find(|pod| pod.uid == change.uid).unwrap();
             let slot = usize::from(states.iter().find(|s| s.name() == change.pod).unwrap().slot);
-            let Effect::Patch(_, Change::Json(patch)) = render::pod("ns", view, change, now())
+            let Write::Patch(_, Change::Json(patch)) = render::pod("ns", view, change, now())
             else {
                 unreachable!("Pods are patched")
             };

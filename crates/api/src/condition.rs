@@ -29,11 +29,11 @@ pub struct Condition {
 pub fn set(
     list: &mut Vec<Condition>,
     type_: &str,
-    holds: bool,
+    is_true: bool,
     why: (&str, String),
     now: Timestamp,
 ) {
-    let status = if holds { "True" } else { "False" };
+    let status = if is_true { "True" } else { "False" };
     let (reason, message) = (Some(why.0.to_owned()), Some(why.1).filter(|m| !m.is_empty()));
     if let Some(known) = list.iter_mut().find(|c| c.type_ == type_) {
         if known.status != status {
@@ -61,7 +61,7 @@ pub fn find<'a>(list: &'a [Condition], type_: &str) -> Option<&'a Condition> {
 
 /// Whether the condition is there and True.
 #[must_use]
-pub fn holds(list: &[Condition], type_: &str) -> bool {
+pub fn is_true(list: &[Condition], type_: &str) -> bool {
     find(list, type_).is_some_and(|c| c.status == "True")
 }
 
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(list[0].last_transition_time, Some(Time(early)));
         set(&mut list, "Scale", false, ("ScaleOutFailed", "quota".to_owned()), late);
         assert_eq!(list[0].last_transition_time, Some(Time(late)));
-        assert!(!holds(&list, "Scale"));
+        assert!(!is_true(&list, "Scale"));
     }
 }

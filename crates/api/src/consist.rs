@@ -3,7 +3,7 @@
 
 use md5::{Digest as _, Md5};
 
-use crate::marks::PROTECTION_FINALIZER;
+use crate::well_known::PROTECTION_FINALIZER;
 
 /// Finalizer on an employer, until its Pods hold nothing of it.
 pub const CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-finalizer";

@@ -6,7 +6,7 @@
 #![allow(clippy::duplicated_attributes, reason = "each CEL rule is an attribute of its own")]
 #![allow(unreachable_pub, reason = "the twin that KubeSchema generates triggers it")]
 
-pub mod marks;
+pub mod well_known;
 
 pub mod availability;
 pub mod consist;
@@ -17,7 +17,7 @@ pub mod resource_context;
 pub mod transition_rule;
 
 pub mod condition;
-pub mod share;
+pub mod int_or_percent;
 pub mod template;
 
 /// The API group of every custom resource.

@@ -1,7 +1,7 @@
 //! The PodOpsLifecycle protocol on the wire: its words, parsing labels and writing them back.
 //!
 //! An operation is named by an ID that its controller chooses; each of its labels is
-//! `<word>.podopslifecycle.kusionstack.io/<id>`. What follows from what is decided by
+//! `<kind>.podopslifecycle.kusionstack.io/<id>`. What follows from what is decided by
 //! lifecycle-operator; here are the shapes, and the three moves an operating controller makes:
 //! [`begin`], [`finish`] and [`undo`].
 
@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 
-use crate::marks;
+use crate::well_known;
 
 /// The lifecycle ID of CollaSet, for update and scale-in alike.
 pub const COLLASET: &str = "collaset";
@@ -32,7 +32,7 @@ const SUFFIX: &str = ".podopslifecycle.kusionstack.io";
 
 /// The words that carry an operation's ID, in the order in which a Pod meets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Word {
+pub enum LabelKind {
     /// The operation is wanted; its value names the instance.
     Operating,
     /// What kind of operation it is.
@@ -59,7 +59,7 @@ pub enum Word {
     UndoOperationType,
 }
 
-impl Word {
+impl LabelKind {
     /// Every word, in the protocol's order.
     pub const ALL: [Self; 12] = [
         Self::Operating,
@@ -105,47 +105,47 @@ impl Word {
 /// Whether anybody's operation on the Pod has begun and not ended.
 #[must_use]
 pub fn is_operated_on(labels: &Labels) -> bool {
-    let begun = Word::Operating.key("");
+    let begun = LabelKind::Operating.key("");
     labels.range(begun.clone()..).next().is_some_and(|(key, _)| key.starts_with(&begun))
 }
 
 /// The label key that permits operations of one type.
 #[must_use]
 pub fn permission_key(operation_type: &str) -> String {
-    format!("{}/{operation_type}", marks::OPERATION_PERMISSION)
+    format!("{}/{operation_type}", well_known::OPERATION_PERMISSION)
 }
 
 /// What a label key says, if it is one of the protocol's per-operation keys.
 enum Key<'a> {
-    Of(Word, &'a str),
+    Of(LabelKind, &'a str),
     Permission(&'a str),
-    Garbled,
+    InvalidLabel,
     Foreign,
 }
 
 fn read_key(key: &str) -> Key<'_> {
     let (prefix, rest) = key.split_once('/').map_or((key, None), |(p, r)| (p, Some(r)));
-    let Some(word) = prefix.strip_suffix(SUFFIX) else { return Key::Foreign };
+    let Some(kind) = prefix.strip_suffix(SUFFIX) else { return Key::Foreign };
     let named = |id: Option<&'_ str>| id.is_some_and(|id| !id.is_empty() && !id.contains('/'));
-    if prefix == marks::OPERATION_PERMISSION {
+    if prefix == well_known::OPERATION_PERMISSION {
         return match rest {
             Some(operation_type) if named(rest) => Key::Permission(operation_type),
-            _ => Key::Garbled,
+            _ => Key::InvalidLabel,
         };
     }
-    let Some(word) = Word::ALL.into_iter().find(|w| w.as_str() == word) else {
+    let Some(kind) = LabelKind::ALL.into_iter().find(|w| w.as_str() == kind) else {
         return Key::Foreign;
     };
     match rest {
-        Some(id) if named(rest) => Key::Of(word, id),
-        _ => Key::Garbled,
+        Some(id) if named(rest) => Key::Of(kind, id),
+        _ => Key::InvalidLabel,
     }
 }
 
 /// A lifecycle label that cannot be read: a known word without the `/<id>` that names its operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid label {key}")]
-pub struct Garbled {
+pub struct InvalidLabel {
     /// The label's key.
     pub key: String,
 }
@@ -153,47 +153,47 @@ pub struct Garbled {
 /// One operation's labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation {
-    words: BTreeMap<Word, String>,
+    labels_by_kind: BTreeMap<LabelKind, String>,
 }
 
 impl Operation {
     /// Whether the label of this word is there.
     #[must_use]
-    pub fn has(&self, word: Word) -> bool {
-        self.words.contains_key(&word)
+    pub fn has(&self, kind: LabelKind) -> bool {
+        self.labels_by_kind.contains_key(&kind)
     }
 
     /// The value of the label of this word.
     #[must_use]
-    pub fn get(&self, word: Word) -> Option<&str> {
-        self.words.get(&word).map(String::as_str)
+    pub fn get(&self, kind: LabelKind) -> Option<&str> {
+        self.labels_by_kind.get(&kind).map(String::as_str)
     }
 
     /// Sets the label of this word.
-    pub fn set(&mut self, word: Word, value: impl Into<String>) {
-        self.words.insert(word, value.into());
+    pub fn set(&mut self, kind: LabelKind, value: impl Into<String>) {
+        self.labels_by_kind.insert(kind, value.into());
     }
 
     /// Removes the label of this word.
-    pub fn remove(&mut self, word: Word) {
-        self.words.remove(&word);
+    pub fn remove(&mut self, kind: LabelKind) {
+        self.labels_by_kind.remove(&kind);
     }
 
     /// Keeps only the labels of these words.
-    pub fn keep_only(&mut self, words: &[Word]) {
-        self.words.retain(|word, _| words.contains(word));
+    pub fn keep_only(&mut self, labels_by_kind: &[LabelKind]) {
+        self.labels_by_kind.retain(|kind, _| labels_by_kind.contains(kind));
     }
 
     /// Whether no label is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.labels_by_kind.is_empty()
     }
 
     /// The operation's type, while it lasts; an empty one is none.
     #[must_use]
     pub fn operation_type(&self) -> Option<&str> {
-        self.get(Word::OperationType).filter(|t| !t.is_empty())
+        self.get(LabelKind::OperationType).filter(|t| !t.is_empty())
     }
 }
 
@@ -212,17 +212,17 @@ impl PodLifecycle {
     /// # Errors
     ///
     /// If a known word stands without an ID.
-    pub fn parse(labels: &Labels) -> Result<Self, Garbled> {
+    pub fn parse(labels: &Labels) -> Result<Self, InvalidLabel> {
         let mut lifecycle = Self::default();
         for (key, value) in labels {
             match read_key(key) {
-                Key::Of(word, id) => {
-                    lifecycle.operations.entry(id.to_owned()).or_default().set(word, value.clone());
+                Key::Of(kind, id) => {
+                    lifecycle.operations.entry(id.to_owned()).or_default().set(kind, value.clone());
                 }
                 Key::Permission(operation_type) => {
                     lifecycle.permissions.insert(operation_type.to_owned(), value.clone());
                 }
-                Key::Garbled => return Err(Garbled { key: key.clone() }),
+                Key::InvalidLabel => return Err(InvalidLabel { key: key.clone() }),
                 Key::Foreign => {}
             }
         }
@@ -233,7 +233,7 @@ impl PodLifecycle {
     #[must_use]
     pub fn labels(&self) -> Labels {
         let operations = self.operations.iter().flat_map(|(id, operation)| {
-            operation.words.iter().map(move |(word, value)| (word.key(id), value.clone()))
+            operation.labels_by_kind.iter().map(move |(kind, value)| (kind.key(id), value.clone()))
         });
         let permissions =
             self.permissions.iter().map(|(kind, value)| (permission_key(kind), value.clone()));
@@ -268,19 +268,20 @@ pub fn time(value: &str) -> Option<Timestamp> {
 /// gate on the Pod, the wait for it is written along, which saves lifecycle-operator a write.
 #[must_use]
 pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) -> LabelChanges {
-    let old = |word: Word| labels.get(&word.key(id));
-    let latest = Word::ALL.into_iter().filter_map(old).filter_map(|v| v.parse::<i128>().ok()).max();
+    let old = |kind: LabelKind| labels.get(&kind.key(id));
+    let latest =
+        LabelKind::ALL.into_iter().filter_map(old).filter_map(|v| v.parse::<i128>().ok()).max();
     let instance = latest.map_or(now.as_nanosecond(), |at| now.as_nanosecond().max(at + 1));
-    let mut changes: LabelChanges = Word::ALL
+    let mut changes: LabelChanges = LabelKind::ALL
         .into_iter()
-        .map(|word| word.key(id))
+        .map(|kind| kind.key(id))
         .filter(|key| labels.contains_key(key))
         .map(|key| (key, None))
         .collect();
-    changes.insert(Word::Operating.key(id), Some(instance.to_string()));
-    changes.insert(Word::OperationType.key(id), Some(operation_type.to_owned()));
-    if labels.keys().any(|key| key.starts_with(marks::PRE_CHECK_GATE)) {
-        changes.insert(Word::PreCheck.key(id), Some(instance.to_string()));
+    changes.insert(LabelKind::Operating.key(id), Some(instance.to_string()));
+    changes.insert(LabelKind::OperationType.key(id), Some(operation_type.to_owned()));
+    if labels.keys().any(|key| key.starts_with(well_known::PRE_CHECK_GATE)) {
+        changes.insert(LabelKind::PreCheck.key(id), Some(instance.to_string()));
     }
     changes
 }
@@ -288,20 +289,20 @@ pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) ->
 /// Ends an operation: the Pod may go on to serve.
 #[must_use]
 pub fn finish(id: &str) -> LabelChanges {
-    LabelChanges::from([(Word::Operating.key(id), None)])
+    LabelChanges::from([(LabelKind::Operating.key(id), None)])
 }
 
 /// Cancels an operation: lifecycle-operator removes all of its labels.
 #[must_use]
 pub fn undo(id: &str, operation_type: &str) -> LabelChanges {
-    LabelChanges::from([(Word::UndoOperationType.key(id), Some(operation_type.to_owned()))])
+    LabelChanges::from([(LabelKind::UndoOperationType.key(id), Some(operation_type.to_owned()))])
 }
 
 /// Whether an operation of this ID and type is wanted on the Pod.
 #[must_use]
 pub fn is_during(labels: &Labels, id: &str, operation_type: &str) -> bool {
-    labels.contains_key(&Word::Operating.key(id))
-        && labels.get(&Word::OperationType.key(id)).is_some_and(|t| t == operation_type)
+    labels.contains_key(&LabelKind::Operating.key(id))
+        && labels.get(&LabelKind::OperationType.key(id)).is_some_and(|t| t == operation_type)
 }
 
 /// Since when the Pod may be operated on by this ID and type; `None` while it may not.
@@ -310,11 +311,11 @@ pub fn is_during(labels: &Labels, id: &str, operation_type: &str) -> bool {
 #[must_use]
 pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<Timestamp> {
     if !is_during(labels, id, operation_type)
-        || labels.contains_key(&Word::UndoOperationType.key(id))
+        || labels.contains_key(&LabelKind::UndoOperationType.key(id))
     {
         return None;
     }
-    let since = labels.get(&Word::Operate.key(id))?;
+    let since = labels.get(&LabelKind::Operate.key(id))?;
     Some(time(since).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
@@ -357,23 +358,23 @@ impl Phase {
 
     /// Reads the phase off an operation's labels, the furthest one first.
     ///
-    /// An operation that ended ([`Word::Operating`] gone) is at least [`Phase::Operated`].
+    /// An operation that ended ([`LabelKind::Operating`] gone) is at least [`Phase::Operated`].
     #[must_use]
     pub fn of(operation: &Operation) -> Self {
-        let has = |word| operation.has(word);
-        if has(Word::Operating) {
+        let has = |kind| operation.has(kind);
+        if has(LabelKind::Operating) {
             match () {
-                () if has(Word::Operate) => Self::Operate,
-                () if has(Word::Preparing) => Self::Preparing,
-                () if has(Word::PreChecked) => Self::PreChecked,
-                () if has(Word::PreCheck) => Self::PreCheck,
+                () if has(LabelKind::Operate) => Self::Operate,
+                () if has(LabelKind::Preparing) => Self::Preparing,
+                () if has(LabelKind::PreChecked) => Self::PreChecked,
+                () if has(LabelKind::PreCheck) => Self::PreCheck,
                 () => Self::Requested,
             }
         } else {
             match () {
-                () if has(Word::Completing) => Self::Completing,
-                () if has(Word::PostChecked) => Self::PostChecked,
-                () if has(Word::PostCheck) => Self::PostCheck,
+                () if has(LabelKind::Completing) => Self::Completing,
+                () if has(LabelKind::PostChecked) => Self::PostChecked,
+                () if has(LabelKind::PostCheck) => Self::PostCheck,
                 () => Self::Operated,
             }
         }
@@ -398,7 +399,7 @@ mod tests {
     #[test]
     fn keys_are_kuperators() {
         assert_eq!(
-            Word::Operating.key("collaset"),
+            LabelKind::Operating.key("collaset"),
             "operating.podopslifecycle.kusionstack.io/collaset"
         );
         assert_eq!(
@@ -418,7 +419,7 @@ mod tests {
     fn foreign_labels_are_passed_over() {
         let foreign = labels(&[
             ("app", "web"),
-            (marks::SERVICE_AVAILABLE, "1"),
+            (well_known::SERVICE_AVAILABLE, "1"),
             ("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule", "1"),
         ]);
         assert_eq!(PodLifecycle::parse(&foreign), Ok(PodLifecycle::default()));
@@ -431,19 +432,19 @@ mod tests {
             ("pre-checked.podopslifecycle.kusionstack.io/collaset", "9000"),
         ]);
         let changes = begin(&old, COLLASET, UPDATE, Timestamp::from_nanosecond(5).unwrap());
-        assert_eq!(changes[&Word::Operating.key(COLLASET)].as_deref(), Some("9001"));
-        assert_eq!(changes[&Word::OperationType.key(COLLASET)].as_deref(), Some("update"));
-        assert_eq!(changes[&Word::Operate.key(COLLASET)], None);
-        assert_eq!(changes[&Word::PreChecked.key(COLLASET)], None);
+        assert_eq!(changes[&LabelKind::Operating.key(COLLASET)].as_deref(), Some("9001"));
+        assert_eq!(changes[&LabelKind::OperationType.key(COLLASET)].as_deref(), Some("update"));
+        assert_eq!(changes[&LabelKind::Operate.key(COLLASET)], None);
+        assert_eq!(changes[&LabelKind::PreChecked.key(COLLASET)], None);
     }
 
     #[test]
     fn begin_waits_for_a_checker_where_there_is_one() {
         let gated = labels(&[("pre-check-gate.podopslifecycle.kusionstack.io/rules", "")]);
         let changes = begin(&gated, COLLASET, UPDATE, Timestamp::from_nanosecond(5).unwrap());
-        assert_eq!(changes[&Word::PreCheck.key(COLLASET)].as_deref(), Some("5"));
+        assert_eq!(changes[&LabelKind::PreCheck.key(COLLASET)].as_deref(), Some("5"));
         let free = begin(&Labels::new(), COLLASET, UPDATE, Timestamp::UNIX_EPOCH);
-        assert!(!free.contains_key(&Word::PreCheck.key(COLLASET)));
+        assert!(!free.contains_key(&LabelKind::PreCheck.key(COLLASET)));
     }
 
     #[test]
@@ -458,18 +459,18 @@ mod tests {
     }
 
     fn lifecycle_label() -> impl Strategy<Value = (String, String)> {
-        let word = prop::sample::select(Word::ALL.to_vec());
+        let kind = prop::sample::select(LabelKind::ALL.to_vec());
         let id = prop::sample::select(vec!["collaset", "pod-delete", "0xabc", "my.job"]);
-        (word, id, "[0-9a-z]{0,8}").prop_map(|(word, id, value)| (word.key(id), value))
+        (kind, id, "[0-9a-z]{0,8}").prop_map(|(kind, id, value)| (kind.key(id), value))
     }
 
     proptest! {
         #[test]
         fn labels_survive_the_round_trip(
-            words in prop::collection::btree_map(lifecycle_label().prop_map(|l| l.0), "[0-9a-z]{0,8}", 0..20),
+            labels_by_kind in prop::collection::btree_map(lifecycle_label().prop_map(|l| l.0), "[0-9a-z]{0,8}", 0..20),
             permission in prop::option::of("[a-z]{1,8}"),
         ) {
-            let mut labels = words;
+            let mut labels = labels_by_kind;
             if let Some(kind) = permission {
                 labels.insert(permission_key(&kind), "1".to_owned());
             }

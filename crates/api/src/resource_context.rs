@@ -33,7 +33,7 @@ pub struct ResourceContextSpec {
 pub struct ContextDetail {
     /// The ID.
     pub id: i64,
-    /// What is known of it; the keys are in [`marks::context`](crate::marks::context).
+    /// What is known of it; the keys are in [`well_known::context`](crate::marks::context).
     #[serde(default)]
     pub data: BTreeMap<String, String>,
 }

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::{share, template::selector_schema};
+use crate::{int_or_percent, template::selector_schema};
 
 mod schedule;
 mod status;
@@ -169,12 +169,12 @@ pub struct AvailableRule {
     /// At most so many Pods are unavailable: a number, or a percentage rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_string_schema")]
-    #[x_kube(validation = (share::RULE, "spec.rules[].availablePolicy.maxUnavailableValue: maxUnavailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.rules[].availablePolicy.maxUnavailableValue: maxUnavailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable_value: Option<IntOrString>,
     /// At least so many Pods are available: a number, or a percentage rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "int_or_string_schema")]
-    #[x_kube(validation = (share::RULE, "spec.rules[].availablePolicy.minAvailableValue: minAvailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.rules[].availablePolicy.minAvailableValue: minAvailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
     pub min_available_value: Option<IntOrString>,
     /// As `maxUnavailableValue`, from a function of the number of Pods, rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use podops_api::{collaset::Retention, lifecycle, marks, resource_context::ContextDetail};
+use podops_api::{collaset::Retention, lifecycle, resource_context::ContextDetail, well_known};
 
 use crate::view::{Observed, PodView};
 
@@ -258,7 +258,7 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
         reclaim(&mut draft);
         return draft.plan;
     }
-    if !seen.finalizers.iter().any(|f| f == marks::PRE_RECLAIM) {
+    if !seen.finalizers.iter().any(|f| f == well_known::PRE_RECLAIM) {
         draft.plan.actions.push(Action::AddFinalizer);
     }
     revision::plan(&mut draft);
@@ -291,7 +291,7 @@ const ORPHAN_DEPENDENTS: &str = "orphan";
 fn reclaim(draft: &mut Draft<'_>) {
     let seen = draft.seen;
     let has = |finalizer: &str| seen.finalizers.iter().any(|f| f == finalizer);
-    if !has(marks::PRE_RECLAIM) || has(ORPHAN_DEPENDENTS) {
+    if !has(well_known::PRE_RECLAIM) || has(ORPHAN_DEPENDENTS) {
         return;
     }
     if claims::retention(seen).when_deleted == Retention::Retain {
@@ -304,7 +304,7 @@ fn reclaim(draft: &mut Draft<'_>) {
         }
     }
     for pod in &seen.pods {
-        if !pod.deleting && !pod.labels.contains_key(marks::TO_DELETE) {
+        if !pod.deleting && !pod.labels.contains_key(well_known::TO_DELETE) {
             draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
         }
     }

@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use podops_api::{
     GROUP, VERSION,
     collaset::CollaSetStatus,
-    lifecycle::{self, LabelChanges, Word, nanos},
-    marks,
+    lifecycle::{self, LabelChanges, LabelKind, nanos},
     resource_context::ContextDetail,
+    well_known,
 };
-use podops_runtime::effect::{Change, Effect, JsonPatch, Resource, Target};
+use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -40,17 +40,17 @@ pub const CONTEXTS: Resource =
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
     /// What is only asked.
-    pub trials: Vec<Effect>,
+    pub trials: Vec<Write>,
     /// What has to be gone before it is forgotten.
-    pub endings: Vec<Effect>,
+    pub endings: Vec<Write>,
     /// What is recorded before anything is done.
-    pub records: Vec<Effect>,
+    pub records: Vec<Write>,
     /// New Pods; many that fail alike are not all tried.
-    pub creations: Vec<Effect>,
+    pub creations: Vec<Write>,
     /// Changes to Pods.
-    pub changes: Vec<Effect>,
+    pub changes: Vec<Write>,
     /// What lets the set go, once nothing is left of it.
-    pub farewell: Vec<Effect>,
+    pub farewell: Vec<Write>,
 }
 
 /// Renders a plan.
@@ -139,19 +139,23 @@ fn owner(seen: &Observed) -> Value {
     }])
 }
 
-fn finalizers(seen: &Observed, add: bool) -> Effect {
-    let mut list: Vec<&str> =
-        seen.finalizers.iter().map(String::as_str).filter(|f| *f != marks::PRE_RECLAIM).collect();
+fn finalizers(seen: &Observed, add: bool) -> Write {
+    let mut list: Vec<&str> = seen
+        .finalizers
+        .iter()
+        .map(String::as_str)
+        .filter(|f| *f != well_known::PRE_RECLAIM)
+        .collect();
     if add {
-        list.push(marks::PRE_RECLAIM);
+        list.push(well_known::PRE_RECLAIM);
     }
     let body = json!({ "metadata": { "resourceVersion": seen.version, "finalizers": list } });
-    Effect::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
+    Write::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
 }
 
 /// Writes a status.
 #[must_use]
-pub fn status(seen: &Observed, status: &CollaSetStatus) -> Effect {
+pub fn status(seen: &Observed, status: &CollaSetStatus) -> Write {
     let to = Target { subresource: Some("status"), ..target(seen, COLLASETS, &seen.name) };
     // By its UID and not its version: status has one writer, and an edit of the spec between look
     // and write makes it no less true of the generation that it names.
@@ -162,13 +166,13 @@ pub fn status(seen: &Observed, status: &CollaSetStatus) -> Effect {
             body[field] = Value::Null;
         }
     }
-    Effect::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": body })))
+    Write::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": body })))
 }
 
-fn create_revision(seen: &Observed, new: &NewRevision) -> Effect {
+fn create_revision(seen: &Observed, new: &NewRevision) -> Write {
     let mut labels = seen.spec.selector.match_labels.clone().unwrap_or_default();
-    labels.insert(marks::REVISION_HASH.to_owned(), new.hash.clone());
-    labels.insert(marks::REVISION_COLLISION.to_owned(), new.collisions.to_string());
+    labels.insert(well_known::REVISION_HASH.to_owned(), new.hash.clone());
+    labels.insert(well_known::REVISION_COLLISION.to_owned(), new.collisions.to_string());
     let body = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
@@ -176,42 +180,42 @@ fn create_revision(seen: &Observed, new: &NewRevision) -> Effect {
         "revision": new.revision,
         "data": new.data,
     });
-    Effect::Create(target(seen, REVISIONS, &new.name), body)
+    Write::Create(target(seen, REVISIONS, &new.name), body)
 }
 
-fn bump_revision(seen: &Observed, name: &str, revision: i64) -> Option<Effect> {
+fn bump_revision(seen: &Observed, name: &str, revision: i64) -> Option<Write> {
     let known = seen.revisions.iter().find(|r| r.name == name)?;
     let body = json!({ "metadata": { "resourceVersion": known.version }, "revision": revision });
-    Some(Effect::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+    Some(Write::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
 }
 
-fn delete_revision(seen: &Observed, name: &str) -> Option<Effect> {
+fn delete_revision(seen: &Observed, name: &str) -> Option<Write> {
     let known = seen.revisions.iter().find(|r| r.name == name)?;
     let (uid, version) = (known.uid.clone(), Some(known.version.clone()));
-    Some(Effect::Delete { target: target(seen, REVISIONS, name), uid, version })
+    Some(Write::Delete { target: target(seen, REVISIONS, name), uid, version })
 }
 
-fn adopt_revision(seen: &Observed, name: &str) -> Option<Effect> {
+fn adopt_revision(seen: &Observed, name: &str) -> Option<Write> {
     let known = seen.revisions.iter().find(|r| r.name == name)?;
     let body =
         json!({ "metadata": { "resourceVersion": known.version, "ownerReferences": owner(seen) } });
-    Some(Effect::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+    Some(Write::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
 }
 
 /// Adds the set to the Pod's owners, under a new ID if one is given; by its version, as another set
 /// may be after it too.
-fn adopt_pod(seen: &Observed, pod: &PodView, id: Option<i64>) -> Effect {
+fn adopt_pod(seen: &Observed, pod: &PodView, id: Option<i64>) -> Write {
     let mut body = json!({ "metadata": {
         "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(seen),
     } });
     if let Some(id) = id {
         body["metadata"]["labels"] =
-            json!({ marks::INSTANCE_ID: id.to_string(), marks::ORPHANED: null });
+            json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
-    Effect::Patch(target(seen, PODS, &pod.name), Change::Strategic(body))
+    Write::Patch(target(seen, PODS, &pod.name), Change::Strategic(body))
 }
 
-fn forget_deletions(seen: &Observed, names: &[String]) -> Effect {
+fn forget_deletions(seen: &Observed, names: &[String]) -> Write {
     let strategy = seen.spec.scale_strategy.clone().unwrap_or_default();
     let left: Vec<String> =
         strategy.pod_to_delete.into_iter().filter(|name| !names.contains(name)).collect();
@@ -219,10 +223,10 @@ fn forget_deletions(seen: &Observed, names: &[String]) -> Effect {
         "metadata": { "resourceVersion": seen.version },
         "spec": { "scaleStrategy": { "podToDelete": left } },
     });
-    Effect::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
+    Write::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
 }
 
-fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
+fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Write {
     let to = target(seen, CONTEXTS, seen.context_name());
     match &seen.contexts {
         None => {
@@ -232,47 +236,47 @@ fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Effect {
                 "metadata": { "name": seen.context_name() },
                 "spec": { "contexts": entries },
             });
-            Effect::Create(to, body)
+            Write::Create(to, body)
         }
-        Some(known) if entries.is_empty() => Effect::Delete {
+        Some(known) if entries.is_empty() => Write::Delete {
             target: to,
             uid: known.uid.clone(),
             version: Some(known.version.clone()),
         },
         Some(known) => {
             let body = json!({ "metadata": { "resourceVersion": known.version }, "spec": { "contexts": entries } });
-            Effect::Patch(to, Change::Merge(body))
+            Write::Patch(to, Change::Merge(body))
         }
     }
 }
 
 /// Deletes a Pod at the end of an operation. Whoever guards deletes has to be able to tell that an update
 /// ends with one; if it was not said at the beginning, it is said first, and the next look finds that.
-fn delete(pod: &PodView, to: Target, kind: &str, now: Timestamp) -> Effect {
-    if kind == lifecycle::UPDATE && !pod.labels.contains_key(marks::PREPARING_TO_DELETE) {
-        let changes = [(marks::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
-        let bound = bound(pod, &[Word::Operating, Word::Operate]);
-        return Effect::Patch(to, relabel(bound, &changes).build());
+fn delete(pod: &PodView, to: Target, kind: &str, now: Timestamp) -> Write {
+    if kind == lifecycle::UPDATE && !pod.labels.contains_key(well_known::PREPARING_TO_DELETE) {
+        let changes = [(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
+        let bound = bound(pod, &[LabelKind::Operating, LabelKind::Operate]);
+        return Write::Patch(to, relabel(bound, &changes).build());
     }
     let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
-    Effect::Delete { target: to, uid, version }
+    Write::Delete { target: to, uid, version }
 }
 
-fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Effect> {
+fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Write> {
     let to = target(seen, PODS, &pod.name);
     let change = match action {
         Action::ReleasePod(_) => disown(seen, pod, json!({})),
         Action::ExcludePod(_) => {
-            disown(seen, pod, json!({ marks::ORPHANED: "true", marks::TO_EXCLUDE: null }))
+            disown(seen, pod, json!({ well_known::ORPHANED: "true", well_known::TO_EXCLUDE: null }))
         }
         Action::Replace(_, id, _, update) => {
             let update = update.as_deref();
             let mut changes = replace_changes(pod, update, now);
-            changes.insert(marks::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
+            changes.insert(well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
             relabel(bound(pod, &[]), &changes).build()
         }
         Action::Pair(_, id) => {
-            let label = (marks::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
+            let label = (well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
             relabel(bound(pod, &[]), &LabelChanges::from([label])).build()
         }
         Action::ReplaceUpdate(_, revision) => {
@@ -282,26 +286,26 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         Action::CancelReplace(_) => unlabel(pod, &PAIRING),
         // By its version, as it must still be the set's own: a set that is deleted may leave its Pods.
         Action::RequestDeletion(_) => {
-            let label = json!({ marks::TO_DELETE: nanos(now) });
+            let label = json!({ well_known::TO_DELETE: nanos(now) });
             let metadata =
                 json!({ "uid": pod.uid, "resourceVersion": pod.version, "labels": label });
             Change::Merge(json!({ "metadata": metadata }))
         }
         Action::Begin(_, kind, deletes) => {
             let mut changes = lifecycle::begin(&pod.labels, lifecycle::COLLASET, kind, now);
-            if *deletes && !pod.labels.contains_key(marks::PREPARING_TO_DELETE) {
-                changes.insert(marks::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
+            if *deletes && !pod.labels.contains_key(well_known::PREPARING_TO_DELETE) {
+                changes.insert(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
             }
-            relabel(bound(pod, &[Word::Operating]), &changes).build()
+            relabel(bound(pod, &[LabelKind::Operating]), &changes).build()
         }
         Action::Undo(_, kind) => {
             let changes = lifecycle::undo(lifecycle::COLLASET, kind);
-            relabel(bound(pod, &[Word::Operating]), &changes).build()
+            relabel(bound(pod, &[LabelKind::Operating]), &changes).build()
         }
         Action::Finish(_) => finish(pod),
         Action::Resize(_, wanted) => return Some(pod::resize(seen, pod, wanted)),
         Action::Apply(_, revision, true) => {
-            let bound = bound(pod, &[Word::Operating, Word::Operate]);
+            let bound = bound(pod, &[LabelKind::Operating, LabelKind::Operate]);
             pod::apply(seen, pod, (revision, true), bound)?.build()
         }
         Action::Apply(_, revision, false) => {
@@ -326,25 +330,26 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::TryPod(..)
         | Action::CreatePod(..) => return None,
     };
-    Some(Effect::Patch(to, change))
+    Some(Write::Patch(to, change))
 }
 
 /// What stands on the Pods of a pair: the request, then who the other one is.
 const PAIRING: [&str; 4] = [
-    marks::TO_REPLACE,
-    marks::REPLACED_BY_REPLACE_UPDATE,
-    marks::REPLACE_PAIR_NEW_ID,
-    marks::REPLACE_PAIR_ORIGIN_NAME,
+    well_known::TO_REPLACE,
+    well_known::REPLACED_BY_REPLACE_UPDATE,
+    well_known::REPLACE_PAIR_NEW_ID,
+    well_known::REPLACE_PAIR_ORIGIN_NAME,
 ];
 
 /// What asks for a Pod's replacement, as far as it is not there.
 fn replace_changes(pod: &PodView, update: Option<&str>, now: Timestamp) -> LabelChanges {
     let mut changes = LabelChanges::new();
-    if !pod.labels.contains_key(marks::TO_REPLACE) {
-        changes.insert(marks::TO_REPLACE.to_owned(), Some(nanos(now)));
+    if !pod.labels.contains_key(well_known::TO_REPLACE) {
+        changes.insert(well_known::TO_REPLACE.to_owned(), Some(nanos(now)));
     }
     if let Some(revision) = update {
-        changes.insert(marks::REPLACED_BY_REPLACE_UPDATE.to_owned(), Some(revision.to_owned()));
+        changes
+            .insert(well_known::REPLACED_BY_REPLACE_UPDATE.to_owned(), Some(revision.to_owned()));
     }
     changes
 }
@@ -358,7 +363,7 @@ fn unlabel(pod: &PodView, labels: &[&str]) -> Change {
 
 /// Takes the set off the Pod's owners, and ends what it was doing to the Pod: nobody else would.
 fn disown(seen: &Observed, pod: &PodView, mut labels: Value) -> Change {
-    labels[Word::Operating.key(lifecycle::COLLASET)] = Value::Null;
+    labels[LabelKind::Operating.key(lifecycle::COLLASET)] = Value::Null;
     let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
     let metadata = json!({ "uid": pod.uid, "ownerReferences": references, "labels": labels });
     Change::Strategic(json!({ "metadata": metadata }))
@@ -366,7 +371,7 @@ fn disown(seen: &Observed, pod: &PodView, mut labels: Value) -> Change {
 
 /// A patch for this very Pod, and only while these labels of the set's operation are as they were
 /// when it was decided on. Other writers, the kubelet above all, do not get in its way.
-fn bound(pod: &PodView, words: &[Word]) -> JsonPatch {
+fn bound(pod: &PodView, words: &[LabelKind]) -> JsonPatch {
     let uid = JsonPatch::default().test(&["metadata", "uid"], pod.uid.as_str());
     words.iter().fold(uid, |patch, word| {
         let key = word.key(lifecycle::COLLASET);
@@ -377,12 +382,13 @@ fn bound(pod: &PodView, words: &[Word]) -> JsonPatch {
 
 fn finish(pod: &PodView) -> Change {
     let mut changes = lifecycle::finish(lifecycle::COLLASET);
-    if pod.labels.contains_key(marks::UPDATE_INCLUDED) {
-        changes.insert(marks::UPDATE_INCLUDED.to_owned(), None);
+    if pod.labels.contains_key(well_known::UPDATE_INCLUDED) {
+        changes.insert(well_known::UPDATE_INCLUDED.to_owned(), None);
     }
-    let patch = relabel(bound(pod, &[Word::Operating]), &changes);
-    let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
-    let note = ["metadata", "annotations", marks::LAST_POD_STATUS];
+    let patch = relabel(bound(pod, &[LabelKind::Operating]), &changes);
+    let noted =
+        pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
+    let note = ["metadata", "annotations", well_known::LAST_POD_STATUS];
     if noted { patch.remove(&note) } else { patch }.build()
 }
 

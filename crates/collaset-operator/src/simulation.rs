@@ -21,7 +21,7 @@ mod rollouts;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::{GROUP, VERSION, marks};
+use podops_api::{GROUP, VERSION, well_known};
 use serde_json::{Value, json};
 
 use cluster::Cluster;
@@ -204,11 +204,11 @@ impl Pod {
     }
 
     fn id(&self) -> i64 {
-        self.get(marks::INSTANCE_ID).unwrap().parse().unwrap()
+        self.get(well_known::INSTANCE_ID).unwrap().parse().unwrap()
     }
 
     fn revision(&self) -> &str {
-        self.get(marks::REVISION).unwrap_or_default()
+        self.get(well_known::REVISION).unwrap_or_default()
     }
 
     fn image(&self) -> &str {

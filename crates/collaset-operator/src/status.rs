@@ -30,8 +30,8 @@ pub fn status(
 ) -> (CollaSetStatus, Option<Duration>) {
     let (waiting, patience) = waiting(seen, plan, now);
     let active: Vec<&PodView> = seen.active().collect();
-    let count = |holds: &dyn Fn(&PodView) -> bool| {
-        i32::try_from(active.iter().filter(|pod| holds(pod)).count()).unwrap_or(i32::MAX)
+    let count = |is_true: &dyn Fn(&PodView) -> bool| {
+        i32::try_from(active.iter().filter(|pod| is_true(pod)).count()).unwrap_or(i32::MAX)
     };
     let updated = |pod: &PodView| pod.revision() == plan.updated;
     let operating = |pod: &PodView| {
@@ -197,7 +197,7 @@ fn health(
     let settled = is_settled(status, seen, plan);
     let overdue = until_overdue(status, seen, now).is_some_and(|left| !left.is_positive());
     let list = &mut status.conditions;
-    let why = if available { "EnoughPodsServe" } else { "TooFewPodsServe" };
+    let why = if available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
     set(list, "Available", available, (why, format!("{serving} of {wanted} Pods serve")), now);
     let why = match () {
         () if seen.deleting => "Deleting",
@@ -214,7 +214,7 @@ fn health(
         Some(problem) => {
             set(list, "Degraded", true, (problem.reason, problem.message.clone()), now);
         }
-        None => set(list, "Degraded", false, ("NothingHinders", String::new()), now),
+        None => set(list, "Degraded", false, ("AsExpected", String::new()), now),
     }
 }
 

@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     collaset::{CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy},
     lifecycle::Labels,
-    marks,
     resource_context::ContextDetail,
+    well_known,
 };
 use serde_json::Value;
 
@@ -179,7 +179,7 @@ pub enum Resize {
 /// The instance ID among labels, if there is a readable one.
 #[must_use]
 pub fn instance_id(labels: &Labels) -> Option<i64> {
-    labels.get(marks::INSTANCE_ID).and_then(|id| id.parse().ok())
+    labels.get(well_known::INSTANCE_ID).and_then(|id| id.parse().ok())
 }
 
 impl PodView {
@@ -192,7 +192,7 @@ impl PodView {
     /// The name of the revision it was made from, or brought to.
     #[must_use]
     pub fn revision(&self) -> &str {
-        self.labels.get(marks::REVISION).map_or("", String::as_str)
+        self.labels.get(well_known::REVISION).map_or("", String::as_str)
     }
 
     /// The number in an annotation of it; 0 if there is none.
@@ -204,7 +204,7 @@ impl PodView {
 
     /// Since when it serves, if it does.
     fn serves_since(&self) -> Option<Timestamp> {
-        let stamp = self.labels.get(marks::SERVICE_AVAILABLE)?;
+        let stamp = self.labels.get(well_known::SERVICE_AVAILABLE)?;
         let since = stamp.parse().ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok());
         // Anybody may have written the label, with any value.
         Some(since.or(self.ready).unwrap_or(Timestamp::UNIX_EPOCH))
@@ -234,13 +234,13 @@ impl ClaimView {
     /// The name of the template it was made from.
     #[must_use]
     pub fn template(&self) -> &str {
-        self.labels.get(marks::CLAIM_TEMPLATE_NAME).map_or("", String::as_str)
+        self.labels.get(well_known::CLAIM_TEMPLATE_NAME).map_or("", String::as_str)
     }
 
     /// The hash of the template it was made from.
     #[must_use]
     pub fn hash(&self) -> &str {
-        self.labels.get(marks::CLAIM_TEMPLATE_HASH).map_or("", String::as_str)
+        self.labels.get(well_known::CLAIM_TEMPLATE_HASH).map_or("", String::as_str)
     }
 }
 

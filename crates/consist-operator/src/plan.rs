@@ -197,9 +197,9 @@ fn report(
         wait.filter(|wait| wait.since.is_some_and(|since| now.duration_since(since) > patience));
     let says = long.map(|wait| {
         let reason = match (fault, wait.leaves) {
-            (Some(_), _) => "TrafficUnknown",
-            (None, true) => "TrafficStays",
-            (None, false) => "NoTraffic",
+            (Some(_), _) => "BackendUnavailable",
+            (None, true) => "DrainPending",
+            (None, false) => "NotReceivingTraffic",
         };
         (reason, format!("{} waits for {}", seen.employer.key(), wait.reason))
     });

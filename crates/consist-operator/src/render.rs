@@ -1,8 +1,8 @@
 //! Decisions as writes.
 
 use jiff::Timestamp;
-use podops_api::{consist, lifecycle::nanos, marks};
-use podops_runtime::effect::{Change, Effect, JsonPatch, Resource, Target};
+use podops_api::{consist, lifecycle::nanos, well_known};
+use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -19,7 +19,7 @@ pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "ser
 /// as somebody else's would be lost; and to let go of a Pod takes the very version that was looked at,
 /// as one that was let into service meanwhile must not be let go.
 #[must_use]
-pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Effect {
+pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
     if change.lets_go {
         patch = patch.test(&["metadata", "resourceVersion"], change.version.as_str());
@@ -31,7 +31,7 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Effect {
         patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
     }
     if let Some((before, after)) = &change.conditions {
-        let at = ["metadata", "annotations", marks::AVAILABLE_CONDITIONS];
+        let at = ["metadata", "annotations", well_known::AVAILABLE_CONDITIONS];
         patch = match before {
             Some(before) => patch.test(&at, before.as_str()),
             None if change.annotated => patch.test(&at, Value::Null),
@@ -44,14 +44,14 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Effect {
     }
     // The time from which the Pod may be operated on; a Pod without annotations is told of otherwise.
     if change.lets_go && (change.annotated || change.conditions.is_some()) {
-        patch = patch.add(&["metadata", "annotations", marks::LET_GO], nanos(now));
+        patch = patch.add(&["metadata", "annotations", well_known::RELEASED_AT], nanos(now));
     }
-    Effect::Patch(target(PODS, namespace, &change.name), patch.build())
+    Write::Patch(target(PODS, namespace, &change.name), patch.build())
 }
 
 /// The write to a Pod's conditions. Nobody else writes conditions of this type.
 #[must_use]
-pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Effect {
+pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Write {
     let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let condition = match &report.says {
         Some((reason, message)) => json!({
@@ -64,12 +64,12 @@ pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Effect {
         "metadata": { "uid": report.uid }, "status": { "conditions": [condition] },
     });
     let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &report.pod) };
-    Effect::Patch(pod, Change::Strategic(patch))
+    Write::Patch(pod, Change::Strategic(patch))
 }
 
 /// The write to an employer of this kind, if something about it changes.
 #[must_use]
-pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Effect> {
+pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Write> {
     if plan.finalizers.is_none() && !plan.tell_finalizer {
         return None;
     }
@@ -88,7 +88,7 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan)
         }
         patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
     }
-    Some(Effect::Patch(target(kind, &employer.namespace, &employer.name), patch.build()))
+    Some(Write::Patch(target(kind, &employer.namespace, &employer.name), patch.build()))
 }
 
 fn target(resource: Resource, namespace: &str, name: &str) -> Target {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn applied(change: &PodChange, mut pod: Value) -> Option<Value> {
-        let Effect::Patch(_, Change::Json(patch)) = super::pod("ns", change, Timestamp::UNIX_EPOCH)
+        let Write::Patch(_, Change::Json(patch)) = super::pod("ns", change, Timestamp::UNIX_EPOCH)
         else {
             unreachable!("a Pod is changed by a JSON patch")
         };
@@ -130,7 +130,7 @@ mod tests {
         let done = applied(&ours, pod(json!(["x"]), Value::Null)).unwrap();
         assert_eq!(done["metadata"]["finalizers"], json!(["x", "f"]));
         assert_eq!(applied(&ours, pod(json!(["x", "y"]), Value::Null)), None);
-        let noted = json!({ marks::AVAILABLE_CONDITIONS: "{\"other\":1}" });
+        let noted = json!({ well_known::AVAILABLE_CONDITIONS: "{\"other\":1}" });
         assert_eq!(applied(&ours, pod(json!(["x"]), noted)), None);
     }
 
@@ -139,7 +139,7 @@ mod tests {
         let go = PodChange { lets_go: true, annotated: true, ..change() };
         let pod = json!({ "metadata": { "uid": "1", "resourceVersion": "7", "annotations": {} } });
         let done = applied(&go, pod).unwrap();
-        assert_eq!(done["metadata"]["annotations"][marks::LET_GO], "0");
+        assert_eq!(done["metadata"]["annotations"][well_known::RELEASED_AT], "0");
     }
 
     #[test]

@@ -5,9 +5,9 @@ pub mod budget;
 
 use jiff::Timestamp;
 use podops_api::{
-    lifecycle::{self, Phase, PodLifecycle, Word},
-    marks,
+    lifecycle::{self, LabelKind, Phase, PodLifecycle},
     transition_rule::RejectInfo,
+    well_known,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shell", derive(clap::ValueEnum))]
 #[cfg_attr(feature = "shell", value(rename_all = "PascalCase"))]
-pub enum OnLeaving {
+pub enum DeletionPolicy {
     /// It is deleted
     #[default]
     Delete,
@@ -38,7 +38,7 @@ pub struct Leaver {
     /// Whether it belongs to a CollaSet, which can replace it.
     pub of_set: bool,
     /// What its annotation says is to become of it.
-    pub on_leaving: Option<String>,
+    pub deletion_policy: Option<String>,
     /// What rules last had against its operations.
     pub objections: Vec<RejectInfo>,
 }
@@ -61,33 +61,33 @@ impl Leaver {
     /// Whether the lifecycle has a say in this: it has in Pods under control that take traffic by the
     /// readiness gate, until they terminate or end.
     fn is_guarded(&self) -> bool {
-        marks::is_controlled(&self.pod.labels)
+        well_known::is_controlled(&self.pod.labels)
             && self.pod.gated
             && !self.pod.deleting
             && !self.ended
     }
 
-    fn is_replaced(&self, default: OnLeaving) -> bool {
-        let wanted = match self.on_leaving.as_deref() {
-            Some("Replace") => OnLeaving::Replace,
-            Some("Delete") => OnLeaving::Delete,
+    fn is_replaced(&self, default: DeletionPolicy) -> bool {
+        let wanted = match self.deletion_policy.as_deref() {
+            Some("Replace") => DeletionPolicy::Replace,
+            Some("Delete") => DeletionPolicy::Delete,
             _ => default,
         };
         // One that does not serve is not missed, and may never be replaced: that of a pair waits for it.
-        let serves = self.pod.labels.contains_key(marks::SERVICE_AVAILABLE);
-        self.of_set && wanted == OnLeaving::Replace && serves
+        let serves = self.pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
+        self.of_set && wanted == DeletionPolicy::Replace && serves
     }
 
     /// Whether it is asked to leave by its deletion, and still takes traffic: an eviction of it has to
     /// have a part of its budget.
     #[must_use]
     pub fn takes_part(&self) -> bool {
-        self.pod.labels.contains_key(marks::TO_DELETE) && self.pod.gate == Some(true)
+        self.pod.labels.contains_key(well_known::TO_DELETE) && self.pod.gate == Some(true)
     }
 
     /// Decides about a request that carries no other wish than that the Pod is gone.
     #[must_use]
-    pub fn decide(&self, default: OnLeaving, now: Timestamp) -> Decision {
+    pub fn decide(&self, default: DeletionPolicy, now: Timestamp) -> Decision {
         let labels = &self.pod.labels;
         if !self.is_guarded() || may_leave(labels) {
             return Decision::Pass;
@@ -96,9 +96,9 @@ impl Leaver {
             return Decision::Later { begin: None, message: self.message(now) };
         }
         let (begin, words) = if self.is_replaced(default) {
-            (marks::TO_REPLACE, "; another Pod takes its place first")
+            (well_known::TO_REPLACE, "; another Pod takes its place first")
         } else {
-            (marks::TO_DELETE, "; it begins now")
+            (well_known::TO_DELETE, "; it begins now")
         };
         let asked = labels.contains_key(begin);
         let message = format!("{}{words}", self.message(now));
@@ -108,7 +108,7 @@ impl Leaver {
     /// Says what the Pod waits for; Kuperator's words come first, as people look for them.
     fn message(&self, now: Timestamp) -> String {
         let held =
-            self.pod.finalizers.iter().filter(|f| f.starts_with(marks::PROTECTION_FINALIZER));
+            self.pod.finalizers.iter().filter(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
         let held: Vec<&str> = held.map(String::as_str).collect();
         let known = "pod deletion process is underway and being managed by PodOpsLifecycle";
         let mut parts = vec![if held.is_empty() {
@@ -136,11 +136,11 @@ impl Leaver {
 
     fn since(&self, wait: &Wait) -> Option<Timestamp> {
         let word = match wait.phase {
-            Phase::PreCheck => Word::PreCheck,
-            Phase::Preparing => Word::Preparing,
-            Phase::PostCheck => Word::PostCheck,
-            Phase::Completing => Word::Completing,
-            Phase::Operate => Word::Operate,
+            Phase::PreCheck => LabelKind::PreCheck,
+            Phase::Preparing => LabelKind::Preparing,
+            Phase::PostCheck => LabelKind::PostCheck,
+            Phase::Completing => LabelKind::Completing,
+            Phase::Operate => LabelKind::Operate,
             Phase::Requested | Phase::PreChecked | Phase::Operated | Phase::PostChecked => {
                 return None;
             }

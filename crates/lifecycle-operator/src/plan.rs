@@ -15,10 +15,10 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     lifecycle::{
-        self, Garbled, LabelChanges, Labels, Operation, Phase, PodLifecycle, Word, difference,
-        nanos,
+        self, InvalidLabel, LabelChanges, LabelKind, Labels, Operation, Phase, PodLifecycle,
+        difference, nanos,
     },
-    marks,
+    well_known,
 };
 
 use crate::{
@@ -93,7 +93,7 @@ impl fmt::Display for Plan {
 /// # Errors
 ///
 /// If a lifecycle label cannot be read; such a Pod is left alone.
-pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, Garbled> {
+pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, InvalidLabel> {
     let mut draft = Draft::new(pod, now)?;
     if pod.deleting {
         return Ok(Plan::default());
@@ -135,7 +135,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(pod: &'a PodView, now: Timestamp) -> Result<Self, Garbled> {
+    fn new(pod: &'a PodView, now: Timestamp) -> Result<Self, InvalidLabel> {
         let lifecycle = PodLifecycle::parse(&pod.labels)?;
         let of_operations = lifecycle.labels();
         let single = pod.labels.iter().filter(|(key, _)| !of_operations.contains_key(*key));
@@ -164,10 +164,10 @@ impl<'a> Draft<'a> {
 
     /// Begins the deletion that the label asks for, and cancels one that it asks for no longer.
     fn request_deletion(&mut self) {
-        let wanted = self.has(marks::TO_DELETE);
+        let wanted = self.has(well_known::TO_DELETE);
         let operation = self.state.lifecycle.operations.get(lifecycle::POD_DELETE);
         let under_way = operation.is_some_and(|o| {
-            o.has(Word::Operating) && o.operation_type() == Some(lifecycle::DELETE)
+            o.has(LabelKind::Operating) && o.operation_type() == Some(lifecycle::DELETE)
         });
         if wanted && !under_way {
             let begin = lifecycle::begin(
@@ -183,17 +183,17 @@ impl<'a> Draft<'a> {
                 .entry(lifecycle::POD_DELETE.to_owned())
                 .or_default();
             *operation = Operation::default();
-            for word in [Word::Operating, Word::OperationType] {
+            for word in [LabelKind::Operating, LabelKind::OperationType] {
                 if let Some(Some(value)) = begin.get(&word.key(lifecycle::POD_DELETE)) {
                     operation.set(word, value.clone());
                 }
             }
-            let instance = begin.get(&Word::Operating.key(lifecycle::POD_DELETE));
+            let instance = begin.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
             let instance = instance.cloned().flatten().unwrap_or_default();
-            self.state.single.entry(marks::PREPARING_TO_DELETE.to_owned()).or_insert(instance);
+            self.state.single.entry(well_known::PREPARING_TO_DELETE.to_owned()).or_insert(instance);
         } else if !wanted && under_way {
             if is_of_deletion(&self.pod.labels) {
-                self.state.single.remove(marks::PREPARING_TO_DELETE);
+                self.state.single.remove(well_known::PREPARING_TO_DELETE);
             }
             self.state.lifecycle.operations.remove(lifecycle::POD_DELETE);
         }
@@ -203,7 +203,7 @@ impl<'a> Draft<'a> {
     fn may_delete(&self) -> bool {
         let allowed =
             lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
-        self.has(marks::TO_DELETE) && allowed.is_some() && {
+        self.has(well_known::TO_DELETE) && allowed.is_some() && {
             let mut tidy = self.state.clone();
             tidy_all(&mut tidy.lifecycle);
             tidy.lifecycle == self.state.lifecycle
@@ -219,13 +219,13 @@ impl<'a> Draft<'a> {
         let phases: BTreeSet<Phase> =
             self.state.lifecycle.operations.values().map(Phase::of).collect();
         if self.is_disrupted() {
-            self.state.single.remove(marks::SERVICE_AVAILABLE);
+            self.state.single.remove(well_known::SERVICE_AVAILABLE);
             if self.pod.gated {
                 self.state.gate = Some(false);
             }
         } else if self.pod.gated
             && phases.iter().all(|phase| *phase == Phase::Completing)
-            && !self.has(marks::STAY_OFFLINE)
+            && !self.has(well_known::STAY_OFFLINE)
             && !self.is_newborn()
         {
             self.state.gate = Some(true);
@@ -239,7 +239,7 @@ impl<'a> Draft<'a> {
         let operated = !self.state.lifecycle.operations.is_empty();
         if self.pod.gated && self.was.gate.is_none() && (self.state.gate.is_some() || operated) {
             for checker in &self.pod.checkers {
-                let key = format!("{}/{checker}", marks::PRE_CHECK_GATE);
+                let key = format!("{}/{checker}", well_known::PRE_CHECK_GATE);
                 self.state.single.entry(key).or_default();
             }
         }
@@ -269,17 +269,17 @@ impl<'a> Draft<'a> {
     fn facts(&self, operation: &Operation) -> Facts {
         Facts {
             typed: operation.operation_type().is_some(),
-            pre_check_gate: self.has_gate(marks::PRE_CHECK_GATE),
-            post_check_gate: self.has_gate(marks::POST_CHECK_GATE),
+            pre_check_gate: self.has_gate(well_known::PRE_CHECK_GATE),
+            post_check_gate: self.has_gate(well_known::POST_CHECK_GATE),
             out_of_service: self.gate_is(false) && !self.pod.is_protected(),
             others_operating: self
                 .state
                 .lifecycle
                 .operations
                 .values()
-                .any(|o| o.has(Word::Operating)),
+                .any(|o| o.has(LabelKind::Operating)),
             // A Pod that is to stay offline is never taken in, so nobody can be waited for.
-            in_service: self.has(marks::STAY_OFFLINE)
+            in_service: self.has(well_known::STAY_OFFLINE)
                 || self.gate_is(true) && self.expects_nobody(),
         }
     }
@@ -311,35 +311,36 @@ impl<'a> Draft<'a> {
         let Some(operation) = self.state.lifecycle.operations.get_mut(id) else { return };
         match phase {
             Phase::Requested => {}
-            Phase::PreCheck => operation.set(Word::PreCheck, stamp),
+            Phase::PreCheck => operation.set(LabelKind::PreCheck, stamp),
             Phase::PreChecked => {
                 // Not earlier than the begin, whoever's clock is right: see `is_granted`.
-                let begun = operation.get(Word::Operating).and_then(|v| v.parse::<i128>().ok());
+                let begun =
+                    operation.get(LabelKind::Operating).and_then(|v| v.parse::<i128>().ok());
                 let granted =
                     begun.map_or(stamp, |at| at.max(self.now.as_nanosecond()).to_string());
-                operation.set(Word::PreChecked, granted);
+                operation.set(LabelKind::PreChecked, granted);
             }
             Phase::Preparing => {
-                operation.remove(Word::PreCheck);
-                operation.set(Word::Preparing, stamp);
+                operation.remove(LabelKind::PreCheck);
+                operation.set(LabelKind::Preparing, stamp);
             }
             Phase::Operate => {
-                operation.remove(Word::Preparing);
-                operation.set(Word::Operate, stamp);
+                operation.remove(LabelKind::Preparing);
+                operation.set(LabelKind::Operate, stamp);
             }
             Phase::Operated => {}
             Phase::PostCheck => {
                 let done = operation.operation_type().unwrap_or("unknown").to_owned();
                 operation.keep_only(&[]);
-                operation.set(Word::Operated, stamp.clone());
-                operation.set(Word::DoneOperationType, done);
-                operation.set(Word::PostCheck, stamp);
+                operation.set(LabelKind::Operated, stamp.clone());
+                operation.set(LabelKind::DoneOperationType, done);
+                operation.set(LabelKind::PostCheck, stamp);
             }
             Phase::PostChecked => {
-                operation.remove(Word::PostCheck);
-                operation.set(Word::PostChecked, stamp);
+                operation.remove(LabelKind::PostCheck);
+                operation.set(LabelKind::PostChecked, stamp);
             }
-            Phase::Completing => operation.set(Word::Completing, stamp),
+            Phase::Completing => operation.set(LabelKind::Completing, stamp),
         }
     }
 
@@ -347,8 +348,8 @@ impl<'a> Draft<'a> {
     fn settle(&mut self) {
         self.settle_permissions();
         self.settle_expectations();
-        if self.state.lifecycle.operations.is_empty() && !self.has(marks::TO_DELETE) {
-            self.state.single.remove(marks::PREPARING_TO_DELETE);
+        if self.state.lifecycle.operations.is_empty() && !self.has(well_known::TO_DELETE) {
+            self.state.single.remove(well_known::PREPARING_TO_DELETE);
         }
         self.settle_availability();
     }
@@ -357,10 +358,11 @@ impl<'a> Draft<'a> {
     fn settle_permissions(&mut self) {
         let stamp = self.stamp();
         let PodLifecycle { operations, permissions } = &mut self.state.lifecycle;
-        let granted =
-            operations.values().filter(|o| o.has(Word::Operating) || o.has(Word::Operate));
+        let granted = operations
+            .values()
+            .filter(|o| o.has(LabelKind::Operating) || o.has(LabelKind::Operate));
         let types: BTreeSet<String> = granted
-            .filter(|o| o.has(Word::PreChecked))
+            .filter(|o| o.has(LabelKind::PreChecked))
             .filter_map(|o| o.operation_type().map(ToOwned::to_owned))
             .collect();
         permissions.retain(|kind, _| types.contains(kind));
@@ -380,16 +382,16 @@ impl<'a> Draft<'a> {
     fn settle_availability(&mut self) {
         let idle = self.state.lifecycle.operations.is_empty();
         if !self.pod.ready {
-            self.state.single.remove(marks::SERVICE_AVAILABLE);
+            self.state.single.remove(well_known::SERVICE_AVAILABLE);
         } else if idle
             && self.gate_is(true)
             && self.expects_nobody()
-            && !self.has(marks::STAY_OFFLINE)
+            && !self.has(well_known::STAY_OFFLINE)
         {
             let stamp = self.stamp();
-            self.state.single.entry(marks::SERVICE_AVAILABLE.to_owned()).or_insert(stamp);
-            self.state.single.remove(marks::CREATING);
-            self.state.single.remove(marks::COMPLETING);
+            self.state.single.entry(well_known::SERVICE_AVAILABLE.to_owned()).or_insert(stamp);
+            self.state.single.remove(well_known::CREATING);
+            self.state.single.remove(well_known::COMPLETING);
         }
     }
 
@@ -417,15 +419,15 @@ impl<'a> Draft<'a> {
 /// Whether the Pod is marked as one that is prepared for its end because of its graceful deletion, and
 /// not by whoever else operates on it: the mark then names the deletion's instance.
 fn is_of_deletion(labels: &Labels) -> bool {
-    let instance = labels.get(&Word::Operating.key(lifecycle::POD_DELETE));
-    instance.is_some() && instance == labels.get(marks::PREPARING_TO_DELETE)
+    let instance = labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
+    instance.is_some() && instance == labels.get(well_known::PREPARING_TO_DELETE)
 }
 
 /// Whether an operation wants the Pod gone, and `reached` is as far as it has to have come.
 fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
     let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
     tidy_all(&mut lifecycle);
-    let anew = labels.contains_key(marks::PREPARING_TO_DELETE) && !is_of_deletion(labels);
+    let anew = labels.contains_key(well_known::PREPARING_TO_DELETE) && !is_of_deletion(labels);
     let deletes = |operation: &Operation| match operation.operation_type() {
         Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
         Some(lifecycle::UPDATE) => anew,
@@ -438,7 +440,8 @@ fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
 /// update that makes the Pod anew.
 #[must_use]
 pub fn is_leaving(labels: &Labels) -> bool {
-    labels.contains_key(marks::TO_DELETE) || has_deleting(labels, |phase| phase < Phase::Operated)
+    labels.contains_key(well_known::TO_DELETE)
+        || has_deleting(labels, |phase| phase < Phase::Operated)
 }
 
 /// Whether such an operation may be carried out, so that the Pod may go.
@@ -459,28 +462,32 @@ fn tidy_all(lifecycle: &mut PodLifecycle) {
 fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
     let has = |word| operation.has(word);
     let ended = [
-        Word::Operated,
-        Word::DoneOperationType,
-        Word::PostCheck,
-        Word::PostChecked,
-        Word::Completing,
+        LabelKind::Operated,
+        LabelKind::DoneOperationType,
+        LabelKind::PostCheck,
+        LabelKind::PostChecked,
+        LabelKind::Completing,
     ];
-    if has(Word::UndoOperationType) {
+    if has(LabelKind::UndoOperationType) {
         operation.keep_only(&[]);
-    } else if has(Word::Operating) {
+    } else if has(LabelKind::Operating) {
         let begun_again = ended.into_iter().any(has);
         if begun_again || !is_granted(operation, permissions) {
-            operation.keep_only(&[Word::Operating, Word::OperationType, Word::PreCheck]);
+            operation.keep_only(&[
+                LabelKind::Operating,
+                LabelKind::OperationType,
+                LabelKind::PreCheck,
+            ]);
             if begun_again {
-                operation.remove(Word::PreCheck);
+                operation.remove(LabelKind::PreCheck);
             }
         }
-    } else if !has(Word::Operate) && !ended.into_iter().any(has) {
+    } else if !has(LabelKind::Operate) && !ended.into_iter().any(has) {
         // It ended before it was allowed to operate.
         operation.keep_only(&[]);
-    } else if has(Word::Operate) {
+    } else if has(LabelKind::Operate) {
         // It ended; what it left of an earlier operation would skip the check of this one.
-        operation.keep_only(&[Word::Operate, Word::OperationType, Word::PreChecked]);
+        operation.keep_only(&[LabelKind::Operate, LabelKind::OperationType, LabelKind::PreChecked]);
     }
 }
 
@@ -490,11 +497,10 @@ fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
 /// writes the permission for the type along with it.
 fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
     let time = |word| operation.get(word).and_then(|v| v.parse::<i128>().ok());
-    if !operation.has(Word::PreChecked) {
-        return !operation.has(Word::Preparing) && !operation.has(Word::Operate);
+    if !operation.has(LabelKind::PreChecked) {
+        return !operation.has(LabelKind::Preparing) && !operation.has(LabelKind::Operate);
     }
-    let predates =
-        matches!((time(Word::PreChecked), time(Word::Operating)), (Some(g), Some(b)) if g < b);
+    let predates = matches!((time(LabelKind::PreChecked), time(LabelKind::Operating)), (Some(g), Some(b)) if g < b);
     !predates && operation.operation_type().is_some_and(|kind| permissions.contains_key(kind))
 }
 

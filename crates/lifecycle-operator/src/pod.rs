@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::{lifecycle::Labels, marks};
+use podops_api::{lifecycle::Labels, well_known};
 
 /// A Pod as the plan sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +39,6 @@ impl PodView {
     /// Whether somebody keeps it from being operated on.
     #[must_use]
     pub fn is_protected(&self) -> bool {
-        self.finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
+        self.finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))
     }
 }

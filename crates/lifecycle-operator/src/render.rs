@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podops_api::{availability::AvailableConditions, marks};
-use podops_runtime::effect::{Change, Effect, Resource, Target};
+use podops_api::{availability::AvailableConditions, well_known};
+use podops_runtime::write::{Change, Resource, Target, Write};
 use serde_json::{Map, Value, json};
 
 use crate::plan::Plan;
@@ -32,7 +32,7 @@ pub struct Identity {
 /// Labels and condition go in one request to `pods/status`, so that neither is ever seen without
 /// the other, and only to the very version that was looked at.
 #[must_use]
-pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Effect> {
+pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     let target = |subresource| Target {
         resource: PODS,
         namespace: pod.namespace.clone(),
@@ -41,7 +41,7 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Effect> {
     };
     if plan.delete {
         let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
-        return Some(Effect::Delete { target: target(None), uid, version });
+        return Some(Write::Delete { target: target(None), uid, version });
     }
     if plan.is_empty() {
         return None;
@@ -55,18 +55,19 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Effect> {
     if let Some(left) = &plan.expected {
         let content = AvailableConditions { expected_finalizers: left.clone() };
         let text = serde_json::to_string(&content).unwrap_or_default();
-        metadata.insert("annotations".to_owned(), json!({ marks::AVAILABLE_CONDITIONS: text }));
+        metadata
+            .insert("annotations".to_owned(), json!({ well_known::AVAILABLE_CONDITIONS: text }));
     }
     let mut body = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
     if let Some(open) = plan.gate {
         let status = if open { "True" } else { "False" };
         let condition = json!({
-            "type": marks::SERVICE_READY,
+            "type": well_known::SERVICE_READY,
             "status": status,
             "message": MESSAGE,
             "lastTransitionTime": Time(now),
         });
         body.insert("status".to_owned(), json!({ "conditions": [condition] }));
     }
-    Some(Effect::Patch(target(Some("status")), Change::Strategic(Value::Object(body))))
+    Some(Write::Patch(target(Some("status")), Change::Strategic(Value::Object(body))))
 }

@@ -25,8 +25,8 @@ use lifecycle_operator::{
     pod::PodView,
 };
 use podops_api::{
-    lifecycle::{self, LabelChanges, Labels, PodLifecycle, Word},
-    marks,
+    lifecycle::{self, LabelChanges, LabelKind, Labels, PodLifecycle},
+    well_known,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -95,8 +95,8 @@ enum Move {
 /// What a tenant may do to a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Edit {
-    Remove(Word),
-    Add(Word),
+    Remove(LabelKind),
+    Add(LabelKind),
 }
 
 /// A guard that is taken out.
@@ -171,17 +171,17 @@ impl Lifecycle {
             Without::Nothing | Without::Version | Without::Gate | Without::Tidy => {}
             Without::Finalizer => seen.finalizers.clear(),
             Without::Checker => {
-                seen.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+                seen.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
             }
             Without::Age => {
                 for id in [OURS, FOREIGN] {
-                    if let Some(granted) = seen.labels.get_mut(&Word::PreChecked.key(id)) {
+                    if let Some(granted) = seen.labels.get_mut(&LabelKind::PreChecked.key(id)) {
                         "99".clone_into(granted);
                     }
                 }
             }
             Without::Type => {
-                let wanted = |id| seen.labels.get(&Word::OperationType.key(id)).cloned();
+                let wanted = |id| seen.labels.get(&LabelKind::OperationType.key(id)).cloned();
                 for kind in [OURS, FOREIGN].into_iter().filter_map(wanted).collect::<Vec<_>>() {
                     seen.labels.insert(lifecycle::permission_key(&kind), "0".to_owned());
                 }
@@ -191,7 +191,7 @@ impl Lifecycle {
         match self.without {
             Without::Gate => plan.gate = None,
             Without::Tidy => {
-                let live = |id: &str| pod.labels.contains_key(&Word::Operating.key(id));
+                let live = |id: &str| pod.labels.contains_key(&LabelKind::Operating.key(id));
                 plan.labels.retain(|key, value| {
                     value.is_some()
                         || [OURS, FOREIGN].iter().any(|id| key.ends_with(id) && live(id))
@@ -225,20 +225,20 @@ impl Lifecycle {
         apply(&mut pod.labels, &write.labels);
         pod.gate = write.gate.or(pod.gate);
         for id in [OURS, FOREIGN] {
-            if write.labels.get(&Word::Operate.key(id)).is_some_and(Option::is_some) {
+            if write.labels.get(&LabelKind::Operate.key(id)).is_some_and(Option::is_some) {
                 self.check_operate(world, &pod, id);
             }
         }
         if write.labels.iter().any(|(key, value)| {
-            value.is_some() && [OURS, FOREIGN].iter().any(|id| *key == Word::Operating.key(id))
+            value.is_some() && [OURS, FOREIGN].iter().any(|id| *key == LabelKind::Operating.key(id))
         }) {
             world.broken = world.broken.or(Some("S9: an operation was begun for its controller"));
         }
         let parsed = PodLifecycle::parse(&pod.labels).unwrap();
         let orphan = parsed.operations.values().any(|o| {
-            (o.has(Word::PreChecked) || o.has(Word::Preparing))
-                && !o.has(Word::Operating)
-                && !o.has(Word::Operate)
+            (o.has(LabelKind::PreChecked) || o.has(LabelKind::Preparing))
+                && !o.has(LabelKind::Operating)
+                && !o.has(LabelKind::Operate)
         });
         if orphan {
             world.broken = world.broken.or(Some("S7: a grant stands without an operation"));
@@ -248,8 +248,8 @@ impl Lifecycle {
 
     /// What has to be true of a Pod when a leader lets it be operated on.
     fn check_operate(&self, world: &mut World, pod: &Pod, id: &str) {
-        let instance = pod.labels.get(&Word::Operating.key(id)).cloned().unwrap_or_default();
-        let kind = pod.labels.get(&Word::OperationType.key(id)).cloned().unwrap_or_default();
+        let instance = pod.labels.get(&LabelKind::Operating.key(id)).cloned().unwrap_or_default();
+        let kind = pod.labels.get(&LabelKind::OperationType.key(id)).cloned().unwrap_or_default();
         let broken = if pod.gate != Some(false) || pod.protected || world.serving {
             Some("S3: a serving Pod may be operated on")
         } else if self.checked
@@ -269,8 +269,8 @@ impl Lifecycle {
         }
         pod.version = world.pod.version + 1;
         world.operating.retain(|id, instance| {
-            pod.labels.get(&Word::Operating.key(id)) == Some(instance)
-                && pod.labels.contains_key(&Word::Operate.key(id))
+            pod.labels.get(&LabelKind::Operating.key(id)) == Some(instance)
+                && pod.labels.contains_key(&LabelKind::Operate.key(id))
         });
         world.pod = pod;
         Self::rebase(world);
@@ -326,35 +326,35 @@ impl Lifecycle {
         untyped
             || lifecycle == PodLifecycle::default()
                 && world.pod.gate == Some(true)
-                && world.pod.labels.contains_key(marks::SERVICE_AVAILABLE)
+                && world.pod.labels.contains_key(well_known::SERVICE_AVAILABLE)
     }
 
     fn is_possible(&self, world: &World, one: &Move) -> bool {
         let labels = &world.pod.labels;
-        let has = |word: Word, id: &str| labels.contains_key(&word.key(id));
+        let has = |word: LabelKind, id: &str| labels.contains_key(&word.key(id));
         match one {
             Move::Act => true,
             Move::Refresh => world.cache != world.pod,
             Move::Decide => world.pending.is_none(),
             Move::Land => world.pending.is_some(),
             Move::Begin(id) => {
-                world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(Word::Operating, id)
+                world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(LabelKind::Operating, id)
             }
             Move::Retype => {
                 world.undos_left > 0
                     && labels
-                        .get(&Word::OperationType.key(FOREIGN))
+                        .get(&LabelKind::OperationType.key(FOREIGN))
                         .is_some_and(|t| t == lifecycle::UPDATE)
-                    && has(Word::Operating, FOREIGN)
+                    && has(LabelKind::Operating, FOREIGN)
             }
             Move::Finish(id) => world.operating.contains_key(*id),
-            Move::Undo(id) => world.undos_left > 0 && has(Word::Operating, id),
+            Move::Undo(id) => world.undos_left > 0 && has(LabelKind::Operating, id),
             Move::Grant(id) => {
                 self.checked
-                    && has(Word::Operating, id)
-                    && has(Word::PreCheck, id)
-                    && !has(Word::PreChecked, id)
-                    && has(Word::OperationType, id)
+                    && has(LabelKind::Operating, id)
+                    && has(LabelKind::PreCheck, id)
+                    && !has(LabelKind::PreChecked, id)
+                    && has(LabelKind::OperationType, id)
             }
             Move::Protect => {
                 world.pod.gate == Some(true) && world.pod.ready && !world.pod.protected
@@ -403,8 +403,8 @@ impl Lifecycle {
                     lifecycle::begin(&world.pod.labels, id, lifecycle::UPDATE, now(world))
                 } else {
                     LabelChanges::from([
-                        (Word::Operating.key(id), Some(lifecycle::nanos(now(world)))),
-                        (Word::OperationType.key(id), Some(lifecycle::UPDATE.to_owned())),
+                        (LabelKind::Operating.key(id), Some(lifecycle::nanos(now(world)))),
+                        (LabelKind::OperationType.key(id), Some(lifecycle::UPDATE.to_owned())),
                     ])
                 };
                 Self::relabel(world, &changes);
@@ -414,7 +414,7 @@ impl Lifecycle {
                 let kind = Some("restart".to_owned());
                 Self::relabel(
                     world,
-                    &LabelChanges::from([(Word::OperationType.key(FOREIGN), kind)]),
+                    &LabelChanges::from([(LabelKind::OperationType.key(FOREIGN), kind)]),
                 );
             }
             Move::Finish(id) => Self::relabel(world, &lifecycle::finish(id)),
@@ -423,12 +423,13 @@ impl Lifecycle {
                 Self::relabel(world, &lifecycle::undo(id, lifecycle::UPDATE));
             }
             Move::Grant(id) => {
-                let get =
-                    |word: Word| world.pod.labels.get(&word.key(id)).cloned().unwrap_or_default();
-                let (instance, kind) = (get(Word::Operating), get(Word::OperationType));
+                let get = |word: LabelKind| {
+                    world.pod.labels.get(&word.key(id)).cloned().unwrap_or_default()
+                };
+                let (instance, kind) = (get(LabelKind::Operating), get(LabelKind::OperationType));
                 world.grants.insert(((*id).to_owned(), format!("{instance} {kind}")));
                 let changes = LabelChanges::from([
-                    (Word::PreChecked.key(id), Some(stamp.clone())),
+                    (LabelKind::PreChecked.key(id), Some(stamp.clone())),
                     (lifecycle::permission_key(&kind), Some(stamp)),
                 ]);
                 Self::relabel(world, &changes);
@@ -468,9 +469,9 @@ impl Model for Lifecycle {
     type Action = Move;
 
     fn init_states(&self) -> Vec<World> {
-        let mut labels = Labels::from([(marks::SERVICE_AVAILABLE.to_owned(), "0".to_owned())]);
+        let mut labels = Labels::from([(well_known::SERVICE_AVAILABLE.to_owned(), "0".to_owned())]);
         if self.checked {
-            labels.insert(format!("{}/rules", marks::PRE_CHECK_GATE), String::new());
+            labels.insert(format!("{}/rules", well_known::PRE_CHECK_GATE), String::new());
         }
         let pod = Pod { labels, protected: true, gate: Some(true), ready: true, version: 0 };
         vec![World {
@@ -506,10 +507,10 @@ impl Model for Lifecycle {
             let adds = if self.checked {
                 vec![]
             } else {
-                vec![Word::PreChecked, Word::Completing, Word::PostChecked]
+                vec![LabelKind::PreChecked, LabelKind::Completing, LabelKind::PostChecked]
             };
             all.extend(adds.into_iter().map(|word| Move::Edit(Edit::Add(word))));
-            all.extend(Word::ALL.into_iter().map(|word| Move::Edit(Edit::Remove(word))));
+            all.extend(LabelKind::ALL.into_iter().map(|word| Move::Edit(Edit::Remove(word))));
         }
         moves.extend(all.into_iter().filter(|one| self.is_possible(world, one)));
     }

@@ -13,7 +13,7 @@ pub enum Kind {
     /// Trying again may mend it.
     Transient,
     /// The server refuses; only an edit, a quota or a role mends it.
-    Refused,
+    Rejected,
 }
 
 /// The wait after so many failures in a row (the first is 1).
@@ -21,7 +21,7 @@ pub enum Kind {
 pub fn wait(kind: Kind, failures: u32) -> Duration {
     let first = match kind {
         Kind::Transient => FIRST,
-        Kind::Refused => FIRST * 20,
+        Kind::Rejected => FIRST * 20,
     };
     first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(16))).min(LONGEST)
 }
@@ -39,6 +39,6 @@ mod tests {
 
     #[test]
     fn a_refusal_is_never_tried_again_at_once() {
-        assert_eq!(wait(Kind::Refused, 1), Duration::from_secs(1));
+        assert_eq!(wait(Kind::Rejected, 1), Duration::from_secs(1));
     }
 }

@@ -1,40 +1,42 @@
-//! What was written, and has the cache seen it. Pure; after Kubernetes' KEP-5647.
+//! Decides whether a watch cache contains the operator's own last write. Pure; after KEP-5647.
 //!
-//! A watch delivers a collection's changes in the order of their resource versions. So a cache that
-//! has come as far as the version of a write has seen that write and all before it; one number a
-//! collection is enough, and nothing has to be remembered for objects that are gone.
+//! A watch delivers the changes of a collection in the order of their resource versions. A cache that
+//! has reached the resource version of a write therefore contains that write and all earlier ones: one
+//! number per collection is enough, and deleted objects need no bookkeeping.
 
-/// How far a cache has come.
+/// How far a cache has followed its watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// The highest resource version that an event carried.
-    pub version: u64,
-    /// How many lists were begun.
+pub struct CacheVersion {
+    /// The highest resource version of any received event.
+    pub resource_version: u64,
+    /// Number of lists started.
     pub lists_begun: u64,
-    /// The number of the last list that was finished.
+    /// Number of the last completed list, counted as in `lists_begun`.
     pub lists_done: u64,
 }
 
-/// The last of one's own writes to a collection.
+/// The operator's last write to a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    version: u64,
+pub struct LastWrite {
+    resource_version: u64,
     lists_begun: u64,
 }
 
-impl Written {
-    /// Notes a write and how far the cache had come by then.
-    pub fn note(&mut self, version: Option<&str>, seen: Seen) {
-        let Some(version) = version.and_then(|v| v.parse().ok()) else { return };
-        if version >= self.version {
-            *self = Self { version, lists_begun: seen.lists_begun };
+impl LastWrite {
+    /// Records a write and the state of the cache at that time.
+    ///
+    /// `resource_version` is the one in the API server's response; a response without one is ignored.
+    pub fn record(&mut self, resource_version: Option<&str>, cache: CacheVersion) {
+        let Some(resource_version) = resource_version.and_then(|v| v.parse().ok()) else { return };
+        if resource_version >= self.resource_version {
+            *self = Self { resource_version, lists_begun: cache.lists_begun };
         }
     }
 
-    /// Whether the cache has seen the write, by its event or in a list that began after it.
+    /// Returns whether the cache contains the write, by its event or by a list started after it.
     #[must_use]
-    pub fn is_seen(&self, seen: Seen) -> bool {
-        seen.version >= self.version || seen.lists_done > self.lists_begun
+    pub fn is_observed_by(&self, cache: CacheVersion) -> bool {
+        cache.resource_version >= self.resource_version || cache.lists_done > self.lists_begun
     }
 }
 
@@ -42,28 +44,32 @@ impl Written {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_write_is_seen_by_its_own_event_or_a_later_one() {
-        let mut written = Written::default();
-        written.note(Some("7"), Seen { version: 5, ..Seen::default() });
-        assert!(!written.is_seen(Seen { version: 6, ..Seen::default() }));
-        assert!(written.is_seen(Seen { version: 7, ..Seen::default() }));
+    fn cache(resource_version: u64) -> CacheVersion {
+        CacheVersion { resource_version, ..CacheVersion::default() }
     }
 
     #[test]
-    fn a_list_that_began_after_the_write_has_seen_it_and_one_under_way_has_not() {
-        let under_way = Seen { version: 5, lists_begun: 2, lists_done: 1 };
-        let mut written = Written::default();
-        written.note(Some("7"), under_way);
-        assert!(!written.is_seen(Seen { version: 5, lists_begun: 2, lists_done: 2 }));
-        assert!(written.is_seen(Seen { version: 5, lists_begun: 3, lists_done: 3 }));
+    fn a_write_is_observed_with_its_own_event_or_a_later_one() {
+        let mut write = LastWrite::default();
+        write.record(Some("7"), cache(5));
+        assert!(!write.is_observed_by(cache(6)));
+        assert!(write.is_observed_by(cache(7)));
     }
 
     #[test]
-    fn an_earlier_answer_that_comes_late_changes_nothing() {
-        let mut written = Written::default();
-        written.note(Some("9"), Seen::default());
-        written.note(Some("8"), Seen::default());
-        assert!(!written.is_seen(Seen { version: 8, ..Seen::default() }));
+    fn only_a_list_started_after_the_write_contains_it() {
+        let listing = CacheVersion { resource_version: 5, lists_begun: 2, lists_done: 1 };
+        let mut write = LastWrite::default();
+        write.record(Some("7"), listing);
+        assert!(!write.is_observed_by(CacheVersion { lists_done: 2, ..listing }));
+        assert!(write.is_observed_by(CacheVersion { lists_begun: 3, lists_done: 3, ..listing }));
+    }
+
+    #[test]
+    fn a_delayed_response_to_an_earlier_write_is_ignored() {
+        let mut write = LastWrite::default();
+        write.record(Some("9"), CacheVersion::default());
+        write.record(Some("8"), CacheVersion::default());
+        assert!(!write.is_observed_by(cache(8)));
     }
 }

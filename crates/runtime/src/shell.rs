@@ -8,7 +8,7 @@ pub mod metrics;
 
 pub mod client;
 pub mod operator;
-mod refusals;
+mod rejected_writes;
 
 pub mod admin;
 #[cfg(feature = "admission")]
@@ -17,9 +17,9 @@ pub mod admission;
 mod certificates;
 pub mod lease;
 
-pub mod watch;
+pub mod store;
 
-pub mod drive;
+pub mod controller;
 
 pub mod apply;
 pub mod events;

@@ -15,8 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     lifecycle::{self, Phase},
-    marks,
     transition_rule::{Detail, PodCounts, RejectInfo, Reservation, RuleStage, RuleState},
+    well_known,
 };
 
 use crate::{
@@ -628,8 +628,8 @@ pub fn whole_second(at: Timestamp) -> Timestamp {
 /// What the gate of a stage begins with.
 const fn gate(stage: RuleStage) -> &'static str {
     match stage {
-        RuleStage::PreCheck => marks::PRE_CHECK_GATE,
-        RuleStage::PostCheck => marks::POST_CHECK_GATE,
+        RuleStage::PreCheck => well_known::PRE_CHECK_GATE,
+        RuleStage::PostCheck => well_known::POST_CHECK_GATE,
     }
 }
 

@@ -42,15 +42,15 @@ pub fn status(
     let old = &rule.status;
     let mut conditions = old.conditions.clone();
     let enforced = if decided.enforced {
-        ("GatesInPlace", String::new())
+        ("Enforced", String::new())
     } else {
-        ("GatesMissing", "not every selected Pod has its gates yet".to_owned())
+        ("EnforcementPending", "not every selected Pod has its gates yet".to_owned())
     };
     condition::set(&mut conditions, ENFORCED, decided.enforced, enforced, now);
     let degraded = if faults.is_empty() {
         ("RulesEvaluated", String::new())
     } else {
-        ("RuleFails", faults.join("; "))
+        ("RuleEvaluationFailed", faults.join("; "))
     };
     condition::set(&mut conditions, DEGRADED, !faults.is_empty(), degraded, now);
     let known = old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::{
-    lifecycle::{Labels, Operation, Phase, PodLifecycle, Word},
-    marks,
+    lifecycle::{LabelKind, Labels, Operation, Phase, PodLifecycle},
     transition_rule::{PodTransitionRuleStatus, Reservation, RuleStage, TransitionRule},
+    well_known,
 };
 use serde_json::Value;
 
@@ -193,14 +193,20 @@ impl PodView {
         }
         let waits = |(id, operation): (&String, &Operation)| {
             let (phase, kind, instance, check) = match stage {
-                RuleStage::PreCheck => {
-                    (Phase::PreCheck, Word::OperationType, Word::Operating, Word::PreCheck)
-                }
-                RuleStage::PostCheck => {
-                    (Phase::PostCheck, Word::DoneOperationType, Word::PostCheck, Word::PostCheck)
-                }
+                RuleStage::PreCheck => (
+                    Phase::PreCheck,
+                    LabelKind::OperationType,
+                    LabelKind::Operating,
+                    LabelKind::PreCheck,
+                ),
+                RuleStage::PostCheck => (
+                    Phase::PostCheck,
+                    LabelKind::DoneOperationType,
+                    LabelKind::PostCheck,
+                    LabelKind::PostCheck,
+                ),
             };
-            if Phase::of(operation) != phase || operation.has(Word::UndoOperationType) {
+            if Phase::of(operation) != phase || operation.has(LabelKind::UndoOperationType) {
                 return None;
             }
             let operation_type = operation.get(kind).filter(|kind| !kind.is_empty())?.to_owned();
@@ -214,7 +220,9 @@ impl PodView {
     /// Whether it serves, and nothing that was granted is about to change that.
     #[must_use]
     pub fn is_available(&self) -> bool {
-        self.labels.contains_key(marks::SERVICE_AVAILABLE) && !self.deleting && !self.is_granted()
+        self.labels.contains_key(well_known::SERVICE_AVAILABLE)
+            && !self.deleting
+            && !self.is_granted()
     }
 
     /// Whether an operation of it was granted and has not left it.
@@ -229,14 +237,14 @@ impl PodView {
     /// Whether a reserved operation may still be granted, or is under way.
     #[must_use]
     pub fn holds(&self, reservation: &Reservation) -> bool {
-        let operating = Word::Operating.key(&reservation.id);
+        let operating = LabelKind::Operating.key(&reservation.id);
         self.uid == reservation.uid && self.labels.get(&operating) == Some(&reservation.instance)
     }
 
     /// Whether the gate of this prefix that belongs to this operator is on it.
     #[must_use]
     pub fn has_gate(&self, prefix: &str) -> bool {
-        self.labels.contains_key(&format!("{prefix}/{}", marks::TRANSITION_RULE))
+        self.labels.contains_key(&format!("{prefix}/{}", well_known::TRANSITION_RULE))
     }
 }
 

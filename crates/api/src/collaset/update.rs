@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::or_empty;
-use crate::share;
+use crate::int_or_percent;
 
 /// How Pods follow a new template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -77,13 +77,13 @@ pub struct RollingUpdate {
     /// down but not to 0. No update begins in a Pod that serves while it would make more. Without it
     /// all Pods begin at once, and the pace is left to rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,
 
     /// How many Pods there may be beyond the replicas while Pods are replaced, by the policy Replace
     /// or by label: a number, or a percentage of the replicas, rounded up. No limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
 }
 
@@ -94,7 +94,7 @@ pub struct ByPartition {
     /// How many Pods stay on older revisions: a number, or a percentage of the replicas, rounded up;
     /// none by default. Raising it brings updated Pods back to the current revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = (share::RULE, "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0, or be a percentage up to 100%"))]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0, or be a percentage up to 100%"))]
     pub partition: Option<IntOrString>,
 }
 

@@ -2,8 +2,8 @@
 
 use podops_api::{
     collaset::PodUpgradePolicy,
-    lifecycle, marks,
-    share::{Rounding, resolve},
+    int_or_percent::{Rounding, resolve},
+    lifecycle, well_known,
 };
 
 use super::{Draft, replace::Pairs, target::rolling};
@@ -50,7 +50,7 @@ impl Budget {
 fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
     !pod.deleting
         && !pod.ended
-        && !pod.labels.contains_key(marks::TO_DELETE)
+        && !pod.labels.contains_key(well_known::TO_DELETE)
         && !draft.leaving.contains(pod.name.as_str())
         && draft.seen.is_available(pod, draft.now)
         && !lifecycle::is_operated_on(&pod.labels)
@@ -59,7 +59,7 @@ fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
 impl Draft<'_> {
     /// Takes leave to put a Pod out of service; if there is none, it says so.
     pub(super) fn may_interrupt(&mut self, pod: &PodView) -> bool {
-        let serves = pod.labels.contains_key(marks::SERVICE_AVAILABLE);
+        let serves = pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
         let counts = is_in_service(self, pod);
         match &mut self.budget.unavailable {
             None => true,

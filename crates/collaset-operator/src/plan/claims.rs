@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
     collaset::{ClaimRetention, Retention},
-    marks,
     template::ClaimTemplate,
+    well_known,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -150,7 +150,7 @@ pub fn claims_of<'a>(
         let (name, hash) = (template_name(template), hash(template));
         seen.claims.iter().find(|claim| {
             // One that nobody owns is about to be taken in.
-            let is_out = || claim.orphan && claim.labels.contains_key(marks::ORPHANED);
+            let is_out = || claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
             claim.instance == Some(id)
                 && !claim.deleting
                 && !is_out()
@@ -183,7 +183,7 @@ pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
     let seen = draft.seen;
     for claim in seen.claims.iter().filter(|claim| claim.orphan && !claim.deleting) {
         let known = claim.instance.is_some() && !claim.hash().is_empty();
-        let out = claim.labels.contains_key(marks::ORPHANED);
+        let out = claim.labels.contains_key(well_known::ORPHANED);
         if known && !out && template::selects(&seen.spec.selector, &claim.labels) {
             draft.plan.actions.push(Action::AdoptClaim(claim.name.clone()));
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
-    marks::{self, context},
     resource_context::ContextDetail,
+    well_known::{self, context},
 };
 
 use super::{Action, Draft};
@@ -61,9 +61,13 @@ impl Contexts {
         contexts.settle_flags(&carried);
         let with =
             |label: &str| ids(active.iter().filter(|p| p.labels.contains_key(label)).copied());
-        let (replaced, leaving) = (with(marks::TO_REPLACE), with(marks::TO_DELETE));
+        let (replaced, leaving) = (with(well_known::TO_REPLACE), with(well_known::TO_DELETE));
         let staying: BTreeSet<i64> = carried.difference(&leaving).copied().collect();
-        contexts.settle_pairs((&carried, &staying), &replaced, &with(marks::SERVICE_AVAILABLE));
+        contexts.settle_pairs(
+            (&carried, &staying),
+            &replaced,
+            &with(well_known::SERVICE_AVAILABLE),
+        );
         contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
         contexts
     }
@@ -104,7 +108,7 @@ impl Contexts {
         let named: BTreeMap<&String, i64> =
             active.iter().filter_map(|pod| Some((&pod.name, pod.id()?))).collect();
         for pod in active {
-            let origin = pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+            let origin = pod.labels.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
             if let (Some(origin), Some(new)) = (origin.and_then(|name| named.get(name)), pod.id()) {
                 self.link(*origin, new);
             }

@@ -1,6 +1,6 @@
 //! Which Pods are the set's: taken in, given up.
 
-use podops_api::{collaset::ScaleStrategy, marks};
+use podops_api::{collaset::ScaleStrategy, well_known};
 
 use super::{Action, Draft, Hindrance, claims, ids::Contexts, template};
 use crate::view::{PodView, ids};
@@ -22,7 +22,7 @@ fn adopt(draft: &mut Draft<'_>, asked: &ScaleStrategy) -> bool {
     let taken = ids(draft.seen.pods.iter());
     let is_ours = |pod: &&PodView| {
         !pod.deleting
-            && !pod.labels.contains_key(marks::ORPHANED)
+            && !pod.labels.contains_key(well_known::ORPHANED)
             && !asked.pod_to_include.contains(&pod.name)
             && pod.id().is_some_and(|id| !taken.contains(&id))
             && template::selects(&draft.seen.spec.selector, &pod.labels)
@@ -51,8 +51,8 @@ fn release(draft: &mut Draft<'_>) {
 fn exclude(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy) {
     let seen = draft.seen;
     for pod in seen.pods.iter().filter(|pod| !pod.deleting) {
-        let wanted =
-            asked.pod_to_exclude.contains(&pod.name) || pod.labels.contains_key(marks::TO_EXCLUDE);
+        let wanted = asked.pod_to_exclude.contains(&pod.name)
+            || pod.labels.contains_key(well_known::TO_EXCLUDE);
         if !wanted || is_paired(pod) || asked.pod_to_delete.contains(&pod.name) {
             continue;
         }
@@ -88,7 +88,9 @@ fn include(draft: &mut Draft<'_>, contexts: &mut Contexts, asked: &ScaleStrategy
     let mut carried = ids(seen.active());
     let named = |pod: &&PodView| !pod.deleting && asked.pod_to_include.contains(&pod.name);
     for pod in seen.orphans.iter().filter(named) {
-        if asked.pod_to_exclude.contains(&pod.name) || pod.labels.contains_key(marks::TO_EXCLUDE) {
+        if asked.pod_to_exclude.contains(&pod.name)
+            || pod.labels.contains_key(well_known::TO_EXCLUDE)
+        {
             draft.plan.hindrances.push(contradiction(pod));
         } else if !template::selects(&seen.spec.selector, &pod.labels) {
             draft.plan.hindrances.push(Hindrance {
@@ -126,6 +128,10 @@ fn contradiction(pod: &PodView) -> Hindrance {
 
 /// Whether the Pod is being replaced, or replaces another.
 fn is_paired(pod: &PodView) -> bool {
-    let pairing = [marks::TO_REPLACE, marks::REPLACE_PAIR_NEW_ID, marks::REPLACE_PAIR_ORIGIN_NAME];
+    let pairing = [
+        well_known::TO_REPLACE,
+        well_known::REPLACE_PAIR_NEW_ID,
+        well_known::REPLACE_PAIR_ORIGIN_NAME,
+    ];
     pairing.into_iter().any(|label| pod.labels.contains_key(label))
 }

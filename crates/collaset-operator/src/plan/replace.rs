@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::{collaset::PodUpgradePolicy, lifecycle, marks};
+use podops_api::{collaset::PodUpgradePolicy, lifecycle, well_known};
 
 use super::{Action, Draft, claims, ids::Contexts, is_during, target::Targets};
 use crate::view::{Observed, PodView};
@@ -37,8 +37,8 @@ impl<'a> Pairs<'a> {
     /// The Pod that replaces this one.
     pub(super) fn new_of(&self, origin: &PodView) -> Option<&'a PodView> {
         let claim = self.new.get(origin.name.as_str())?;
-        let chosen = origin.labels.get(marks::REPLACE_PAIR_NEW_ID);
-        let named = claim.iter().find(|new| chosen == new.labels.get(marks::INSTANCE_ID));
+        let chosen = origin.labels.get(well_known::REPLACE_PAIR_NEW_ID);
+        let named = claim.iter().find(|new| chosen == new.labels.get(well_known::INSTANCE_ID));
         named.or(claim.first()).copied()
     }
 
@@ -55,12 +55,15 @@ impl<'a> Pairs<'a> {
 }
 
 fn origin_name(pod: &PodView) -> Option<&str> {
-    pod.labels.get(marks::REPLACE_PAIR_ORIGIN_NAME).map(String::as_str)
+    pod.labels.get(well_known::REPLACE_PAIR_ORIGIN_NAME).map(String::as_str)
 }
 
 /// The revision of a Pod's replacement: its own, unless it is replaced to be updated.
 fn wanted_revision(origin: &PodView) -> &str {
-    origin.labels.get(marks::REPLACED_BY_REPLACE_UPDATE).map_or(origin.revision(), String::as_str)
+    origin
+        .labels
+        .get(well_known::REPLACED_BY_REPLACE_UPDATE)
+        .map_or(origin.revision(), String::as_str)
 }
 
 /// Brings each pair a step further, and makes the new Pods that are missing.
@@ -75,11 +78,12 @@ pub(super) fn plan(
         further(draft, pairs, targets, new);
     }
     for origin in seen.active().filter(|pod| !pod.deleting) {
-        let wanted = origin.labels.contains_key(marks::TO_REPLACE);
+        let wanted = origin.labels.contains_key(well_known::TO_REPLACE);
         let has_new = pairs.new_of(origin).is_some();
         if wanted && !has_new && !pairs.is_extra(origin) {
             begin(draft, contexts, origin, None);
-        } else if !wanted && !has_new && origin.labels.contains_key(marks::REPLACE_PAIR_NEW_ID) {
+        } else if !wanted && !has_new && origin.labels.contains_key(well_known::REPLACE_PAIR_NEW_ID)
+        {
             draft.touch(origin, Action::Unpair(origin.name.clone()));
         }
     }
@@ -93,30 +97,31 @@ fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &Po
         draft.touch(new, Action::Unpair(name));
         return;
     };
-    if origin.deleting || origin.labels.contains_key(marks::TO_DELETE) {
+    if origin.deleting || origin.labels.contains_key(well_known::TO_DELETE) {
         return;
     }
     let has = |label: &str| origin.labels.contains_key(label);
-    let stands = has(marks::TO_REPLACE)
+    let stands = has(well_known::TO_REPLACE)
         && new.revision() == wanted_revision(origin)
         && pairs.new_of(origin).is_some_and(|chosen| chosen.name == new.name);
     // Who made the new Pod may have died before it could ask for it.
     let policy = draft.seen.spec.update_strategy.pod_upgrade_policy;
     let is_due = policy == PodUpgradePolicy::Replace
-        && !has(marks::TO_REPLACE)
+        && !has(well_known::TO_REPLACE)
         && targets.of(origin) == Some(new.revision());
-    if is_due && !new.labels.contains_key(marks::TO_DELETE) {
+    if is_due && !new.labels.contains_key(well_known::TO_DELETE) {
         let revision = new.revision().to_owned();
         draft.touch(origin, Action::ReplaceUpdate(origin.name.clone(), revision));
     } else if !stands {
-        if !new.labels.contains_key(marks::TO_DELETE) {
+        if !new.labels.contains_key(well_known::TO_DELETE) {
             draft.touch(new, Action::RequestDeletion(name));
         }
-    } else if new.labels.contains_key(marks::TO_DELETE) {
+    } else if new.labels.contains_key(well_known::TO_DELETE) {
         // Somebody wants it gone, and another will be made.
     } else if draft.seen.is_available(new, draft.now) {
         draft.touch(origin, Action::RequestDeletion(origin.name.clone()));
-    } else if origin.labels.get(marks::REPLACE_PAIR_NEW_ID) != new.labels.get(marks::INSTANCE_ID)
+    } else if origin.labels.get(well_known::REPLACE_PAIR_NEW_ID)
+        != new.labels.get(well_known::INSTANCE_ID)
         && let Some(id) = new.id()
     {
         draft.touch(origin, Action::Pair(origin.name.clone(), id));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use podops_api::{
     collaset::CollaSetSpec,
-    marks,
     template::{ClaimTemplate, PodTemplate},
+    well_known,
 };
 use serde_json::{Map, Value, json};
 
@@ -192,7 +192,7 @@ pub(super) fn plan(draft: &mut Draft<'_>) {
     used.extend(
         entries
             .filter(|e| ids::is_owned(e, &seen.name))
-            .filter_map(|e| e.data.get(marks::context::REVISION))
+            .filter_map(|e| e.data.get(well_known::context::REVISION))
             .map(String::as_str),
     );
     let revisions = &draft.revisions;

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-use podops_api::{lifecycle, marks};
+use podops_api::{lifecycle, well_known};
 
 use super::{Action, Draft, allowed_since, claims, ids::Contexts, is_during, replace::Pairs};
 use crate::view::{Observed, PodView, ids};
@@ -43,7 +43,7 @@ pub(super) fn plan(
     scale_in(draft, contexts, pairs, counted);
     for pod in seen.active().filter(|pod| pod.ended && !pod.deleting) {
         // It holds the name that the next Pod of its instance needs.
-        if !pod.labels.contains_key(marks::TO_DELETE) {
+        if !pod.labels.contains_key(well_known::TO_DELETE) {
             draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
         }
     }
@@ -90,7 +90,7 @@ fn listed(seen: &Observed) -> &[String] {
 /// Asks for the deletion of Pods that are to be made anew.
 fn delete_listed(draft: &mut Draft<'_>, counted: &[&PodView]) {
     let seen = draft.seen;
-    let is_asked_for = |pod: &&PodView| pod.labels.contains_key(marks::TO_DELETE);
+    let is_asked_for = |pod: &&PodView| pod.labels.contains_key(well_known::TO_DELETE);
     let (asked, waiting): (Vec<&PodView>, Vec<&PodView>) = counted
         .iter()
         .copied()
@@ -151,11 +151,11 @@ fn victims<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
     order.sort_by_cached_key(|pod| {
         (
             !pod.deleting,
-            !(listed.contains(&pod.name) || pod.labels.contains_key(marks::TO_DELETE)),
-            !pod.labels.contains_key(marks::TO_EXCLUDE),
+            !(listed.contains(&pod.name) || pod.labels.contains_key(well_known::TO_DELETE)),
+            !pod.labels.contains_key(well_known::TO_EXCLUDE),
             !is_during(pod, lifecycle::SCALE_IN),
             pod.ready.is_some(),
-            pod.annotated(marks::POD_DELETION_COST),
+            pod.annotated(well_known::POD_DELETION_COST),
             Reverse(pod.ready),
             Reverse((pod.created, pod.id())),
         )

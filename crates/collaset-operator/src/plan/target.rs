@@ -7,8 +7,8 @@ use std::{
 
 use podops_api::{
     collaset::RollingUpdate,
-    lifecycle, marks,
-    share::{Rounding, resolve},
+    int_or_percent::{Rounding, resolve},
+    lifecycle, well_known,
 };
 
 use super::{
@@ -87,7 +87,7 @@ fn scope(
     let seen = draft.seen;
     if is_by_label(seen) {
         let included =
-            pods.iter().filter(|(_, pod)| pod.labels.contains_key(marks::UPDATE_INCLUDED));
+            pods.iter().filter(|(_, pod)| pod.labels.contains_key(well_known::UPDATE_INCLUDED));
         return included.map(|(id, _)| *id).collect();
     }
     let count = match partition(seen) {
@@ -119,7 +119,7 @@ fn scope(
 /// Whether the Pod is about to become of another revision: of the updated one, or, if it is of that,
 /// of the one before.
 fn is_going(pod: &PodView, updated: &str) -> bool {
-    let replaced_by = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+    let replaced_by = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
     let is_replaced = replaced_by.is_some_and(|by| (by == updated) != (pod.revision() == updated));
     let begun = is_during(pod, lifecycle::UPDATE) && !is_undone(pod) && !is_changed(pod);
     begun || is_replaced
@@ -132,8 +132,8 @@ pub(super) fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
         !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
         pod.is_none(),
         pod.is_some_and(|p| p.ready.is_some()),
-        Reverse(pod.map_or(0, |p| p.annotated(marks::UPDATE_PRIORITY))),
-        pod.map_or(0, |p| p.annotated(marks::POD_DELETION_COST)),
+        Reverse(pod.map_or(0, |p| p.annotated(well_known::UPDATE_PRIORITY))),
+        pod.map_or(0, |p| p.annotated(well_known::POD_DELETION_COST)),
         Reverse(pod.and_then(|p| p.ready)),
         Reverse(pod.map(|p| p.created)),
     )

@@ -8,7 +8,7 @@ use podops_api::{
         ByLabel, ByPartition, ClaimRetention, CollaSetSpec, NamingStrategy, PodNamingSuffixPolicy,
         PodUpgradePolicy, Retention, RollingUpdate, ScaleStrategy,
     },
-    lifecycle::Word,
+    lifecycle::LabelKind,
     resource_context::ContextDetail,
     template::PodTemplate,
 };
@@ -51,13 +51,13 @@ fn pod(text: &str) -> PodView {
     let labels = &mut pod.labels;
     let mut label = |key: &str, value: &str| drop(labels.insert(key.to_owned(), value.to_owned()));
     label("app", "web");
-    label(marks::INSTANCE_ID, id);
-    label(marks::REVISION, revision);
+    label(well_known::INSTANCE_ID, id);
+    label(well_known::REVISION, revision);
     for word in words {
         match word.split_once('=') {
-            Some(("by", id)) => label(marks::REPLACE_PAIR_NEW_ID, id),
-            Some(("of", id)) => label(marks::REPLACE_PAIR_ORIGIN_NAME, &format!("web-{id}")),
-            Some(("for", revision)) => label(marks::REPLACED_BY_REPLACE_UPDATE, revision),
+            Some(("by", id)) => label(well_known::REPLACE_PAIR_NEW_ID, id),
+            Some(("of", id)) => label(well_known::REPLACE_PAIR_ORIGIN_NAME, &format!("web-{id}")),
+            Some(("for", revision)) => label(well_known::REPLACED_BY_REPLACE_UPDATE, revision),
             _ => {}
         }
         if word.contains('=') {
@@ -68,24 +68,26 @@ fn pod(text: &str) -> PodView {
             "ready" => pod.ready = Some(Timestamp::UNIX_EPOCH),
             "deleting" => pod.deleting = true,
             "failed" => pod.ended = true,
-            "included" => label(marks::UPDATE_INCLUDED, "1"),
-            "to-delete" => label(marks::TO_DELETE, "1"),
+            "included" => label(well_known::UPDATE_INCLUDED, "1"),
+            "to-delete" => label(well_known::TO_DELETE, "1"),
             "other" => label("app", "other"),
-            "available" => label(marks::SERVICE_AVAILABLE, "1"),
-            "to-replace" => label(marks::TO_REPLACE, "1"),
-            "to-exclude" => label(marks::TO_EXCLUDE, "1"),
-            "undone" => label(&Word::UndoOperationType.key("collaset"), "update"),
+            "available" => label(well_known::SERVICE_AVAILABLE, "1"),
+            "to-replace" => label(well_known::TO_REPLACE, "1"),
+            "to-exclude" => label(well_known::TO_EXCLUDE, "1"),
+            "undone" => label(&LabelKind::UndoOperationType.key("collaset"), "update"),
             "restarting" => {
                 let note =
                     r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2"}}}"#;
-                pod.annotations =
-                    Some(BTreeMap::from([(marks::LAST_POD_STATUS.to_owned(), note.to_owned())]));
+                pod.annotations = Some(BTreeMap::from([(
+                    well_known::LAST_POD_STATUS.to_owned(),
+                    note.to_owned(),
+                )]));
             }
             kind => {
-                label(&Word::Operating.key("collaset"), "1");
-                label(&Word::OperationType.key("collaset"), kind);
+                label(&LabelKind::Operating.key("collaset"), "1");
+                label(&LabelKind::OperationType.key("collaset"), kind);
                 if given {
-                    label(&Word::Operate.key("collaset"), "1");
+                    label(&LabelKind::Operate.key("collaset"), "1");
                 }
             }
         }
@@ -110,13 +112,15 @@ fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Obse
     let entry = |id| {
         let revision =
             pods.iter().find(|p| p.id() == Some(id)).map_or("v1", PodView::revision).to_owned();
-        let data =
-            [(marks::context::OWNER, "web".to_owned()), (marks::context::REVISION, revision)];
+        let data = [
+            (well_known::context::OWNER, "web".to_owned()),
+            (well_known::context::REVISION, revision),
+        ];
         ContextDetail { id, data: data.into_iter().map(|(k, v)| (k.to_owned(), v)).collect() }
     };
     let mut seen = Observed {
         name: "web".to_owned(),
-        finalizers: vec![marks::PRE_RECLAIM.to_owned()],
+        finalizers: vec![well_known::PRE_RECLAIM.to_owned()],
         revisions: vec![revision("v1", 1, "v1"), revision("v2", 2, "v2")],
         trials: ["v1", "v2"].map(|revision| (revision.to_owned(), Ok(()))).into(),
         contexts: Some(ContextsView {
@@ -267,7 +271,7 @@ fn a_change_beyond_images_recreates_and_is_refused_where_only_in_place_will_do()
     recreated.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::InPlaceOnly;
     assert_eq!(acts(&recreated), "undo update web-0");
     let plan = plan(&recreated, Timestamp::from_second(100).unwrap());
-    assert_eq!(plan.hindrances[0].reason, "InPlaceUpdateImpossible");
+    assert_eq!(plan.hindrances[0].reason, "InPlaceUpdateNotPossible");
 }
 
 #[test]
@@ -343,7 +347,7 @@ fn weakness_b15_a_revision_that_only_an_id_needs_is_kept() {
     long.revisions.push(revision("v1", 9, "v1"));
     long.contexts.as_mut().unwrap().entries[1]
         .data
-        .insert(marks::context::REVISION.to_owned(), "old2".to_owned());
+        .insert(well_known::context::REVISION.to_owned(), "old2".to_owned());
     long.pods.pop();
     assert!(!acts(&long).contains("old2"), "{}", acts(&long));
 }
@@ -416,7 +420,7 @@ fn pods_that_a_deleted_set_left_are_taken_in_first_and_excluded_ones_never() {
     seen.orphans = vec![pod("0 v1 ready"), pod("1 v1 ready"), pod("2 v1 ready other")];
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "adopt web-0, adopt web-1");
     for orphan in &mut seen.orphans {
-        orphan.labels.insert(marks::ORPHANED.to_owned(), "true".to_owned());
+        orphan.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
     }
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1, create 1 v1");
 }
@@ -425,7 +429,7 @@ fn pods_that_a_deleted_set_left_are_taken_in_first_and_excluded_ones_never() {
 fn a_deletion_that_orphans_deletes_no_pod() {
     let mut seen = seen(1, "0 v1 ready", |_| {});
     seen.deleting = true;
-    seen.finalizers = vec![marks::PRE_RECLAIM.to_owned(), "orphan".to_owned()];
+    seen.finalizers = vec![well_known::PRE_RECLAIM.to_owned(), "orphan".to_owned()];
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
     seen.finalizers.pop();
     assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "to-delete web-0");
@@ -461,7 +465,7 @@ fn a_listed_pod_of_a_sequence_is_not_deleted_over_and_over() {
 #[test]
 fn a_cheap_pod_goes_before_a_dear_one() {
     let mut seen = seen(1, "0 v1 ready, 1 v1 ready", |_| ());
-    let cost = (marks::POD_DELETION_COST.to_owned(), "-5".to_owned());
+    let cost = (well_known::POD_DELETION_COST.to_owned(), "-5".to_owned());
     seen.pods[0].annotations = Some(BTreeMap::from([cost]));
     assert_eq!(acts(&seen), "begin scale-in web-0");
 }
@@ -523,7 +527,7 @@ fn a_replacement_that_nobody_wants_any_more_goes() {
 fn a_new_pod_that_is_lost_is_made_again_under_its_id() {
     let mut seen = seen(1, "0 v1 ready available to-replace by=1", |_| ());
     let data = &mut seen.contexts.as_mut().unwrap().entries[0].data;
-    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "4".to_owned());
+    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "4".to_owned());
     assert_eq!(acts(&seen), "replace web-0 by 1 v1");
 }
 
@@ -601,12 +605,12 @@ fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
         let has = |word: &str| words[2..].contains(&word);
         let mut labels = BTreeMap::from([
             ("app".to_owned(), "web".to_owned()),
-            (marks::INSTANCE_ID.to_owned(), words[0].to_owned()),
-            (marks::CLAIM_TEMPLATE_NAME.to_owned(), "data".to_owned()),
-            (marks::CLAIM_TEMPLATE_HASH.to_owned(), claims::hash(&template)),
+            (well_known::INSTANCE_ID.to_owned(), words[0].to_owned()),
+            (well_known::CLAIM_TEMPLATE_NAME.to_owned(), "data".to_owned()),
+            (well_known::CLAIM_TEMPLATE_HASH.to_owned(), claims::hash(&template)),
         ]);
         if has("orphaned") {
-            labels.insert(marks::ORPHANED.to_owned(), "true".to_owned());
+            labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
         }
         let (deleting, orphan) = (has("deleting"), has("orphan") || has("orphaned"));
         let name = format!("{}-{}", words[0], words[1]);
@@ -654,7 +658,7 @@ fn claims_of_scaled_in_pods_go_or_stay_as_the_policy_says() {
     check_claims(&gone, "");
     let mut entry = gone.contexts.as_ref().unwrap().entries[0].clone();
     entry.id = 1;
-    entry.data.insert(marks::context::SCALE_IN.to_owned(), "true".to_owned());
+    entry.data.insert(well_known::context::SCALE_IN.to_owned(), "true".to_owned());
     gone.contexts.as_mut().unwrap().entries.push(entry);
     let plan = plan(&gone, Timestamp::UNIX_EPOCH);
     assert_eq!(plan.to_string(), "delete 1-100m, contexts [0]");
@@ -671,7 +675,7 @@ fn another_claim_template_recreates_the_pod_and_the_old_claim_goes_last() {
     check_claims(&claimed(1, "0 v1 update:given", "0 100m", true), "delete web-0");
     let mut gone = claimed(1, "", "0 100m", true);
     let entry = &mut gone.contexts.as_mut().unwrap().entries[0];
-    entry.data.insert(marks::context::REVISION.to_owned(), "v2".to_owned());
+    entry.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
     check_claims(&gone, "claim data for 0");
     check_claims(&claimed(1, "0 v2 ready", "0 100m, 0 200m", true), "delete 0-100m");
 }
@@ -681,7 +685,7 @@ fn claims_of_a_replaced_pod_go_with_it_whatever_the_policy() {
     let mut pair = claimed(1, "1 v1 ready available of=0", "0 100m, 1 100m", false);
     retain_scaled(&mut pair);
     let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
-    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
     let plan = plan(&pair, Timestamp::UNIX_EPOCH);
     assert_eq!(plan.to_string(), "unpair web-1, delete 0-100m, contexts [1]");
     assert!(plan.actions.contains(&Action::DeleteClaim("0-100m".to_owned(), true)));
@@ -733,7 +737,7 @@ fn a_status_names_what_is_no_more() {
     let mut seen = seen(1, "0 v1 ready", |_| ());
     seen.status.waiting.push(podops_api::collaset::WaitingPods::default());
     let (status, _) = crate::status::status(&seen, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
-    let podops_runtime::effect::Effect::Patch(_, podops_runtime::effect::Change::Merge(body)) =
+    let podops_runtime::write::Write::Patch(_, podops_runtime::write::Change::Merge(body)) =
         crate::render::status(&seen, &status)
     else {
         unreachable!("a status is merged")
@@ -746,7 +750,7 @@ fn an_update_ends_though_the_new_tag_is_of_the_same_image() {
     let mut seen = seen(1, "0 v2 update:given restarting", to_v2);
     assert_eq!(acts(&seen), "", "nothing tells it from a container that has not restarted");
     let note = r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2","lastContainerID":"run-1"}}}"#;
-    let annotation = (marks::LAST_POD_STATUS.to_owned(), note.to_owned());
+    let annotation = (well_known::LAST_POD_STATUS.to_owned(), note.to_owned());
     seen.pods[0].annotations = Some(BTreeMap::from([annotation]));
     seen.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-1".to_owned())]);
     assert_eq!(acts(&seen), "");
@@ -768,7 +772,7 @@ fn a_failed_pod_of_a_sequence_makes_room_for_the_next_of_its_name() {
 fn on_record(seen: &mut Observed, id: i64, revision: &str) {
     let entries = &mut seen.contexts.as_mut().unwrap().entries;
     entries.retain(|entry| entry.id != id);
-    let data = [(marks::context::OWNER, "web"), (marks::context::REVISION, revision)];
+    let data = [(well_known::context::OWNER, "web"), (well_known::context::REVISION, revision)];
     let data = data.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
     entries.push(ContextDetail { id, data });
 }
@@ -825,7 +829,7 @@ fn claims_of_an_origin_that_is_lost_early_are_retained_if_they_are_to() {
     let mut lost = claimed(1, "1 v1 of=0", "0 100m, 1 100m", false);
     retain_scaled(&mut lost);
     let data = &mut lost.contexts.as_mut().unwrap().entries[0].data;
-    data.insert(marks::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
     assert_eq!(acts(&lost), "unpair web-1");
 }
 
@@ -837,7 +841,7 @@ fn an_image_that_is_taken_back_before_the_kubelet_acts_ends_the_update() {
     let note = |pod: &mut PodView, to: &str| {
         let last = update::last_status(pod, &image(to), &BTreeMap::new());
         let text = serde_json::to_string(&last).unwrap();
-        pod.annotations = Some(BTreeMap::from([(marks::LAST_POD_STATUS.to_owned(), text)]));
+        pod.annotations = Some(BTreeMap::from([(well_known::LAST_POD_STATUS.to_owned(), text)]));
         pod.containers[0].image = to.to_owned();
         last.container_states["c"].last_container_id.clone()
     };
@@ -878,5 +882,5 @@ fn no_pod_is_deleted_for_a_template_that_the_server_refuses() {
     seen.trials.insert("v2".to_owned(), Err("no such volume".to_owned()));
     assert_eq!(acts(&seen), "try 0 v2, undo update web-1");
     let plan = plan(&seen, Timestamp::from_second(100).unwrap());
-    assert_eq!(plan.hindrances[0].reason, "TemplateRefused");
+    assert_eq!(plan.hindrances[0].reason, "TemplateRejected");
 }

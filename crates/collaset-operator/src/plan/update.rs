@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
-    lifecycle::{self, Word},
-    marks,
+    lifecycle::{self, LabelKind},
+    well_known,
 };
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ pub struct LastContainerState {
 
 /// Whether the set's operation on the Pod is being cancelled.
 pub(super) fn is_undone(pod: &PodView) -> bool {
-    pod.labels.contains_key(&Word::UndoOperationType.key(lifecycle::COLLASET))
+    pod.labels.contains_key(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
 }
 
 /// Brings Pods closer to the revisions that they are to be of.
@@ -75,7 +75,7 @@ pub(super) fn plan(
     let is_concerned = |pod: &&PodView| {
         targets.of(pod).is_some()
             || is_during(pod, lifecycle::UPDATE)
-            || pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE)
+            || pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE)
     };
     let mut pods: Vec<&PodView> =
         seen.active().filter(|pod| is_concerned(pod) && !skip(pod)).collect();
@@ -86,7 +86,7 @@ pub(super) fn plan(
         if draft.touched.contains(&pod.name) {
             continue;
         }
-        if pod.labels.contains_key(marks::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
+        if pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
             keep(draft, pod);
         } else if is_during(pod, lifecycle::UPDATE) {
             go_on(draft, pod, &ways, (target, pairs.new_of(pod).is_some()));
@@ -107,8 +107,8 @@ fn replace(
     pairs: &Pairs<'_>,
     (pod, target): (&PodView, &str),
 ) {
-    let asked = pod.labels.contains_key(marks::TO_REPLACE);
-    let update = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+    let asked = pod.labels.contains_key(well_known::TO_REPLACE);
+    let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
     if asked && update.is_some_and(|update| update == target) {
         return;
     }
@@ -121,7 +121,7 @@ fn replace(
 
 /// Has a Pod replaced no longer, unless it is on its way out.
 fn keep(draft: &mut Draft<'_>, pod: &PodView) {
-    if !pod.labels.contains_key(marks::TO_DELETE) {
+    if !pod.labels.contains_key(well_known::TO_DELETE) {
         draft.touch(pod, Action::CancelReplace(pod.name.clone()));
     }
 }
@@ -181,9 +181,9 @@ fn go_on(
         return;
     };
     // Without a new Pod, as where no more may be made, it is updated like any other.
-    if has_new && pod.labels.contains_key(marks::TO_REPLACE) {
+    if has_new && pod.labels.contains_key(well_known::TO_REPLACE) {
         // It goes once its replacement serves, which therefore has to be of the new revision.
-        let update = pod.labels.get(marks::REPLACED_BY_REPLACE_UPDATE);
+        let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
         if update.is_none_or(|update| update != target) {
             draft.touch(pod, Action::ReplaceUpdate(name, target.to_owned()));
         }
@@ -223,7 +223,7 @@ fn is_accepted(draft: &mut Draft<'_>, target: &str) -> bool {
     }
     if let Some(Err(message)) = known {
         let message = message.clone();
-        draft.hinder(Hindrance { scaling: false, reason: "TemplateRefused", message });
+        draft.hinder(Hindrance { scaling: false, reason: "TemplateRejected", message });
     }
     let is_asked = |action: &Action| matches!(action, Action::TryPod(_, to) if to == target);
     // By the same Pod each time, so that a refusal is known again.
@@ -291,7 +291,7 @@ fn chosen_way(
         PodUpgradePolicy::Recreate => Ok(Way::Recreate),
         PodUpgradePolicy::InPlaceOnly if way == Way::Recreate => Err(Hindrance {
             scaling: false,
-            reason: "InPlaceUpdateImpossible",
+            reason: "InPlaceUpdateNotPossible",
             message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images, metadata and resources that can be changed in place".to_owned(),
         }),
         // Under Replace, only a Pod whose update began under another policy comes here.
@@ -343,7 +343,7 @@ pub(super) fn is_changed(pod: &PodView) -> bool {
 
 /// What was noted before the update that is under way.
 fn noted(pod: &PodView) -> LastPodStatus {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::LAST_POD_STATUS));
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::LAST_POD_STATUS));
     annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 

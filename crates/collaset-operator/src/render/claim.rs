@@ -1,7 +1,7 @@
 //! Claims: made from a template, taken in, given up, deleted.
 
-use podops_api::marks;
-use podops_runtime::effect::{Change, Effect};
+use podops_api::well_known;
+use podops_runtime::write::{Change, Write};
 use serde_json::{Value, json};
 
 use super::{CLAIMS, owner, target};
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Makes an instance's claim from the named template of a revision.
-pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -> Option<Effect> {
+pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -> Option<Write> {
     let claims = claims_of(seen, id, revision);
     let (template, _) = claims.into_iter().find(|(t, _)| template_name(t) == template)?;
     let (volume, hash) = (template_name(&template).to_owned(), hash(&template));
@@ -24,10 +24,10 @@ pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -
         labels.insert(key.clone(), json!(value));
     }
     for (key, value) in [
-        (marks::CONTROL, marks::CONTROL_ON.to_owned()),
-        (marks::INSTANCE_ID, id.to_string()),
-        (marks::CLAIM_TEMPLATE_NAME, volume.clone()),
-        (marks::CLAIM_TEMPLATE_HASH, hash.clone()),
+        (well_known::CONTROL, well_known::CONTROL_ON.to_owned()),
+        (well_known::INSTANCE_ID, id.to_string()),
+        (well_known::CLAIM_TEMPLATE_NAME, volume.clone()),
+        (well_known::CLAIM_TEMPLATE_HASH, hash.clone()),
     ] {
         labels.insert(key.to_owned(), json!(value));
     }
@@ -43,7 +43,7 @@ pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -
     fields.insert("ownerReferences".to_owned(), owner(seen));
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
-    Some(Effect::Create(target(seen, CLAIMS, &name), body))
+    Some(Write::Create(target(seen, CLAIMS, &name), body))
 }
 
 fn find<'a>(seen: &'a Observed, name: &str) -> Option<&'a ClaimView> {
@@ -51,35 +51,36 @@ fn find<'a>(seen: &'a Observed, name: &str) -> Option<&'a ClaimView> {
 }
 
 /// Adds the set to the claim's owners, as this instance's if one is given.
-pub(super) fn adopt(seen: &Observed, name: &str, id: Option<i64>) -> Option<Effect> {
+pub(super) fn adopt(seen: &Observed, name: &str, id: Option<i64>) -> Option<Write> {
     let claim = find(seen, name)?;
     let mut metadata = json!({
         "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": owner(seen),
     });
     if let Some(id) = id {
-        metadata["labels"] = json!({ marks::INSTANCE_ID: id.to_string(), marks::ORPHANED: null });
+        metadata["labels"] =
+            json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Effect::Patch(target(seen, CLAIMS, name), body))
+    Some(Write::Patch(target(seen, CLAIMS, name), body))
 }
 
 /// Takes the set off the claim's owners; marks it if it goes with a Pod that was excluded.
-pub(super) fn disown(seen: &Observed, name: &str, orphaned: bool) -> Option<Effect> {
+pub(super) fn disown(seen: &Observed, name: &str, orphaned: bool) -> Option<Write> {
     let claim = find(seen, name)?;
     let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
     if orphaned {
-        metadata["labels"] = json!({ marks::ORPHANED: "true" });
+        metadata["labels"] = json!({ well_known::ORPHANED: "true" });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Effect::Patch(target(seen, CLAIMS, name), body))
+    Some(Write::Patch(target(seen, CLAIMS, name), body))
 }
 
 /// Deletes the claim; Kubernetes keeps it for as long as a Pod uses it.
-pub(super) fn delete(seen: &Observed, name: &str) -> Option<Effect> {
+pub(super) fn delete(seen: &Observed, name: &str) -> Option<Write> {
     let claim = find(seen, name)?;
     let (uid, version) = (claim.uid.clone(), None);
-    Some(Effect::Delete { target: target(seen, CLAIMS, name), uid, version })
+    Some(Write::Delete { target: target(seen, CLAIMS, name), uid, version })
 }
 
 /// The volumes of an instance's Pod: its claims, then those of the template of other names.

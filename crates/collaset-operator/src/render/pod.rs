@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::{lifecycle::nanos, marks, template::PodTemplate};
-use podops_runtime::effect::{Change, Effect, JsonPatch, Target};
+use podops_api::{lifecycle::nanos, template::PodTemplate, well_known};
+use podops_runtime::write::{Change, JsonPatch, Target, Write};
 use serde_json::{Map, Value, json};
 
 use super::{PODS, claim, owner, target};
@@ -59,15 +59,15 @@ pub(super) fn create(
     instance: (i64, &str),
     birth: Birth<'_>,
     now: Timestamp,
-) -> Option<Effect> {
+) -> Option<Write> {
     let (target, body) = whole(seen, instance, birth, now)?;
-    Some(Effect::Create(target, body))
+    Some(Write::Create(target, body))
 }
 
 /// Asks whether an instance's Pod could be made from a recorded revision.
-pub(super) fn attempt(seen: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Effect> {
+pub(super) fn attempt(seen: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Write> {
     let (target, body) = whole(seen, instance, Birth::Again, now)?;
-    Some(Effect::Try(target, body))
+    Some(Write::DryRunCreate(target, body))
 }
 
 fn whole(
@@ -80,17 +80,17 @@ fn whole(
     let name = name(seen, id, revision);
     let mut labels = template.labels();
     let born = match birth {
-        Birth::First => marks::CREATING,
-        Birth::Again => marks::COMPLETING,
+        Birth::First => well_known::CREATING,
+        Birth::Again => well_known::COMPLETING,
         Birth::InPlaceOf(origin) => {
-            labels.insert(marks::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_owned());
-            marks::CREATING
+            labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_owned());
+            well_known::CREATING
         }
     };
     for (key, value) in [
-        (marks::INSTANCE_ID, id.to_string()),
-        (marks::REVISION, revision.to_owned()),
-        (marks::CONTROL, marks::CONTROL_ON.to_owned()),
+        (well_known::INSTANCE_ID, id.to_string()),
+        (well_known::REVISION, revision.to_owned()),
+        (well_known::CONTROL, well_known::CONTROL_ON.to_owned()),
         (born, nanos(now)),
     ] {
         labels.insert(key.to_owned(), value);
@@ -116,7 +116,7 @@ fn whole(
 
 /// Declares the readiness gate, so that the Pod is in service only when the lifecycle says so.
 fn add_gate(spec: &mut Map<String, Value>) {
-    let gate = json!({ "conditionType": marks::SERVICE_READY });
+    let gate = json!({ "conditionType": well_known::SERVICE_READY });
     match spec.get_mut("readinessGates") {
         Some(Value::Array(gates)) if gates.contains(&gate) => {}
         Some(Value::Array(gates)) => gates.push(gate),
@@ -151,9 +151,9 @@ pub(super) fn apply(
         restarts = true;
     }
     patch = merge(patch, "labels", &pod.labels, (&old.labels(), &new.labels()));
-    patch = patch.add(&["metadata", "labels", marks::REVISION], revision);
-    if !under_operation && pod.labels.contains_key(marks::UPDATE_INCLUDED) {
-        patch = patch.remove(&["metadata", "labels", marks::UPDATE_INCLUDED]);
+    patch = patch.add(&["metadata", "labels", well_known::REVISION], revision);
+    if !under_operation && pod.labels.contains_key(well_known::UPDATE_INCLUDED) {
+        patch = patch.remove(&["metadata", "labels", well_known::UPDATE_INCLUDED]);
     }
     let annotations = pod.annotations.clone().unwrap_or_default();
     let wanted = new.annotations();
@@ -166,7 +166,7 @@ pub(super) fn apply(
     if restarts || !resizes.is_empty() {
         let note = last_status(pod, &images, &resizes);
         let note = serde_json::to_string(&note).unwrap_or_default();
-        patch = patch.add(&["metadata", "annotations", marks::LAST_POD_STATUS], note);
+        patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], note);
     }
     Some(patch)
 }
@@ -178,7 +178,7 @@ pub(super) fn resize(
     seen: &Observed,
     pod: &PodView,
     wanted: &BTreeMap<String, Resources>,
-) -> Effect {
+) -> Write {
     let containers = wanted
         .iter()
         .map(|(name, wanted)| json!({ "name": name, "resources": Value::from(*wanted) }));
@@ -188,7 +188,7 @@ pub(super) fn resize(
         "metadata": { "uid": pod.uid, "resourceVersion": pod.version },
         "spec": { "containers": containers },
     }));
-    Effect::Patch(to, change)
+    Write::Patch(to, change)
 }
 
 /// Three-way: what the template sets is set, what it no longer sets is removed, the rest stays.

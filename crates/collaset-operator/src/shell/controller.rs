@@ -18,21 +18,22 @@ use kube::{
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    lifecycle, marks,
+    lifecycle,
     resource_context::ResourceContext,
+    well_known,
 };
 use podops_runtime::{
-    effect::{Effect, Outcome},
-    freshness::Written,
+    freshness::LastWrite,
     shell::{
         apply::{self, Applier},
         clock,
-        drive::{Drive, Failure, Next, drive},
+        controller::{ControllerConfig, ReconcileError, Requeue, run},
         events::{Events, Note},
         metrics::Metrics,
         operator::Operator,
-        watch::{Mirror, Progress, events, reflect},
+        store::{IndexedStore, WatchProgress, events, reflect},
     },
+    write::{Outcome, Write},
 };
 use tokio::sync::OnceCell;
 
@@ -64,11 +65,11 @@ type Guarded = DeserializeGuard<CollaSet>;
 /// What was last written for one set, and last seen of it.
 #[derive(Debug, Default)]
 struct Memory {
-    pods: Written,
-    claims: Written,
-    revisions: Written,
-    contexts: Written,
-    set: Written,
+    pods: LastWrite,
+    claims: LastWrite,
+    revisions: LastWrite,
+    contexts: LastWrite,
+    set: LastWrite,
     status_at: Option<Instant>,
     last_pods: BTreeMap<i64, String>,
     refused_resizes: BTreeMap<String, String>,
@@ -92,7 +93,7 @@ struct Context {
     applier: Applier,
     events: Events,
     caches: Caches,
-    sets: Progress,
+    sets: WatchProgress,
     memory: Mutex<BTreeMap<String, Memory>>,
 }
 
@@ -100,12 +101,12 @@ struct Context {
 pub fn start(operator: &mut Operator) {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let caches = Caches {
-        pods: Mirror::new(owner),
-        claims: Mirror::new(owner),
-        revisions: Mirror::new(owner),
-        contexts: Mirror::new(|_| None),
+        pods: IndexedStore::new(owner),
+        claims: IndexedStore::new(owner),
+        revisions: IndexedStore::new(owner),
+        contexts: IndexedStore::new(|_| None),
     };
-    let sets = Progress::default();
+    let sets = WatchProgress::default();
     for (part, progress) in [
         ("collasets", &sets),
         ("pods", &caches.pods.progress),
@@ -121,30 +122,30 @@ pub fn start(operator: &mut Operator) {
     let all = watcher::Config::default();
     let objects = events(Api::<Guarded>::all(client.clone()), all, "collasets", &shared)
         .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
+        .inspect(move |event| event.iter().for_each(|event| noted.record(event)))
         .touched_objects();
     let context = Arc::new(Context {
         client: client.clone(),
         can_resize: OnceCell::new(),
-        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
+        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.max_concurrent_reconciles),
         events: Events::new(client, NAME),
         caches,
         sets,
         memory: Mutex::default(),
     });
-    let work = Drive {
+    let work = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers,
-        concurrency: operator.args.concurrency,
-        pause: PAUSE,
+        concurrency: operator.args.max_concurrent_reconciles,
+        min_interval: PAUSE,
         deadline: operator.args.reconcile_timeout,
-        grace: operator.args.shutdown_grace,
+        grace_period: operator.args.shutdown_grace,
         lease: operator.lease.clone(),
         metrics: shared,
     };
     let stop = operator.stop();
-    let controller = drive(work, stop, move |set| reconcile(set, context.clone()));
+    let controller = run(work, stop, move |set| reconcile(set, context.clone()));
     operator.task("collaset controller", controller);
 }
 
@@ -155,7 +156,7 @@ fn triggers(
     sets: &Store<Guarded>,
     shared: &Metrics,
 ) -> BoxStream<'static, ObjectRef<Guarded>> {
-    let controlled = || watcher::Config::default().labels(marks::CONTROLLED);
+    let controlled = || watcher::Config::default().labels(well_known::CONTROLLED);
     let all = watcher::Config::default;
     let pods =
         events(Api::<SlimPod>::all(client.clone()), controlled(), "pods", shared).modify(trim_pod);
@@ -198,8 +199,11 @@ fn concerned<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Gu
 
 /// The sets that draw IDs from a ResourceContext, as far as it knows, and the one of its name.
 fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
-    let owners =
-        contexts.spec.contexts.iter().filter_map(|entry| entry.data.get(marks::context::OWNER));
+    let owners = contexts
+        .spec
+        .contexts
+        .iter()
+        .filter_map(|entry| entry.data.get(well_known::context::OWNER));
     let mut names: Vec<&String> = owners.chain(contexts.metadata.name.iter()).collect();
     names.sort_unstable();
     names.dedup();
@@ -210,7 +214,7 @@ fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
 /// Brings one set a step closer to its spec: look, decide, act. It is safe to stop anywhere and
 /// start over.
 #[tracing::instrument(skip_all, fields(namespace = set.meta().namespace, collaset = set.meta().name))]
-async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Failure> {
+async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let reference = set.object_ref(&());
     let set = match &set.0 {
         Ok(set) => set,
@@ -218,15 +222,15 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
             let note =
                 Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
             context.events.publish(&reference, &note).await;
-            return Ok(Next::OnChange);
+            return Ok(Requeue::AwaitChange);
         }
     };
     if !context.is_ready() {
-        return Ok(Next::After(Duration::from_millis(100)));
+        return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = set.metadata.uid.clone().unwrap_or_default();
     if !context.is_fresh(&uid) {
-        return Ok(Next::Stale);
+        return Ok(Requeue::AwaitCache);
     }
     let (mut seen, now) = (observe(set, &context.caches), clock::now());
     context.remember(&mut seen);
@@ -250,7 +254,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         let error = anyhow::anyhow!("{}", reasons.join("; "));
         // The status says so no later for that.
-        return Err(Failure::transient("write", error).within(wait));
+        return Err(ReconcileError::transient("write", error).requeue_within(wait));
     }
     if parting {
         context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
@@ -258,7 +262,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Next, Fai
     // What a plan had no room for is not looked at again at once if the server refuses what it had.
     let again = plan.look_again.filter(|wait| !wait.is_zero() || patience.is_none());
     let waits = [wait, again, later, patience, Some(RESYNC)];
-    Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+    Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
 impl Context {
@@ -269,27 +273,27 @@ impl Context {
             &self.caches.revisions.progress,
             &self.caches.contexts.progress,
         ];
-        parts.into_iter().all(|progress| progress.seen().lists_done > 0)
+        parts.into_iter().all(|progress| progress.version().lists_done > 0)
     }
 
     /// Whether the cluster serves `pods/resize`; while it cannot be asked, nothing can be decided.
-    async fn can_resize(&self) -> Result<bool, Failure> {
+    async fn can_resize(&self) -> Result<bool, ReconcileError> {
         let ask = async || {
             let core = self.client.list_core_api_resources("v1").await?;
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
         let asked = self.can_resize.get_or_try_init(ask).await;
-        asked.copied().map_err(|error| Failure::transient("discovery", error))
+        asked.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.get(uid).is_none_or(|m| {
-            m.pods.is_seen(self.caches.pods.progress.seen())
-                && m.claims.is_seen(self.caches.claims.progress.seen())
-                && m.revisions.is_seen(self.caches.revisions.progress.seen())
-                && m.contexts.is_seen(self.caches.contexts.progress.seen())
-                && m.set.is_seen(self.sets.seen())
+            m.pods.is_observed_by(self.caches.pods.progress.version())
+                && m.claims.is_observed_by(self.caches.claims.progress.version())
+                && m.revisions.is_observed_by(self.caches.revisions.progress.version())
+                && m.contexts.is_observed_by(self.caches.contexts.progress.version())
+                && m.set.is_observed_by(self.sets.version())
         })
     }
 
@@ -310,10 +314,10 @@ impl Context {
         seen.refused_resizes.clone_from(&known.refused_resizes);
     }
 
-    fn note(&self, uid: &str, effect: &Effect, version: Option<&str>) {
+    fn note(&self, uid: &str, write: &Write, version: Option<&str>) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = memory.entry(uid.to_owned()).or_default();
-        let resource = effect.target().resource;
+        let resource = write.target().resource;
         let (written, progress) = match () {
             () if resource == PODS => (&mut memory.pods, &self.caches.pods.progress),
             () if resource == CLAIMS => (&mut memory.claims, &self.caches.claims.progress),
@@ -321,7 +325,7 @@ impl Context {
             () if resource == CONTEXTS => (&mut memory.contexts, &self.caches.contexts.progress),
             () => (&mut memory.set, &self.sets),
         };
-        written.note(version, progress.seen());
+        written.record(version, progress.version());
     }
 
     /// Carries out a plan, step by step.
@@ -352,40 +356,40 @@ impl Context {
         self.what_came_of(&results)
     }
 
-    fn what_came_of(&self, results: &[(Effect, Result<Outcome, apply::Error>)]) -> Work {
+    fn what_came_of(&self, results: &[(Write, Result<Outcome, apply::Error>)]) -> Work {
         Work {
             failures: failures(results),
             is_unfinished: apply::is_unfinished(results),
-            patience: self.applier.patience(results),
+            patience: self.applier.retry_after(results),
         }
     }
 
     /// Keeps in mind which revisions the server makes Pods of.
-    fn note_trials(&self, uid: &str, results: &[(Effect, Result<Outcome, apply::Error>)]) {
+    fn note_trials(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut memory.entry(uid.to_owned()).or_default().trials;
-        for (effect, result) in results {
+        for (write, result) in results {
             let answer = match result {
                 // The name may be taken by the Pod that is to go, and so may be its room.
-                Ok(Outcome::Done(_) | Outcome::AlreadyThere) => Ok(()),
-                Ok(Outcome::Refused(message)) if says_nothing(message) => Ok(()),
-                Ok(Outcome::Refused(message)) => Err(message.clone()),
-                Ok(Outcome::Outdated | Outcome::Gone) | Err(_) => continue,
+                Ok(Outcome::Done(_) | Outcome::AlreadyExists) => Ok(()),
+                Ok(Outcome::Rejected(message)) if says_nothing(message) => Ok(()),
+                Ok(Outcome::Rejected(message)) => Err(message.clone()),
+                Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => continue,
             };
-            known.insert(revision_of(effect), answer);
+            known.insert(revision_of(write), answer);
         }
     }
 
     /// Keeps in mind which Pods the server does not let be resized to their revision.
-    fn note_resizes(&self, seen: &Observed, results: &[(Effect, Result<Outcome, apply::Error>)]) {
-        let resizes = results.iter().filter(|(effect, _)| is_resize(effect));
+    fn note_resizes(&self, seen: &Observed, results: &[(Write, Result<Outcome, apply::Error>)]) {
+        let resizes = results.iter().filter(|(write, _)| is_resize(write));
         let pods: BTreeMap<&str, &PodView> =
             seen.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut memory.entry(seen.uid.clone()).or_default().refused_resizes;
-        for (effect, result) in resizes {
-            let Some(pod) = pods.get(effect.target().name.as_str()) else { continue };
-            if let Ok(Outcome::Refused(_)) = result {
+        for (write, result) in resizes {
+            let Some(pod) = pods.get(write.target().name.as_str()) else { continue };
+            if let Ok(Outcome::Rejected(_)) = result {
                 known.insert(pod.uid.clone(), pod.revision().to_owned());
             } else {
                 known.remove(&pod.uid);
@@ -394,13 +398,18 @@ impl Context {
     }
 
     /// Notes what was written; tells whether all of it was.
-    fn conclude(&self, uid: &str, results: &[(Effect, Result<Outcome, apply::Error>)]) -> bool {
-        results.iter().fold(true, |all, (effect, result)| match result {
+    fn conclude(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
+        results.iter().fold(true, |all, (write, result)| match result {
             Ok(Outcome::Done(version)) => {
-                self.note(uid, effect, version.as_deref());
+                self.note(uid, write, version.as_deref());
                 all
             }
-            Ok(Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_))
+            Ok(
+                Outcome::AlreadyExists
+                | Outcome::Conflict
+                | Outcome::NotFound
+                | Outcome::Rejected(_),
+            )
             | Err(_) => false,
         })
     }
@@ -410,7 +419,7 @@ impl Context {
         &self,
         seen: &Observed,
         status: &CollaSetStatus,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, ReconcileError> {
         if *status == seen.status {
             return Ok(None);
         }
@@ -422,35 +431,35 @@ impl Context {
         if let Some(left) = last.and_then(|at| pause.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
-        let effect = render::status(seen, status);
-        let outcome = self.applier.apply(&effect).await;
-        match outcome.map_err(|error| Failure::transient("status", error))? {
+        let write = render::status(seen, status);
+        let outcome = self.applier.apply(&write).await;
+        match outcome.map_err(|error| ReconcileError::transient("status", error))? {
             Outcome::Done(version) => {
-                self.note(&seen.uid, &effect, version.as_deref());
+                self.note(&seen.uid, &write, version.as_deref());
                 let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
                 memory.entry(seen.uid.clone()).or_default().status_at = Some(Instant::now());
                 Ok(None)
             }
-            Outcome::Refused(message) => {
-                Err(Failure::transient("status", anyhow::anyhow!(message)))
+            Outcome::Rejected(message) => {
+                Err(ReconcileError::transient("status", anyhow::anyhow!(message)))
             }
-            Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => Ok(None),
+            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(None),
         }
     }
 }
 
 /// New objects by kind and revision: a server that refuses one of a kind may take those of another.
-fn alike(creations: Vec<Effect>) -> Vec<Vec<Effect>> {
-    let mut groups = BTreeMap::<(&str, String), Vec<Effect>>::new();
-    for effect in creations {
-        let revision = revision_of(&effect);
-        groups.entry((effect.target().resource.plural, revision)).or_default().push(effect);
+fn alike(creations: Vec<Write>) -> Vec<Vec<Write>> {
+    let mut groups = BTreeMap::<(&str, String), Vec<Write>>::new();
+    for write in creations {
+        let revision = revision_of(&write);
+        groups.entry((write.target().resource.plural, revision)).or_default().push(write);
     }
     groups.into_values().collect()
 }
 
-fn is_resize(effect: &Effect) -> bool {
-    effect.target().subresource == Some("resize")
+fn is_resize(write: &Write) -> bool {
+    write.target().subresource == Some("resize")
 }
 
 /// Whether a refused trial says nothing of a Pod that comes after another went: the room of a quota
@@ -460,9 +469,11 @@ fn says_nothing(message: &str) -> bool {
 }
 
 /// The revision that a new Pod is of.
-fn revision_of(effect: &Effect) -> String {
-    let (Effect::Create(_, body) | Effect::Try(_, body)) = effect else { return String::new() };
-    body["metadata"]["labels"][marks::REVISION].as_str().unwrap_or_default().to_owned()
+fn revision_of(write: &Write) -> String {
+    let (Write::Create(_, body) | Write::DryRunCreate(_, body)) = write else {
+        return String::new();
+    };
+    body["metadata"]["labels"][well_known::REVISION].as_str().unwrap_or_default().to_owned()
 }
 
 /// What users are told of a plan: once for many Pods.
@@ -495,24 +506,24 @@ fn warning(hindrance: &Hindrance) -> Note {
 
 /// What came to nothing, as the set's conditions put it; in the same order each time, as the first
 /// stands for all.
-fn failures(results: &[(Effect, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
+fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
     // What a trial says is planned on, and told as a hindrance; its name may well be taken.
     let sent = results
         .iter()
-        .filter(|(effect, result)| !(matches!(effect, Effect::Try(..)) && result.is_ok()));
-    let failed = sent.filter_map(|(effect, result)| {
+        .filter(|(write, result)| !(matches!(write, Write::DryRunCreate(..)) && result.is_ok()));
+    let failed = sent.filter_map(|(write, result)| {
         let message = match result {
-            Ok(Outcome::Refused(message)) => format!("{}: {message}", effect.target()),
+            Ok(Outcome::Rejected(message)) => format!("{}: {message}", write.target()),
             Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
-            Ok(Outcome::AlreadyThere) => format!("{}: the name is taken", effect.target()),
-            Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone) => return None,
+            Ok(Outcome::AlreadyExists) => format!("{}: the name is taken", write.target()),
+            Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound) => return None,
         };
-        let (scaling, reason) = match effect {
-            Effect::Create(..) => (true, "ScaleOutFailed"),
-            Effect::Try(..) => (false, "TemplateRefused"),
-            Effect::Delete { .. } => (true, "ScaleInFailed"),
-            Effect::Patch(..) if is_resize(effect) => (false, "ResizeRefused"),
-            Effect::Patch(..) => (false, "UpdateFailed"),
+        let (scaling, reason) = match write {
+            Write::Create(..) => (true, "ScaleOutFailed"),
+            Write::DryRunCreate(..) => (false, "TemplateRejected"),
+            Write::Delete { .. } => (true, "ScaleInFailed"),
+            Write::Patch(..) if is_resize(write) => (false, "ResizeRejected"),
+            Write::Patch(..) => (false, "UpdateFailed"),
         };
         Some(Hindrance { scaling, reason, message })
     });

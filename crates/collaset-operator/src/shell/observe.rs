@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use podops_api::{collaset::CollaSet, marks, resource_context::ResourceContext};
-use podops_runtime::shell::watch::Mirror;
+use podops_api::{collaset::CollaSet, resource_context::ResourceContext, well_known};
+use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -174,7 +174,7 @@ fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
 /// would take in those of other workloads.
 fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
     let metadata = &revision.metadata;
-    let hash = metadata.labels.as_ref().and_then(|l| l.get(marks::REVISION_HASH));
+    let hash = metadata.labels.as_ref().and_then(|l| l.get(well_known::REVISION_HASH));
     let name = set.metadata.name.as_deref().unwrap_or_default();
     hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision::name(name, hash)))
 }
@@ -352,10 +352,10 @@ impl SlimRevision {
 
 /// The caches that a set is observed in.
 pub(crate) struct Caches {
-    pub(crate) pods: std::sync::Arc<Mirror<SlimPod>>,
-    pub(crate) claims: std::sync::Arc<Mirror<SlimClaim>>,
-    pub(crate) revisions: std::sync::Arc<Mirror<SlimRevision>>,
-    pub(crate) contexts: std::sync::Arc<Mirror<ResourceContext>>,
+    pub(crate) pods: std::sync::Arc<IndexedStore<SlimPod>>,
+    pub(crate) claims: std::sync::Arc<IndexedStore<SlimClaim>>,
+    pub(crate) revisions: std::sync::Arc<IndexedStore<SlimRevision>>,
+    pub(crate) contexts: std::sync::Arc<IndexedStore<ResourceContext>>,
 }
 
 /// A CollaSet and what belongs to it, as the caches have it.
@@ -405,7 +405,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         namespace,
         uid,
     };
-    let alike = caches.revisions.named(&seen.namespace, &revision::prefix(&seen.name));
+    let alike = caches.revisions.with_name_prefix(&seen.namespace, &revision::prefix(&seen.name));
     let alike = alike.iter().filter_map(|r| r.metadata.name.clone());
     seen.foreign_revisions =
         alike.filter(|name| !seen.revisions.iter().any(|r| r.name == *name)).collect();

@@ -3,8 +3,8 @@
 
 use jiff::Timestamp;
 use podops_api::{
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use serde_json::{Value, json};
 
@@ -93,37 +93,48 @@ impl World {
 
     /// One step of the lifecycle of one Pod.
     pub(super) fn lifecycle_of(&mut self, pod: &Pod) {
-        let key = |word: Word| word.key(COLLASET);
+        let key = |word: LabelKind| word.key(COLLASET);
         let stamp = format!("{}000000000", self.now);
         let has = |word| pod.has(&key(word));
         let mut changes: Vec<(String, Option<&str>)> = Vec::new();
         if pod.is_deleting() {
             return;
         }
-        if has(Word::UndoOperationType) {
-            let words =
-                [Word::Operating, Word::OperationType, Word::Operate, Word::UndoOperationType];
+        if has(LabelKind::UndoOperationType) {
+            let words = [
+                LabelKind::Operating,
+                LabelKind::OperationType,
+                LabelKind::Operate,
+                LabelKind::UndoOperationType,
+            ];
             changes.extend(words.map(|word| (key(word), None)));
-            changes.push((marks::PREPARING_TO_DELETE.to_owned(), None));
-        } else if has(Word::Operating) && !has(Word::Operate) {
-            if pod.has(marks::SERVICE_AVAILABLE) {
-                changes.push((marks::SERVICE_AVAILABLE.to_owned(), None));
+            changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
+        } else if has(LabelKind::Operating) && !has(LabelKind::Operate) {
+            if pod.has(well_known::SERVICE_AVAILABLE) {
+                changes.push((well_known::SERVICE_AVAILABLE.to_owned(), None));
             } else {
-                changes.push((key(Word::Operate), Some(&stamp)));
+                changes.push((key(LabelKind::Operate), Some(&stamp)));
             }
-        } else if !has(Word::Operating) && has(Word::OperationType) {
-            changes.extend([Word::OperationType, Word::Operate].map(|word| (key(word), None)));
-            changes.push((marks::PREPARING_TO_DELETE.to_owned(), None));
-        } else if pod.has(marks::TO_DELETE) {
-            if pod.has(marks::SERVICE_AVAILABLE) {
-                changes.push((marks::SERVICE_AVAILABLE.to_owned(), None));
+        } else if !has(LabelKind::Operating) && has(LabelKind::OperationType) {
+            changes.extend(
+                [LabelKind::OperationType, LabelKind::Operate].map(|word| (key(word), None)),
+            );
+            changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
+        } else if pod.has(well_known::TO_DELETE) {
+            if pod.has(well_known::SERVICE_AVAILABLE) {
+                changes.push((well_known::SERVICE_AVAILABLE.to_owned(), None));
             } else {
                 self.cluster.delete("pods", pod.name());
                 return;
             }
-        } else if !has(Word::Operating) && pod.is_ready() && !pod.has(marks::SERVICE_AVAILABLE) {
-            changes.push((marks::SERVICE_AVAILABLE.to_owned(), Some(&stamp)));
-            changes.extend([marks::CREATING, marks::COMPLETING].map(|key| (key.to_owned(), None)));
+        } else if !has(LabelKind::Operating)
+            && pod.is_ready()
+            && !pod.has(well_known::SERVICE_AVAILABLE)
+        {
+            changes.push((well_known::SERVICE_AVAILABLE.to_owned(), Some(&stamp)));
+            changes.extend(
+                [well_known::CREATING, well_known::COMPLETING].map(|key| (key.to_owned(), None)),
+            );
         }
         for (key, value) in changes {
             if pod.has(&key) || value.is_some() {
@@ -135,13 +146,13 @@ impl World {
     /// Lets a Pod's update go on, or its scale-in, in the name of a lifecycle that is not there.
     pub(super) fn permit(&mut self, pod: &str) {
         let stamp = format!("{}000000000", self.now);
-        self.label(pod, &Word::Operate.key(COLLASET), Some(&stamp));
+        self.label(pod, &LabelKind::Operate.key(COLLASET), Some(&stamp));
     }
 
     /// Lets a Pod serve in the name of a lifecycle that is not there.
     pub(super) fn serve(&mut self, pod: &str) {
         let stamp = format!("{}000000000", self.now);
-        self.label(pod, marks::SERVICE_AVAILABLE, Some(&stamp));
-        self.label(pod, marks::CREATING, None);
+        self.label(pod, well_known::SERVICE_AVAILABLE, Some(&stamp));
+        self.label(pod, well_known::CREATING, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_runtime::effect::{Change, Effect, Outcome, Target};
+use podops_runtime::write::{Change, Outcome, Target, Write};
 use serde_json::{Value, json};
 
 /// The objects of one namespace, by kind and name.
@@ -88,37 +88,37 @@ impl Cluster {
     }
 
     /// Carries out a write, or refuses it, as the API server would.
-    pub(super) fn apply(&mut self, effect: &Effect) -> Outcome {
-        let Target { resource, name, .. } = effect.target();
+    pub(super) fn apply(&mut self, write: &Write) -> Outcome {
+        let Target { resource, name, .. } = write.target();
         let plural = resource.plural;
         let found = self.get(plural, name).cloned();
-        match effect {
-            Effect::Create(_, body) | Effect::Try(_, body) => {
+        match write {
+            Write::Create(_, body) | Write::DryRunCreate(_, body) => {
                 let image = body["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
                 if let Some((_, why)) = self.refuses.as_ref().filter(|(bad, _)| bad == image) {
-                    return Outcome::Refused(why.clone());
+                    return Outcome::Rejected(why.clone());
                 }
                 if found.is_some() {
-                    return Outcome::AlreadyThere;
+                    return Outcome::AlreadyExists;
                 }
-                if matches!(effect, Effect::Create(..)) {
+                if matches!(write, Write::Create(..)) {
                     self.put(plural, body.clone());
                 }
             }
-            Effect::Delete { uid, version, .. } => {
+            Write::Delete { uid, version, .. } => {
                 let Some(found) = found else { return Outcome::Done(None) };
                 let known = &found["metadata"];
                 let other = known["uid"] != json!(uid)
                     || version.as_ref().is_some_and(|v| known["resourceVersion"] != json!(v));
                 if other {
-                    return Outcome::Outdated;
+                    return Outcome::Conflict;
                 }
                 self.delete(plural, name);
             }
-            Effect::Patch(_, change) => {
-                let Some(mut object) = found else { return Outcome::Gone };
+            Write::Patch(_, change) => {
+                let Some(mut object) = found else { return Outcome::NotFound };
                 if !patch(&mut object, change) {
-                    return Outcome::Outdated;
+                    return Outcome::Conflict;
                 }
                 self.change(plural, name, |known| *known = object);
             }

@@ -5,8 +5,8 @@
 //! As there, permission and availability are given by hand where it matters.
 
 use podops_api::{
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ impl World {
     /// Lets every operation go on.
     fn permit_all(&mut self) {
         for pod in self.live() {
-            if pod.has(&Word::Operating.key(COLLASET)) {
+            if pod.has(&LabelKind::Operating.key(COLLASET)) {
                 self.permit(pod.name());
             }
         }
@@ -92,18 +92,18 @@ impl World {
     }
 
     fn replace(&mut self, pod: &str) {
-        self.label(pod, marks::TO_REPLACE, Some("true"));
+        self.label(pod, well_known::TO_REPLACE, Some("true"));
     }
 
     /// The Pod that replaces this one.
     fn new_of(&self, origin: &str) -> Option<Pod> {
         let mut live = self.live().into_iter();
-        live.find(|pod| pod.get(marks::REPLACE_PAIR_ORIGIN_NAME) == Some(origin))
+        live.find(|pod| pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME) == Some(origin))
     }
 
     fn is_linked(&self, origin: &str) -> bool {
         let (old, new) = (self.pod(origin).unwrap(), self.new_of(origin).unwrap());
-        old.get(marks::REPLACE_PAIR_NEW_ID) == new.get(marks::INSTANCE_ID)
+        old.get(well_known::REPLACE_PAIR_NEW_ID) == new.get(well_known::INSTANCE_ID)
     }
 }
 
@@ -125,16 +125,16 @@ fn a_pod_under_replacement_is_updated(mut world: World, strategy: &str) {
     world.settle_without_lifecycle();
     assert_eq!(world.live().len(), 2);
     let first = world.new_of(&origin).unwrap();
-    assert!(first.has(marks::CREATING));
+    assert!(first.has(well_known::CREATING));
     world.image("v2");
     world.settle_without_lifecycle();
     if strategy != "Replace" {
         assert_eq!(world.count("operatingReplicas"), 1);
-        world.label(&origin, marks::SERVICE_AVAILABLE, None);
+        world.label(&origin, well_known::SERVICE_AVAILABLE, None);
         world.permit(&origin);
         world.settle_without_lifecycle();
     }
-    assert!(world.pod(first.name()).unwrap().has(marks::TO_DELETE), "it is outdated");
+    assert!(world.pod(first.name()).unwrap().has(well_known::TO_DELETE), "it is outdated");
     world.settle();
     counts(&world, [1, 1, 1, 0]);
     assert_eq!(world.live()[0].image(), "v2");
@@ -172,7 +172,7 @@ fn scale_reconcile() {
     let mut world =
         World::with(json!({ "replicas": 2, "scaleStrategy": { "operationDelaySeconds": 1 } }));
     world.settle_without_lifecycle();
-    assert!(world.live().iter().all(|pod| pod.has(marks::CREATING)));
+    assert!(world.live().iter().all(|pod| pod.has(well_known::CREATING)));
     let held = world.names()[0].clone();
     world.hold(&held, true);
     world.cluster.delete("pods", &held);
@@ -204,7 +204,7 @@ fn scale_in_cancel() {
     let mut world = set(2, policy("Recreate", 0));
     world.scale(1);
     world.settle_without_lifecycle();
-    let key = Word::OperationType.key(COLLASET);
+    let key = LabelKind::OperationType.key(COLLASET);
     let leaving = world.live().into_iter().find(|pod| pod.get(&key) == Some("scale-in")).unwrap();
     world.permit(leaving.name());
     world.scale(2);
@@ -241,7 +241,7 @@ fn update_reconcile() {
         let updated = world.of_image("v2");
         assert_eq!(updated.len(), usize::try_from(4 - kept).unwrap());
         let noted = |pod: &Pod| {
-            let note = pod.0["metadata"]["annotations"][marks::LAST_POD_STATUS].as_str();
+            let note = pod.0["metadata"]["annotations"][well_known::LAST_POD_STATUS].as_str();
             note.is_some_and(|text| text.contains(r#""latestImage":"v2""#))
         };
         let fresh = updated.iter().filter(|pod| noted(pod)).count();
@@ -253,10 +253,10 @@ fn update_reconcile() {
     world.image("v3");
     for done in 1..=4 {
         let name = world.of_image("v2")[0].name().to_owned();
-        world.label(&name, marks::UPDATE_INCLUDED, Some("true"));
+        world.label(&name, well_known::UPDATE_INCLUDED, Some("true"));
         world.settle();
         counts(&world, [4, 4, done, 0]);
-        assert!(!world.pod(&name).unwrap().has(marks::UPDATE_INCLUDED));
+        assert!(!world.pod(&name).unwrap().has(well_known::UPDATE_INCLUDED));
     }
 }
 
@@ -291,7 +291,7 @@ fn scale_failed_and_update_parallel() {
     let failed = conditions.iter().find(|c| c["type"] == "Update").unwrap();
     assert_eq!(
         (&failed["reason"], failed["status"].as_str()),
-        (&json!("TemplateRefused"), Some("False"))
+        (&json!("TemplateRejected"), Some("False"))
     );
     assert!(failed["message"].as_str().unwrap().contains("volume not found"));
     world.cluster.refuses = None;
@@ -331,7 +331,7 @@ fn update_pod_policy() {
     world.cluster.remove("pods", &name);
     world.reconcile();
     let pod = world.live()[0].clone();
-    assert!(pod.has("again") && pod.has(marks::COMPLETING) && !pod.has(marks::CREATING));
+    assert!(pod.has("again") && pod.has(well_known::COMPLETING) && !pod.has(well_known::CREATING));
 }
 
 #[test]
@@ -368,8 +368,11 @@ fn replace_update_by_partition() {
     }
     world.settle_without_lifecycle();
     for origin in world.of_image("v1") {
-        let labels =
-            [marks::TO_DELETE, marks::REPLACE_PAIR_NEW_ID, marks::REPLACED_BY_REPLACE_UPDATE];
+        let labels = [
+            well_known::TO_DELETE,
+            well_known::REPLACE_PAIR_NEW_ID,
+            well_known::REPLACED_BY_REPLACE_UPDATE,
+        ];
         assert!(labels.into_iter().all(|label| origin.has(label)));
     }
     world.settle();
@@ -381,7 +384,7 @@ fn replace_update_by_label() {
     let mut world = set(4, by_label("Replace"));
     world.image("v2");
     for (done, name) in world.names().into_iter().enumerate() {
-        world.label(&name, marks::UPDATE_INCLUDED, Some("true"));
+        world.label(&name, well_known::UPDATE_INCLUDED, Some("true"));
         world.settle_without_lifecycle();
         assert_eq!((world.live().len(), world.count("operatingReplicas")), (5 + done, 0));
     }
@@ -403,7 +406,7 @@ fn replace_pod_by_label() {
     );
     world.serve(new.name());
     world.settle_without_lifecycle();
-    assert!(world.pod(&origin).unwrap().has(marks::TO_DELETE));
+    assert!(world.pod(&origin).unwrap().has(well_known::TO_DELETE));
     world.settle();
     counts(&world, [1, 1, 0, 0]);
 }
@@ -419,8 +422,8 @@ fn replace_pod_with_update_v1_to_v3() {
     world.settle_without_lifecycle();
     let updated = world.status()["updatedRevision"].as_str().unwrap().to_owned();
     let by = world.pod(&origin).unwrap();
-    assert_eq!(by.get(marks::REPLACED_BY_REPLACE_UPDATE), Some(updated.as_str()));
-    assert!(world.pod(v2.name()).unwrap().has(marks::TO_DELETE));
+    assert_eq!(by.get(well_known::REPLACED_BY_REPLACE_UPDATE), Some(updated.as_str()));
+    assert!(world.pod(v2.name()).unwrap().has(well_known::TO_DELETE));
     world.settle();
     assert_eq!(world.live()[0].image(), "v3");
     counts(&world, [1, 1, 1, 0]);
@@ -435,7 +438,7 @@ fn delete_origin_pod_when_replace() {
     world.cluster.delete("pods", &origin);
     world.settle_without_lifecycle();
     let live = world.live();
-    assert!(live.len() == 1 && !live[0].has(marks::REPLACE_PAIR_ORIGIN_NAME));
+    assert!(live.len() == 1 && !live[0].has(well_known::REPLACE_PAIR_ORIGIN_NAME));
 }
 
 #[test]
@@ -481,7 +484,7 @@ fn cancel_pod_replace() {
     let origin = world.names()[0].clone();
     world.replace(&origin);
     world.settle_without_lifecycle();
-    world.label(&origin, marks::TO_REPLACE, None);
+    world.label(&origin, well_known::TO_REPLACE, None);
     world.settle();
     assert_eq!(world.names(), [origin]);
     counts(&world, [1, 1, 1, 0]);
@@ -497,7 +500,7 @@ fn replace_update_with_roll_back() {
     world.image("v1");
     world.settle();
     assert_eq!(world.names(), before);
-    let labels = [marks::TO_REPLACE, marks::REPLACED_BY_REPLACE_UPDATE];
+    let labels = [well_known::TO_REPLACE, well_known::REPLACED_BY_REPLACE_UPDATE];
     assert!(world.live().iter().all(|pod| labels.into_iter().all(|label| !pod.has(label))));
     counts(&world, [2, 2, 2, 0]);
 }
@@ -508,11 +511,11 @@ fn replace_update_change_to_inplace_update() {
     world.image("v2");
     world.settle_without_lifecycle();
     assert_eq!(world.live().len(), 3);
-    let replaced = world.live().into_iter().find(|pod| pod.has(marks::TO_REPLACE)).unwrap();
+    let replaced = world.live().into_iter().find(|pod| pod.has(well_known::TO_REPLACE)).unwrap();
     world.strategy(policy("InPlaceIfPossible", 0));
     world.settle_without_lifecycle();
     assert_eq!(world.count("operatingReplicas"), 2);
-    assert!(world.pod(replaced.name()).unwrap().has(marks::TO_REPLACE));
+    assert!(world.pod(replaced.name()).unwrap().has(well_known::TO_REPLACE));
     world.permit_all();
     world.reconcile();
     assert_eq!(world.of_image("v2").len(), 2, "one in place, one by its replacement");
@@ -551,7 +554,7 @@ impl World {
         assert_eq!(mounted, all);
         assert_eq!(all.len(), 2 * live.len());
         for claim in &claims {
-            let name = &claim["metadata"]["labels"][marks::CLAIM_TEMPLATE_NAME];
+            let name = &claim["metadata"]["labels"][well_known::CLAIM_TEMPLATE_NAME];
             let expected = if name == "a" { sizes[0] } else { sizes[1] };
             assert_eq!(claim["spec"]["resources"]["requests"]["storage"], expected);
         }
@@ -654,10 +657,10 @@ fn exclude_and_include_pod() {
     world.scale(1);
     world.settle();
     let out = world.pod(pod.name()).unwrap();
-    assert!(!out.is_owned() && out.get(marks::ORPHANED) == Some("true"));
+    assert!(!out.is_owned() && out.get(well_known::ORPHANED) == Some("true"));
     for claim in out.mounts() {
         let claim = world.cluster.get("persistentvolumeclaims", &claim).unwrap();
-        assert_eq!(claim["metadata"]["labels"][marks::ORPHANED], "true");
+        assert_eq!(claim["metadata"]["labels"][well_known::ORPHANED], "true");
     }
     assert_eq!(world.contexts().len(), 1);
     counts(&world, [1, 1, 1, 0]);
@@ -696,7 +699,7 @@ fn include_pod_without_revision() {
     world.edit(lists(&[&name], &[]));
     world.scale(1);
     world.settle();
-    world.label(&name, marks::REVISION, None);
+    world.label(&name, well_known::REVISION, None);
     world.strategy(policy("InPlaceIfPossible", 2));
     world.edit(lists(&[], &[&name]));
     world.scale(2);
@@ -714,7 +717,7 @@ fn clean_up_collaset() {
     let mut world = with_claims(2, policy("Recreate", 0), json!({}));
     world.cluster.delete("collasets", SET);
     world.settle_without_lifecycle();
-    assert!(world.live().iter().all(|pod| pod.has(marks::TO_DELETE)));
+    assert!(world.live().iter().all(|pod| pod.has(well_known::TO_DELETE)));
     world.settle();
     assert!(world.pods().is_empty());
     assert!(world.cluster.get("collasets", SET).is_none());

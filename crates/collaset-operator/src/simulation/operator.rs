@@ -6,13 +6,13 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::runtime::watcher::Event;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, Retention},
-    lifecycle::{self, COLLASET, Word},
-    marks,
-    share::{Rounding, resolve},
+    int_or_percent::{Rounding, resolve},
+    lifecycle::{self, COLLASET, LabelKind},
+    well_known,
 };
 use podops_runtime::{
-    effect::{Effect, Outcome},
-    shell::watch::Mirror,
+    shell::store::IndexedStore,
+    write::{Outcome, Write},
 };
 use serde::de::DeserializeOwned;
 
@@ -54,18 +54,18 @@ fn mirror<K>(
     plural: &str,
     index: fn(&K) -> Option<String>,
     trim: fn(&mut K),
-) -> std::sync::Arc<Mirror<K>>
+) -> std::sync::Arc<IndexedStore<K>>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned,
 {
-    let mirror = Mirror::new(index);
-    mirror.take(Event::Init);
+    let mirror = IndexedStore::new(index);
+    mirror.apply_event(Event::Init);
     for object in cluster.all(plural) {
         let mut object: K = serde_json::from_value(object.clone()).unwrap();
         trim(&mut object);
-        mirror.take(Event::InitApply(object));
+        mirror.apply_event(Event::InitApply(object));
     }
-    mirror.take(Event::InitDone);
+    mirror.apply_event(Event::InitDone);
     mirror
 }
 
@@ -101,11 +101,12 @@ impl World {
         let mut failures = Vec::new();
         let mut done = true;
         for trial in steps.trials {
-            let Effect::Try(_, body) = &trial else { continue };
-            let revision = body["metadata"]["labels"][marks::REVISION].as_str().unwrap().to_owned();
+            let Write::DryRunCreate(_, body) = &trial else { continue };
+            let revision =
+                body["metadata"]["labels"][well_known::REVISION].as_str().unwrap().to_owned();
             let outcome = self.cluster.apply(&trial);
             let answer =
-                if let Outcome::Refused(message) = outcome { Err(message) } else { Ok(()) };
+                if let Outcome::Rejected(message) = outcome { Err(message) } else { Ok(()) };
             self.operator.trials.insert(revision, answer);
         }
         for step in [steps.endings, steps.records] {
@@ -137,27 +138,27 @@ impl World {
     fn write_all(
         &mut self,
         in_hand: &InHand,
-        effects: Vec<Effect>,
+        writes: Vec<Write>,
         left: &mut usize,
         failures: &mut Vec<Hindrance>,
     ) -> bool {
         let mut all = true;
-        for effect in effects {
+        for write in writes {
             if *left == 0 {
                 return false;
             }
             *left -= 1;
             let before = self.clone();
-            let outcome = self.cluster.apply(&effect);
+            let outcome = self.cluster.apply(&write);
             all &= matches!(outcome, Outcome::Done(_));
             match outcome {
-                Outcome::Done(_) => self.was_right(&before, in_hand, &effect),
-                Outcome::Refused(message) => failures.push(Hindrance {
-                    scaling: matches!(effect, Effect::Create(..)),
+                Outcome::Done(_) => self.was_right(&before, in_hand, &write),
+                Outcome::Rejected(message) => failures.push(Hindrance {
+                    scaling: matches!(write, Write::Create(..)),
                     reason: "ScaleOutFailed",
                     message,
                 }),
-                Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => {}
+                Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             }
         }
         all
@@ -172,35 +173,35 @@ impl World {
     }
 
     /// What has to hold of every single write.
-    fn was_right(&mut self, before: &World, in_hand: &InHand, effect: &Effect) {
-        let (plural, name) = (effect.target().resource.plural, effect.target().name.as_str());
-        match (plural, effect) {
-            ("pods", Effect::Create(..)) => {
+    fn was_right(&mut self, before: &World, in_hand: &InHand, write: &Write) {
+        let (plural, name) = (write.target().resource.plural, write.target().name.as_str());
+        match (plural, write) {
+            ("pods", Write::Create(..)) => {
                 self.every_id_is_one_pods();
                 self.there_are_not_too_many(before, in_hand);
                 let new = self.pod(name).unwrap();
                 self.operator.used.extend(new.mounts());
-                if let Some(origin) = new.get(marks::REPLACE_PAIR_ORIGIN_NAME) {
+                if let Some(origin) = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME) {
                     self.operator.replaced.insert(new.id());
                     self.operator.replaced.extend(self.pod(origin).map(|pod| pod.id()));
                 }
                 // One that is replaced by request stays of its revision.
-                let origin = new.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+                let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
                 if origin.is_none_or(|pod| pod.revision() != new.revision()) {
                     self.no_more_are_updated_than_may_be(before, in_hand);
                 }
             }
-            ("pods", Effect::Delete { .. }) => {
-                let given = |pod: Pod| pod.has(&Word::Operate.key(COLLASET));
+            ("pods", Write::Delete { .. }) => {
+                let given = |pod: Pod| pod.has(&LabelKind::Operate.key(COLLASET));
                 assert!(before.pod(name).is_none_or(given), "{name} was not given");
             }
-            ("pods", Effect::Patch(..)) => self.no_more_are_updated_than_may_be(before, in_hand),
+            ("pods", Write::Patch(..)) => self.no_more_are_updated_than_may_be(before, in_hand),
             // A name may come back once its claim is gone.
-            ("persistentvolumeclaims", Effect::Create(..)) => {
+            ("persistentvolumeclaims", Write::Create(..)) => {
                 self.operator.used.remove(name);
             }
-            ("persistentvolumeclaims", Effect::Delete { .. }) => {
+            ("persistentvolumeclaims", Write::Delete { .. }) => {
                 self.claim_was_free(before, in_hand, name);
             }
             _ => {}
@@ -229,7 +230,7 @@ impl World {
         let live = self.live();
         let updated = live.iter().filter(|pod| {
             let leaves = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
-            let origin = pod.get(marks::REPLACE_PAIR_ORIGIN_NAME);
+            let origin = pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
             let is_extra = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
             !leaves && !is_extra && pod.revision() == in_hand.plan.updated
         });
@@ -252,7 +253,7 @@ impl World {
         let user = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
         assert!(user.is_none(), "{name} was in use: {}", in_hand.plan);
         let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
-        let id = claim["metadata"]["labels"][marks::INSTANCE_ID].as_str().unwrap();
+        let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
         let replaced = self.operator.replaced.contains(&id.parse().unwrap());
         let kept = retention(&in_hand.seen).when_scaled == Retention::Retain;
         let unused = !self.operator.used.contains(name);
@@ -277,8 +278,8 @@ fn interrupts_no_more_than_allowed(seen: &Observed, plan: &Plan, pods: &[Pod]) {
     // However short: its users are served.
     let serves = |pod: &Pod| {
         pod.is_live()
-            && pod.has(marks::SERVICE_AVAILABLE)
-            && !pod.has(&Word::Operating.key(COLLASET))
+            && pod.has(well_known::SERVICE_AVAILABLE)
+            && !pod.has(&LabelKind::Operating.key(COLLASET))
     };
     let begun = |pod: &Pod| {
         plan.actions.iter().any(|action| {
@@ -304,7 +305,7 @@ fn claims_no_more_than_was_seen(told: &CollaSetStatus, in_hand: &InHand, now: ji
     };
     let least = i128::from(seen.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
     let available = |pod: &Pod| {
-        let since = pod.get(marks::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
+        let since = pod.get(well_known::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
         since.is_some_and(|since| now.as_nanosecond() - since >= least)
     };
     let updated = |pod: &Pod| pod.revision() == told.updated_revision;

@@ -1,8 +1,8 @@
 //! What the peer's users lack: how fast, how far and where to a rollout goes.
 
 use podops_api::{
-    lifecycle::{COLLASET, Word},
-    marks,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn operated(&self) -> usize {
-        let key = Word::Operating.key(COLLASET);
+        let key = LabelKind::Operating.key(COLLASET);
         self.live().iter().filter(|pod| pod.has(&key)).count()
     }
 
@@ -77,7 +77,8 @@ fn no_more_pods_than_allowed_are_out_of_service() {
     let (mut least, mut told) = (4, false);
     for _ in 0..80 {
         world.second();
-        let serving = world.live().iter().filter(|pod| pod.has(marks::SERVICE_AVAILABLE)).count();
+        let serving =
+            world.live().iter().filter(|pod| pod.has(well_known::SERVICE_AVAILABLE)).count();
         least = least.min(serving);
         assert!(world.operated() <= 2, "one ends while the next begins");
         let queued = world.waits_for("Queued");
@@ -103,18 +104,18 @@ fn pods_that_serve_nobody_are_updated_whatever_the_limit() {
 fn a_pod_counts_only_after_it_has_served_for_a_while() {
     let mut world = World::with(json!({ "replicas": 2, "minReadySeconds": 5 }));
     world.rounds(5);
-    assert!(world.live().iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)));
+    assert!(world.live().iter().all(|pod| pod.has(well_known::SERVICE_AVAILABLE)));
     assert_eq!((world.count("readyReplicas"), world.count("availableReplicas")), (2, 0));
     world.now += 5;
     world.reconcile();
     assert_eq!(world.count("availableReplicas"), 2);
     let origin = world.live()[0].name().to_owned();
-    world.label(&origin, marks::TO_REPLACE, Some("true"));
+    world.label(&origin, well_known::TO_REPLACE, Some("true"));
     world.rounds(4);
-    assert!(!world.pod(&origin).unwrap().has(marks::TO_DELETE), "the new one is too new");
+    assert!(!world.pod(&origin).unwrap().has(well_known::TO_DELETE), "the new one is too new");
     world.now += 5;
     world.reconcile();
-    assert!(world.pod(&origin).unwrap().has(marks::TO_DELETE));
+    assert!(world.pod(&origin).unwrap().has(well_known::TO_DELETE));
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn pods_of_higher_priority_are_updated_first() {
     let mut world = world(3, partition(json!(2)));
     let canary = world.live()[1].name().to_owned();
     world.cluster.change("pods", &canary, |pod| {
-        pod["metadata"]["annotations"][marks::UPDATE_PRIORITY] = json!("10");
+        pod["metadata"]["annotations"][well_known::UPDATE_PRIORITY] = json!("10");
     });
     world.image("v2");
     world.settle();
@@ -248,7 +249,7 @@ fn pods_that_are_too_new_to_count_are_not_free_to_interrupt() {
         "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } },
     }));
     world.rounds(6);
-    assert!(world.live().iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)));
+    assert!(world.live().iter().all(|pod| pod.has(well_known::SERVICE_AVAILABLE)));
     world.image("v2");
     for _ in 0..4 {
         world.reconcile();
@@ -293,11 +294,11 @@ fn a_new_template_is_never_told_to_be_settled() {
 fn a_pod_that_may_not_be_replaced_is_not_kept_out_of_service_for_it() {
     let mut world = world(1, json!({ "rollingUpdate": { "maxSurge": 0 } }));
     let name = world.live()[0].name().to_owned();
-    world.label(&name, marks::TO_REPLACE, Some("true"));
+    world.label(&name, well_known::TO_REPLACE, Some("true"));
     world.image("v2");
     world.settle();
     let pod = world.pod(&name).unwrap();
-    assert!(pod.image() == "v2" && pod.has(marks::SERVICE_AVAILABLE));
+    assert!(pod.image() == "v2" && pod.has(well_known::SERVICE_AVAILABLE));
     assert_eq!(world.live().len(), 1);
 }
 
@@ -342,7 +343,7 @@ fn a_stamp_from_the_end_of_time_delays_and_breaks_nothing() {
     world.image("v2");
     world.reconcile();
     world.reconcile();
-    world.label(&name, &Word::Operate.key(COLLASET), Some("253402207200000000000"));
+    world.label(&name, &LabelKind::Operate.key(COLLASET), Some("253402207200000000000"));
     world.reconcile();
     assert_eq!(world.pod(&name).unwrap().image(), "v1");
 }

@@ -1,7 +1,7 @@
 //! Whatever users, kubelets and the lifecycle do in between, and whenever the operator dies: nothing
 //! that must not happen does, and in the end everything is as it was asked for.
 
-use podops_api::marks;
+use podops_api::well_known;
 use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::{Value, json};
 
@@ -32,8 +32,11 @@ const TEMPLATES: [&str; 6] = ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2"];
 const POLICIES: [&str; 3] = ["Recreate", "InPlaceIfPossible", "Replace"];
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let labels =
-        prop::sample::select(vec![marks::TO_DELETE, marks::TO_REPLACE, marks::UPDATE_INCLUDED]);
+    let labels = prop::sample::select(vec![
+        well_known::TO_DELETE,
+        well_known::TO_REPLACE,
+        well_known::UPDATE_INCLUDED,
+    ]);
     let any = prop_oneof![
         12 => Just(Move::Look),
         12 => Just(Move::Act),
@@ -181,7 +184,7 @@ impl World {
         let replicas = self.set()["spec"]["replicas"].as_u64().unwrap();
         let live = self.live();
         assert_eq!(live.len() as u64, replicas, "Pods");
-        assert!(live.iter().all(|pod| pod.has(marks::SERVICE_AVAILABLE)), "all serve");
+        assert!(live.iter().all(|pod| pod.has(well_known::SERVICE_AVAILABLE)), "all serve");
         for pod in &live {
             let labels = pod.0["metadata"]["labels"].as_object().unwrap();
             let passing = [".podopslifecycle.", "replace-pair", "/to-"];
@@ -230,7 +233,7 @@ impl World {
         let is_surplus = |claim: &&Value| {
             let (name, id) = (
                 claim["metadata"]["name"].as_str().unwrap(),
-                claim["metadata"]["labels"][marks::INSTANCE_ID].as_str().unwrap(),
+                claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap(),
             );
             let is_mounted = live.iter().flat_map(Pod::mounts).any(|mounted| mounted == name);
             !is_mounted && !instances_that_wait.iter().any(|known| known == id)

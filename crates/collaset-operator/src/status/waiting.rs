@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     availability::AvailableConditions,
     collaset::WaitingPods,
-    lifecycle::{self, Operation, Phase, PodLifecycle, Word},
-    marks,
+    lifecycle::{self, LabelKind, Operation, Phase, PodLifecycle},
+    well_known,
 };
 
 use crate::{
@@ -101,24 +101,24 @@ fn wait_of(pod: &PodView) -> Option<(String, String, Timestamp)> {
     let phase = Phase::of(operation);
     let (word, reason) = match phase {
         Phase::Requested => (
-            Word::Operating,
+            LabelKind::Operating,
             "nobody takes the operation up: is lifecycle-operator there?".to_owned(),
         ),
         Phase::PreCheck | Phase::PreChecked => {
-            (Word::PreCheck, checkers(pod, marks::PRE_CHECK_GATE))
+            (LabelKind::PreCheck, checkers(pod, well_known::PRE_CHECK_GATE))
         }
-        Phase::Preparing => (Word::Preparing, protection(pod)),
-        Phase::Operate | Phase::Operated => (Word::Operate, operation_under_way(pod)),
+        Phase::Preparing => (LabelKind::Preparing, protection(pod)),
+        Phase::Operate | Phase::Operated => (LabelKind::Operate, operation_under_way(pod)),
         Phase::PostCheck | Phase::PostChecked => {
-            (Word::PostCheck, checkers(pod, marks::POST_CHECK_GATE))
+            (LabelKind::PostCheck, checkers(pod, well_known::POST_CHECK_GATE))
         }
-        Phase::Completing => (Word::Completing, service(pod)),
+        Phase::Completing => (LabelKind::Completing, service(pod)),
     };
     Some((format!("{phase:?}"), reason, since(operation, word)?))
 }
 
-fn since(operation: &Operation, word: Word) -> Option<Timestamp> {
-    let stamp = operation.get(word).or(operation.get(Word::Operating))?;
+fn since(operation: &Operation, word: LabelKind) -> Option<Timestamp> {
+    let stamp = operation.get(word).or(operation.get(LabelKind::Operating))?;
     Timestamp::from_nanosecond(stamp.parse().ok()?).ok()
 }
 
@@ -132,7 +132,7 @@ fn checkers(pod: &PodView, gate: &str) -> String {
 }
 
 fn protection(pod: &PodView) -> String {
-    let held = pod.finalizers.iter().filter(|f| f.starts_with(marks::PROTECTION_FINALIZER));
+    let held = pod.finalizers.iter().filter(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
     let held: Vec<&str> = held.map(String::as_str).collect();
     if held.is_empty() {
         return "the readiness gate to close".to_owned();
@@ -151,13 +151,14 @@ fn operation_under_way(pod: &PodView) -> String {
     if let Some(trouble) = &pod.trouble {
         return trouble.clone();
     }
-    let noted = pod.annotations.as_ref().is_some_and(|a| a.contains_key(marks::LAST_POD_STATUS));
+    let noted =
+        pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
     if noted { "containers to run their new images" } else { "the operation to be carried out" }
         .to_owned()
 }
 
 fn service(pod: &PodView) -> String {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
+    let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::AVAILABLE_CONDITIONS));
     let expected: AvailableConditions =
         annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let missing = expected.expected_finalizers.iter().filter(|(_, f)| !pod.finalizers.contains(f));
@@ -172,7 +173,7 @@ fn service(pod: &PodView) -> String {
 mod tests {
     use super::*;
 
-    fn pod(name: &str, words: &[(Word, i64)]) -> PodView {
+    fn pod(name: &str, words: &[(LabelKind, i64)]) -> PodView {
         let stamp = |seconds: i64| format!("{seconds}000000000");
         let labels = words.iter().map(|(word, at)| (word.key(lifecycle::COLLASET), stamp(*at)));
         PodView { name: name.to_owned(), labels: labels.collect(), ..PodView::default() }
@@ -192,14 +193,14 @@ mod tests {
     #[test]
     fn pods_that_wait_alike_are_told_together_with_who_holds_them() {
         let mut held = [
-            pod("a", &[(Word::Operating, 10), (Word::Preparing, 20)]),
-            pod("b", &[(Word::Operating, 10), (Word::Preparing, 15)]),
+            pod("a", &[(LabelKind::Operating, 10), (LabelKind::Preparing, 20)]),
+            pod("b", &[(LabelKind::Operating, 10), (LabelKind::Preparing, 15)]),
         ];
         for pod in &mut held {
             pod.finalizers = vec!["prot.podopslifecycle.kusionstack.io/lb".to_owned()];
         }
-        let mut checked = pod("c", &[(Word::Operating, 10), (Word::PreCheck, 30)]);
-        checked.labels.insert(format!("{}/rules", marks::PRE_CHECK_GATE), "1".to_owned());
+        let mut checked = pod("c", &[(LabelKind::Operating, 10), (LabelKind::PreCheck, 30)]);
+        checked.labels.insert(format!("{}/rules", well_known::PRE_CHECK_GATE), "1".to_owned());
         let (groups, _) = told(held.into_iter().chain([checked]).collect());
         assert_eq!(
             groups,
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn who_has_just_begun_does_not_wait_yet() {
-        let (groups, look_again) = told(vec![pod("a", &[(Word::Operating, 98)])]);
+        let (groups, look_again) = told(vec![pod("a", &[(LabelKind::Operating, 98)])]);
         assert_eq!((groups.len(), look_again), (0, Some(3)));
     }
 }

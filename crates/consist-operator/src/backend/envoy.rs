@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use podops_runtime::shell::lease::Held;
+use podops_runtime::shell::lease::Leadership;
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -81,7 +81,7 @@ impl Envoy {
     pub fn serve(
         &self,
         at: Served,
-        lease: Held,
+        lease: Leadership,
     ) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         let fleet = self.fleet.clone();
         async move {

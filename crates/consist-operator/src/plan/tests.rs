@@ -249,7 +249,7 @@ fn a_pod_that_waits_for_long_says_why_once_and_is_silent_when_it_does_not() {
     };
     let mut waits = seen(Tenure::Employs, "held expected", &[(Traffic::Draining(Some(2)), 101)]);
     assert_eq!(reported(&waits, 130), None);
-    let stays = "TrafficStays: Service/ns/foo waits for its last requests to end";
+    let stays = "DrainPending: Service/ns/foo waits for its last requests to end";
     assert_eq!(reported(&waits, 131).as_deref(), Some(stays));
     let (reason, message) = stays.split_once(": ").unwrap();
     waits.members[0].told = Some(told(reason, message, 131));
@@ -257,12 +257,12 @@ fn a_pod_that_waits_for_long_says_why_once_and_is_silent_when_it_does_not() {
     // A backend that nobody sees is told of sooner; other words for that only after a minute.
     waits.sighting.fault = Some("refused".to_owned());
     let unknown = reported(&waits, 192).unwrap();
-    assert_eq!(unknown, "TrafficUnknown: Service/ns/foo waits for refused");
-    waits.members[0].told = Some(told("TrafficUnknown", "Service/ns/foo waits for silence", 140));
+    assert_eq!(unknown, "BackendUnavailable: Service/ns/foo waits for refused");
+    waits.members[0].told = Some(told("BackendUnavailable", "Service/ns/foo waits for silence", 140));
     assert_eq!(reported(&waits, 199), None);
     assert_eq!(reported(&waits, 201), Some(unknown));
     let mut gone = seen(Tenure::Employs, "held expected", &[(Traffic::Absent, 101)]);
-    gone.members[0].told = Some(told("TrafficStays", "", 131));
+    gone.members[0].told = Some(told("DrainPending", "", 131));
     assert_eq!(reported(&gone, 140).as_deref(), Some("-"));
     gone.members[0].deleting = true;
     assert_eq!(reported(&gone, 140), None, "it is gone before anybody reads it");

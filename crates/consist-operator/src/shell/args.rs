@@ -26,8 +26,8 @@ pub struct ConsistArgs {
     #[arg(long, env = "PODOPS_AWS_TARGET_GROUPS", value_delimiter = ',', value_name = "ARNS")]
     pub aws_target_groups: Vec<String>,
     /// How many calls a second are made to a cloud's account
-    #[arg(long, env = "PODOPS_CLOUD_RATE", default_value = "10", value_name = "CALLS")]
-    pub cloud_rate: NonZeroU32,
+    #[arg(long, env = "PODOPS_CLOUD_API_QPS", default_value = "10", value_name = "CALLS")]
+    pub cloud_api_qps: NonZeroU32,
     /// Alibaba Cloud's access key: given by the environment, as it is to Kuperator
     #[arg(hide = true, long, env = "ALIYUN_SLB_AK_KEY", hide_env_values = true)]
     aliyun_slb_ak_key: Option<String>,

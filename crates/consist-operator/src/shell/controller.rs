@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use podops_api::consist::{self, employer_key};
 use podops_runtime::{
-    effect::{Effect, Outcome},
     shell::{
         apply::{self, Applier},
         clock,
-        drive::{Failure, Next},
+        controller::{ReconcileError, Requeue},
         events::Events,
-        watch::{Key, Mirror, Progress, key},
+        store::{IndexedStore, Key, WatchProgress, key},
     },
+    write::{Outcome, Write},
 };
 
 use super::{
@@ -47,11 +47,11 @@ pub(super) type Backends = Arc<BTreeMap<&'static str, Box<dyn Backend>>>;
 pub(super) struct Context {
     pub(super) applier: Applier,
     pub(super) events: Events,
-    pub(super) pods: Arc<Mirror<SlimPod>>,
+    pub(super) pods: Arc<IndexedStore<SlimPod>>,
     pub(super) employers: Store<SlimEmployer>,
     pub(super) kind: Kind,
     /// How far the watch of employers has come.
-    pub(super) progress: Progress,
+    pub(super) progress: WatchProgress,
     pub(super) backends: Backends,
     pub(super) metrics: Metrics,
     pub(super) memory: Mutex<BTreeMap<Key, Memory>>,
@@ -64,18 +64,18 @@ pub(super) struct Context {
 pub(super) async fn reconcile(
     employer: Arc<SlimEmployer>,
     context: Arc<Context>,
-) -> Result<Next, Failure> {
+) -> Result<Requeue, ReconcileError> {
     let key = key(&*employer);
     if !context.is_fresh(&key) {
-        return Ok(Next::Stale);
+        return Ok(Requeue::AwaitCache);
     }
     if !*context.pods.progress.ready().borrow() {
-        return Ok(Next::After(Duration::from_millis(100)));
+        return Ok(Requeue::After(Duration::from_millis(100)));
     }
     context.forget_the_gone();
     if !employer.is_concerned() {
         context.forget(&key);
-        return Ok(Next::OnChange);
+        return Ok(Requeue::AwaitChange);
     }
     let view = employer.view();
     let now = clock::now();
@@ -99,8 +99,8 @@ impl Context {
     }
 
     fn is_fresh(&self, key: &Key) -> bool {
-        let (pods, employers) = (self.pods.progress.seen(), self.progress.seen());
-        self.remember(key, |m| m.pods.is_seen(pods) && m.employers.is_seen(employers))
+        let (pods, employers) = (self.pods.progress.version(), self.progress.version());
+        self.remember(key, |m| m.pods.is_observed_by(pods) && m.employers.is_observed_by(employers))
     }
 
     /// Forgets an employer.
@@ -236,8 +236,8 @@ impl Context {
         employer: &SlimEmployer,
         seen: &Observed,
         plan: &Plan,
-        next: Next,
-    ) -> Result<(), Failure> {
+        next: Requeue,
+    ) -> Result<(), ReconcileError> {
         let (key, now) = (key(employer), clock::now());
         let changes = plan.pods.iter().map(|change| render::pod(&key.0, change, now));
         let mut results = self.applier.apply_all(changes.collect()).await;
@@ -245,17 +245,17 @@ impl Context {
         let reports = plan.reports.iter().map(|report| render::report(&key.0, report, now));
         results.extend(self.applier.apply_all(reports.collect()).await);
         let uid = employer.metadata.uid.as_deref().unwrap_or_default();
-        if let Some(effect) = render::employer(self.kind.resource, &seen.employer, uid, plan) {
-            let result = self.applier.apply(&effect).await;
+        if let Some(write) = render::employer(self.kind.resource, &seen.employer, uid, plan) {
+            let result = self.applier.apply(&write).await;
             if matches!(result, Ok(Outcome::Done(_))) {
                 self.release(employer, plan).await;
             }
-            results.push((effect, result));
+            results.push((write, result));
         }
-        for (effect, result) in &results {
+        for (write, result) in &results {
             if let Ok(Outcome::Done(version)) = result {
-                self.note(&key, effect, version.as_deref());
-                self.note_moved(seen, plan, effect);
+                self.note(&key, write, version.as_deref());
+                self.note_moved(seen, plan, write);
             }
         }
         self.judge(employer, &results, next).await
@@ -265,25 +265,25 @@ impl Context {
     async fn judge(
         &self,
         employer: &SlimEmployer,
-        results: &[(Effect, Result<Outcome, apply::Error>)],
-        next: Next,
-    ) -> Result<(), Failure> {
-        let refused = results.iter().find_map(|(effect, result)| match result {
-            Ok(Outcome::Refused(message)) => Some(format!("{}: {message}", effect.target())),
+        results: &[(Write, Result<Outcome, apply::Error>)],
+        next: Requeue,
+    ) -> Result<(), ReconcileError> {
+        let refused = results.iter().find_map(|(write, result)| match result {
+            Ok(Outcome::Rejected(message)) => Some(format!("{}: {message}", write.target())),
             _ => None,
         });
         let failed = results.iter().find_map(|(_, result)| result.as_ref().err());
         // Others that drain are not to wait for what one object is refused.
         let within = match next {
-            Next::After(wait) => Some(wait),
-            Next::OnChange | Next::Stale => None,
+            Requeue::After(wait) => Some(wait),
+            Requeue::AwaitChange | Requeue::AwaitCache => None,
         };
         if let Some(message) = refused {
-            self.warn(employer, "WriteRefused", message.clone()).await;
-            return Err(Failure::refused(message).within(within));
+            self.warn(employer, "WriteRejected", message.clone()).await;
+            return Err(ReconcileError::refused(message).requeue_within(within));
         }
-        let failure = |error| Failure::transient("write", anyhow::anyhow!("{error}"));
-        failed.map_or(Ok(()), |error| Err(failure(error).within(within)))
+        let failure = |error| ReconcileError::transient("write", anyhow::anyhow!("{error}"));
+        failed.map_or(Ok(()), |error| Err(failure(error).requeue_within(within)))
     }
 
     /// Has the backend drop what it keeps of an employer that is being deleted, once nobody is held by it
@@ -301,18 +301,18 @@ impl Context {
     }
 
     /// Notes a write, which the caches have to have seen before anything else is decided.
-    fn note(&self, key: &Key, effect: &Effect, version: Option<&str>) {
+    fn note(&self, key: &Key, write: &Write, version: Option<&str>) {
         self.remember(key, |memory| {
-            if effect.target().resource == PODS {
-                memory.pods.note(version, self.pods.progress.seen());
+            if write.target().resource == PODS {
+                memory.pods.record(version, self.pods.progress.version());
             } else {
-                memory.employers.note(version, self.progress.seen());
+                memory.employers.record(version, self.progress.version());
             }
         });
     }
 
     /// When to look again.
-    fn next(&self, key: &Key, employer: &SlimEmployer, plan: &Plan, whole: bool) -> Next {
+    fn next(&self, key: &Key, employer: &SlimEmployer, plan: &Plan, whole: bool) -> Requeue {
         let waiting: BTreeSet<String> = plan.waits.iter().map(|wait| wait.uid.clone()).collect();
         let waits = self.remember(key, |memory| {
             let goes_on = !waiting.is_empty() || !whole;
@@ -331,8 +331,8 @@ impl Context {
         let asked = pause(waits).map(|wait| wait.mul_f64(0.5 + fastrand::f64() / 2.0));
         let resync = self.backend(employer).ok().and_then(|(_, backend)| backend.resync());
         match [due, asked, resync].into_iter().flatten().min() {
-            Some(after) => Next::After(after.max(Duration::from_millis(10))),
-            None => Next::OnChange,
+            Some(after) => Requeue::After(after.max(Duration::from_millis(10))),
+            None => Requeue::AwaitChange,
         }
     }
 }

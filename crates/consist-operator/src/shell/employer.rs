@@ -20,8 +20,8 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind, Selector, SelectorExt as _},
     runtime::watcher::Event,
 };
-use podops_api::{consist, marks};
-use podops_runtime::effect;
+use podops_api::{consist, well_known};
+use podops_runtime::write;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -52,7 +52,8 @@ pub(super) struct Told {
 }
 
 fn under_control() -> LabelSelector {
-    let labels = BTreeMap::from([(marks::CONTROL.to_owned(), marks::CONTROL_ON.to_owned())]);
+    let labels =
+        BTreeMap::from([(well_known::CONTROL.to_owned(), well_known::CONTROL_ON.to_owned())]);
     LabelSelector { match_labels: Some(labels), match_expressions: None }
 }
 
@@ -90,7 +91,7 @@ impl Told {
 /// A kind whose objects send traffic to Pods.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
-    pub(super) resource: effect::Resource,
+    pub(super) resource: write::Resource,
     pub(super) api: ApiResource,
     name: &'static str,
     /// The backend of those that name none.
@@ -126,7 +127,7 @@ impl Kind {
         let api = ApiResource::from_gvk_with_plural(&told.gvk(), plural);
         let path = told.pod_selector.trim_start_matches('$');
         Ok(Self {
-            resource: effect::Resource {
+            resource: write::Resource {
                 group: forever(&api.group),
                 version: forever(&api.version),
                 plural: forever(plural),
@@ -433,7 +434,7 @@ mod tests {
     #[test]
     fn any_kind_with_a_selector_somewhere_employs_pods() {
         let gateway = |path: &str, spec: Value| {
-            let labels = json!({ marks::CONTROL: "true" });
+            let labels = json!({ well_known::CONTROL: "true" });
             let whole = json!({ "metadata": { "labels": labels }, "spec": spec });
             gateways(path).unwrap().slim(serde_json::from_value(whole).unwrap())
         };

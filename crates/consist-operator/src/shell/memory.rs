@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use podops_runtime::freshness::Written;
+use podops_runtime::freshness::LastWrite;
 
 use crate::{
     backend::{Pass, Wanted},
@@ -17,8 +17,8 @@ use crate::{
 /// What is remembered of one employer.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) pods: Written,
-    pub(super) employers: Written,
+    pub(super) pods: LastWrite,
+    pub(super) employers: LastWrite,
     /// What was last brought about at the backend, by what was said of that, and when.
     pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
     /// What is wanted for each Pod, and since when as far as this process knows, by UID.

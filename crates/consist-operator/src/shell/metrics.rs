@@ -34,14 +34,14 @@ impl Metrics {
             off_seconds: add(
                 registry,
                 Histogram::with_opts(seconds(
-                    "podops_consist_traffic_off_seconds",
+                    "podops_consist_drain_duration_seconds",
                     "How long Pods waited from leaving service until their traffic was seen off.",
                 ))?,
             )?,
             on_seconds: add(
                 registry,
                 Histogram::with_opts(seconds(
-                    "podops_consist_traffic_on_seconds",
+                    "podops_consist_enable_duration_seconds",
                     "How long Pods waited from being Ready until traffic was seen to flow.",
                 ))?,
             )?,
@@ -68,7 +68,7 @@ impl Metrics {
             backend_seconds: add(
                 registry,
                 HistogramVec::new(
-                    seconds("podops_consist_backend_seconds", "How long backends took to answer."),
+                    seconds("podops_consist_backend_sync_duration_seconds", "How long backends took to answer."),
                     &["backend"],
                 )?,
             )?,
@@ -76,7 +76,7 @@ impl Metrics {
                 registry,
                 IntCounterVec::new(
                     Opts::new(
-                        "podops_consist_backend_passes_total",
+                        "podops_consist_backend_syncs_total",
                         "Passes over backends, by what came of them.",
                     ),
                     &["backend", "outcome"],

@@ -8,7 +8,7 @@ use kube::Resource;
 use podops_api::{
     availability::AvailableConditions,
     consist::{employer_key, lifecycle_finalizer},
-    marks,
+    well_known,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,15 +65,15 @@ pub(super) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         // That there are some decides how one is added.
         for (key, value) in annotations {
-            if key != marks::AVAILABLE_CONDITIONS {
+            if key != well_known::AVAILABLE_CONDITIONS {
                 value.clear();
             }
         }
     }
     if let Some(conditions) = &mut pod.status.conditions {
-        let ours = |type_: &str| type_.starts_with(marks::PROTECTION_FINALIZER);
+        let ours = |type_: &str| type_.starts_with(well_known::PROTECTION_FINALIZER);
         conditions.retain(|c| {
-            ["Ready", marks::SERVICE_READY].contains(&c.type_.as_str()) || ours(&c.type_)
+            ["Ready", well_known::SERVICE_READY].contains(&c.type_.as_str()) || ours(&c.type_)
         });
         for condition in conditions.iter_mut().filter(|c| !ours(&c.type_)) {
             (condition.reason, condition.message, condition.last_probe_time) = (None, None, None);
@@ -93,7 +93,7 @@ impl SlimPod {
     }
 
     fn conditions(&self) -> Option<&String> {
-        self.metadata.annotations.as_ref()?.get(marks::AVAILABLE_CONDITIONS)
+        self.metadata.annotations.as_ref()?.get(well_known::AVAILABLE_CONDITIONS)
     }
 
     /// Whether an employer of its namespace has put something on it.
@@ -103,7 +103,7 @@ impl SlimPod {
         let name = metadata.name.as_deref().unwrap_or_default();
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         // Hashing and reading are for Pods that have something.
-        let held = finalizers.iter().any(|f| f.starts_with(marks::PROTECTION_FINALIZER))
+        let held = finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))
             && finalizers.contains(&lifecycle_finalizer(kind, namespace, name));
         let key = || employer_key(kind, namespace, name);
         let finalizer = || lifecycle_finalizer(kind, namespace, name);
@@ -117,7 +117,7 @@ impl SlimPod {
     /// Whether a condition says something of its traffic.
     fn is_told(&self) -> bool {
         let mut conditions = self.status.conditions.iter().flatten();
-        conditions.any(|c| c.type_.starts_with(marks::PROTECTION_FINALIZER))
+        conditions.any(|c| c.type_.starts_with(well_known::PROTECTION_FINALIZER))
     }
 
     /// What its condition says of the traffic that this finalizer stands for.
@@ -135,7 +135,7 @@ impl SlimPod {
         let is = |type_: &str| self.condition(type_).map(|c| c.status == "True");
         let deleting = metadata.deletion_timestamp.is_some();
         let ready =
-            !deleting && is("Ready") == Some(true) && is(marks::SERVICE_READY) != Some(false);
+            !deleting && is("Ready") == Some(true) && is(well_known::SERVICE_READY) != Some(false);
         let addresses = status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.as_deref());
         let addresses = status.pod_ip.as_deref().into_iter().chain(addresses);
         let mut addresses: Vec<_> = addresses.filter_map(|ip| ip.parse().ok()).collect();
@@ -161,7 +161,7 @@ impl SlimPod {
 
     /// The last of what put the Pod into service.
     fn ready_since(&self) -> Option<Timestamp> {
-        let open = ["Ready", marks::SERVICE_READY].map(|type_| {
+        let open = ["Ready", well_known::SERVICE_READY].map(|type_| {
             let condition = self.condition(type_).filter(|c| c.status == "True");
             condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
         });
@@ -170,7 +170,7 @@ impl SlimPod {
 
     /// The first of what took the Pod out of service.
     fn unready_since(&self) -> Option<Timestamp> {
-        let closed = ["Ready", marks::SERVICE_READY].map(|type_| {
+        let closed = ["Ready", well_known::SERVICE_READY].map(|type_| {
             let condition = self.condition(type_).filter(|c| c.status != "True");
             condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
         });
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn w18_an_annotation_of_null_or_nonsense_is_read_without_harm() {
         let read = |text: &str| {
-            let annotations = json!({ marks::AVAILABLE_CONDITIONS: text });
+            let annotations = json!({ well_known::AVAILABLE_CONDITIONS: text });
             pod(&json!({ "annotations": annotations }), &json!({})).view(true, "").expected
         };
         assert!(read("{}").is_ok());
@@ -210,7 +210,7 @@ mod tests {
             pod(&metadata, &json!({ "conditions": conditions })).view(true, "").ready
         };
         let is = |type_: &str, status: &str| json!({ "type": type_, "status": status });
-        let gate = marks::SERVICE_READY;
+        let gate = well_known::SERVICE_READY;
         assert!(ready(json!([is("Ready", "True")]), json!({})));
         assert!(ready(json!([is("Ready", "True"), is(gate, "True")]), json!({})));
         assert!(!ready(json!([is("Ready", "True"), is(gate, "False")]), json!({})));

@@ -23,12 +23,12 @@ use podops_api::consist;
 use podops_runtime::shell::{
     apply::Applier,
     args::OperatorArgs,
-    drive::{Drive, drive},
+    controller::{ControllerConfig, run},
     events::Events,
-    lease::Held,
+    lease::Leadership,
     metrics::Metrics as SharedMetrics,
-    operator::{Operator, Stop},
-    watch::{Mirror, Progress, events, reflect},
+    operator::{Operator, Shutdown},
+    store::{IndexedStore, WatchProgress, events, reflect},
 };
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -79,11 +79,11 @@ type Listeners = Arc<Mutex<Vec<Listener>>>;
 struct Shared {
     client: Client,
     args: OperatorArgs,
-    lease: Held,
-    stop: Stop,
+    lease: Leadership,
+    stop: Shutdown,
     common: SharedMetrics,
     metrics: Metrics,
-    pods: Arc<Mirror<SlimPod>>,
+    pods: Arc<IndexedStore<SlimPod>>,
     backends: Backends,
     listeners: Listeners,
 }
@@ -96,7 +96,7 @@ struct Shared {
 pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
     let kinds = args.employer_kinds.as_deref().map(told).transpose()?.unwrap_or_default();
     let (nudges, news) = mpsc::unbounded_channel();
-    let pods = Mirror::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
+    let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let shared = Shared {
         client: operator.client.clone(),
         args: operator.args.clone(),
@@ -108,7 +108,7 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
         backends: backends(operator, args, &Nudge(nudges))?,
         listeners: Listeners::default(),
     };
-    let services = Progress::default();
+    let services = WatchProgress::default();
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
     let usual = args.default_backend.as_str();
@@ -135,8 +135,8 @@ fn backends(
         let served = Served { address, tls: args.xds_tls.clone() };
         operator.task("xds server", envoy.serve(served, operator.lease.clone()));
     }
-    let clb = AlibabaClb::new(args.aliyun(), args.cloud_rate).context("Alibaba Cloud")?;
-    let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_rate);
+    let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps).context("Alibaba Cloud")?;
+    let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_api_qps);
     let all: [(&'static str, Box<dyn Backend>); 6] = [
         ("alibaba-clb", Box::new(clb)),
         ("aws-elbv2", Box::new(elb)),
@@ -172,7 +172,7 @@ impl Shared {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "endpointslices", &self.common)
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
-        tell_all(reflect(Mirror::<SlimSlice>::new(|_| None), events), |slice| {
+        tell_all(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
             let labels = slice.metadata.labels.as_ref();
             let service = labels.and_then(|labels| labels.get(SERVICE_NAME));
             let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
@@ -212,14 +212,14 @@ impl Shared {
             }
             sleep(LOOK_FOR_KIND).await;
         };
-        self.controller(kind, &Progress::default()).await
+        self.controller(kind, &WatchProgress::default()).await
     }
 
     /// Controls employers of a kind.
     fn controller(
         &self,
         kind: Kind,
-        progress: &Progress,
+        progress: &WatchProgress,
     ) -> impl Future<Output = anyhow::Result<()>> + use<> {
         let (store, writer) = reflector::store::<SlimEmployer>();
         let (sender, triggers) = mpsc::unbounded_channel();
@@ -230,11 +230,11 @@ impl Shared {
         let objects = events(all, watcher::Config::default(), kind.resource.plural, &self.common)
             .map_ok(move |event| slim.slim_event(event))
             .reflect(writer)
-            .inspect(move |event| event.iter().for_each(|event| noted.note(event)))
+            .inspect(move |event| event.iter().for_each(|event| noted.record(event)))
             .touched_objects();
         let context = Arc::new(Context {
             applier: self.applier(WRITES),
-            events: Events::new(self.client.clone(), NAME).sparing(OTHER_WORDS),
+            events: Events::new(self.client.clone(), NAME).with_min_interval(OTHER_WORDS),
             pods: self.pods.clone(),
             employers: store.clone(),
             kind: kind.clone(),
@@ -246,7 +246,7 @@ impl Shared {
         });
         let sweeper = self.sweeper(kind, store.clone(), progress);
         let work = self.work(objects, store, triggers);
-        let driven = drive(work, self.stop.clone(), move |one| reconcile(one, context.clone()));
+        let driven = run(work, self.stop.clone(), move |one| reconcile(one, context.clone()));
         async move {
             tokio::select! {
                 ended = driven => ended,
@@ -259,7 +259,7 @@ impl Shared {
         Applier::new(self.client.clone(), NAME, self.common.clone(), concurrency)
     }
 
-    fn sweeper(&self, kind: Kind, known: Store<SlimEmployer>, progress: &Progress) -> Sweeper {
+    fn sweeper(&self, kind: Kind, known: Store<SlimEmployer>, progress: &WatchProgress) -> Sweeper {
         let listed = progress.ready();
         Sweeper {
             client: self.client.clone(),
@@ -284,15 +284,15 @@ impl Shared {
         objects: impl Stream<Item = Result<SlimEmployer, watcher::Error>> + Send + 'static,
         store: Store<SlimEmployer>,
         mut triggers: Triggers,
-    ) -> Drive<SlimEmployer> {
-        Drive {
+    ) -> ControllerConfig<SlimEmployer> {
+        ControllerConfig {
             objects: objects.boxed(),
             store,
             triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
-            concurrency: self.args.concurrency,
-            pause: Duration::from_millis(50),
+            concurrency: self.args.max_concurrent_reconciles,
+            min_interval: Duration::from_millis(50),
             deadline: self.args.reconcile_timeout,
-            grace: self.args.shutdown_grace,
+            grace_period: self.args.shutdown_grace,
             lease: self.lease.clone(),
             metrics: self.common.clone(),
         }

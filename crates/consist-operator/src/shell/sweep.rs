@@ -9,14 +9,14 @@ use podops_api::{
     consist::{self, lifecycle_finalizer},
 };
 use podops_runtime::{
-    effect::Outcome,
     shell::{
         apply::Applier,
         clock,
         events::{Events, Note},
-        lease::Held,
-        watch::Mirror,
+        lease::Leadership,
+        store::IndexedStore,
     },
+    write::Outcome,
 };
 use tokio::time::sleep;
 
@@ -45,10 +45,10 @@ pub(super) struct Sweeper {
     pub(super) client: Client,
     pub(super) applier: Applier,
     pub(super) events: Events,
-    pub(super) pods: Arc<Mirror<SlimPod>>,
+    pub(super) pods: Arc<IndexedStore<SlimPod>>,
     pub(super) kind: Kind,
     pub(super) known: Known,
-    pub(super) lease: Held,
+    pub(super) lease: Leadership,
 }
 
 impl Sweeper {
@@ -56,7 +56,7 @@ impl Sweeper {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         loop {
             sleep(SWEEP).await;
-            if !self.lease.is_held() || !*self.pods.progress.ready().borrow() {
+            if !self.lease.is_leader() || !*self.pods.progress.ready().borrow() {
                 continue;
             }
             for pod in self.pods.all() {
@@ -80,7 +80,7 @@ impl Sweeper {
             Ok(Outcome::Done(_)) => {
                 let message =
                     format!("let go of, as {} {employer} employs it no more", self.kind.name());
-                let note = Note { warning: true, reason: "EmployerGone", message };
+                let note = Note { warning: true, reason: "EmployerNotFound", message };
                 self.events.publish(&pod.object_ref(&()), &note).await;
             }
             // It is found again.
@@ -134,7 +134,7 @@ fn orphaned(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use podops_api::marks;
+    use podops_api::well_known;
     use serde_json::json;
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
             let text = serde_json::to_string(&content).unwrap();
             serde_json::from_value(json!({ "metadata": {
                 "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7",
-                "finalizers": [finalizer, "other"], "annotations": { marks::AVAILABLE_CONDITIONS: text },
+                "finalizers": [finalizer, "other"], "annotations": { well_known::AVAILABLE_CONDITIONS: text },
             } }))
             .unwrap()
         };
@@ -171,7 +171,7 @@ mod tests {
             r#"{"expectedFinalizers":{"Gateway/ns/web":"prot/1","Service/ns/web":"prot/2"}}"#;
         let pod: SlimPod = serde_json::from_value(json!({ "metadata": {
             "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7",
-            "annotations": { marks::AVAILABLE_CONDITIONS: entries },
+            "annotations": { well_known::AVAILABLE_CONDITIONS: entries },
         } }))
         .unwrap();
         let (gateway, change) = orphaned(&pod, "Gateway", |_, _| Standing::Gone).unwrap();

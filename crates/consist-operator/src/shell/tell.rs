@@ -1,12 +1,12 @@
 //! Tells people who waits for traffic, and why: metrics and events.
 
 use podops_runtime::{
-    effect::{Effect, Target},
     shell::{
         clock,
         events::Note,
-        watch::{Key, key},
+        store::{Key, key},
     },
+    write::{Target, Write},
 };
 
 use super::{controller::Context, employer::SlimEmployer, memory::Counts};
@@ -34,14 +34,14 @@ impl Context {
         let before = self.remember(&key, |m| std::mem::replace(&mut m.counted, counts));
         self.count(&key, before, counts);
         if let Some(fault) = &seen.sighting.fault {
-            self.warn(employer, "TrafficUnknown", fault.clone()).await;
+            self.warn(employer, "BackendUnavailable", fault.clone()).await;
         }
         if let Some(undone) = &seen.sighting.undone {
-            self.warn(employer, "TrafficRefused", undone.clone()).await;
+            self.warn(employer, "BackendRejected", undone.clone()).await;
         }
         if let Some(wait) = plan.waits.iter().find(is_stuck) {
             let message = format!("Pod {} waits for {}", wait.pod, wait.reason);
-            self.warn(employer, "TrafficStays", message).await;
+            self.warn(employer, "DrainPending", message).await;
         }
     }
 
@@ -54,8 +54,8 @@ impl Context {
     }
 
     /// Notes how long a Pod waited until its traffic was seen to come, or to go.
-    pub(super) fn note_moved(&self, seen: &Observed, plan: &Plan, effect: &Effect) {
-        let Target { resource, name, subresource, .. } = effect.target();
+    pub(super) fn note_moved(&self, seen: &Observed, plan: &Plan, write: &Write) {
+        let Target { resource, name, subresource, .. } = write.target();
         let mut pods = plan.pods.iter().filter(|_| *resource == PODS && subresource.is_none());
         let moved = pods.find(|change| change.finalizers.is_some() && change.name == *name);
         let Some(change) = moved else { return };

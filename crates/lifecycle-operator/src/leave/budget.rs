@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::Time};
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::lifecycle::Labels;
-use podops_runtime::effect::{Effect, JsonPatch, Resource, Target};
+use podops_runtime::write::{JsonPatch, Resource, Target, Write};
 use serde_json::json;
 
 /// PodDisruptionBudgets.
@@ -48,7 +48,7 @@ pub fn take(
     labels: &Labels,
     running: Running,
     now: Timestamp,
-) -> Result<Option<Effect>, Refusal> {
+) -> Result<Option<Write>, Refusal> {
     if running == Running::NotYet {
         return Ok(None);
     }
@@ -89,7 +89,7 @@ fn take_from(
     budget: &PodDisruptionBudget,
     pod: &str,
     now: Timestamp,
-) -> Result<Option<Effect>, Refusal> {
+) -> Result<Option<Write>, Refusal> {
     let metadata = &budget.metadata;
     let name = metadata.name.clone().unwrap_or_default();
     let refusal = |cause: String| Refusal {
@@ -125,7 +125,7 @@ fn take_from(
         name,
         subresource: Some("status"),
     };
-    Ok(Some(Effect::Patch(target, change.build())))
+    Ok(Some(Write::Patch(target, change.build())))
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
         let running = if ready { Running::Ready } else { Running::Unready };
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
         let taken = take(budgets, "web-1", &labels, running, now());
-        taken.map(|effect| effect.is_some()).map_err(|refusal| refusal.cause)
+        taken.map(|write| write.is_some()).map_err(|refusal| refusal.cause)
     }
 
     #[test]
@@ -170,9 +170,9 @@ mod tests {
     #[test]
     fn the_part_is_written_as_the_api_server_writes_it() {
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let effect =
+        let write =
             take(&[budget("web", 1)], "web-1", &labels, Running::Ready, now()).unwrap().unwrap();
-        let Effect::Patch(target, podops_runtime::effect::Change::Json(patch)) = effect else {
+        let Write::Patch(target, podops_runtime::write::Change::Json(patch)) = write else {
             unreachable!("a part is taken by a JSON patch")
         };
         assert_eq!(target.to_string(), "poddisruptionbudgets ns/b (status)");

@@ -6,12 +6,12 @@ use crate::plan::tests::{now, pod};
 /// A Pod of a CollaSet, in the words of the plan's tests.
 fn leaver(text: &str) -> Leaver {
     let mut pod = pod(text);
-    pod.labels.insert(marks::CONTROL.to_owned(), marks::CONTROL_ON.to_owned());
-    Leaver { pod, ended: false, of_set: true, on_leaving: None, objections: Vec::new() }
+    pod.labels.insert(well_known::CONTROL.to_owned(), well_known::CONTROL_ON.to_owned());
+    Leaver { pod, ended: false, of_set: true, deletion_policy: None, objections: Vec::new() }
 }
 
 fn decide(leaver: &Leaver) -> Decision {
-    leaver.decide(OnLeaving::Delete, now())
+    leaver.decide(DeletionPolicy::Delete, now())
 }
 
 /// Whether a Pod may go; the error is what has to be asked for first, if it is not yet.
@@ -32,7 +32,7 @@ fn message(leaver: &Leaver) -> String {
 #[test]
 fn a_pod_that_serves_begins_to_leave_and_is_told_so() {
     let leaver = leaver("open ready available");
-    assert_eq!(may_go(&leaver), Err(Some(marks::TO_DELETE)));
+    assert_eq!(may_go(&leaver), Err(Some(well_known::TO_DELETE)));
     assert_eq!(
         message(&leaver),
         "pod deletion process is underway and being managed by PodOpsLifecycle; it begins now"
@@ -61,7 +61,7 @@ fn a_pod_in_an_operation_that_keeps_it_is_asked_to_leave() {
         "closed operated/collaset done-operation-type/collaset=scale-in post-check/collaset",
         "open operating/collaset operation-type/collaset=scale-in undo-operation-type/collaset",
     ] {
-        assert_eq!(may_go(&leaver(text)), Err(Some(marks::TO_DELETE)), "{text}");
+        assert_eq!(may_go(&leaver(text)), Err(Some(well_known::TO_DELETE)), "{text}");
     }
 }
 
@@ -92,14 +92,14 @@ fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
     let back = asked.replace(" to-delete", "");
     let mut left = leaver(&back);
     let labels = plan(&left.pod, now()).unwrap().labels;
-    assert_eq!(labels.get(marks::PREPARING_TO_DELETE), Some(&None));
+    assert_eq!(labels.get(well_known::PREPARING_TO_DELETE), Some(&None));
     for (key, value) in labels {
         match value {
             Some(value) => left.pod.labels.insert(key, value),
             None => left.pod.labels.remove(&key),
         };
     }
-    assert_eq!(may_go(&left), Err(Some(marks::TO_DELETE)));
+    assert_eq!(may_go(&left), Err(Some(well_known::TO_DELETE)));
     // Somebody who re-creates the Pod has marked it before.
     assert_eq!(
         may_go(&leaver(&asked.replace("preparing-to-delete=9", "preparing-to-delete=1"))),
@@ -115,7 +115,7 @@ fn pods_that_are_not_guarded_pass() {
     let ended = Leaver { ended: true, ..leaver("open") };
     assert_eq!(decide(&ended), Decision::Pass);
     let mut free = leaver("open ready");
-    free.pod.labels.remove(marks::CONTROL);
+    free.pod.labels.remove(well_known::CONTROL);
     assert_eq!(decide(&free), Decision::Pass);
 }
 
@@ -130,28 +130,28 @@ fn weakness_6_a_pod_that_terminates_may_always_be_deleted() {
 #[test]
 fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it() {
     let says = |words: &str| Leaver {
-        on_leaving: Some(words.to_owned()),
+        deletion_policy: Some(words.to_owned()),
         ..leaver("open ready available")
     };
     let begun_with = |leaver: &Leaver, default| match leaver.decide(default, now()) {
         Decision::Later { begin, .. } => begin,
         Decision::Pass => None,
     };
-    let (delete, replace) = (Some(marks::TO_DELETE), Some(marks::TO_REPLACE));
-    assert_eq!(begun_with(&says("Replace"), OnLeaving::Delete), replace);
-    assert_eq!(begun_with(&says("Delete"), OnLeaving::Replace), delete);
-    assert_eq!(begun_with(&says("Whatever"), OnLeaving::Delete), delete);
-    assert_eq!(begun_with(&leaver("open available"), OnLeaving::Replace), replace);
-    let broken = Leaver { on_leaving: Some("Replace".to_owned()), ..leaver("open") };
-    assert_eq!(begun_with(&broken, OnLeaving::Delete), delete, "it would wait for ever");
+    let (delete, replace) = (Some(well_known::TO_DELETE), Some(well_known::TO_REPLACE));
+    assert_eq!(begun_with(&says("Replace"), DeletionPolicy::Delete), replace);
+    assert_eq!(begun_with(&says("Delete"), DeletionPolicy::Replace), delete);
+    assert_eq!(begun_with(&says("Whatever"), DeletionPolicy::Delete), delete);
+    assert_eq!(begun_with(&leaver("open available"), DeletionPolicy::Replace), replace);
+    let broken = Leaver { deletion_policy: Some("Replace".to_owned()), ..leaver("open") };
+    assert_eq!(begun_with(&broken, DeletionPolicy::Delete), delete, "it would wait for ever");
     let mut new = says("Replace");
-    new.pod.labels.insert(marks::REPLACE_PAIR_ORIGIN_NAME.to_owned(), "web-0".to_owned());
-    assert_eq!(begun_with(&new, OnLeaving::Delete), replace, "its origin may be gone already");
+    new.pod.labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), "web-0".to_owned());
+    assert_eq!(begun_with(&new, DeletionPolicy::Delete), replace, "its origin may be gone already");
     let of_another = Leaver { of_set: false, ..says("Replace") };
-    assert_eq!(begun_with(&of_another, OnLeaving::Replace), delete);
+    assert_eq!(begun_with(&of_another, DeletionPolicy::Replace), delete);
     let mut asked = says("Replace");
-    asked.pod.labels.insert(marks::TO_REPLACE.to_owned(), "1".to_owned());
-    assert_eq!(begun_with(&asked, OnLeaving::Delete), None, "it is asked for once");
+    asked.pod.labels.insert(well_known::TO_REPLACE.to_owned(), "1".to_owned());
+    assert_eq!(begun_with(&asked, DeletionPolicy::Delete), None, "it is asked for once");
 }
 
 #[test]

@@ -44,13 +44,17 @@ pub(crate) fn pod(text: &str) -> PodView {
             }
             "unreadable" => pod.expected = Err("not JSON".to_owned()),
             "dirty" => pod.dirty.extend([format!("Service/ns/{value}")]),
-            "available" => pod.labels.extend([label(marks::SERVICE_AVAILABLE)]),
-            "creating" => pod.labels.extend([label(marks::CREATING)]),
-            "stay-offline" => pod.labels.extend([label(marks::STAY_OFFLINE)]),
-            "to-delete" => pod.labels.extend([label(marks::TO_DELETE)]),
-            "preparing-to-delete" => pod.labels.extend([label(marks::PREPARING_TO_DELETE)]),
-            "pre-gate" => pod.labels.extend([label(&format!("{}/rules", marks::PRE_CHECK_GATE))]),
-            "post-gate" => pod.labels.extend([label(&format!("{}/rules", marks::POST_CHECK_GATE))]),
+            "available" => pod.labels.extend([label(well_known::SERVICE_AVAILABLE)]),
+            "creating" => pod.labels.extend([label(well_known::CREATING)]),
+            "stay-offline" => pod.labels.extend([label(well_known::STAY_OFFLINE)]),
+            "to-delete" => pod.labels.extend([label(well_known::TO_DELETE)]),
+            "preparing-to-delete" => pod.labels.extend([label(well_known::PREPARING_TO_DELETE)]),
+            "pre-gate" => {
+                pod.labels.extend([label(&format!("{}/rules", well_known::PRE_CHECK_GATE))])
+            }
+            "post-gate" => {
+                pod.labels.extend([label(&format!("{}/rules", well_known::POST_CHECK_GATE))])
+            }
             other => {
                 let (word, id) = other.split_once('/').unwrap_or((other, ""));
                 let slash = if id.is_empty() { "" } else { "/" };

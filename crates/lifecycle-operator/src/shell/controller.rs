@@ -16,20 +16,20 @@ use kube::{
         watcher,
     },
 };
-use podops_api::marks;
+use podops_api::well_known;
 use podops_runtime::{
-    effect::Outcome,
-    freshness::Written,
+    freshness::LastWrite,
     shell::{
         admission,
         apply::Applier,
         args::AdmissionArgs,
         clock,
-        drive::{Drive, Failure, Next, drive},
+        controller::{ControllerConfig, ReconcileError, Requeue, run},
         events::{Events, Note},
         operator::Operator,
-        watch::{Key, Mirror, Progress, events, key, reflect},
+        store::{IndexedStore, Key, WatchProgress, events, key, reflect},
     },
+    write::Outcome,
 };
 
 use super::{
@@ -38,7 +38,7 @@ use super::{
     metrics::Metrics,
     observe::{SlimPod, SlimService, trim},
 };
-use crate::{leave::OnLeaving, plan, render};
+use crate::{leave::DeletionPolicy, plan, render};
 
 /// Above this many remembered writes those that were seen are forgotten.
 const WRITTEN_MAX: usize = 4096;
@@ -61,13 +61,13 @@ pub struct LifecycleArgs {
     /// otherwise; counts where admission reviews are answered
     #[arg(
         long,
-        env = "PODOPS_ON_LEAVING",
+        env = "PODOPS_DELETION_POLICY",
         value_enum,
         default_value_t,
         help_heading = "Lifecycle",
         value_name = "WAY"
     )]
-    pub on_leaving: OnLeaving,
+    pub deletion_policy: DeletionPolicy,
 
     /// Where it is asked about deletes and evictions
     #[command(flatten)]
@@ -77,10 +77,10 @@ pub struct LifecycleArgs {
 struct Context {
     applier: Applier,
     events: Events,
-    services: Arc<Mirror<SlimService>>,
-    pods: Progress,
+    services: Arc<IndexedStore<SlimService>>,
+    pods: WatchProgress,
     checkers: Vec<String>,
-    written: Mutex<BTreeMap<Key, Written>>,
+    written: Mutex<BTreeMap<Key, LastWrite>>,
     garbled: Mutex<BTreeSet<Key>>,
     metrics: Metrics,
 }
@@ -92,8 +92,8 @@ struct Context {
 /// If its metrics cannot be registered.
 pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
-    let services = Mirror::new(|_| None);
-    let pods = Progress::default();
+    let services = IndexedStore::new(|_| None);
+    let pods = WatchProgress::default();
     operator.ready_when("pods", pods.ready());
     operator.ready_when("services", services.progress.ready());
     let context = Arc::new(Context {
@@ -112,35 +112,35 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
         applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
         events: Events::new(client.clone(), NAME),
         services: services.clone(),
-        on_leaving: args.on_leaving,
+        deletion_policy: args.deletion_policy,
     };
     admission::start(operator, NAME, &args.admission, guard::handlers(&Arc::new(guard)))?;
 
     let (store, writer) = reflector::store::<SlimPod>();
-    let watched = watcher::Config::default().labels(marks::CONTROLLED);
+    let watched = watcher::Config::default().labels(well_known::CONTROLLED);
     let objects = events(Api::all(client.clone()), watched, "pods", &shared)
         .modify(trim)
         .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| pods.note(event)))
+        .inspect(move |event| event.iter().for_each(|event| pods.record(event)))
         .touched_objects();
     let service_events = events(Api::all(client), watcher::Config::default(), "services", &shared);
     let waiting = store.clone();
     let triggers = reflect(services.clone(), service_events)
         .flat_map(move |service| stream::iter(employed(&waiting, &key(&*service))));
 
-    let work = Drive {
+    let work = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers: triggers.boxed(),
-        concurrency: operator.args.concurrency,
-        pause: Duration::ZERO,
+        concurrency: operator.args.max_concurrent_reconciles,
+        min_interval: Duration::ZERO,
         deadline: operator.args.reconcile_timeout,
-        grace: operator.args.shutdown_grace,
+        grace_period: operator.args.shutdown_grace,
         lease: operator.lease.clone(),
         metrics: shared,
     };
     let stop = operator.stop();
-    operator.task("pod controller", drive(work, stop, move |pod| reconcile(pod, context.clone())));
+    operator.task("pod controller", run(work, stop, move |pod| reconcile(pod, context.clone())));
     Ok(())
 }
 
@@ -153,37 +153,37 @@ fn employed(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
 
 /// Brings one Pod to where it has to wait for somebody else.
 #[tracing::instrument(skip_all, fields(namespace = pod.metadata.namespace, pod = pod.metadata.name))]
-async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Failure> {
+async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let key = key(&*pod);
     if !context.is_fresh(&key) {
-        return Ok(Next::Stale);
+        return Ok(Requeue::AwaitCache);
     }
     // Before the Services are known, each would look as if it were gone.
     if !*context.services.progress.ready().borrow() {
-        return Ok(Next::After(Duration::from_millis(100)));
+        return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let (view, now) = (pod.view(&context.services, &context.checkers), clock::now());
     if view.deleting {
         context.forget_garbled(&key);
-        return Ok(Next::OnChange);
+        return Ok(Requeue::AwaitChange);
     }
     let plan = match plan::plan(&view, now) {
         Ok(plan) => plan,
         Err(garbled) => {
             context.report_garbled(&pod, &garbled.to_string()).await;
-            return Ok(Next::OnChange);
+            return Ok(Requeue::AwaitChange);
         }
     };
     context.forget_garbled(&key);
     if let Err(unreadable) = &view.expected {
-        let message = format!("{}: {unreadable}", marks::AVAILABLE_CONDITIONS);
+        let message = format!("{}: {unreadable}", well_known::AVAILABLE_CONDITIONS);
         context.warn(&pod, "AvailableConditionsInvalid", message).await;
     }
-    if let Some(effect) = render::render(&plan, &pod.identity(), now) {
+    if let Some(write) = render::render(&plan, &pod.identity(), now) {
         tracing::debug!(%plan, "Planned");
-        let seen = context.pods.seen();
-        let outcome = context.applier.apply(&effect).await;
-        let outcome = outcome.map_err(|error| Failure::transient("write", error))?;
+        let seen = context.pods.version();
+        let outcome = context.applier.apply(&write).await;
+        let outcome = outcome.map_err(|error| ReconcileError::transient("write", error))?;
         match outcome {
             Outcome::Done(version) => {
                 if plan.delete {
@@ -192,33 +192,33 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Next, Fai
                 }
                 context.note(key, version.as_deref(), seen);
             }
-            Outcome::AlreadyThere | Outcome::Outdated | Outcome::Gone => {}
-            Outcome::Refused(message) => {
-                context.warn(&pod, "LifecycleWriteRefused", message.clone()).await;
-                return Err(Failure::refused(message));
+            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
+            Outcome::Rejected(message) => {
+                context.warn(&pod, "WriteRejected", message.clone()).await;
+                return Err(ReconcileError::refused(message));
             }
         }
     }
-    Ok(plan.look_again.map_or(Next::OnChange, Next::After))
+    Ok(plan.look_again.map_or(Requeue::AwaitChange, Requeue::After))
 }
 
 impl Context {
     fn is_fresh(&self, key: &Key) -> bool {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = written.get(key).is_none_or(|w| w.is_seen(self.pods.seen()));
+        let fresh = written.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
         if fresh {
             written.remove(key);
         }
         fresh
     }
 
-    fn note(&self, key: Key, version: Option<&str>, seen: podops_runtime::freshness::Seen) {
+    fn note(&self, key: Key, version: Option<&str>, seen: podops_runtime::freshness::CacheVersion) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.len() > WRITTEN_MAX {
-            let now = self.pods.seen();
-            written.retain(|_, w| !w.is_seen(now));
+            let now = self.pods.version();
+            written.retain(|_, w| !w.is_observed_by(now));
         }
-        written.entry(key).or_default().note(version, seen);
+        written.entry(key).or_default().record(version, seen);
     }
 
     async fn report_garbled(&self, pod: &SlimPod, message: &str) {
@@ -269,7 +269,7 @@ mod tests {
     fn pod(version: &str) -> SlimPod {
         let pod = json!({
             "metadata": { "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": version },
-            "spec": { "readinessGates": [{ "conditionType": marks::SERVICE_READY }] },
+            "spec": { "readinessGates": [{ "conditionType": well_known::SERVICE_READY }] },
             "status": { "conditions": [{ "type": "ContainersReady", "status": "True" }] },
         });
         serde_json::from_value(pod).unwrap()
@@ -280,13 +280,13 @@ mod tests {
         let writes = Arc::new(AtomicUsize::new(0));
         let (client, registry) = (server(writes.clone()), Registry::new());
         let shared = podops_runtime::shell::metrics::Metrics::register(&registry).unwrap();
-        let services = Mirror::new(|_| None);
-        services.take(Event::InitDone);
+        let services = IndexedStore::new(|_| None);
+        services.apply_event(Event::InitDone);
         let context = Arc::new(Context {
             applier: Applier::new(client.clone(), NAME, shared, 1),
             events: Events::new(client, NAME),
             services,
-            pods: Progress::default(),
+            pods: WatchProgress::default(),
             checkers: Vec::new(),
             written: Mutex::default(),
             garbled: Mutex::default(),
@@ -295,9 +295,9 @@ mod tests {
         let mut looks = Vec::new();
         // The kubelet wrote version 6 before the operator wrote 7, and its event comes first.
         for version in ["5", "6", "7"] {
-            context.pods.note(&Event::Apply(pod(version)));
+            context.pods.record(&Event::Apply(pod(version)));
             let look = reconcile(Arc::new(pod(version)), context.clone()).await.unwrap();
-            looks.push((look == Next::Stale, writes.load(Ordering::Relaxed)));
+            looks.push((look == Requeue::AwaitCache, writes.load(Ordering::Relaxed)));
         }
         // The last Pod does not show the write's effect, so it is written to again: it was read.
         assert_eq!(looks, [(false, 1), (true, 1), (false, 2)]);

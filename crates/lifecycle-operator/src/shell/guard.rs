@@ -12,16 +12,16 @@ use kube::{
         response::{StatusCause, StatusDetails},
     },
 };
-use podops_api::{lifecycle::nanos, marks};
+use podops_api::{lifecycle::nanos, well_known};
 use podops_runtime::{
-    effect::{Change, Effect, Outcome, Target},
     shell::{
         admission::{Handler, Handlers, Verdict},
         apply::Applier,
         clock,
         events::{Events, Note},
-        watch::Mirror,
+        store::IndexedStore,
     },
+    write::{Change, Outcome, Target, Write},
 };
 use serde_json::json;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::observe::{SlimPod, SlimService};
 use crate::{
     leave::{
-        Decision, OnLeaving,
+        Decision, DeletionPolicy,
         budget::{self, Refusal},
     },
     render::PODS,
@@ -66,8 +66,8 @@ pub(super) struct Guard {
     pub(super) client: Client,
     pub(super) applier: Applier,
     pub(super) events: Events,
-    pub(super) services: Arc<Mirror<SlimService>>,
-    pub(super) on_leaving: OnLeaving,
+    pub(super) services: Arc<IndexedStore<SlimService>>,
+    pub(super) deletion_policy: DeletionPolicy,
 }
 
 /// A request to be done with a Pod.
@@ -121,12 +121,12 @@ impl Guard {
             dry_run: request.dry_run || is_dry(request.object.as_ref()),
             user: request.user_info.username.clone().unwrap_or_default(),
         };
-        let Some(pod) = self.pod(&request).await? else { return Ok(Verdict::Pass) };
+        let Some(pod) = self.pod(&request).await? else { return Ok(Verdict::Allow) };
         let leaver = pod.leaver(&self.services);
-        match leaver.decide(self.on_leaving, clock::now()) {
-            Decision::Pass => Ok(Verdict::Pass),
+        match leaver.decide(self.deletion_policy, clock::now()) {
+            Decision::Pass => Ok(Verdict::Allow),
             // The API server says of an eviction what a budget has against it, and evicts nobody.
-            Decision::Later { .. } if wish.dry_run && way == Way::Evict => Ok(Verdict::Pass),
+            Decision::Later { .. } if wish.dry_run && way == Way::Evict => Ok(Verdict::Allow),
             Decision::Later { begin: Some(label), message } if !wish.dry_run => {
                 self.begin(&pod, label, &wish, message).await
             }
@@ -174,7 +174,7 @@ impl Guard {
     ) -> anyhow::Result<Verdict> {
         // A Pod that is replaced first is missed by nobody.
         if wish.way == Way::Evict
-            && label == marks::TO_DELETE
+            && label == well_known::TO_DELETE
             && let Err(refusal) = self.take_part(pod).await?
         {
             return Ok(refused(refusal));
@@ -188,7 +188,7 @@ impl Guard {
         };
         let labels = json!({ label: nanos(clock::now()) });
         let body = json!({ "metadata": { "uid": identity.uid, "labels": labels } });
-        match self.applier.apply(&Effect::Patch(target, Change::Merge(body))).await? {
+        match self.applier.apply(&Write::Patch(target, Change::Merge(body))).await? {
             Outcome::Done(_) => {
                 tracing::info!(user = wish.user, way = ?wish.way, label, "A Pod begins to leave");
                 let reason =
@@ -199,11 +199,11 @@ impl Guard {
                 told.unwrap_or_else(|_| tracing::debug!("Nobody waits longer for an event"));
                 Ok(wait(wish.way, &message))
             }
-            Outcome::Gone => Ok(Verdict::Pass),
-            Outcome::Outdated | Outcome::AlreadyThere => {
+            Outcome::NotFound => Ok(Verdict::Allow),
+            Outcome::Conflict | Outcome::AlreadyExists => {
                 anyhow::bail!("another Pod has its name by now")
             }
-            Outcome::Refused(message) => anyhow::bail!(message),
+            Outcome::Rejected(message) => anyhow::bail!(message),
         }
     }
 
@@ -217,15 +217,15 @@ impl Guard {
             let listed = budgets.list(&ListParams::default()).await?.items;
             let now = clock::now();
             let taken = budget::take(&listed, &identity.name, &labels, pod.running(), now);
-            let effect = match taken {
-                Ok(Some(effect)) => effect,
+            let write = match taken {
+                Ok(Some(write)) => write,
                 Ok(None) => return Ok(Ok(())),
                 Err(refusal) => return Ok(Err(refusal)),
             };
-            match self.applier.apply(&effect).await? {
+            match self.applier.apply(&write).await? {
                 Outcome::Done(_) => return Ok(Ok(())),
-                Outcome::Outdated | Outcome::Gone | Outcome::AlreadyThere => {}
-                Outcome::Refused(message) => anyhow::bail!(message),
+                Outcome::Conflict | Outcome::NotFound | Outcome::AlreadyExists => {}
+                Outcome::Rejected(message) => anyhow::bail!(message),
             }
         }
         let (message, cause) = ("many Pods are evicted at once".to_owned(), String::new());

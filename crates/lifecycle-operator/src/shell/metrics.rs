@@ -24,7 +24,7 @@ impl Metrics {
             garbled: add(
                 registry,
                 IntGauge::new(
-                    "podops_lifecycle_garbled_pods",
+                    "podops_lifecycle_invalid_label_pods",
                     "Pods left alone because a lifecycle label of theirs cannot be read.",
                 )?,
             )?,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use podops_api::{availability::AvailableConditions, marks, transition_rule::RejectInfo};
-use podops_runtime::shell::watch::Mirror;
+use podops_api::{availability::AvailableConditions, transition_rule::RejectInfo, well_known};
+use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -76,7 +76,7 @@ pub(super) fn trim(pod: &mut SlimPod) {
     pod.metadata.generate_name = None;
     pod.status.phase = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.retain(|key, _| key == marks::AVAILABLE_CONDITIONS);
+        annotations.retain(|key, _| key == well_known::AVAILABLE_CONDITIONS);
     }
 }
 
@@ -99,8 +99,11 @@ impl SlimPod {
 
     /// The finalizers that the annotation expects, by employer.
     fn expected(&self) -> Result<BTreeMap<String, String>, String> {
-        let annotation =
-            self.metadata.annotations.as_ref().and_then(|a| a.get(marks::AVAILABLE_CONDITIONS));
+        let annotation = self
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(well_known::AVAILABLE_CONDITIONS));
         let Some(text) = annotation else { return Ok(BTreeMap::new()) };
         serde_json::from_str::<AvailableConditions>(text)
             .map(|conditions| conditions.expected_finalizers)
@@ -126,24 +129,29 @@ impl SlimPod {
     }
 
     /// The Pod as one that is to go; to be read off a whole Pod.
-    pub(super) fn leaver(&self, services: &Mirror<SlimService>) -> Leaver {
+    pub(super) fn leaver(&self, services: &IndexedStore<SlimService>) -> Leaver {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         let annotations = self.metadata.annotations.iter().flatten();
-        let details = annotations.clone().filter(|(key, _)| key.starts_with(marks::RULE_DETAIL));
+        let details =
+            annotations.clone().filter(|(key, _)| key.starts_with(well_known::RULE_DETAIL));
         Leaver {
             pod: self.view(services, &[]),
             ended: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             of_set: owners.iter().any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
-            on_leaving: annotations
+            deletion_policy: annotations
                 .clone()
-                .find(|(key, _)| *key == marks::ON_LEAVING)
+                .find(|(key, _)| *key == well_known::DELETION_POLICY)
                 .map(|(_, value)| value.clone()),
             objections: details.flat_map(|(_, text)| objections(text)).collect(),
         }
     }
 
     /// The Pod as planning sees it.
-    pub(super) fn view(&self, services: &Mirror<SlimService>, checkers: &[String]) -> PodView {
+    pub(super) fn view(
+        &self,
+        services: &IndexedStore<SlimService>,
+        checkers: &[String],
+    ) -> PodView {
         let labels = self.metadata.labels.clone().unwrap_or_default();
         let expected = self.expected();
         let is_dirty = |key: &&String| {
@@ -158,8 +166,8 @@ impl SlimPod {
             finalizers: self.metadata.finalizers.iter().flatten().cloned().collect(),
             dirty,
             expected,
-            gated: gates.iter().any(|gate| gate.condition_type == marks::SERVICE_READY),
-            gate: self.condition(marks::SERVICE_READY),
+            gated: gates.iter().any(|gate| gate.condition_type == well_known::SERVICE_READY),
+            gate: self.condition(well_known::SERVICE_READY),
             ready: self.is_ready(),
             containers_ready: self.condition("ContainersReady") == Some(true),
             created: self
@@ -208,17 +216,17 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {
                 "name": "web-1", "namespace": "ns", "labels": { "app": "web" },
-                "annotations": { marks::AVAILABLE_CONDITIONS: annotation },
+                "annotations": { well_known::AVAILABLE_CONDITIONS: annotation },
             },
             "spec": { "readinessGates": null, "containers": [] },
         }))
         .unwrap()
     }
 
-    fn services(selector: &serde_json::Value) -> std::sync::Arc<Mirror<SlimService>> {
-        let mirror = Mirror::new(|_| None);
+    fn services(selector: &serde_json::Value) -> std::sync::Arc<IndexedStore<SlimService>> {
+        let mirror = IndexedStore::new(|_| None);
         let service = json!({ "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": selector } });
-        mirror.take(Event::Apply(serde_json::from_value(service).unwrap()));
+        mirror.apply_event(Event::Apply(serde_json::from_value(service).unwrap()));
         mirror
     }
 

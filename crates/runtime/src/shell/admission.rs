@@ -33,9 +33,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     args::AdmissionArgs,
-    certificates::{Keeper, Serving},
+    certificates::{CertificateManager, ServedCertificate},
     metrics::add,
-    operator::{Operator, Stop},
+    operator::{Operator, Shutdown},
 };
 
 /// The longest review that is read; one holds an object twice.
@@ -53,7 +53,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The request may pass.
-    Pass,
+    Allow,
     /// It is refused, with the status that the client is to see.
     Deny(Box<Status>),
 }
@@ -81,15 +81,15 @@ pub fn start(
 ) -> anyhow::Result<()> {
     let Some(address) = args.admission_address else { return Ok(()) };
     let metrics = Metrics::register(&operator.registry)?;
-    let serving = Arc::new(Serving::default());
+    let serving = Arc::new(ServedCertificate::default());
     let (ready, is_ready) = watch::channel(false);
     operator.ready_when("admission", is_ready);
-    let namespace = operator.args.lease.lease_namespace.clone();
+    let namespace = operator.args.lease.leader_elect_resource_namespace.clone();
     let object = format!("{name}-admission");
     let default = || vec![format!("{object}.{namespace}.svc")];
     let hosts =
         if args.admission_hosts.is_empty() { default() } else { args.admission_hosts.clone() };
-    let keeper = Keeper {
+    let certificate_manager = CertificateManager {
         client: operator.client.clone(),
         namespace,
         secret: object,
@@ -103,7 +103,7 @@ pub fn start(
     let stop = operator.stop();
     operator.task("admission", async move {
         tokio::select! {
-            kept = keeper.run() => kept,
+            stored = certificate_manager.run() => stored,
             served = serve(address, reviews, stop) => served,
         }
     });
@@ -111,13 +111,13 @@ pub fn start(
 }
 
 struct Reviews {
-    serving: Arc<Serving>,
+    serving: Arc<ServedCertificate>,
     handlers: Handlers,
     metrics: Metrics,
 }
 
 /// Serves until it is time to end, and then ends what was asked by then.
-async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Stop) -> anyhow::Result<()> {
+async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Shutdown) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "Listening for admission reviews");
@@ -185,35 +185,35 @@ impl Reviews {
         let path = request.uri().path().to_owned();
         let known = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let handler = known
-            .filter(|(word, _)| self.serving.knows(word))
+            .filter(|(token, _)| self.serving.accepts_token(token))
             .and_then(|(_, name)| self.handlers.get_key_value(name));
-        let Some((name, handler)) = handler else { return plain(StatusCode::NOT_FOUND) };
+        let Some((name, handler)) = handler else { return empty_response(StatusCode::NOT_FOUND) };
         let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {
-            return plain(StatusCode::PAYLOAD_TOO_LARGE);
+            return empty_response(StatusCode::PAYLOAD_TOO_LARGE);
         };
         let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(&body.to_bytes());
         let request: Option<AdmissionRequest<_>> = review.ok().and_then(|r| r.try_into().ok());
-        let Some(request) = request else { return plain(StatusCode::BAD_REQUEST) };
+        let Some(request) = request else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut response = AdmissionResponse::from(&request);
         let timer = self.metrics.seconds.with_label_values(&[*name]).start_timer();
         let verdict = timeout(ANSWER_TIMEOUT, handler(request)).await;
         timer.observe_duration();
-        let Ok(verdict) = verdict else { return plain(StatusCode::GATEWAY_TIMEOUT) };
-        let passes = matches!(verdict, Verdict::Pass);
-        let told = if passes { "pass" } else { "deny" };
-        self.metrics.reviews.with_label_values(&[*name, told]).inc();
+        let Ok(verdict) = verdict else { return empty_response(StatusCode::GATEWAY_TIMEOUT) };
+        let allowed = matches!(verdict, Verdict::Allow);
+        let verdict_label = if allowed { "pass" } else { "deny" };
+        self.metrics.reviews.with_label_values(&[*name, verdict_label]).inc();
         if let Verdict::Deny(status) = verdict {
             response.allowed = false;
             response.result = *status;
         }
         match serde_json::to_vec(&response.into_review()) {
             Ok(body) => Response::new(Full::new(body.into())),
-            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR),
+            Err(_) => empty_response(StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
 }
 
-fn plain(status: StatusCode) -> Response<Full<Bytes>> {
+fn empty_response(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::default();
     *response.status_mut() = status;
     response

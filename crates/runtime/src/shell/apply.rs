@@ -12,8 +12,8 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{metrics::Metrics, refusals::Refusals};
-use crate::effect::{Change, Effect, Outcome, Target};
+use super::{metrics::Metrics, rejected_writes::RejectedWrites};
+use crate::write::{Change, Outcome, Target, Write};
 
 /// How long one request may take; the server gives up after a minute itself.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub struct Applier {
     manager: &'static str,
     metrics: Metrics,
     concurrency: usize,
-    refusals: Arc<Refusals>,
+    rejected_writes: Arc<RejectedWrites>,
 }
 
 impl Applier {
@@ -58,7 +58,7 @@ impl Applier {
     #[must_use]
     pub fn new(client: Client, manager: &'static str, metrics: Metrics, concurrency: u16) -> Self {
         let concurrency = usize::from(concurrency.max(1));
-        Self { client, manager, metrics, concurrency, refusals: Arc::default() }
+        Self { client, manager, metrics, concurrency, rejected_writes: Arc::default() }
     }
 
     /// Carries out one effect; one that was refused a short while ago is refused again without
@@ -67,57 +67,53 @@ impl Applier {
     /// # Errors
     ///
     /// If the server gave no answer to the point.
-    pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
-        if let Some(message) = self.refusals.held(effect) {
-            return Ok(Outcome::Refused(message));
+    pub async fn apply(&self, write: &Write) -> Result<Outcome, Error> {
+        if let Some(message) = self.rejected_writes.retained(write) {
+            return Ok(Outcome::Rejected(message));
         }
-        let target = effect.target();
+        let target = write.target();
         let fail = |source| Error { target: Box::new(target.clone()), source };
-        let answer = timeout(REQUEST_TIMEOUT, self.send(effect)).await;
+        let answer = timeout(REQUEST_TIMEOUT, self.send(write)).await;
         let answer = answer.unwrap_or(Err(Source::Timeout));
         let result = match answer {
             Ok(version) => Ok(Outcome::Done(version)),
-            Err(Source::Kube(kube::Error::Api(status))) => {
-                refusal(effect, &status).ok_or_else(|| fail(Source::Kube(kube::Error::Api(status))))
-            }
+            Err(Source::Kube(kube::Error::Api(status))) => rejection(write, &status)
+                .ok_or_else(|| fail(Source::Kube(kube::Error::Api(status)))),
             Err(other) => Err(fail(other)),
         };
         if let Ok(outcome) = &result {
-            self.refusals.note(effect, outcome);
+            self.rejected_writes.record(write, outcome);
         }
-        let class = result.as_ref().map_or("failed", Outcome::class);
-        if class == "outdated" {
+        let class = result.as_ref().map_or("error", Outcome::class);
+        if class == "conflict" {
             self.metrics.conflicts.inc();
         }
-        self.metrics
-            .effects
-            .with_label_values(&[effect.verb(), target.resource.plural, class])
-            .inc();
-        tracing::debug!(verb = effect.verb(), %target, class, "Wrote");
+        self.metrics.writes.with_label_values(&[write.verb(), target.resource.plural, class]).inc();
+        tracing::debug!(verb = write.verb(), %target, class, "Wrote");
         result
     }
 
     /// Carries out independent effects side by side.
-    pub async fn apply_all(&self, effects: Vec<Effect>) -> Vec<(Effect, Result<Outcome, Error>)> {
-        let one = |effect: Effect| async move {
-            let result = self.apply(&effect).await;
-            (effect, result)
+    pub async fn apply_all(&self, writes: Vec<Write>) -> Vec<(Write, Result<Outcome, Error>)> {
+        let one = |write: Write| async move {
+            let result = self.apply(&write).await;
+            (write, result)
         };
-        stream::iter(effects).map(one).buffer_unordered(self.concurrency).collect().await
+        stream::iter(writes).map(one).buffer_unordered(self.concurrency).collect().await
     }
 
     /// Carries out independent effects in batches of 1, 2, 4, … and stops after a batch in which
     /// one came to nothing, so that a server that refuses all is not asked for each.
     pub async fn apply_slow_start(
         &self,
-        effects: Vec<Effect>,
-    ) -> Vec<(Effect, Result<Outcome, Error>)> {
-        let (mut results, mut rest, mut size) = (Vec::new(), effects, 1);
+        writes: Vec<Write>,
+    ) -> Vec<(Write, Result<Outcome, Error>)> {
+        let (mut results, mut rest, mut size) = (Vec::new(), writes, 1);
         while !rest.is_empty() {
             let later = rest.split_off(size.min(rest.len()));
             let batch = self.apply_all(rest).await;
             let went_well =
-                batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Refused(_))));
+                batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Rejected(_))));
             results.extend(batch);
             if !went_well {
                 break;
@@ -129,36 +125,36 @@ impl Applier {
 
     /// How long until the first of the effects that were refused may be sent again.
     #[must_use]
-    pub fn patience(&self, results: &[(Effect, Result<Outcome, Error>)]) -> Option<Duration> {
-        let refused = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Refused(_))));
-        refused.map(|(effect, _)| self.refusals.wait(effect)).min()
+    pub fn retry_after(&self, results: &[(Write, Result<Outcome, Error>)]) -> Option<Duration> {
+        let refused = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Rejected(_))));
+        refused.map(|(write, _)| self.rejected_writes.retry_after(write)).min()
     }
 
-    async fn send(&self, effect: &Effect) -> Result<Option<String>, Source> {
-        let request = self.request(effect)?;
+    async fn send(&self, write: &Write) -> Result<Option<String>, Source> {
+        let request = self.request(write)?;
         let version = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
-        match effect {
-            Effect::Create(..) | Effect::Try(..) | Effect::Patch(..) => {
+        match write {
+            Write::Create(..) | Write::DryRunCreate(..) | Write::Patch(..) => {
                 Ok(version(self.client.request(request).await?))
             }
-            Effect::Delete { .. } => {
+            Write::Delete { .. } => {
                 Ok(self.client.request_status(request).await?.left().and_then(version))
             }
         }
     }
 
-    fn request(&self, effect: &Effect) -> Result<http::Request<Vec<u8>>, Source> {
-        let target = effect.target();
+    fn request(&self, write: &Write) -> Result<http::Request<Vec<u8>>, Source> {
+        let target = write.target();
         let at = Request::new(target.resource.path(&target.namespace));
-        let built = match effect {
-            Effect::Create(_, body) | Effect::Try(_, body) => {
+        let built = match write {
+            Write::Create(_, body) | Write::DryRunCreate(_, body) => {
                 let params = PostParams {
-                    dry_run: matches!(effect, Effect::Try(..)),
+                    dry_run: matches!(write, Write::DryRunCreate(..)),
                     field_manager: Some(self.manager.to_owned()),
                 };
                 at.create(&params, body.to_string().into_bytes())
             }
-            Effect::Patch(_, change) => {
+            Write::Patch(_, change) => {
                 let params = PatchParams {
                     field_manager: Some(self.manager.to_owned()),
                     ..PatchParams::default()
@@ -173,7 +169,7 @@ impl Applier {
                     None => at.patch(&target.name, &params, &patch),
                 }
             }
-            Effect::Delete { uid, version, .. } => {
+            Write::Delete { uid, version, .. } => {
                 let preconditions =
                     Preconditions { uid: Some(uid.clone()), resource_version: version.clone() };
                 let params =
@@ -186,28 +182,28 @@ impl Applier {
 }
 
 /// Reads a refusal as an outcome, if it is one.
-fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
-    match (status.code, effect) {
-        (404, Effect::Delete { .. }) => Some(Outcome::Done(None)),
+fn rejection(write: &Write, status: &Status) -> Option<Outcome> {
+    match (status.code, write) {
+        (404, Write::Delete { .. }) => Some(Outcome::Done(None)),
         // Creating in a namespace or of a kind that is gone is a refusal, not an absence.
-        (404, Effect::Patch(..)) => Some(Outcome::Gone),
-        (409, Effect::Create(..) | Effect::Try(..)) if status.is_already_exists() => {
-            Some(Outcome::AlreadyThere)
+        (404, Write::Patch(..)) => Some(Outcome::NotFound),
+        (409, Write::Create(..) | Write::DryRunCreate(..)) if status.is_already_exists() => {
+            Some(Outcome::AlreadyExists)
         }
-        (409, _) => Some(Outcome::Outdated),
+        (409, _) => Some(Outcome::Conflict),
         // A failed `test` names no object, other than a value that is refused.
-        (422, Effect::Patch(_, Change::Json(_)))
+        (422, Write::Patch(_, Change::Json(_)))
             if status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
-            Some(Outcome::Outdated)
+            Some(Outcome::Conflict)
         }
         // A merge that names another object of the same name.
-        (422, Effect::Patch(_, Change::Merge(_) | Change::Strategic(_)))
+        (422, Write::Patch(_, Change::Merge(_) | Change::Strategic(_)))
             if status.details.iter().flat_map(|d| &d.causes).any(|c| c.field == "metadata.uid") =>
         {
-            Some(Outcome::Outdated)
+            Some(Outcome::Conflict)
         }
-        (400 | 403 | 404 | 405 | 413 | 422, _) => Some(Outcome::Refused(status.message.clone())),
+        (400 | 403 | 404 | 405 | 413 | 422, _) => Some(Outcome::Rejected(status.message.clone())),
         _ => None,
     }
 }
@@ -215,11 +211,13 @@ fn refusal(effect: &Effect, status: &Status) -> Option<Outcome> {
 /// Whether a batch has to be tried again soon, as some of it came to nothing that trying again may
 /// mend.
 #[must_use]
-pub fn is_unfinished(results: &[(Effect, Result<Outcome, Error>)]) -> bool {
+pub fn is_unfinished(results: &[(Write, Result<Outcome, Error>)]) -> bool {
     // A name that is taken: if by the writer's own, the cache will show it; if not, no event comes.
-    results.iter().any(|(effect, result)| match result {
-        Ok(Outcome::AlreadyThere) => !matches!(effect, Effect::Try(..)),
-        Ok(Outcome::Done(_) | Outcome::Outdated | Outcome::Gone | Outcome::Refused(_)) => false,
+    results.iter().any(|(write, result)| match result {
+        Ok(Outcome::AlreadyExists) => !matches!(write, Write::DryRunCreate(..)),
+        Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound | Outcome::Rejected(_)) => {
+            false
+        }
         Err(_) => true,
     })
 }
@@ -227,7 +225,7 @@ pub fn is_unfinished(results: &[(Effect, Result<Outcome, Error>)]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::{JsonPatch, Resource};
+    use crate::write::{JsonPatch, Resource};
 
     fn pod() -> Target {
         let resource = Resource { group: "", version: "v1", plural: "pods" };
@@ -249,31 +247,31 @@ mod tests {
         });
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let applier = Applier::new(Client::new(silent, "default"), "test", metrics, 1);
-        let effect = Effect::Patch(pod(), JsonPatch::default().build());
-        let answer = timeout(REQUEST_TIMEOUT * 10, applier.apply(&effect)).await.expect("it hangs");
+        let write = Write::Patch(pod(), JsonPatch::default().build());
+        let answer = timeout(REQUEST_TIMEOUT * 10, applier.apply(&write)).await.expect("it hangs");
         assert!(matches!(answer, Err(Error { source: Source::Timeout, .. })));
     }
 
     #[test]
     fn a_failed_test_means_look_again_and_an_invalid_value_does_not() {
-        let effect = Effect::Patch(pod(), JsonPatch::default().build());
-        assert_eq!(refusal(&effect, &status(422, "")), Some(Outcome::Outdated));
+        let write = Write::Patch(pod(), JsonPatch::default().build());
+        assert_eq!(rejection(&write, &status(422, "")), Some(Outcome::Conflict));
         assert_eq!(
-            refusal(&effect, &status(422, "web-1")),
-            Some(Outcome::Refused("no".to_owned()))
+            rejection(&write, &status(422, "web-1")),
+            Some(Outcome::Rejected("no".to_owned()))
         );
     }
 
     #[test]
     fn deleting_what_is_gone_is_done() {
-        let effect = Effect::Delete { target: pod(), uid: "1".to_owned(), version: None };
-        assert_eq!(refusal(&effect, &status(404, "web-1")), Some(Outcome::Done(None)));
+        let write = Write::Delete { target: pod(), uid: "1".to_owned(), version: None };
+        assert_eq!(rejection(&write, &status(404, "web-1")), Some(Outcome::Done(None)));
     }
 
     #[test]
     fn a_busy_server_is_no_outcome() {
-        let effect = Effect::Create(pod(), serde_json::Value::Null);
-        assert_eq!(refusal(&effect, &status(429, "")), None);
-        assert_eq!(refusal(&effect, &status(500, "")), None);
+        let write = Write::Create(pod(), serde_json::Value::Null);
+        assert_eq!(rejection(&write, &status(429, "")), None);
+        assert_eq!(rejection(&write, &status(500, "")), None);
     }
 }

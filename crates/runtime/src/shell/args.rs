@@ -25,21 +25,21 @@ pub struct OperatorArgs {
     #[arg(
         long,
         default_value = "0.0.0.0:8080",
-        env = "PODOPS_ADMIN_ADDRESS",
+        env = "PODOPS_METRICS_BIND_ADDRESS",
         help_heading = "Serving",
         value_name = "ADDRESS"
     )]
-    pub admin_address: SocketAddr,
+    pub metrics_bind_address: SocketAddr,
 
     /// How many objects are reconciled at a time
     #[arg(
         long,
         default_value_t = 16,
-        env = "PODOPS_CONCURRENCY",
+        env = "PODOPS_MAX_CONCURRENT_RECONCILES",
         help_heading = "Work",
         value_name = "N"
     )]
-    pub concurrency: u16,
+    pub max_concurrent_reconciles: u16,
 
     /// How long a reconcile may take before it is given up and tried again
     #[arg(long, default_value = "60s", value_parser = duration, env = "PODOPS_RECONCILE_TIMEOUT", help_heading = "Work", value_name = "DURATION")]
@@ -65,32 +65,32 @@ pub struct LeaseArgs {
     #[arg(
         long,
         default_value = "podops-system",
-        env = "PODOPS_LEASE_NAMESPACE",
+        env = "PODOPS_LEADER_ELECT_RESOURCE_NAMESPACE",
         help_heading = "Leader election",
         value_name = "NAMESPACE"
     )]
-    pub lease_namespace: String,
+    pub leader_elect_resource_namespace: String,
 
     /// Who this replica is in the Lease; the host's name and the process ID by default
     #[arg(
         long,
-        env = "PODOPS_LEASE_IDENTITY",
+        env = "PODOPS_LEADER_ELECT_IDENTITY",
         help_heading = "Leader election",
         value_name = "NAME"
     )]
-    pub lease_identity: Option<String>,
+    pub leader_elect_identity: Option<String>,
 
     /// How long others wait, after the last sign of the holder, before they take the Lease
-    #[arg(long, default_value = "15s", value_parser = duration, env = "PODOPS_LEASE_DURATION", help_heading = "Leader election", value_name = "DURATION")]
-    pub lease_duration: Duration,
+    #[arg(long, default_value = "15s", value_parser = duration, env = "PODOPS_LEADER_ELECT_LEASE_DURATION", help_heading = "Leader election", value_name = "DURATION")]
+    pub leader_elect_lease_duration: Duration,
 
     /// How long the holder may fail to renew before it steps down; less than the duration
-    #[arg(long, default_value = "10s", value_parser = duration, env = "PODOPS_LEASE_RENEW_DEADLINE", help_heading = "Leader election", value_name = "DURATION")]
-    pub lease_renew_deadline: Duration,
+    #[arg(long, default_value = "10s", value_parser = duration, env = "PODOPS_LEADER_ELECT_RENEW_DEADLINE", help_heading = "Leader election", value_name = "DURATION")]
+    pub leader_elect_renew_deadline: Duration,
 
     /// How often the Lease is renewed, or looked at
-    #[arg(long, default_value = "2s", value_parser = duration, env = "PODOPS_LEASE_RETRY", help_heading = "Leader election", value_name = "DURATION")]
-    pub lease_retry: Duration,
+    #[arg(long, default_value = "2s", value_parser = duration, env = "PODOPS_LEADER_ELECT_RETRY_PERIOD", help_heading = "Leader election", value_name = "DURATION")]
+    pub leader_elect_retry_period: Duration,
 }
 
 /// Where an operator answers the API server, if it is to be asked about requests.

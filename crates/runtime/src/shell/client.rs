@@ -27,17 +27,17 @@ pub async fn connect(metrics: &Metrics) -> anyhow::Result<Client> {
     let mut config = Config::infer().await?;
     config.default_retry = false;
     let metrics = metrics.clone();
-    let count = layer_fn(move |inner| Counted { inner, metrics: metrics.clone() });
+    let count = layer_fn(move |inner| CountingService { inner, metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
 }
 
 /// Counts requests and times their answers.
-struct Counted<S> {
+struct CountingService<S> {
     inner: S,
     metrics: Metrics,
 }
 
-impl<S, B> Service<Request<Body>> for Counted<S>
+impl<S, B> Service<Request<Body>> for CountingService<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,

@@ -14,11 +14,11 @@ use kube::{
 use tokio::time::timeout;
 
 /// How long the same event on the same object is not repeated.
-const QUIET: Duration = Duration::from_secs(300);
+const REPEAT_AFTER: Duration = Duration::from_secs(300);
 /// How long publishing may hold up a reconcile.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Above this many remembered events the old ones are forgotten.
-const REMEMBERED_MAX: usize = 1024;
+const CAPACITY: usize = 1024;
 
 /// Something a user should know of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +38,8 @@ type Subject = (String, &'static str);
 pub struct Events {
     recorder: Recorder,
     /// How long other words for the same reason are not told either.
-    pause: Duration,
-    told: Mutex<BTreeMap<Subject, (String, Instant)>>,
+    min_interval: Duration,
+    published: Mutex<BTreeMap<Subject, (String, Instant)>>,
 }
 
 impl Events {
@@ -48,19 +48,19 @@ impl Events {
     pub fn new(client: Client, controller: &'static str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: None };
         let recorder = Recorder::new(client, reporter);
-        Self { recorder, pause: Duration::ZERO, told: Mutex::default() }
+        Self { recorder, min_interval: Duration::ZERO, published: Mutex::default() }
     }
 
     /// The same, for what may be told in other words each time: not more often than this for one reason.
     #[must_use]
-    pub fn sparing(self, pause: Duration) -> Self {
-        Self { pause, ..self }
+    pub fn with_min_interval(self, min_interval: Duration) -> Self {
+        Self { min_interval, ..self }
     }
 
     /// Publishes a note on an object, unless it was just told the same. A failure is logged: no
     /// work depends on an event.
     pub async fn publish(&self, object: &ObjectReference, note: &Note) {
-        if !self.is_news(object.uid.as_deref().unwrap_or_default(), note) {
+        if !self.is_due(object.uid.as_deref().unwrap_or_default(), note) {
             return;
         }
         let event = Event {
@@ -77,19 +77,19 @@ impl Events {
         }
     }
 
-    fn is_news(&self, uid: &str, note: &Note) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() > REMEMBERED_MAX {
-            told.retain(|_, (_, at)| at.elapsed() < QUIET);
+    fn is_due(&self, uid: &str, note: &Note) -> bool {
+        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        if published.len() > CAPACITY {
+            published.retain(|_, (_, at)| at.elapsed() < REPEAT_AFTER);
         }
-        let last = told.get(&(uid.to_owned(), note.reason));
+        let last = published.get(&(uid.to_owned(), note.reason));
         if last.is_some_and(|(message, at)| {
-            let quiet = if *message == note.message { QUIET } else { self.pause };
+            let quiet = if *message == note.message { REPEAT_AFTER } else { self.min_interval };
             at.elapsed() < quiet
         }) {
             return false;
         }
-        told.insert((uid.to_owned(), note.reason), (note.message.clone(), Instant::now()));
+        published.insert((uid.to_owned(), note.reason), (note.message.clone(), Instant::now()));
         true
     }
 }

@@ -14,13 +14,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{args::LeaseArgs, clock, metrics::Metrics, operator::Stop};
+use super::{args::LeaseArgs, clock, metrics::Metrics, operator::Shutdown};
 
 /// Whether this replica acts.
 #[derive(Clone, Debug)]
-pub struct Held(watch::Receiver<bool>);
+pub struct Leadership(watch::Receiver<bool>);
 
-impl Held {
+impl Leadership {
     /// Always held: for tests, and where there is one replica.
     #[must_use]
     pub fn always() -> Self {
@@ -29,13 +29,13 @@ impl Held {
 
     /// Whether this replica may act now.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Waits until this replica may act.
     pub async fn wait(mut self) {
-        if self.0.wait_for(|held| *held).await.is_err() && !self.is_held() {
+        if self.0.wait_for(|is_leading| *is_leading).await.is_err() && !self.is_leader() {
             std::future::pending::<()>().await;
         }
     }
@@ -50,18 +50,18 @@ struct Timing {
 
 /// What is known of the Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sight {
+struct LeaseObservation {
     holder: String,
-    version: Option<String>,
+    resource_version: Option<String>,
     /// When this process first saw this version.
     since: Option<Instant>,
 }
 
 /// What to do about the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Move {
+enum ElectionAction {
     /// Write one's own name, for the first time or again.
-    Take,
+    Acquire,
     /// Leave it to its holder.
     Follow,
     /// It was held, and is no longer: end.
@@ -69,14 +69,24 @@ enum Move {
 }
 
 /// Decides, from what was last seen and when this replica last renewed.
-fn next(me: &str, sight: &Sight, renewed: Option<Instant>, now: Instant, timing: Timing) -> Move {
+fn next(
+    me: &str,
+    sight: &LeaseObservation,
+    renewed: Option<Instant>,
+    now: Instant,
+    timing: Timing,
+) -> ElectionAction {
     let overdue = renewed.is_some_and(|at| now.duration_since(at) >= timing.renew_deadline);
     let taken_away = renewed.is_some() && !sight.holder.is_empty() && sight.holder != me;
     if overdue || taken_away {
-        return Move::StepDown;
+        return ElectionAction::StepDown;
     }
     let expired = sight.since.is_some_and(|since| now.duration_since(since) >= timing.duration);
-    if sight.holder.is_empty() || sight.holder == me || expired { Move::Take } else { Move::Follow }
+    if sight.holder.is_empty() || sight.holder == me || expired {
+        ElectionAction::Acquire
+    } else {
+        ElectionAction::Follow
+    }
 }
 
 /// Takes part in one election.
@@ -85,7 +95,7 @@ pub(super) struct Elector {
     name: &'static str,
     api: Api<Lease>,
     args: LeaseArgs,
-    held: Arc<watch::Sender<bool>>,
+    is_leading: Arc<watch::Sender<bool>>,
     metrics: Metrics,
 }
 
@@ -95,18 +105,18 @@ pub(super) fn elector(
     args: &LeaseArgs,
     client: Client,
     metrics: &Metrics,
-) -> (Held, Elector) {
+) -> (Leadership, Elector) {
     let (sender, receiver) = watch::channel(!args.leader_elect);
-    metrics.lease_held.set(i64::from(!args.leader_elect));
+    metrics.leader.set(i64::from(!args.leader_elect));
     let elector = Elector {
-        me: args.lease_identity.clone().unwrap_or_else(identity),
+        me: args.leader_elect_identity.clone().unwrap_or_else(identity),
         name,
-        api: Api::namespaced(client, &args.lease_namespace),
+        api: Api::namespaced(client, &args.leader_elect_resource_namespace),
         args: args.clone(),
-        held: Arc::new(sender),
+        is_leading: Arc::new(sender),
         metrics: metrics.clone(),
     };
-    (Held(receiver), elector)
+    (Leadership(receiver), elector)
 }
 
 /// The host's name and the process ID: no two processes share both.
@@ -121,40 +131,40 @@ impl Elector {
     /// # Errors
     ///
     /// If the Lease was held and is lost.
-    pub(super) async fn run(self, stop: Stop) -> anyhow::Result<()> {
+    pub(super) async fn run(self, stop: Shutdown) -> anyhow::Result<()> {
         if !self.args.leader_elect {
             stop.wait().await;
             return Ok(());
         }
-        let mut sight = Sight::default();
+        let mut sight = LeaseObservation::default();
         let lost = tokio::select! {
             () = stop.wait() => false,
             () = self.contend(&mut sight) => true,
         };
-        let was_held = self.held.send_replace(false);
-        self.metrics.lease_held.set(0);
+        let was_leader = self.is_leading.send_replace(false);
+        self.metrics.leader.set(0);
         if lost {
             anyhow::bail!("the Lease {} is lost", self.name);
         }
-        if was_held {
+        if was_leader {
             self.release().await;
         }
         Ok(())
     }
 
     /// Contends for the Lease until it was held and is lost.
-    async fn contend(&self, sight: &mut Sight) {
+    async fn contend(&self, sight: &mut LeaseObservation) {
         let timing = Timing {
-            duration: self.args.lease_duration,
-            renew_deadline: self.args.lease_renew_deadline,
+            duration: self.args.leader_elect_lease_duration,
+            renew_deadline: self.args.leader_elect_renew_deadline,
         };
         let mut renewed: Option<Instant> = None;
         loop {
             // A read that hangs must not outlast the deadline for renewing.
-            let seen = timeout(self.args.lease_retry, self.api.get_opt(self.name)).await;
+            let seen = timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await;
             let lease = match seen {
                 Ok(Ok(lease)) => {
-                    look(sight, lease.as_ref());
+                    observe(sight, lease.as_ref());
                     Some(lease)
                 }
                 Ok(Err(error)) => {
@@ -164,25 +174,25 @@ impl Elector {
                 Err(_) => None,
             };
             match next(&self.me, sight, renewed, Instant::now(), timing) {
-                Move::StepDown => return,
-                Move::Follow => {}
-                Move::Take => {
+                ElectionAction::StepDown => return,
+                ElectionAction::Follow => {}
+                ElectionAction::Acquire => {
                     let asked = Instant::now();
                     if let Some(lease) = lease
                         && matches!(
-                            timeout(self.args.lease_retry, self.write(lease)).await,
+                            timeout(self.args.leader_elect_retry_period, self.write(lease)).await,
                             Ok(true)
                         )
                     {
                         renewed = Some(asked);
-                        if !self.held.send_replace(true) {
+                        if !self.is_leading.send_replace(true) {
                             tracing::info!(lease = self.name, identity = self.me, "Leading");
-                            self.metrics.lease_held.set(1);
+                            self.metrics.leader.set(1);
                         }
                     }
                 }
             }
-            sleep(self.args.lease_retry).await;
+            sleep(self.args.leader_elect_retry_period).await;
         }
     }
 
@@ -199,7 +209,7 @@ impl Elector {
         }
         spec.holder_identity = Some(self.me.clone());
         spec.renew_time = Some(now);
-        spec.lease_duration_seconds = i32::try_from(self.args.lease_duration.as_secs()).ok();
+        spec.lease_duration_seconds = i32::try_from(self.args.leader_elect_lease_duration.as_secs()).ok();
         let params = PostParams::default();
         let written = if fresh {
             self.api.create(&params, &lease).await
@@ -212,7 +222,7 @@ impl Elector {
     /// Empties the Lease, so that the next replica need not wait for it to expire.
     async fn release(&self) {
         let Ok(Ok(Some(mut lease))) =
-            timeout(self.args.lease_retry, self.api.get_opt(self.name)).await
+            timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await
         else {
             return tracing::warn!("Leaving the Lease to expire, as it cannot be read");
         };
@@ -225,20 +235,24 @@ impl Elector {
         spec.lease_duration_seconds = Some(1);
         let params = PostParams::default();
         let write = self.api.replace(self.name, &params, &lease);
-        if !matches!(timeout(self.args.lease_retry, write).await, Ok(Ok(_))) {
+        if !matches!(timeout(self.args.leader_elect_retry_period, write).await, Ok(Ok(_))) {
             tracing::warn!("Leaving the Lease to expire");
         }
     }
 }
 
 /// Notes what the Lease says, and when it came to say so.
-fn look(sight: &mut Sight, lease: Option<&Lease>) {
-    let version = lease.and_then(|l| l.metadata.resource_version.clone());
-    if version == sight.version && sight.since.is_some() {
+fn observe(sight: &mut LeaseObservation, lease: Option<&Lease>) {
+    let resource_version = lease.and_then(|l| l.metadata.resource_version.clone());
+    if resource_version == sight.resource_version && sight.since.is_some() {
         return;
     }
     let holder = lease.and_then(|l| l.spec.as_ref()).and_then(|s| s.holder_identity.clone());
-    *sight = Sight { holder: holder.unwrap_or_default(), version, since: Some(Instant::now()) };
+    *sight = LeaseObservation {
+        holder: holder.unwrap_or_default(),
+        resource_version,
+        since: Some(Instant::now()),
+    };
 }
 
 #[cfg(test)]
@@ -249,33 +263,37 @@ mod tests {
         Timing { duration: Duration::from_secs(15), renew_deadline: Duration::from_secs(10) };
 
     /// What `me` does, seconds after it saw `holder` write and (if ever) after it last renewed.
-    fn check(holder: &str, seen: u64, renewed: Option<u64>, expected: Move) {
+    fn check(holder: &str, seen: u64, renewed: Option<u64>, expected: ElectionAction) {
         let now = Instant::now() + Duration::from_secs(1000);
         let ago = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
-        let sight = Sight { holder: holder.to_owned(), version: None, since: Some(ago(seen)) };
+        let sight = LeaseObservation {
+            holder: holder.to_owned(),
+            resource_version: None,
+            since: Some(ago(seen)),
+        };
         assert_eq!(next("me", &sight, renewed.map(ago), now, TIMING), expected);
     }
 
     #[test]
     fn a_lease_that_nobody_holds_is_taken() {
-        check("", 0, None, Move::Take);
+        check("", 0, None, ElectionAction::Acquire);
     }
 
     #[test]
     fn a_live_holder_is_followed_and_a_silent_one_replaced() {
-        check("other", 14, None, Move::Follow);
-        check("other", 15, None, Move::Take);
+        check("other", 14, None, ElectionAction::Follow);
+        check("other", 15, None, ElectionAction::Acquire);
     }
 
     #[test]
     fn a_holder_that_cannot_renew_steps_down_before_others_may_take_over() {
-        check("me", 9, Some(9), Move::Take);
-        check("me", 10, Some(10), Move::StepDown);
+        check("me", 9, Some(9), ElectionAction::Acquire);
+        check("me", 10, Some(10), ElectionAction::StepDown);
     }
 
     #[test]
     fn a_holder_that_was_replaced_steps_down() {
-        check("other", 0, Some(1), Move::StepDown);
+        check("other", 0, Some(1), ElectionAction::StepDown);
     }
 
     /// Answers the read and the creation of a Lease, and nothing after that.
@@ -302,24 +320,24 @@ mod tests {
     async fn a_holder_whose_server_freezes_steps_down_in_time() {
         let args = LeaseArgs {
             leader_elect: true,
-            lease_namespace: "default".to_owned(),
-            lease_identity: Some("me".to_owned()),
-            lease_duration: TIMING.duration,
-            lease_renew_deadline: TIMING.renew_deadline,
-            lease_retry: Duration::from_secs(2),
+            leader_elect_resource_namespace: "default".to_owned(),
+            leader_elect_identity: Some("me".to_owned()),
+            leader_elect_lease_duration: TIMING.duration,
+            leader_elect_renew_deadline: TIMING.renew_deadline,
+            leader_elect_retry_period: Duration::from_secs(2),
         };
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
-        let (held, elector) = elector("test", &args, freezing(), &metrics);
-        let (_end, stop) = Stop::new();
+        let (is_leading, elector) = elector("test", &args, freezing(), &metrics);
+        let (_end, stop) = Shutdown::new();
         let election = elector.run(stop);
         tokio::pin!(election);
         tokio::select! {
             ended = &mut election => panic!("never held: {ended:?}"),
-            () = held.clone().wait() => {}
+            () = is_leading.clone().wait() => {}
         }
         let began = Instant::now();
         let ended = timeout(TIMING.duration * 2, election).await.expect("it holds on");
-        assert!(ended.is_err() && !held.is_held());
+        assert!(ended.is_err() && !is_leading.is_leader());
         let took = began.elapsed();
         assert!(took < TIMING.duration, "others may have taken the Lease by {took:?}");
     }

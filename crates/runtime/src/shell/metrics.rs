@@ -17,7 +17,7 @@ pub struct Metrics {
     /// Objects waiting to be reconciled.
     pub queue_depth: IntGauge,
     /// Writes, by verb, resource and outcome.
-    pub effects: IntCounterVec,
+    pub writes: IntCounterVec,
     /// Writes refused because what they were decided on had changed.
     pub conflicts: IntCounter,
     /// Requests to the API server, by verb and status code.
@@ -25,7 +25,7 @@ pub struct Metrics {
     /// How long the API server took to answer.
     pub request_seconds: HistogramVec,
     /// 1 while this replica acts.
-    pub lease_held: IntGauge,
+    pub leader: IntGauge,
     /// Watches that ended in an error, by resource.
     pub watch_errors: IntCounterVec,
 }
@@ -67,8 +67,8 @@ impl Metrics {
                 registry,
                 IntGauge::new("podops_queue_depth", "Objects waiting to be reconciled.")?,
             )?,
-            effects: counter(
-                "podops_effects_total",
+            writes: counter(
+                "podops_api_writes_total",
                 "Writes, by verb, resource and outcome.",
                 &["verb", "resource", "outcome"],
             )?,
@@ -94,9 +94,9 @@ impl Metrics {
                     &["verb"],
                 )?,
             )?,
-            lease_held: add(
+            leader: add(
                 registry,
-                IntGauge::new("podops_lease_held", "1 while this replica acts.")?,
+                IntGauge::new("podops_leader", "1 while this replica acts.")?,
             )?,
             watch_errors: counter(
                 "podops_watch_errors_total",

@@ -15,9 +15,9 @@ use super::{admin, args::OperatorArgs, client, lease, metrics::Metrics, telemetr
 
 /// Tells tasks that it is time to end.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct Shutdown(watch::Receiver<bool>);
 
-impl Stop {
+impl Shutdown {
     /// A stop, and what brings it about.
     #[must_use]
     pub fn new() -> (watch::Sender<bool>, Self) {
@@ -42,9 +42,9 @@ pub struct Operator {
     /// The metrics all operators share.
     pub metrics: Metrics,
     /// Whether this replica acts.
-    pub lease: lease::Held,
+    pub lease: lease::Leadership,
     readiness: BTreeMap<&'static str, watch::Receiver<bool>>,
-    stop: (watch::Sender<bool>, Stop),
+    stop: (watch::Sender<bool>, Shutdown),
     lease_stop: watch::Sender<bool>,
     tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
     lease_task: JoinSet<anyhow::Result<()>>,
@@ -61,7 +61,7 @@ impl Operator {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry)?;
         let client = client::connect(&metrics).await?;
-        let (lease_stop, stopping) = Stop::new();
+        let (lease_stop, stopping) = Shutdown::new();
         let (lease, elector) =
             lease::elector(name, &args.lease, client::connect(&metrics).await?, &metrics);
         let mut lease_task = JoinSet::new();
@@ -73,7 +73,7 @@ impl Operator {
             metrics,
             lease,
             readiness: BTreeMap::new(),
-            stop: Stop::new(),
+            stop: Shutdown::new(),
             lease_stop,
             tasks: JoinSet::new(),
             lease_task,
@@ -82,7 +82,7 @@ impl Operator {
 
     /// Tells when it is time to end.
     #[must_use]
-    pub fn stop(&self) -> Stop {
+    pub fn stop(&self) -> Shutdown {
         self.stop.1.clone()
     }
 
@@ -108,7 +108,7 @@ impl Operator {
     /// If it was not a signal that ended it.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let admin = admin::serve(
-            self.args.admin_address,
+            self.args.metrics_bind_address,
             self.registry.clone(),
             Arc::new(self.readiness.clone()),
         );

@@ -1,6 +1,6 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podops_api::{
-    lifecycle::{LabelChanges, Word, nanos},
+    lifecycle::{LabelChanges, LabelKind, nanos},
     transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
 };
 use serde_json::{Value, json};
@@ -28,8 +28,11 @@ fn at_most(max: &Value) -> RuleView {
 
 fn pod(name: &str, more: &[(&str, &str)]) -> PodView {
     let mut labels = lifecycle::Labels::from([("app".to_owned(), "web".to_owned())]);
-    let gate = format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE);
-    labels.extend([(marks::SERVICE_AVAILABLE.to_owned(), "1".to_owned()), (gate, String::new())]);
+    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
+    labels.extend([
+        (well_known::SERVICE_AVAILABLE.to_owned(), "1".to_owned()),
+        (gate, String::new()),
+    ]);
     for (key, value) in more {
         labels.insert((*key).to_owned(), (*value).to_owned());
     }
@@ -47,16 +50,16 @@ fn waiting(name: &str, seconds_ago: i64) -> PodView {
     pod(
         name,
         &[
-            (&Word::Operating.key("collaset"), &begun),
-            (&Word::OperationType.key("collaset"), "update"),
-            (&Word::PreCheck.key("collaset"), &begun),
+            (&LabelKind::Operating.key("collaset"), &begun),
+            (&LabelKind::OperationType.key("collaset"), "update"),
+            (&LabelKind::PreCheck.key("collaset"), &begun),
         ],
     )
 }
 
 /// The same without service-available.
 fn unavailable(mut pod: PodView) -> PodView {
-    pod.labels.remove(marks::SERVICE_AVAILABLE);
+    pod.labels.remove(well_known::SERVICE_AVAILABLE);
     pod
 }
 
@@ -107,25 +110,25 @@ fn a_place_is_held_from_the_reservation_until_the_pod_serves_again() {
     store(&mut seen);
     let id = "collaset";
     let granted = LabelChanges::from([
-        (Word::PreCheck.key(id), None),
-        (Word::PreChecked.key(id), Some(nanos(now()))),
-        (Word::Operate.key(id), Some(nanos(now()))),
-        (marks::SERVICE_AVAILABLE.to_owned(), None),
+        (LabelKind::PreCheck.key(id), None),
+        (LabelKind::PreChecked.key(id), Some(nanos(now()))),
+        (LabelKind::Operate.key(id), Some(nanos(now()))),
+        (well_known::SERVICE_AVAILABLE.to_owned(), None),
     ]);
     relabel(&mut seen.pods[0], granted);
     check(&seen, "budget holds a; b waits for budget/most");
     let ended = LabelChanges::from([
-        (Word::Operating.key(id), None),
-        (Word::Operate.key(id), None),
-        (Word::PreChecked.key(id), None),
-        (Word::OperationType.key(id), None),
-        (Word::Operated.key(id), Some(nanos(now()))),
+        (LabelKind::Operating.key(id), None),
+        (LabelKind::Operate.key(id), None),
+        (LabelKind::PreChecked.key(id), None),
+        (LabelKind::OperationType.key(id), None),
+        (LabelKind::Operated.key(id), Some(nanos(now()))),
     ]);
     relabel(&mut seen.pods[0], ended);
     check(&seen, "b waits for budget/most");
     let serves = LabelChanges::from([
-        (Word::Operated.key(id), None),
-        (marks::SERVICE_AVAILABLE.to_owned(), Some(nanos(now()))),
+        (LabelKind::Operated.key(id), None),
+        (well_known::SERVICE_AVAILABLE.to_owned(), Some(nanos(now()))),
     ]);
     relabel(&mut seen.pods[0], serves);
     check(&seen, "budget holds b");
@@ -180,7 +183,7 @@ fn pods_that_a_set_has_yet_to_make_are_unavailable() {
     // A Pod of the set that the rule is not about is not missing.
     let mut other = waiting("z", 1);
     other.labels.insert("app".to_owned(), "other".to_owned());
-    other.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+    other.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
     seen.pods.push(PodView { owner: seen.pods[0].owner.clone(), ..other });
     check(&seen, "budget holds a");
     // Also if the set has no Pod left that could tell.
@@ -192,7 +195,7 @@ fn pods_that_a_set_has_yet_to_make_are_unavailable() {
 #[test]
 fn weakness_10_a_new_pod_is_not_beyond_the_rules_and_a_new_rule_tells_when_it_is_enforced() {
     let mut ungated = pod("a", &[]);
-    let gate = format!("{}/{}", marks::PRE_CHECK_GATE, marks::TRANSITION_RULE);
+    let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
     ungated.labels.remove(&gate);
     let mut seen = seen(vec![at_most(&json!(1))], vec![ungated]);
     let plan = check(&seen, "a + pre-check-gate");
@@ -206,9 +209,9 @@ fn weakness_11_a_grant_names_the_operations_that_were_judged() {
     let mut seen = seen(vec![at_most(&json!(1))], vec![waiting("a", 2)]);
     store(&mut seen);
     let later = LabelChanges::from([
-        (Word::Operating.key("late"), Some(nanos(now()))),
-        (Word::OperationType.key("late"), Some("restart".to_owned())),
-        (Word::PreCheck.key("late"), Some(nanos(now()))),
+        (LabelKind::Operating.key("late"), Some(nanos(now()))),
+        (LabelKind::OperationType.key("late"), Some("restart".to_owned())),
+        (LabelKind::PreCheck.key("late"), Some(nanos(now()))),
     ]);
     relabel(&mut seen.pods[0], later);
     // The second has to be reserved before both are granted.
@@ -276,7 +279,7 @@ fn broken_glass_skips_the_named_rules_until_it_is_over() {
 fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
     let dry = json!([{ "name": "dry", "mode": "DryRun", "availablePolicy": { "maxUnavailableValue": 0 } }]);
     let mut ungated = waiting("a", 1);
-    ungated.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
+    ungated.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
     let seen = seen(vec![rule("r", &dry)], vec![ungated]);
     let plan = check(&seen, "");
     assert_eq!(plan.rules["r"].states[0].rejecting, Some(1));
@@ -287,8 +290,8 @@ fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
 fn another_checkers_pod_is_not_granted() {
     let dry = json!([{ "name": "dry", "mode": "DryRun", "labelCheck": { "requires": {} } }]);
     let mut other = waiting("a", 1);
-    other.labels.retain(|key, _| !key.starts_with(marks::PRE_CHECK_GATE));
-    other.labels.insert(format!("{}/other", marks::PRE_CHECK_GATE), String::new());
+    other.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
+    other.labels.insert(format!("{}/other", well_known::PRE_CHECK_GATE), String::new());
     check(&seen(vec![rule("r", &dry)], vec![other]), "");
 }
 
@@ -313,10 +316,13 @@ fn who_is_rejected_at_both_stages_is_told_of_one_of_them_and_not_of_each_in_turn
     let stamp = nanos(now() - SignedDuration::from_secs(90));
     let mut both = waiting("a", 90);
     let done = LabelChanges::from([
-        (Word::Operated.key("b"), Some(stamp.clone())),
-        (Word::DoneOperationType.key("b"), Some("update".to_owned())),
-        (Word::PostCheck.key("b"), Some(stamp)),
-        (format!("{}/{}", marks::POST_CHECK_GATE, marks::TRANSITION_RULE), Some(String::new())),
+        (LabelKind::Operated.key("b"), Some(stamp.clone())),
+        (LabelKind::DoneOperationType.key("b"), Some("update".to_owned())),
+        (LabelKind::PostCheck.key("b"), Some(stamp)),
+        (
+            format!("{}/{}", well_known::POST_CHECK_GATE, well_known::TRANSITION_RULE),
+            Some(String::new()),
+        ),
     ]);
     relabel(&mut both, done);
     let mut seen = seen(vec![rule("r", &rules)], vec![both]);
@@ -421,14 +427,14 @@ fn after_an_operation_its_own_rules_are_asked() {
     let mut done = pod(
         "a",
         &[
-            (&Word::Operated.key(id), &stamp),
-            (&Word::DoneOperationType.key(id), "update"),
-            (&Word::PostCheck.key(id), &stamp),
+            (&LabelKind::Operated.key(id), &stamp),
+            (&LabelKind::DoneOperationType.key(id), "update"),
+            (&LabelKind::PostCheck.key(id), &stamp),
         ],
     );
-    let gate = |prefix: &str| format!("{prefix}/{}", marks::TRANSITION_RULE);
-    done.labels.remove(&gate(marks::PRE_CHECK_GATE));
-    done.labels.insert(gate(marks::POST_CHECK_GATE), String::new());
+    let gate = |prefix: &str| format!("{prefix}/{}", well_known::TRANSITION_RULE);
+    done.labels.remove(&gate(well_known::PRE_CHECK_GATE));
+    done.labels.insert(gate(well_known::POST_CHECK_GATE), String::new());
     let mut seen = seen(vec![rule("r", &rules)], vec![done]);
     check(&seen, "a waits for r/after");
     seen.pods[0].labels.insert("checked".to_owned(), "yes".to_owned());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::SelectorExt as _;
 use podops_api::{
-    share::{Rounding, resolve},
+    int_or_percent::{Rounding, resolve},
     transition_rule::{AvailablePolicy, AvailableRule, ExpFunc, PodCounts},
 };
 
@@ -88,15 +88,15 @@ pub fn count(rule: &RuleView, seen: &Observed, out: &Out<'_>) -> PodCounts {
 /// The rounding rule: what may be unavailable is rounded up, what must be available down, so that a
 /// share of few Pods never forbids every operation. Of several limits the strictest counts.
 #[must_use]
-pub fn limits(rule: &AvailableRule, total: i32) -> (Option<i32>, Option<i32>) {
-    let all = usize::try_from(total).unwrap_or_default();
+pub fn limits(rule: &AvailableRule, all: i32) -> (Option<i32>, Option<i32>) {
+    let total = usize::try_from(all).unwrap_or_default();
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let value = |share: &Option<IntOrString>, rounding| {
-        share.as_ref().map(|share| number(resolve(share, all, rounding)))
+    let value = |value: &Option<IntOrString>, rounding| {
+        value.as_ref().map(|value| number(resolve(value, total, rounding)))
     };
     let function = |policy: &Option<AvailablePolicy>, rounding| {
         let function = policy.as_ref().and_then(|policy| policy.exp_func.as_ref());
-        function.map(|function| at(function, total, rounding))
+        function.map(|function| at(function, all, rounding))
     };
     let most = [
         value(&rule.max_unavailable_value, Rounding::Up),
@@ -155,8 +155,8 @@ mod tests {
         check(root.clone(), 4, (Some(3), None));
         check(root.clone(), 100, (Some(15), None));
         check(root, 0, (Some(0), None));
-        let all = json!({ "minAvailablePolicy": { "expFunc": { "coeff": "3" } } });
-        check(all, 7, (None, Some(7)));
+        let total = json!({ "minAvailablePolicy": { "expFunc": { "coeff": "3" } } });
+        check(total, 7, (None, Some(7)));
     }
 
     #[test]

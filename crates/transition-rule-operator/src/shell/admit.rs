@@ -24,16 +24,16 @@ fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
     let spec = |object: &Option<DynamicObject>| object.as_ref().map(|o| o.data["spec"].clone());
     // What is stored may be bad from before; its labels and finalizers can still be changed.
     if spec(&request.object) == spec(&request.old_object) {
-        return Verdict::Pass;
+        return Verdict::Allow;
     }
-    let Some(object) = request.object else { return Verdict::Pass };
+    let Some(object) = request.object else { return Verdict::Allow };
     let rule = serde_json::to_value(object).and_then(serde_json::from_value);
     let faults = match rule {
         Ok(rule) => faults(&rule),
         Err(error) => vec![error.to_string()],
     };
     if faults.is_empty() {
-        return Verdict::Pass;
+        return Verdict::Allow;
     }
     let status = Status { code: 422, ..Status::failure(&faults.join("; "), "Invalid") };
     Verdict::Deny(Box::new(status))
@@ -86,7 +86,7 @@ mod tests {
             "operation": "UPDATE", "userInfo": {}, "object": object, "oldObject": before,
         });
         match review(serde_json::from_value(request).unwrap()) {
-            Verdict::Pass => String::new(),
+            Verdict::Allow => String::new(),
             Verdict::Deny(status) => status.message,
         }
     }

@@ -17,7 +17,7 @@ use podops_api::{
 };
 use podops_runtime::{
     backoff,
-    shell::{clock, operator::Stop},
+    shell::{clock, operator::Shutdown},
 };
 use tokio::{sync::Semaphore, time::sleep};
 
@@ -228,7 +228,7 @@ impl Services {
     pub(super) async fn run(
         self: Arc<Self>,
         mut asked: mpsc::UnboundedReceiver<Question>,
-        stop: Stop,
+        stop: Shutdown,
     ) -> anyhow::Result<()> {
         let mut permits: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
         let mut working = FuturesUnordered::new();
@@ -310,7 +310,7 @@ impl Services {
         match outcome {
             Err(fault) => {
                 known.failures = known.failures.saturating_add(1);
-                let wait = backoff::wait(backoff::Kind::Refused, known.failures);
+                let wait = backoff::wait(backoff::Kind::Rejected, known.failures);
                 let until =
                     SignedDuration::try_from(wait).ok().and_then(|w| now.checked_add(w).ok());
                 let until = until.unwrap_or(now);

@@ -20,20 +20,20 @@ use kube::{
         watcher,
     },
 };
-use podops_api::{GROUP, VERSION, lifecycle, marks, transition_rule::RuleStage};
+use podops_api::{GROUP, VERSION, lifecycle, transition_rule::RuleStage, well_known};
 use podops_runtime::{
-    effect::{Effect, Outcome},
-    freshness::Written,
+    freshness::LastWrite,
     shell::{
         admission,
         apply::{self, Applier},
         args::AdmissionArgs,
         clock,
-        drive::{Drive, Failure, Next, drive},
+        controller::{ControllerConfig, ReconcileError, Requeue, run},
         events::{Events, Note},
         operator::Operator,
-        watch::{Mirror, events, reflect},
+        store::{IndexedStore, events, reflect},
     },
+    write::{Outcome, Write},
 };
 
 use tokio::sync::OnceCell;
@@ -82,8 +82,8 @@ pub struct RuleArgs {
     pub skip_rules: Vec<String>,
 
     /// Let webhook rules ask services at loopback, link-local and metadata addresses
-    #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_LOCAL", help_heading = "Rules")]
-    pub webhook_allow_local: bool,
+    #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_PRIVATE_ADDRESSES", help_heading = "Rules")]
+    pub webhook_allow_private_addresses: bool,
 
     /// Where it is asked whether rules can be kept
     #[command(flatten)]
@@ -93,8 +93,8 @@ pub struct RuleArgs {
 /// What was last written for one namespace, and what was last said of it.
 #[derive(Debug, Default)]
 struct Memory {
-    pods: Written,
-    rules: Written,
+    pods: LastWrite,
+    rules: LastWrite,
     /// When each rule's status was written, by UID.
     told: BTreeMap<String, Instant>,
     /// When Pods were told why they wait, by UID.
@@ -133,11 +133,11 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
         tracing::warn!(kind, "Skipping a kind of rules that there is not");
     }
     let caches = Caches {
-        rules: Mirror::new(namespace),
-        pods: Mirror::new(namespace),
-        sets: Mirror::new(namespace),
-        budgets: Mirror::new(namespace),
-        nodes: Mirror::new(|_| None),
+        rules: IndexedStore::new(namespace),
+        pods: IndexedStore::new(namespace),
+        sets: IndexedStore::new(namespace),
+        budgets: IndexedStore::new(namespace),
+        nodes: IndexedStore::new(|_| None),
     };
     // A cluster need not have CollaSets.
     for (part, progress) in caches.parts().into_iter().filter(|(part, _)| *part != "collasets") {
@@ -150,13 +150,13 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
         .reflect(writer)
         .touched_objects();
     let metrics = Metrics::register(&operator.registry)?;
-    let (services, ends) = Services::new(args.webhook_allow_local, metrics.clone());
+    let (services, ends) = Services::new(args.webhook_allow_private_addresses, metrics.clone());
     let triggers = triggers(&client, &caches, &shared);
     let answered = ends.wake.map(|namespace| ObjectRef::new(&namespace));
     let triggers = stream::select(triggers, answered).boxed();
     let context = Arc::new(Context {
         client: client.clone(),
-        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.concurrency),
+        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.max_concurrent_reconciles),
         events: Events::new(client, NAME),
         caches,
         skipped,
@@ -165,20 +165,20 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
         metrics,
         memory: Mutex::default(),
     });
-    let work = Drive {
+    let work = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers,
-        concurrency: operator.args.concurrency,
-        pause: PAUSE,
+        concurrency: operator.args.max_concurrent_reconciles,
+        min_interval: PAUSE,
         deadline: operator.args.reconcile_timeout,
-        grace: operator.args.shutdown_grace,
+        grace_period: operator.args.shutdown_grace,
         lease: operator.lease.clone(),
         metrics: shared,
     };
     operator.task("webhooks", services.run(ends.questions, operator.stop()));
     let stop = operator.stop();
-    let controller = drive(work, stop, move |namespace| reconcile(namespace, context.clone()));
+    let controller = run(work, stop, move |namespace| reconcile(namespace, context.clone()));
     operator.task("namespace controller", controller);
     Ok(())
 }
@@ -195,7 +195,7 @@ fn named(namespace: &SlimNamespace) -> k8s_openapi::apimachinery::pkg::apis::met
 }
 
 impl Caches {
-    fn parts(&self) -> [(&'static str, &podops_runtime::shell::watch::Progress); 5] {
+    fn parts(&self) -> [(&'static str, &podops_runtime::shell::store::WatchProgress); 5] {
         [
             ("podtransitionrules", &self.rules.progress),
             ("pods", &self.pods.progress),
@@ -218,7 +218,7 @@ fn triggers(
         stream::iter(namespace(object).map(|name| ObjectRef::new(&name)))
     }
     let (controlled, all) =
-        (watcher::Config::default().labels(marks::CONTROLLED), watcher::Config::default);
+        (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default);
     let rules = events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", shared);
     let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim);
     let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", shared);
@@ -241,28 +241,31 @@ fn triggers(
 /// Brings one namespace's Pods as far as its rules let them: look, decide, act. It is safe to stop
 /// anywhere and start over.
 #[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
-async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Result<Next, Failure> {
+async fn reconcile(
+    namespace: Arc<SlimNamespace>,
+    context: Arc<Context>,
+) -> Result<Requeue, ReconcileError> {
     let name = namespace.metadata.name.clone().unwrap_or_default();
     if !context.is_ready().await? {
-        return Ok(Next::After(Duration::from_millis(100)));
+        return Ok(Requeue::After(Duration::from_millis(100)));
     }
     if !context.is_concerned(&name) {
         context.services.forget(&name);
         let forgotten = context.memory().remove(&name).unwrap_or_default();
         context.forget_budgets(&name, forgotten.budgets.iter());
-        return Ok(Next::OnChange);
+        return Ok(Requeue::AwaitChange);
     }
     if !context.is_fresh(&name) {
-        return Ok(Next::Stale);
+        return Ok(Requeue::AwaitCache);
     }
     context.release(&name).await;
-    let Some(rules) = context.read_rules(&name).await else { return Ok(Next::OnChange) };
+    let Some(rules) = context.read_rules(&name).await else { return Ok(Requeue::AwaitChange) };
     let (seen, plan, now) = context.decide(&name, rules).await?;
     tracing::debug!(%plan, "Planned");
     context.count(&name, &seen, &plan, now);
     context.services.ask(&name, &seen, &plan.asks, now);
-    let (effects, wait) = context.statuses(&name, &seen, &plan, now);
-    let mut results = context.write(&name, effects).await;
+    let (writes, wait) = context.statuses(&name, &seen, &plan, now);
+    let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&str, &PodView> =
         seen.pods.iter().map(|p| (p.name.as_str(), p)).collect();
     let changes = plan.pods.iter().filter(|change| context.may_tell(&name, change));
@@ -276,10 +279,10 @@ async fn reconcile(namespace: Arc<SlimNamespace>, context: Arc<Context>) -> Resu
         let errors: Vec<String> =
             errors.map(|error| format!("{error}: {}", error.source)).collect();
         let error = anyhow::anyhow!("{}", errors.join("; "));
-        return Err(Failure::transient("write", error).within(wait));
+        return Err(ReconcileError::transient("write", error).requeue_within(wait));
     }
-    let waits = [wait, plan.look_again, context.applier.patience(&results), Some(RESYNC)];
-    Ok(Next::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+    let waits = [wait, plan.look_again, context.applier.retry_after(&results), Some(RESYNC)];
+    Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
 impl Context {
@@ -301,10 +304,10 @@ impl Context {
 
     /// Whether everything is known that there is. A cluster without CollaSets is none that lacks
     /// something: rules are for Pods of anybody.
-    async fn is_ready(&self) -> Result<bool, Failure> {
+    async fn is_ready(&self) -> Result<bool, ReconcileError> {
         let known = |part: &str| {
             let mut parts = self.caches.parts().into_iter();
-            parts.find(|(name, _)| *name == part).is_some_and(|(_, p)| p.seen().lists_done > 0)
+            parts.find(|(name, _)| *name == part).is_some_and(|(_, p)| p.version().lists_done > 0)
         };
         let missing: Vec<&str> = self
             .caches
@@ -320,14 +323,14 @@ impl Context {
     }
 
     /// Whether the cluster serves CollaSets; asked once.
-    async fn has_sets(&self) -> Result<bool, Failure> {
+    async fn has_sets(&self) -> Result<bool, ReconcileError> {
         let ask = async || {
             let group = format!("{GROUP}/{VERSION}");
             let group = self.client.list_api_group_resources(&group).await?;
             Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
         };
         let asked = self.has_sets.get_or_try_init(ask).await;
-        asked.copied().map_err(|error| Failure::transient("discovery", error))
+        asked.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
     /// Whether there is a rule, or what is left of one.
@@ -338,8 +341,8 @@ impl Context {
 
     fn is_fresh(&self, namespace: &str) -> bool {
         self.memory().get(namespace).is_none_or(|memory| {
-            memory.pods.is_seen(self.caches.pods.progress.seen())
-                && memory.rules.is_seen(self.caches.rules.progress.seen())
+            memory.pods.is_observed_by(self.caches.pods.progress.version())
+                && memory.rules.is_observed_by(self.caches.rules.progress.version())
         })
     }
 
@@ -348,7 +351,7 @@ impl Context {
         &self,
         namespace: &str,
         rules: Vec<RuleView>,
-    ) -> Result<(Observed, Plan, Timestamp), Failure> {
+    ) -> Result<(Observed, Plan, Timestamp), ReconcileError> {
         let (pods, version) = self.pods(namespace, &rules).await?;
         let mut seen = observe(namespace, rules, &pods, version, &self.caches);
         seen.answers = self.services.answers(namespace, &seen, clock::now());
@@ -374,18 +377,18 @@ impl Context {
         &self,
         namespace: &str,
         rules: &[RuleView],
-    ) -> Result<(Vec<Arc<SlimPod>>, u64), Failure> {
+    ) -> Result<(Vec<Arc<SlimPod>>, u64), ReconcileError> {
         let decided_on = rules.iter().filter_map(|rule| {
             rule.status.pods_version.as_deref().and_then(|version| version.parse::<u64>().ok())
         });
-        let seen = self.caches.pods.progress.seen().version;
+        let seen = self.caches.pods.progress.version().resource_version;
         if decided_on.max().unwrap_or_default() <= seen {
             return Ok((self.caches.pods.find(namespace), seen));
         }
         tracing::info!("Listing Pods, as others have seen newer ones");
         let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
-        let list = api.list(&ListParams::default().labels(marks::CONTROLLED)).await;
-        let list = list.map_err(|error| Failure::transient("list", error))?;
+        let list = api.list(&ListParams::default().labels(well_known::CONTROLLED)).await;
+        let list = list.map_err(|error| ReconcileError::transient("list", error))?;
         let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         let mut pods = list.items;
         pods.iter_mut().for_each(trim);
@@ -451,11 +454,11 @@ impl Context {
         seen: &Observed,
         plan: &Plan,
         now: Timestamp,
-    ) -> (Vec<Effect>, Option<Duration>) {
+    ) -> (Vec<Write>, Option<Duration>) {
         let mut memory = self.memory();
         let memory = memory.entry(namespace.to_owned()).or_default();
         memory.told.retain(|uid, _| seen.rules.iter().any(|rule| rule.uid == *uid));
-        let (mut effects, mut wait) = (Vec::new(), None::<Duration>);
+        let (mut writes, mut wait) = (Vec::new(), None::<Duration>);
         for rule in &seen.rules {
             let Some(decided) = plan.rules.get(&rule.name) else { continue };
             let new = status(rule, decided, &faults(seen, rule), seen.pods_version, now);
@@ -470,28 +473,28 @@ impl Context {
                 continue;
             }
             memory.told.insert(rule.uid.clone(), Instant::now());
-            effects.push(render::rule(namespace, rule, &new));
+            writes.push(render::rule(namespace, rule, &new));
         }
-        (effects, wait)
+        (writes, wait)
     }
 
     /// Carries out independent writes, and notes which versions have to be seen before the next look.
     async fn write(
         &self,
         namespace: &str,
-        effects: Vec<Effect>,
-    ) -> Vec<(Effect, Result<Outcome, apply::Error>)> {
-        let results = self.applier.apply_all(effects).await;
+        writes: Vec<Write>,
+    ) -> Vec<(Write, Result<Outcome, apply::Error>)> {
+        let results = self.applier.apply_all(writes).await;
         let mut memory = self.memory();
         let memory = memory.entry(namespace.to_owned()).or_default();
-        for (effect, result) in &results {
+        for (write, result) in &results {
             let Ok(Outcome::Done(version)) = result else { continue };
-            let (written, progress) = if effect.target().resource == PODS {
+            let (written, progress) = if write.target().resource == PODS {
                 (&mut memory.pods, &self.caches.pods.progress)
             } else {
                 (&mut memory.rules, &self.caches.rules.progress)
             };
-            written.note(version.as_deref(), progress.seen());
+            written.record(version.as_deref(), progress.version());
         }
         results
     }
@@ -571,8 +574,8 @@ impl Context {
     /// Lets go of rules that are being deleted, whether or not they can be read.
     async fn release(&self, namespace: &str) {
         let rules = self.caches.rules.find(namespace);
-        let effects = rules.iter().filter_map(|rule| render::release(rule.meta())).collect();
-        self.write(namespace, effects).await;
+        let writes = rules.iter().filter_map(|rule| render::release(rule.meta())).collect();
+        self.write(namespace, writes).await;
     }
 
     /// Reads the rules; nothing if one cannot be read, which the schema admits none of, and that is
@@ -611,7 +614,7 @@ impl Context {
                 continue;
             }
             let message = faults.join("; ");
-            let note = Note { warning: true, reason: "RuleFails", message };
+            let note = Note { warning: true, reason: "RuleEvaluationFailed", message };
             let object: ObjectRef<podops_api::transition_rule::PodTransitionRule> =
                 ObjectRef::new(&rule.name).within(namespace);
             let mut reference: k8s_openapi::api::core::v1::ObjectReference = object.into();
@@ -624,7 +627,7 @@ impl Context {
         for pod in &seen.pods {
             let waits = !pod.waiting(RuleStage::PreCheck).is_empty();
             if let (Some(Err(fault)), true) = (&pod.glass, waits) {
-                let message = format!("{}: {fault}", marks::BREAK_GLASS);
+                let message = format!("{}: {fault}", well_known::BREAK_GLASS);
                 let note = Note { warning: true, reason: "BreakGlassInvalid", message };
                 let change = PodChange {
                     pod: pod.name.clone(),
@@ -668,5 +671,5 @@ fn broken_glass(seen: &Observed, change: &PodChange) -> Note {
         "passed without {}, skipped until {until}: {reason}",
         change.broken_glass.join(", ")
     );
-    Note { warning: true, reason: "BrokeGlass", message }
+    Note { warning: true, reason: "RuleOverridden", message }
 }

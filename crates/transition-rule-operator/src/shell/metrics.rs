@@ -32,11 +32,11 @@ impl Metrics {
         let opts = |name: &str, help: &str| Opts::new(format!("podops_rule_{name}"), help);
         let buckets = prometheus::exponential_buckets(0.125, 4.0, 10)?;
         let waited = HistogramOpts::new(
-            "podops_rule_waited_seconds",
+            "podops_rule_wait_duration_seconds",
             "How long operations waited until they were granted, by stage.",
         );
         let asked_seconds = HistogramOpts::new(
-            "podops_rule_webhook_seconds",
+            "podops_rule_webhook_request_duration_seconds",
             "How long the services of webhook rules took to answer, or not to.",
         );
         Ok(Self {
@@ -76,7 +76,7 @@ impl Metrics {
                 registry,
                 IntCounterVec::new(
                     opts(
-                        "broken_glass_total",
+                        "overrides_total",
                         "Grants past a rule that somebody broke the glass for.",
                     ),
                     &["namespace"],

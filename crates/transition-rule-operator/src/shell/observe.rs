@@ -11,9 +11,9 @@ use kube::{
     core::{DeserializeGuard, Selector},
 };
 use podops_api::{
-    collaset::CollaSet, lifecycle::Labels, marks, transition_rule::PodTransitionRule,
+    collaset::CollaSet, lifecycle::Labels, transition_rule::PodTransitionRule, well_known,
 };
-use podops_runtime::shell::watch::Mirror;
+use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -125,11 +125,11 @@ pub(super) struct SlimNamespace {
 /// What is known of the cluster.
 #[derive(Clone)]
 pub(super) struct Caches {
-    pub(super) rules: Arc<Mirror<Guarded>>,
-    pub(super) pods: Arc<Mirror<SlimPod>>,
-    pub(super) sets: Arc<Mirror<SlimSet>>,
-    pub(super) budgets: Arc<Mirror<SlimBudget>>,
-    pub(super) nodes: Arc<Mirror<SlimNode>>,
+    pub(super) rules: Arc<IndexedStore<Guarded>>,
+    pub(super) pods: Arc<IndexedStore<SlimPod>>,
+    pub(super) sets: Arc<IndexedStore<SlimSet>>,
+    pub(super) budgets: Arc<IndexedStore<SlimBudget>>,
+    pub(super) nodes: Arc<IndexedStore<SlimNode>>,
 }
 
 /// What objects are found by.
@@ -146,8 +146,8 @@ pub(super) fn trim(pod: &mut SlimPod) {
     }
     if let Some(annotations) = &mut metadata.annotations {
         let ours = |key: &str| {
-            [marks::SKIP_RULES, marks::BREAK_GLASS].contains(&key)
-                || key.starts_with(marks::RULE_DETAIL)
+            [well_known::SKIP_RULES, well_known::BREAK_GLASS].contains(&key)
+                || key.starts_with(well_known::RULE_DETAIL)
         };
         annotations.retain(|key, _| ours(key));
     }
@@ -222,13 +222,17 @@ fn budget_view(budget: &SlimBudget) -> BudgetView {
 /// Whether something of this operator is on a Pod, so that it has to be looked at even if there is
 /// no rule.
 pub(super) fn is_marked(pod: &SlimPod) -> bool {
-    let gate = format!("/{}", marks::TRANSITION_RULE);
-    let gates = [marks::PRE_CHECK_GATE, marks::POST_CHECK_GATE];
+    let gate = format!("/{}", well_known::TRANSITION_RULE);
+    let gates = [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE];
     let is_gate =
         |key: &String| key.strip_suffix(&gate).is_some_and(|prefix| gates.contains(&prefix));
     let metadata = &pod.metadata;
     metadata.labels.iter().flatten().any(|(key, _)| is_gate(key))
-        || metadata.annotations.iter().flatten().any(|(k, _)| k.starts_with(marks::RULE_DETAIL))
+        || metadata
+            .annotations
+            .iter()
+            .flatten()
+            .any(|(k, _)| k.starts_with(well_known::RULE_DETAIL))
 }
 
 /// An object as a value, for expressions.

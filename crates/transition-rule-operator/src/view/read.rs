@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{ParseExpressionError, Selector};
 use podops_api::{
     lifecycle::PodLifecycle,
-    marks,
     transition_rule::{PodTransitionRule, TransitionRule},
+    well_known,
 };
 use serde::Deserialize;
 
@@ -96,14 +96,14 @@ impl PodView {
         let annotations = metadata.annotations.as_ref();
         let annotation = |key: &str| annotations.and_then(|a| a.get(key));
         let skips: Option<Skips> =
-            annotation(marks::SKIP_RULES).and_then(|text| serde_json::from_str(text).ok());
-        let glass = annotation(marks::BREAK_GLASS)
+            annotation(well_known::SKIP_RULES).and_then(|text| serde_json::from_str(text).ok());
+        let glass = annotation(well_known::BREAK_GLASS)
             .map(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
         let details: BTreeMap<String, String> = annotations
             .into_iter()
             .flatten()
             .filter_map(|(key, text)| {
-                let rule = key.strip_prefix(marks::RULE_DETAIL)?.strip_prefix('/')?;
+                let rule = key.strip_prefix(well_known::RULE_DETAIL)?.strip_prefix('/')?;
                 Some((rule.to_owned(), text.clone()))
             })
             .collect();

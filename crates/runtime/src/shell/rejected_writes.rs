@@ -14,80 +14,80 @@ use tokio::time::Instant;
 
 use crate::{
     backoff::{self, Kind},
-    effect::{Change, Effect, Outcome},
+    write::{Change, Outcome, Write},
 };
 
 /// How many refusals are kept in mind before old ones are looked for.
-const REMEMBERED_MAX: usize = 1000;
+const CAPACITY: usize = 1000;
 /// How long a refusal is kept in mind after its write may be sent again, so that the next wait is
 /// longer.
-const KEPT: Duration = Duration::from_secs(120);
+const RETENTION: Duration = Duration::from_secs(120);
 
 /// The refusals that still stand, by what was refused.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<u64, Refusal>>);
+pub(super) struct RejectedWrites(Mutex<HashMap<u64, RejectedWrite>>);
 
 #[derive(Debug)]
-struct Refusal {
+struct RejectedWrite {
     message: String,
     times: u32,
     until: Instant,
 }
 
-impl Refusals {
+impl RejectedWrites {
     /// The server's words, if it refused the same a while ago.
-    pub(super) fn held(&self, effect: &Effect) -> Option<String> {
+    pub(super) fn retained(&self, write: &Write) -> Option<String> {
         let known = self.lock();
         // Nearly always; a digest of each write would be for nothing.
         if known.is_empty() {
             return None;
         }
-        let refusal = known.get(&gist(effect)).filter(|r| r.until > Instant::now())?;
-        Some(refusal.message.clone())
+        let rejection = known.get(&fingerprint(write)).filter(|r| r.until > Instant::now())?;
+        Some(rejection.message.clone())
     }
 
     /// Takes note of what came of an effect that was sent.
-    pub(super) fn note(&self, effect: &Effect, outcome: &Outcome) {
+    pub(super) fn record(&self, write: &Write, outcome: &Outcome) {
         let (mut known, now) = (self.lock(), Instant::now());
-        let Outcome::Refused(message) = outcome else {
+        let Outcome::Rejected(message) = outcome else {
             if !known.is_empty() {
-                known.remove(&gist(effect));
+                known.remove(&fingerprint(write));
             }
             return;
         };
-        if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, refusal| refusal.until + KEPT > now);
+        if known.len() >= CAPACITY {
+            known.retain(|_, rejection| rejection.until + RETENTION > now);
         }
-        let gist = gist(effect);
-        let times = known.get(&gist).map_or(0, |refusal| refusal.times) + 1;
-        let until = now + backoff::wait(Kind::Refused, times);
-        known.insert(gist, Refusal { message: message.clone(), times, until });
+        let fingerprint = fingerprint(write);
+        let times = known.get(&fingerprint).map_or(0, |rejection| rejection.times) + 1;
+        let until = now + backoff::wait(Kind::Rejected, times);
+        known.insert(fingerprint, RejectedWrite { message: message.clone(), times, until });
     }
 
     /// How long until the effect may be sent again.
-    pub(super) fn wait(&self, effect: &Effect) -> Duration {
+    pub(super) fn retry_after(&self, write: &Write) -> Duration {
         let known = self.lock();
-        let until = known.get(&gist(effect)).map(|refusal| refusal.until);
+        let until = known.get(&fingerprint(write)).map(|rejection| rejection.until);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Refusal>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, RejectedWrite>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What an effect is about: the same for two that differ only in stamps and versions, another as
 /// soon as somebody mends what was refused.
-fn gist(effect: &Effect) -> u64 {
+fn fingerprint(write: &Write) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (effect.verb(), effect.target().to_string()).hash(&mut hasher);
-    match effect {
-        Effect::Create(_, body)
-        | Effect::Try(_, body)
-        | Effect::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
+    (write.verb(), write.target().to_string()).hash(&mut hasher);
+    match write {
+        Write::Create(_, body)
+        | Write::DryRunCreate(_, body)
+        | Write::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
             digest(body, &mut hasher);
         }
-        Effect::Patch(_, Change::Json(patch)) => {
+        Write::Patch(_, Change::Json(patch)) => {
             for operation in &patch.0 {
                 operation.path().as_str().hash(&mut hasher);
                 if let PatchOperation::Add(AddOperation { value, .. })
@@ -97,7 +97,7 @@ fn gist(effect: &Effect) -> u64 {
                 }
             }
         }
-        Effect::Delete { uid, .. } => uid.hash(&mut hasher),
+        Write::Delete { uid, .. } => uid.hash(&mut hasher),
     }
     hasher.finish()
 }
@@ -130,56 +130,62 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::effect::{JsonPatch, Resource, Target};
+    use crate::write::{JsonPatch, Resource, Target};
 
-    fn pod(stamp: &str, image: &str) -> Effect {
+    fn pod(stamp: &str, image: &str) -> Write {
         let resource = Resource { group: "", version: "v1", plural: "pods" };
         let (namespace, name) = ("ns".to_owned(), "web-1".to_owned());
         let body =
             json!({ "metadata": { "labels": { "creating": stamp } }, "spec": { "image": image } });
-        Effect::Create(Target { resource, namespace, name, subresource: None }, body)
+        Write::Create(Target { resource, namespace, name, subresource: None }, body)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_refused_write_waits_longer_each_time_and_a_mended_one_does_not() {
-        let refusals = Refusals::default();
-        let no = Outcome::Refused("no".to_owned());
+        let rejected_writes = RejectedWrites::default();
+        let no = Outcome::Rejected("no".to_owned());
         for seconds in [1, 2, 4] {
-            refusals.note(&pod("1000000000000000001", "bad"), &no);
-            assert_eq!(refusals.held(&pod("1000000000000000002", "bad")).as_deref(), Some("no"));
+            rejected_writes.record(&pod("1000000000000000001", "bad"), &no);
             assert_eq!(
-                refusals.wait(&pod("1000000000000000002", "bad")),
+                rejected_writes.retained(&pod("1000000000000000002", "bad")).as_deref(),
+                Some("no")
+            );
+            assert_eq!(
+                rejected_writes.retry_after(&pod("1000000000000000002", "bad")),
                 Duration::from_secs(seconds)
             );
-            assert_eq!(refusals.held(&pod("1000000000000000002", "good")), None);
+            assert_eq!(rejected_writes.retained(&pod("1000000000000000002", "good")), None);
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            assert_eq!(refusals.held(&pod("1000000000000000003", "bad")), None);
+            assert_eq!(rejected_writes.retained(&pod("1000000000000000003", "bad")), None);
         }
-        refusals.note(&pod("1000000000000000004", "bad"), &Outcome::Done(None));
-        assert_eq!(refusals.wait(&pod("1000000000000000004", "bad")), Duration::ZERO);
+        rejected_writes.record(&pod("1000000000000000004", "bad"), &Outcome::Done(None));
+        assert_eq!(rejected_writes.retry_after(&pod("1000000000000000004", "bad")), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
     async fn another_image_is_another_patch() {
-        let refusals = Refusals::default();
+        let rejected_writes = RejectedWrites::default();
         let patch = |image: &str| {
             let patch =
                 JsonPatch::default().test(&["metadata", "uid"], "1").add(&["spec", "image"], image);
-            Effect::Patch(pod("", "").target().clone(), patch.build())
+            Write::Patch(pod("", "").target().clone(), patch.build())
         };
-        refusals.note(&patch("bad"), &Outcome::Refused("no".to_owned()));
-        assert!(refusals.held(&patch("bad")).is_some() && refusals.held(&patch("good")).is_none());
+        rejected_writes.record(&patch("bad"), &Outcome::Rejected("no".to_owned()));
+        assert!(
+            rejected_writes.retained(&patch("bad")).is_some()
+                && rejected_writes.retained(&patch("good")).is_none()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_refusals_wait_as_long_as_few() {
-        let refusals = Refusals::default();
-        let all: Vec<Effect> = (0..REMEMBERED_MAX + 10).map(|n| pod("", &n.to_string())).collect();
+        let rejected_writes = RejectedWrites::default();
+        let all: Vec<Write> = (0..CAPACITY + 10).map(|n| pod("", &n.to_string())).collect();
         for seconds in [1, 2, 4] {
-            for effect in &all {
-                refusals.note(effect, &Outcome::Refused("no".to_owned()));
+            for write in &all {
+                rejected_writes.record(write, &Outcome::Rejected("no".to_owned()));
             }
-            assert_eq!(refusals.wait(&all[0]), Duration::from_secs(seconds));
+            assert_eq!(rejected_writes.retry_after(&all[0]), Duration::from_secs(seconds));
             tokio::time::advance(Duration::from_secs(seconds)).await;
         }
     }

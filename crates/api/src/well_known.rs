@@ -27,7 +27,7 @@ pub const AVAILABLE_CONDITIONS: &str = "pod.kusionstack.io/available-conditions"
 
 /// Annotation. When the last of those who held the Pod let go of it, in Unix nanoseconds; written with
 /// the removal of the finalizer. Not Kuperator's.
-pub const LET_GO: &str = "podopslifecycle.kusionstack.io/let-go";
+pub const RELEASED_AT: &str = "podopslifecycle.kusionstack.io/released-at";
 
 /// Prefix of finalizers that keep a Pod from being operated on. Every finalizer that *starts* with
 /// it counts.
@@ -82,7 +82,7 @@ pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
 
 /// Annotation. What becomes of a Pod that somebody deletes or evicts: `Delete`, or `Replace`, with
 /// which its CollaSet makes the Pod that takes its place first. Not Kuperator's.
-pub const ON_LEAVING: &str = "podopslifecycle.kusionstack.io/on-leaving";
+pub const DELETION_POLICY: &str = "podopslifecycle.kusionstack.io";
 
 /// Label. Asks for a replacement; any value.
 pub const TO_REPLACE: &str = "collaset.kusionstack.io/to-replace";

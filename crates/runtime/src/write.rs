@@ -63,11 +63,11 @@ pub enum Change {
 
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum Write {
     /// Creates the object; that one of its name is there already is an outcome of its own.
     Create(Target, Value),
     /// Asks whether the server would create the object; nothing is created.
-    Try(Target, Value),
+    DryRunCreate(Target, Value),
     /// Changes the object.
     Patch(Target, Change),
     /// Deletes the object; that it is gone already counts as done.
@@ -81,13 +81,13 @@ pub enum Effect {
     },
 }
 
-impl Effect {
+impl Write {
     /// What is written to.
     #[must_use]
     pub fn target(&self) -> &Target {
         match self {
             Self::Create(target, _)
-            | Self::Try(target, _)
+            | Self::DryRunCreate(target, _)
             | Self::Patch(target, _)
             | Self::Delete { target, .. } => target,
         }
@@ -98,7 +98,7 @@ impl Effect {
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Create(..) => "create",
-            Self::Try(..) => "try",
+            Self::DryRunCreate(..) => "dry_run_create",
             Self::Patch(..) => "patch",
             Self::Delete { .. } => "delete",
         }
@@ -111,13 +111,13 @@ pub enum Outcome {
     /// Done; the version that the object has now, if the server said.
     Done(Option<String>),
     /// Not created, because one of its name is there.
-    AlreadyThere,
+    AlreadyExists,
     /// Not done, because what it was decided on is no longer so: look again.
-    Outdated,
+    Conflict,
     /// Not done, because the object is gone.
-    Gone,
+    NotFound,
     /// Not done, because the server refuses it, in these words.
-    Refused(String),
+    Rejected(String),
 }
 
 impl Outcome {
@@ -125,11 +125,11 @@ impl Outcome {
     #[must_use]
     pub fn class(&self) -> &'static str {
         match self {
-            Self::Done(_) => "done",
-            Self::AlreadyThere => "already_there",
-            Self::Outdated => "outdated",
-            Self::Gone => "gone",
-            Self::Refused(_) => "refused",
+            Self::Done(_) => "success",
+            Self::AlreadyExists => "already_exists",
+            Self::Conflict => "conflict",
+            Self::NotFound => "not_found",
+            Self::Rejected(_) => "rejected",
         }
     }
 }

@@ -17,15 +17,15 @@ pub enum Rounding {
     Up,
 }
 
-/// The number of Pods that a number or a share of `all` is; nothing readable, and nothing below
+/// The number of Pods that a number or a share of `total` is; nothing readable, and nothing below
 /// zero, is none.
 #[must_use]
-pub fn resolve(share: &IntOrString, all: usize, rounding: Rounding) -> usize {
-    match share {
+pub fn resolve(value: &IntOrString, total: usize, rounding: Rounding) -> usize {
+    match value {
         IntOrString::Int(number) => usize::try_from(*number).unwrap_or_default(),
         IntOrString::String(text) => {
             let percent = text.strip_suffix('%').and_then(|p| p.parse::<usize>().ok());
-            let hundredfold = all.saturating_mul(percent.unwrap_or_default());
+            let hundredfold = total.saturating_mul(percent.unwrap_or_default());
             match rounding {
                 Rounding::Down => hundredfold / 100,
                 Rounding::Up => hundredfold.div_ceil(100),

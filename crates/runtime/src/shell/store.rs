@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::freshness::Seen;
+use crate::freshness::CacheVersion;
 
 /// Objects fetched in one page of a list: small, so that a restart needs little more memory than
 /// work does.
@@ -53,7 +53,7 @@ where
 {
     let errors = metrics.watch_errors.with_label_values(&[resource]);
     watcher(api, config.page_size(PAGE_SIZE))
-        .backoff(patience())
+        .backoff(watch_backoff())
         .modify(|object| object.managed_fields_mut().clear())
         .inspect(move |event| {
             if let Err(error) = event {
@@ -68,31 +68,31 @@ where
 /// kube's own waits for up to half a minute, and nothing of ours goes on without its watches: an
 /// operator would stand still for that long after the server is back.
 #[must_use]
-pub fn patience() -> impl Backoff {
-    ResetTimerBackoff::new(Patience(0), STEADY)
+pub fn watch_backoff() -> impl Backoff {
+    ResetTimerBackoff::new(WatchBackoff(0), RESET_AFTER)
 }
 
 /// The wait after the first failure of a watch.
-const WAIT_FIRST: Duration = Duration::from_millis(500);
+const RETRY_FIRST: Duration = Duration::from_millis(500);
 /// The longest wait of a watch.
-const WAIT_MAX: Duration = Duration::from_secs(4);
+const RETRY_MAX: Duration = Duration::from_secs(4);
 /// How long a watch has to do well before its failures are forgotten.
-const STEADY: Duration = Duration::from_secs(60);
+const RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// Failures so far.
-struct Patience(u32);
+struct WatchBackoff(u32);
 
-impl Iterator for Patience {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let wait = WAIT_FIRST * 2_u32.saturating_pow(self.0.min(8));
+        let wait = RETRY_FIRST * 2_u32.saturating_pow(self.0.min(8));
         self.0 = self.0.saturating_add(1);
-        Some(wait.min(WAIT_MAX))
+        Some(wait.min(RETRY_MAX))
     }
 }
 
-impl Backoff for Patience {
+impl Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.0 = 0;
     }
@@ -100,22 +100,22 @@ impl Backoff for Patience {
 
 /// How far a watch has come, and whether its first list is complete.
 #[derive(Clone, Debug)]
-pub struct Progress {
-    seen: Arc<Mutex<Seen>>,
+pub struct WatchProgress {
+    version: Arc<Mutex<CacheVersion>>,
     ready: Arc<watch::Sender<bool>>,
 }
 
-impl Default for Progress {
+impl Default for WatchProgress {
     fn default() -> Self {
-        Self { seen: Arc::default(), ready: Arc::new(watch::channel(false).0) }
+        Self { version: Arc::default(), ready: Arc::new(watch::channel(false).0) }
     }
 }
 
-impl Progress {
-    /// How far the watch has come.
+impl WatchProgress {
+    /// How far the cache has followed its watch.
     #[must_use]
-    pub fn seen(&self) -> Seen {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn version(&self) -> CacheVersion {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Becomes true with the first complete list.
@@ -124,20 +124,20 @@ impl Progress {
         self.ready.subscribe()
     }
 
-    /// Notes an event; to be called once the cache holds what the event says.
-    pub fn note<K: Resource>(&self, event: &Event<K>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Records an event. Call it after the cache has applied the event.
+    pub fn record<K: Resource>(&self, event: &Event<K>) {
+        let mut cache = self.version.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Init => seen.lists_begun += 1,
+            Event::Init => cache.lists_begun += 1,
             Event::InitDone => {
-                seen.lists_done = seen.lists_begun;
+                cache.lists_done = cache.lists_begun;
                 self.ready.send_replace(true);
             }
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 let version =
                     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok());
-                // A list's objects are older than the list, so they move nothing backwards.
-                seen.version = seen.version.max(version.unwrap_or_default());
+                // Listed objects are older than the list, so the version never decreases.
+                cache.resource_version = cache.resource_version.max(version.unwrap_or_default());
             }
         }
     }
@@ -151,20 +151,24 @@ struct Contents<K> {
 }
 
 /// A cache that finds objects by an index, so that a look costs what it finds, not what there is.
-pub struct Mirror<K> {
+pub struct IndexedStore<K> {
     contents: RwLock<Contents<K>>,
     index: fn(&K) -> Option<String>,
     /// How far it has come.
-    pub progress: Progress,
+    pub progress: WatchProgress,
 }
 
-impl<K: Resource + Clone> Mirror<K> {
+impl<K: Resource + Clone> IndexedStore<K> {
     /// An empty cache, indexed by what `index` says of each object.
     #[must_use]
     pub fn new(index: fn(&K) -> Option<String>) -> Arc<Self> {
         let contents =
             Contents { objects: BTreeMap::new(), by_index: BTreeMap::new(), listed: None };
-        Arc::new(Self { contents: RwLock::new(contents), index, progress: Progress::default() })
+        Arc::new(Self {
+            contents: RwLock::new(contents),
+            index,
+            progress: WatchProgress::default(),
+        })
     }
 
     /// The object of this key.
@@ -175,7 +179,7 @@ impl<K: Resource + Clone> Mirror<K> {
 
     /// All objects of a namespace whose names begin with `prefix`.
     #[must_use]
-    pub fn named(&self, namespace: &str, prefix: &str) -> Vec<Arc<K>> {
+    pub fn with_name_prefix(&self, namespace: &str, prefix: &str) -> Vec<Arc<K>> {
         let first = (namespace.to_owned(), prefix.to_owned());
         self.read(|contents| {
             let rest = contents.objects.range(first..);
@@ -202,9 +206,9 @@ impl<K: Resource + Clone> Mirror<K> {
     /// Takes an event in; returns the objects whose watchers should look again. After a list these
     /// include the ones that vanished while nobody watched.
     #[allow(clippy::needless_pass_by_value, reason = "the event is used up")]
-    pub fn take(&self, event: Event<K>) -> Vec<Arc<K>> {
+    pub fn apply_event(&self, event: Event<K>) -> Vec<Arc<K>> {
         let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
-        let touched = match &event {
+        let changed = match &event {
             Event::Init => {
                 contents.listed = Some(BTreeSet::new());
                 Vec::new()
@@ -225,22 +229,22 @@ impl<K: Resource + Clone> Mirror<K> {
             }
         };
         drop(contents);
-        self.progress.note(&event);
-        touched
+        self.progress.record(&event);
+        changed
     }
 
     fn put(&self, contents: &mut Contents<K>, object: &K) -> Vec<Arc<K>> {
         let key = key(object);
-        let mut touched = self.drop(contents, &key);
+        let mut changed = self.drop(contents, &key);
         if let Some(value) = (self.index)(object) {
             contents.by_index.entry(value).or_default().insert(key.clone());
         }
         let object = Arc::new(object.clone());
         contents.objects.insert(key, object.clone());
         // One look serves both versions unless the object moved from one owner to another.
-        touched.retain(|old| (self.index)(old) != (self.index)(&object));
-        touched.push(object);
-        touched
+        changed.retain(|old| (self.index)(old) != (self.index)(&object));
+        changed.push(object);
+        changed
     }
 
     fn drop(&self, contents: &mut Contents<K>, key: &Key) -> Vec<Arc<K>> {
@@ -256,21 +260,21 @@ impl<K: Resource + Clone> Mirror<K> {
         vec![old]
     }
 
-    fn read<T>(&self, look: impl FnOnce(&Contents<K>) -> T) -> T {
-        look(&self.contents.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read_contents: impl FnOnce(&Contents<K>) -> T) -> T {
+        read_contents(&self.contents.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Keeps a mirror up to date for as long as the stream is polled, and tells what changed.
 pub fn reflect<K>(
-    mirror: Arc<Mirror<K>>,
+    store: Arc<IndexedStore<K>>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
 ) -> impl Stream<Item = Arc<K>> + Send + 'static
 where
     K: Resource + Clone + Send + Sync + 'static,
 {
     events.flat_map(move |event| {
-        futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| mirror.take(e)))
+        futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| store.apply_event(e)))
     })
 }
 
@@ -287,17 +291,18 @@ mod tests {
         object
     }
 
-    fn mirror() -> Arc<Mirror<ConfigMap>> {
-        let mirror = Mirror::new(|o: &ConfigMap| o.metadata.labels.as_ref()?.get("owner").cloned());
+    fn store() -> Arc<IndexedStore<ConfigMap>> {
+        let store =
+            IndexedStore::new(|o: &ConfigMap| o.metadata.labels.as_ref()?.get("owner").cloned());
         for event in [
             Event::Init,
             Event::InitApply(object("a", "x", 1)),
             Event::InitApply(object("b", "x", 2)),
             Event::InitDone,
         ] {
-            mirror.take(event);
+            store.apply_event(event);
         }
-        mirror
+        store
     }
 
     fn names(objects: &[Arc<ConfigMap>]) -> Vec<String> {
@@ -306,47 +311,50 @@ mod tests {
 
     #[test]
     fn a_watch_waits_a_little_longer_each_time_but_never_long() {
-        let waits: Vec<u128> = patience().take(5).map(|wait| wait.as_millis()).collect();
+        let waits: Vec<u128> = watch_backoff().take(5).map(|wait| wait.as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 4000]);
     }
 
     #[test]
     fn a_delete_lost_over_a_relist_is_told() {
-        let mirror = mirror();
-        mirror.take(Event::Init);
-        mirror.take(Event::InitApply(object("a", "x", 1)));
-        assert_eq!(names(&mirror.take(Event::InitDone)), ["b"]);
-        assert_eq!(names(&mirror.find("x")), ["a"]);
+        let store = store();
+        store.apply_event(Event::Init);
+        store.apply_event(Event::InitApply(object("a", "x", 1)));
+        assert_eq!(names(&store.apply_event(Event::InitDone)), ["b"]);
+        assert_eq!(names(&store.find("x")), ["a"]);
     }
 
     #[test]
     fn both_owners_hear_of_an_object_that_moves() {
-        let mirror = mirror();
-        assert_eq!(mirror.take(Event::Apply(object("a", "y", 3))).len(), 2);
-        assert_eq!(names(&mirror.find("x")), ["b"]);
-        assert_eq!(names(&mirror.find("y")), ["a"]);
+        let store = store();
+        assert_eq!(store.apply_event(Event::Apply(object("a", "y", 3))).len(), 2);
+        assert_eq!(names(&store.find("x")), ["b"]);
+        assert_eq!(names(&store.find("y")), ["a"]);
     }
 
     #[test]
     fn finds_by_the_beginning_of_a_name() {
-        let mirror = mirror();
-        mirror.take(Event::Apply(object("ab", "x", 3)));
-        assert_eq!(names(&mirror.named("", "a")), ["a", "ab"]);
-        assert!(mirror.named("other", "a").is_empty());
+        let store = store();
+        store.apply_event(Event::Apply(object("ab", "x", 3)));
+        assert_eq!(names(&store.with_name_prefix("", "a")), ["a", "ab"]);
+        assert!(store.with_name_prefix("other", "a").is_empty());
     }
 
     #[test]
     fn knows_how_far_it_has_come() {
-        let mirror = mirror();
-        assert_eq!(mirror.progress.seen(), Seen { version: 2, lists_begun: 1, lists_done: 1 });
-        mirror.take(Event::Delete(object("a", "x", 9)));
-        assert_eq!(mirror.progress.seen().version, 9);
+        let store = store();
+        assert_eq!(
+            store.progress.version(),
+            CacheVersion { resource_version: 2, lists_begun: 1, lists_done: 1 }
+        );
+        store.apply_event(Event::Delete(object("a", "x", 9)));
+        assert_eq!(store.progress.version().resource_version, 9);
     }
 
     #[test]
     fn serves_what_it_knew_while_a_list_is_under_way() {
-        let mirror = mirror();
-        mirror.take(Event::Init);
-        assert_eq!(mirror.find("x").len(), 2);
+        let store = store();
+        store.apply_event(Event::Init);
+        assert_eq!(store.find("x").len(), 2);
     }
 }
