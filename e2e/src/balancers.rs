@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use crate::{
+    cluster::{SOON, eventually},
     control_plane::free_ports,
-    lab::{SOON, eventually},
     programs, server,
 };
 
@@ -145,7 +145,14 @@ pub async fn envoy(dir: &Path, xds: SocketAddr, aggregated: bool) -> anyhow::Res
     let front = free()?;
     let path = dir.join(format!("envoy-{}.json", front.port()));
     std::fs::write(&path, envoy_config(front, xds, aggregated).to_string())?;
-    let args = ["--max-concurrent-reconciles", "2", "--use-dynamic-base-id", "--log-level", "warning", "-c"];
+    let args = [
+        "--max-concurrent-reconciles",
+        "2",
+        "--use-dynamic-base-id",
+        "--log-level",
+        "warning",
+        "-c",
+    ];
     let mut args: Vec<String> = args.map(ToOwned::to_owned).to_vec();
     args.push(path.display().to_string());
     Balancer::start(programs::envoy()?, args, front, path.with_extension("log")).await

@@ -1,4 +1,4 @@
-//! `podops-lab bench`: the figures that Podops promises, measured side by side in one run.
+//! `podops-cluster bench`: the figures that Podops promises, measured side by side in one run.
 
 use std::{path::Path, time::Duration};
 
@@ -15,10 +15,10 @@ use procfs::Current as _;
 use serde_json::{Value, json};
 
 use crate::{
+    availability::Outages,
     balancers::Haproxy,
-    lab::{Lab, OPERATORS, eventually, is_settled},
+    cluster::{OPERATORS, TestCluster, eventually, is_settled},
     measure::{Cost, Process},
-    outages::Outages,
     scenarios::Subject,
     traffic::{Load, everything_is_done, nobody_looks, real},
 };
@@ -60,34 +60,34 @@ struct Row {
 pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     sizes(programs, &mut rows)?;
-    let lab = Lab::start_as_shipped(programs).await?;
+    let cluster = TestCluster::start_as_shipped(programs).await?;
     say("100 Pods: created, updated in every way, and scaled in");
-    costs(&lab, &mut rows).await?;
+    costs(&cluster, &mut rows).await?;
     say("100 Pods under a rule");
-    under_a_rule(&lab, &mut rows).await?;
+    under_a_rule(&cluster, &mut rows).await?;
     say("100 Pods in place, and in turn a Deployment's");
-    against_deployment(&lab, &mut rows).await?;
+    against_deployment(&cluster, &mut rows).await?;
     say("100 Pods of a Service");
-    with_an_employer(&lab, &mut rows).await?;
+    with_an_employer(&cluster, &mut rows).await?;
     say("10 servers behind HAProxy under load");
     under_load(programs, &mut rows).await?;
     if quick {
         return table(&rows);
     }
     say("1,000 Pods: memory");
-    memory(&lab, &mut rows).await?;
+    memory(&cluster, &mut rows).await?;
     say("1,000 Pods at rest for a minute");
-    rest(&lab, &mut rows).await?;
+    rest(&cluster, &mut rows).await?;
     say("1,000 Pods in 50 Services");
-    in_services(&lab, &mut rows).await?;
+    in_services(&cluster, &mut rows).await?;
     say("1,000 Pods that wait for a rule");
-    waiting(&lab, &mut rows).await?;
+    waiting(&cluster, &mut rows).await?;
     say("one set that changes among 10 and among 1,000");
-    among_others(&lab, &mut rows).await?;
+    among_others(&cluster, &mut rows).await?;
     say("5,000 Pods in 100 sets");
-    many_sets(&lab, &mut rows).await?;
+    many_sets(&cluster, &mut rows).await?;
     say("5,000 Pods as one set: created, updated in place, and scaled out to 10,000");
-    big(&lab, &mut rows).await.context("the set of 5,000 Pods")?;
+    big(&cluster, &mut rows).await.context("the set of 5,000 Pods")?;
     table(&rows)
 }
 
@@ -96,15 +96,16 @@ fn say(what: &str) {
 }
 
 /// Waits until a set is settled, and shows how far it is.
-async fn settle(lab: &Lab, name: &str, replicas: usize) -> anyhow::Result<()> {
+async fn settle(cluster: &TestCluster, name: &str, replicas: usize) -> anyhow::Result<()> {
     let bar = ProgressBar::new(replicas as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} Pods {elapsed}")?);
     let all = i32::try_from(replicas)?;
-    lab.wait(name, STUCK, |status| {
-        bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
-        is_settled(status, all)
-    })
-    .await?;
+    cluster
+        .wait(name, STUCK, |status| {
+            bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
+            is_settled(status, all)
+        })
+        .await?;
     bar.finish_and_clear();
     Ok(())
 }
@@ -165,8 +166,8 @@ fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let web = Subject { lab, set: "web", pods: SMALL };
+async fn costs(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let web = Subject { cluster, set: "web", pods: SMALL };
     let created = web.create().await?;
     rows.push(most("requests per Pod to create", created.requests_per_pod(), 3.6, ""));
     let updated = web.update_in_place("nginx:1").await?;
@@ -200,19 +201,19 @@ async fn costs(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         none("writes when somebody else writes to 100 idle Pods", alone.writes()),
         most("requests per Pod scaled in", went.requests_per_pod(), 5.0, ""),
     ]);
-    lab.patch("web", json!({ "replicas": SMALL })).await?;
-    settle(lab, "web", SMALL).await?;
+    cluster.patch("web", json!({ "replicas": SMALL })).await?;
+    settle(cluster, "web", SMALL).await?;
     web.update_in_place("nginx:4").await.map(drop)
 }
 
 /// What a rule costs that lets a tenth of the Pods go at a time.
-async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+async fn under_a_rule(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
-    lab.make_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
-    let outages = Outages::follow(lab).await?;
-    let web = Subject { lab, set: "web", pods: SMALL };
+    cluster.make_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
+    let availability = Outages::follow(cluster).await?;
+    let web = Subject { cluster, set: "web", pods: SMALL };
     let updated = web.update_in_place("nginx:rule").await?;
-    let worst = outages.worst("");
+    let worst = availability.worst("");
     let statuses = updated.status_writes_in_a_second("podtransitionrules");
     rows.extend([
         most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
@@ -222,9 +223,9 @@ async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         counted("status writes of the rule in any second of that", statuses, 1),
         told("the time that took", format!("{:.1} s", updated.took.as_secs_f64())),
     ]);
-    lab.rules().delete("web", &DeleteParams::default()).await?;
+    cluster.rules().delete("web", &DeleteParams::default()).await?;
     let gone = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         Ok(pods.iter().all(|pod| !pod.labels().keys().any(|key| key.contains("-check-gate."))))
     };
     eventually(STUCK, gone).await.context("waiting for gates to go")
@@ -232,19 +233,19 @@ async fn under_a_rule(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 
 /// Real servers behind a real HAProxy, with requests that are counted while everything is done to them.
 async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let lab = Lab::start(programs).await?;
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await?;
+    let cluster = TestCluster::start(programs).await?;
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await?;
     let annotations = Haproxy::annotations(&[haproxy.runtime]);
-    lab.employ("web", json!({ "app": "web" }), &annotations).await?;
-    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await?;
+    cluster.employ("web", json!({ "app": "web" }), &annotations).await?;
+    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await?;
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let done = everything_is_done(&lab, &load).await;
+    let done = everything_is_done(&cluster, &load).await;
     let (tally, rate) = (load.tally(), load.rate());
     if tally.failed == 0 {
         done?;
     }
-    let careless = nobody_looks(&lab, &load).await?;
+    let careless = nobody_looks(&cluster, &load).await?;
     let row = |figure, limit: &str, measured: String, kept| Row {
         figure,
         limit: limit.to_owned(),
@@ -272,36 +273,36 @@ async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> 
 }
 
 /// The settled sets get Services that hold their Pods: five a set, and each of a part of it.
-async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+async fn in_services(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     /// How many Services each set's Pods are spread over.
     const EACH: usize = 5;
     let operator = "consist-operator";
     let all = ListParams::default();
     let mut employers = Vec::new();
-    for set in lab.sets().list(&all).await?.items {
+    for set in cluster.sets().list(&all).await?.items {
         let name = set.name_any();
         for part in 0..EACH {
             let service = format!("{name}-{part}");
             let selector = json!({ "app": name, "part": part.to_string() });
-            lab.employ(&service, selector, &json!({})).await?;
+            cluster.employ(&service, selector, &json!({})).await?;
             employers.push(service);
         }
-        for (at, pod) in lab.pods_of(&name).await?.iter().enumerate() {
+        for (at, pod) in cluster.pods_of(&name).await?.iter().enumerate() {
             let part = json!({ "labels": { "part": (at % EACH).to_string() } });
-            lab.change_pod(&pod.name_any(), part).await?;
+            cluster.change_pod(&pod.name_any(), part).await?;
         }
     }
     let held = async || {
-        let pods = lab.pods().list(&all).await?.items;
+        let pods = cluster.pods().list(&all).await?.items;
         let is_held = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
         let held = pods.iter().filter(|pod| pod.finalizers().iter().any(is_held));
         Ok(held.count() == MANY)
     };
     eventually(STUCK, held).await.context("waiting for all to be held")?;
     tokio::time::sleep(REST / 4).await;
-    let from = lab.log_end()?;
+    let from = cluster.log_end()?;
     tokio::time::sleep(REST).await;
-    let (requests, _) = lab.requests(from)?;
+    let (requests, _) = cluster.requests(from)?;
     let own = requests.iter().filter(|r| r.is_work() && r.operator() == Some(operator));
     let writes = own.clone().filter(|r| r.is_write()).count();
     let calls = own.filter(|r| r.resource() == "endpointslices" && r.verb == "list").count();
@@ -310,56 +311,56 @@ async fn in_services(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         counted("calls of its backend in that minute", calls, employers.len()),
         most(
             "resident memory with them, consist-operator",
-            Process::of(lab, operator)?.resident_mebibytes,
+            Process::of(cluster, operator)?.resident_mebibytes,
             30.0,
             " MiB",
         ),
     ]);
     for service in employers {
-        lab.all_of::<Service>().delete(&service, &DeleteParams::default()).await?;
+        cluster.all_of::<Service>().delete(&service, &DeleteParams::default()).await?;
     }
     let free = async || {
-        let pods = lab.pods().list(&all).await?.items;
+        let pods = cluster.pods().list(&all).await?.items;
         Ok(pods.iter().all(|pod| pod.finalizers().is_empty()))
     };
     eventually(STUCK, free).await.context("waiting for all to be let go")
 }
 
 /// What it costs to look at many Pods that wait, again and again.
-async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     /// How often, and how fast, somebody gives reason to look.
-    const LOOKS: u32 = 150;
+    const SAMPLES: u32 = 150;
     const PACE: Duration = Duration::from_millis(200);
     let nobody = json!([{ "name": "nobody", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    lab.make_rule("all", json!({}), nobody).await?;
-    for set in lab.sets().list(&ListParams::default()).await?.items {
-        lab.set_image(&set.name_any(), "nginx:wait").await?;
+    cluster.make_rule("all", json!({}), nobody).await?;
+    for set in cluster.sets().list(&ListParams::default()).await?.items {
+        cluster.set_image(&set.name_any(), "nginx:wait").await?;
     }
     let all = i32::try_from(MANY)?;
     let waiting = async || {
-        let status = lab.rules().get("all").await?.status.unwrap_or_default();
+        let status = cluster.rules().get("all").await?.status.unwrap_or_default();
         Ok(status.pods.is_some_and(|pods| pods.waiting == all))
     };
     eventually(STUCK, waiting).await.context("waiting for all to wait")?;
-    let pod = lab.pods().list(&ListParams::default().limit(1)).await?.items;
+    let pod = cluster.pods().list(&ListParams::default().limit(1)).await?.items;
     let pod = pod.first().context("there are no Pods")?.name_any();
     let operator = "transition-rule-operator";
-    let before = Process::of(lab, operator)?;
-    let cost = Cost::of(lab, MANY, async {
-        for look in 0..LOOKS {
-            let labels = json!({ "labels": { "example.com/look": look.to_string() } });
-            lab.change_pod(&pod, labels).await?;
+    let before = Process::of(cluster, operator)?;
+    let cost = Cost::of(cluster, MANY, async {
+        for sample in 0..SAMPLES {
+            let labels = json!({ "labels": { "example.com/sample": sample.to_string() } });
+            cluster.change_pod(&pod, labels).await?;
             tokio::time::sleep(PACE).await;
         }
         Ok(())
     })
     .await?;
-    let each = Process::of(lab, operator)?.cpu_since(&before)?.as_secs_f64() * 1e3;
+    let each = Process::of(cluster, operator)?.cpu_since(&before)?.as_secs_f64() * 1e3;
     let statuses = cost.status_writes_in_a_second("podtransitionrules");
     rows.extend([
         most(
             "processor time of a look at 1,000 waiting Pods",
-            each / f64::from(LOOKS),
+            each / f64::from(SAMPLES),
             20.0,
             " ms",
         ),
@@ -367,22 +368,22 @@ async fn waiting(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         told("writes in all, in 30 s", cost.writes().to_string()),
         most(
             "resident memory with them, transition-rule-operator",
-            Process::of(lab, operator)?.resident_mebibytes,
+            Process::of(cluster, operator)?.resident_mebibytes,
             30.0,
             " MiB",
         ),
     ]);
-    lab.rules().delete("all", &DeleteParams::default()).await?;
-    for set in lab.sets().list(&ListParams::default()).await?.items {
-        settle(lab, &set.name_any(), SMALL).await?;
+    cluster.rules().delete("all", &DeleteParams::default()).await?;
+    for set in cluster.sets().list(&ListParams::default()).await?.items {
+        settle(cluster, &set.name_any(), SMALL).await?;
     }
     Ok(())
 }
 
 /// What an update costs where a Service has to let go of each Pod.
-async fn with_an_employer(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    lab.employ("employed", json!({ "app": "employed" }), &json!({})).await?;
-    let set = Subject { lab, set: "employed", pods: SMALL };
+async fn with_an_employer(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    cluster.employ("employed", json!({ "app": "employed" }), &json!({})).await?;
+    let set = Subject { cluster, set: "employed", pods: SMALL };
     set.create().await?;
     let cost = set.update_in_place("nginx:1").await?;
     let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
@@ -394,15 +395,15 @@ async fn with_an_employer(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> 
         most("Pod writes by all for that, with one employer", cost.pod_writes_per_pod(), 8.0, ""),
         none("of these refused, in all", cost.rejected().len()),
     ]);
-    lab.sets().delete("employed", &DeleteParams::default()).await?;
-    let gone = async || Ok(lab.sets().get_opt("employed").await?.is_none());
+    cluster.sets().delete("employed", &DeleteParams::default()).await?;
+    let gone = async || Ok(cluster.sets().get_opt("employed").await?.is_none());
     eventually(STUCK, gone).await?;
-    lab.all_of::<Service>().delete("employed", &DeleteParams::default()).await?;
+    cluster.all_of::<Service>().delete("employed", &DeleteParams::default()).await?;
     Ok(())
 }
 
-async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let deployments: Api<Deployment> = Api::namespaced(lab.plane.admin.clone(), "default");
+async fn against_deployment(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "default");
     let deployment: Deployment = serde_json::from_value(json!({
         "metadata": { "name": "native" },
         "spec": {
@@ -419,15 +420,15 @@ async fn against_deployment(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let image = format!("nginx:round-{round}");
-        let cost = Cost::of(lab, SMALL, async {
-            lab.set_image("web", &image).await?;
-            settle(lab, "web", SMALL).await
+        let cost = Cost::of(cluster, SMALL, async {
+            cluster.set_image("web", &image).await?;
+            settle(cluster, "web", SMALL).await
         });
         ours.push(cost.await?.took);
         let containers = json!([{ "name": "web", "image": image }]);
         let change: Value =
             json!({ "spec": { "template": { "spec": { "containers": containers } } } });
-        let cost = Cost::of(lab, SMALL, async {
+        let cost = Cost::of(cluster, SMALL, async {
             deployments.patch("native", &PatchParams::default(), &Patch::Strategic(change)).await?;
             rolled_out(&deployments).await
         });
@@ -468,18 +469,18 @@ async fn rolled_out(deployments: &Api<Deployment>) -> anyhow::Result<()> {
     .context("waiting for the Deployment")
 }
 
-async fn memory(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+async fn memory(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     for set in 1..MANY / SMALL {
-        lab.create(&format!("web-{set}"), SMALL, "nginx:0").await?;
+        cluster.create(&format!("web-{set}"), SMALL, "nginx:0").await?;
     }
     for set in 1..MANY / SMALL {
-        settle(lab, &format!("web-{set}"), SMALL).await?;
+        settle(cluster, &format!("web-{set}"), SMALL).await?;
     }
     for set in 1..MANY / SMALL {
-        lab.set_image(&format!("web-{set}"), "nginx:1").await?;
+        cluster.set_image(&format!("web-{set}"), "nginx:1").await?;
     }
     for set in 1..MANY / SMALL {
-        settle(lab, &format!("web-{set}"), SMALL).await?;
+        settle(cluster, &format!("web-{set}"), SMALL).await?;
     }
     for (name, after, peak) in [
         (
@@ -493,64 +494,64 @@ async fn memory(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
             "peak after a restart with 1,000 Pods, lifecycle-operator",
         ),
     ] {
-        let now = Process::of(lab, name)?;
+        let now = Process::of(cluster, name)?;
         rows.push(most(after, now.resident_mebibytes, 30.0, " MiB"));
-        lab.kill_and_restart(name).await?;
+        cluster.kill_and_restart(name).await?;
         // The Lease of the one that was killed has to expire first.
         tokio::time::sleep(Duration::from_secs(15)).await;
-        rows.push(most(peak, Process::of(lab, name)?.peak_mebibytes, 30.0, " MiB"));
+        rows.push(most(peak, Process::of(cluster, name)?.peak_mebibytes, 30.0, " MiB"));
     }
     Ok(())
 }
 
-async fn rest(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let settled = lab.log_end()?;
+async fn rest(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let settled = cluster.log_end()?;
     tokio::time::sleep(REST).await;
-    let (requests, _) = lab.requests(settled)?;
+    let (requests, _) = cluster.requests(settled)?;
     let writes = requests.iter().filter(|r| r.is_work() && r.is_write()).count();
     rows.push(none("writes by all operators in 60 s with 1,000 settled Pods", writes));
-    let (all, _) = lab.requests(0)?;
+    let (all, _) = cluster.requests(0)?;
     let forbidden = all.iter().filter(|r| r.is_work() && r.code() == 403).count();
     rows.push(none("requests that the shipped roles forbid", forbidden));
     Ok(())
 }
 
 /// Deletes every set, and waits until they are gone.
-async fn clear(lab: &Lab) -> anyhow::Result<()> {
+async fn clear(cluster: &TestCluster) -> anyhow::Result<()> {
     let all = ListParams::default();
-    for set in lab.sets().list(&all).await?.items {
-        lab.sets().delete(&set.name_any(), &DeleteParams::default()).await?;
+    for set in cluster.sets().list(&all).await?.items {
+        cluster.sets().delete(&set.name_any(), &DeleteParams::default()).await?;
     }
-    eventually(STUCK, async || Ok(lab.sets().list(&all).await?.items.is_empty())).await
+    eventually(STUCK, async || Ok(cluster.sets().list(&all).await?.items.is_empty())).await
 }
 
 /// Makes sets of this name and a number, and waits until they are settled.
-async fn fill(lab: &Lab, name: &str, sets: usize, pods: usize) -> anyhow::Result<()> {
+async fn fill(cluster: &TestCluster, name: &str, sets: usize, pods: usize) -> anyhow::Result<()> {
     for set in 0..sets {
-        lab.create(&format!("{name}-{set}"), pods, "nginx:0").await?;
+        cluster.create(&format!("{name}-{set}"), pods, "nginx:0").await?;
     }
     for set in 0..sets {
-        settle(lab, &format!("{name}-{set}"), pods).await?;
+        settle(cluster, &format!("{name}-{set}"), pods).await?;
     }
     Ok(())
 }
 
-async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(lab).await?;
+async fn many_sets(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(cluster).await?;
     let pods = BIG / SETS;
-    fill(lab, "one", SETS, pods).await?;
-    let before = Process::of(lab, "collaset-operator")?;
-    let cost = Cost::of(lab, BIG, async {
+    fill(cluster, "one", SETS, pods).await?;
+    let before = Process::of(cluster, "collaset-operator")?;
+    let cost = Cost::of(cluster, BIG, async {
         for set in 0..SETS {
-            lab.set_image(&format!("one-{set}"), "nginx:1").await?;
+            cluster.set_image(&format!("one-{set}"), "nginx:1").await?;
         }
         for set in 0..SETS {
-            settle(lab, &format!("one-{set}"), pods).await?;
+            settle(cluster, &format!("one-{set}"), pods).await?;
         }
         Ok(())
     })
     .await?;
-    let now = Process::of(lab, "collaset-operator")?;
+    let now = Process::of(cluster, "collaset-operator")?;
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
     let each = now.cpu_since(&before)?.as_secs_f64() * 1000.0 / BIG as f64;
     rows.extend([
@@ -563,14 +564,14 @@ async fn many_sets(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 }
 
 /// What a rollout of one set costs the operator, by how many others there are.
-async fn among_others(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(lab).await?;
-    lab.create("changing", 20, "nginx:0").await?;
-    settle(lab, "changing", 20).await?;
-    fill(lab, "few", 10, 1).await?;
-    let few = rollouts(lab, "few").await?;
-    fill(lab, "many", MANY - 10, 1).await?;
-    let many = rollouts(lab, "many").await?;
+async fn among_others(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(cluster).await?;
+    cluster.create("changing", 20, "nginx:0").await?;
+    settle(cluster, "changing", 20).await?;
+    fill(cluster, "few", 10, 1).await?;
+    let few = rollouts(cluster, "few").await?;
+    fill(cluster, "many", MANY - 10, 1).await?;
+    let many = rollouts(cluster, "many").await?;
     rows.push(most(
         "processor time of collaset-operator for a rollout of 20 Pods among 1,000 sets, as a multiple of that among 10",
         many.as_secs_f64() / few.as_secs_f64(),
@@ -581,27 +582,27 @@ async fn among_others(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn rollouts(lab: &Lab, round: &str) -> anyhow::Result<Duration> {
-    let before = Process::of(lab, "collaset-operator")?;
+async fn rollouts(cluster: &TestCluster, round: &str) -> anyhow::Result<Duration> {
+    let before = Process::of(cluster, "collaset-operator")?;
     for turn in 0..ROLLOUTS {
-        lab.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
-        settle(lab, "changing", 20).await?;
+        cluster.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
+        settle(cluster, "changing", 20).await?;
     }
-    Ok(Process::of(lab, "collaset-operator")?.cpu_since(&before)? / ROLLOUTS)
+    Ok(Process::of(cluster, "collaset-operator")?.cpu_since(&before)? / ROLLOUTS)
 }
 
-async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(lab).await?;
-    let cost = Cost::of(lab, BIG, async {
-        lab.create("big", BIG, "nginx:0").await?;
-        settle(lab, "big", BIG).await
+async fn big(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    clear(cluster).await?;
+    let cost = Cost::of(cluster, BIG, async {
+        cluster.create("big", BIG, "nginx:0").await?;
+        settle(cluster, "big", BIG).await
     })
     .await?;
     rows.push(told("5,000 Pods as one set: created", summary(&cost)));
-    let before = OPERATORS.map(|name| Process::of(lab, name));
-    let cost = Cost::of(lab, BIG, async {
-        lab.set_image("big", "nginx:1").await?;
-        settle(lab, "big", BIG).await
+    let before = OPERATORS.map(|name| Process::of(cluster, name));
+    let cost = Cost::of(cluster, BIG, async {
+        cluster.set_image("big", "nginx:1").await?;
+        settle(cluster, "big", BIG).await
     })
     .await?;
     rows.push(told("5,000 Pods as one set: updated in place", summary(&cost)));
@@ -610,7 +611,7 @@ async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
         .zip(["for that, collaset-operator", "for that, lifecycle-operator"])
         .zip(before)
     {
-        let now = Process::of(lab, name)?;
+        let now = Process::of(cluster, name)?;
         let cpu = now.cpu_since(&before?)?.as_secs_f64();
         #[allow(clippy::cast_precision_loss, reason = "counts are small")]
         let each = cpu * 1000.0 / BIG as f64;
@@ -619,9 +620,9 @@ async fn big(lab: &Lab, rows: &mut Vec<Row>) -> anyhow::Result<()> {
             format!("{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB", now.peak_mebibytes),
         ));
     }
-    let cost = Cost::of(lab, HUGE - BIG, async {
-        lab.patch("big", json!({ "replicas": HUGE })).await?;
-        settle(lab, "big", HUGE).await
+    let cost = Cost::of(cluster, HUGE - BIG, async {
+        cluster.patch("big", json!({ "replicas": HUGE })).await?;
+        settle(cluster, "big", HUGE).await
     })
     .await?;
     rows.push(told("10,000 Pods as one set: scaled out from 5,000", summary(&cost)));

@@ -1,17 +1,17 @@
 //! A real control plane with simulated nodes, and the operators as separate processes on it.
 
 pub mod audit;
+pub mod availability;
 pub mod balancers;
 pub mod bench;
+pub mod cluster;
 pub mod control_plane;
-pub mod lab;
 pub mod measure;
 pub mod nodes;
-pub mod outages;
 pub mod process;
 pub mod programs;
+pub mod progress_view;
 pub mod scenarios;
 pub mod server;
-pub mod show;
 pub mod soak;
 pub mod traffic;

@@ -1,4 +1,4 @@
-//! The lab: `podops-lab demo` shows a CollaSet's life on a real control plane.
+//! The lab: `podops-cluster demo` shows a CollaSet's life on a real control plane.
 
 use std::{
     future::Future,
@@ -13,10 +13,9 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
     balancers::Haproxy,
     bench,
-    lab::{Lab, is_settled},
-    server,
-    show::Show,
-    soak,
+    cluster::{TestCluster, is_settled},
+    progress_view::ProgressView,
+    server, soak,
     traffic::{Load, Tally, nobody_looks, real},
 };
 use serde_json::json;
@@ -97,9 +96,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo { traffic: true, .. } => traffic(&programs).await,
         Command::Demo { keep, context, .. } => demo(&programs, keep, context.as_deref()).await,
         Command::Soak { rounds, seed } => {
-            let lab = Lab::start(&programs).await?;
-            let report = soak::run(&lab, rounds, seed).await?;
-            lab.nothing_forbidden()?;
+            let cluster = TestCluster::start(&programs).await?;
+            let report = soak::run(&cluster, rounds, seed).await?;
+            cluster.nothing_forbidden()?;
             #[allow(clippy::print_stdout, reason = "the report is what was asked for")]
             {
                 println!("{}", report.page(rounds, seed));
@@ -126,39 +125,40 @@ struct Act {
 }
 
 async fn demo(programs: &Path, keep: bool, context: Option<&str>) -> anyhow::Result<()> {
-    let lab = match context {
+    let cluster = match context {
         None => {
             eprintln!("==> starting etcd, kube-apiserver, nodes and operators");
-            Lab::start(programs).await?
+            TestCluster::start(programs).await?
         }
         Some(context) => {
             eprintln!(
                 "==> installing CRDs and roles in {context}, and starting the operators here"
             );
-            Lab::attach(programs, context).await?
+            TestCluster::attach(programs, context).await?
         }
     };
-    let shown = acts(&lab).await;
+    let shown = acts(&cluster).await;
     if let Ok(acts) = &shown {
         summary(acts);
     }
     if keep && shown.is_ok() {
-        eprintln!("==> until Ctrl-C: {}", lab.plane.usage(&lab.namespace));
+        eprintln!("==> until Ctrl-C: {}", cluster.plane.usage(&cluster.namespace));
         std::future::pending::<()>().await;
     }
-    lab.leave().await?;
+    cluster.leave().await?;
     shown.map(drop)
 }
 
-async fn acts(lab: &Lab) -> anyhow::Result<Vec<Act>> {
+async fn acts(cluster: &TestCluster) -> anyhow::Result<Vec<Act>> {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/collaset.yaml");
-    let apply = ["apply", "--namespace", &lab.namespace, "--filename", example];
-    let image = async |image: &str| lab.set_image(SET, image).await;
+    let apply = ["apply", "--namespace", &cluster.namespace, "--filename", example];
+    let image = async |image: &str| cluster.set_image(SET, image).await;
     Ok(vec![
-        act(lab, "created", 20, None, async { lab.plane.kubectl(&apply).await.map(drop) }).await?,
-        act(lab, "updated in place", 20, None, image("nginx:1.28")).await?,
-        act(lab, "rolled back", 20, None, image("nginx:1.27")).await?,
-        act(lab, "scaled in", 8, None, lab.patch(SET, json!({ "replicas": 8 }))).await?,
+        act(cluster, "created", 20, None, async { cluster.plane.kubectl(&apply).await.map(drop) })
+            .await?,
+        act(cluster, "updated in place", 20, None, image("nginx:1.28")).await?,
+        act(cluster, "rolled back", 20, None, image("nginx:1.27")).await?,
+        act(cluster, "scaled in", 8, None, cluster.patch(SET, json!({ "replicas": 8 }))).await?,
     ])
 }
 
@@ -166,23 +166,23 @@ async fn acts(lab: &Lab) -> anyhow::Result<Vec<Act>> {
 /// nobody who looks at their traffic.
 async fn traffic(programs: &Path) -> anyhow::Result<()> {
     eprintln!("==> starting etcd, kube-apiserver, nodes, operators and HAProxy");
-    let lab = Lab::start(programs).await?;
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await?;
-    lab.employ(SET, json!({ "app": SET }), &Haproxy::annotations(&[haproxy.runtime])).await?;
+    let cluster = TestCluster::start(programs).await?;
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await?;
+    cluster.employ(SET, json!({ "app": SET }), &Haproxy::annotations(&[haproxy.runtime])).await?;
     let servers = real(SET, "InPlaceIfPossible", 3);
-    act(&lab, "created", 10, None, lab.make(SET, 10, &servers)).await?;
+    act(&cluster, "created", 10, None, cluster.make(SET, 10, &servers)).await?;
     let load = &Load::start(haproxy.balancer.front);
-    let image = async |tag: u8| lab.set_image(SET, &format!("{}:{tag}", server::IMAGE)).await;
-    let scale = async |replicas: i32| lab.patch(SET, json!({ "replicas": replicas })).await;
+    let image = async |tag: u8| cluster.set_image(SET, &format!("{}:{tag}", server::IMAGE)).await;
+    let scale = async |replicas: i32| cluster.patch(SET, json!({ "replicas": replicas })).await;
     let mut shown = Shown::new(load);
-    shown.add(&act(&lab, "updated in place", 10, Some(load), image(2)).await?);
-    lab.patch(SET, json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })).await?;
-    shown.add(&act(&lab, "updated by new Pods", 10, Some(load), image(3)).await?);
-    shown.add(&act(&lab, "scaled in to 5", 5, Some(load), scale(5)).await?);
-    shown.add(&act(&lab, "scaled out to 10", 10, Some(load), scale(10)).await?);
+    shown.add(&act(&cluster, "updated in place", 10, Some(load), image(2)).await?);
+    cluster.patch(SET, json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } })).await?;
+    shown.add(&act(&cluster, "updated by new Pods", 10, Some(load), image(3)).await?);
+    shown.add(&act(&cluster, "scaled in to 5", 5, Some(load), scale(5)).await?);
+    shown.add(&act(&cluster, "scaled out to 10", 10, Some(load), scale(10)).await?);
     let Tally { failed, told, .. } = load.tally();
-    let careless = async { nobody_looks(&lab, load).await.map(drop) };
-    shown.add(&act(&lab, "with nobody who looks", 10, Some(load), careless).await?);
+    let careless = async { nobody_looks(&cluster, load).await.map(drop) };
+    shown.add(&act(&cluster, "with nobody who looks", 10, Some(load), careless).await?);
     eprintln!("{}", shown.table);
     anyhow::ensure!(failed == 0, "{failed} requests failed: {told:#?}");
     Ok(())
@@ -217,20 +217,21 @@ impl<'a> Shown<'a> {
 
 /// Brings a change about and shows it until the set is settled, with what becomes of the load on it.
 async fn act(
-    lab: &Lab,
+    cluster: &TestCluster,
     what: &'static str,
     replicas: i32,
     load: Option<&Load>,
     change: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Act> {
-    let start = lab.log_end().ok();
-    let mut show = Show::begin(what, u64::try_from(replicas)?)?;
+    let start = cluster.log_end().ok();
+    let mut progress_view = ProgressView::begin(what, u64::try_from(replicas)?)?;
     let (mut change, mut changed) = (std::pin::pin!(change), false);
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(load) = load {
             let Tally { answered, failed, .. } = load.tally();
-            show.note(format!("{:.0} requests/s, {failed} of {answered} failed", load.rate()));
+            progress_view
+                .note(format!("{:.0} requests/s, {failed} of {answered} failed", load.rate()));
         }
         // Some changes are long in coming about, and are shown on their way.
         if !changed {
@@ -239,10 +240,10 @@ async fn act(
                 () = tokio::time::sleep(GLANCE) => {}
             }
         }
-        let Some(set) = lab.sets().get_opt(SET).await? else { continue };
+        let Some(set) = cluster.sets().get_opt(SET).await? else { continue };
         let status = set.status.unwrap_or_default();
         let there = u64::try_from(status.updated_available_replicas).unwrap_or_default();
-        show.update(&lab.pods_of(SET).await?, there)?;
+        progress_view.update(&cluster.pods_of(SET).await?, there)?;
         let current = Some(status.observed_generation) == set.metadata.generation;
         if changed && current && is_settled(&status, replicas) {
             break;
@@ -250,9 +251,9 @@ async fn act(
         anyhow::ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {status:#?}");
         tokio::time::sleep(GLANCE).await;
     }
-    let took = show.end();
+    let took = progress_view.end();
     eprintln!("==> {what}: {replicas} Pods serve after {:.1} s", took.as_secs_f64());
-    let requests = start.map(|start| lab.requests(start)).transpose()?;
+    let requests = start.map(|start| cluster.requests(start)).transpose()?;
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
     let requests = requests
         .map(|(all, _)| all.iter().filter(|r| r.is_work()).count() as f64 / f64::from(REPLICAS));

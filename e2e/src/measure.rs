@@ -18,7 +18,7 @@ use kube::{
 };
 use tokio::task::JoinSet;
 
-use crate::{audit::Request, lab::Lab};
+use crate::{audit::Request, cluster::TestCluster};
 
 /// How long nothing must happen before everything counts as told.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -42,17 +42,17 @@ impl Cost {
     ///
     /// If the change fails, or cannot be followed.
     pub async fn of(
-        lab: &Lab,
+        cluster: &TestCluster,
         pods: usize,
         change: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<Self> {
-        let events = PodEvents::follow(lab).await?;
-        let start = lab.log_end()?;
+        let events = PodEvents::follow(cluster).await?;
+        let start = cluster.log_end()?;
         let began = Instant::now();
         change.await?;
         let took = began.elapsed();
         let pod_events = events.count().await?;
-        let (requests, _) = lab.requests(start)?;
+        let (requests, _) = cluster.requests(start)?;
         Ok(Self { pods, took, requests, pod_events })
     }
 
@@ -122,8 +122,8 @@ struct PodEvents {
 }
 
 impl PodEvents {
-    async fn follow(lab: &Lab) -> anyhow::Result<Self> {
-        let pods: Api<Pod> = Api::all(lab.plane.admin.clone());
+    async fn follow(cluster: &TestCluster) -> anyhow::Result<Self> {
+        let pods: Api<Pod> = Api::all(cluster.plane.admin.clone());
         let now = pods.list_metadata(&ListParams::default().limit(1)).await?;
         let mut version = now.metadata.resource_version.context("a list without a version")?;
         let count = Arc::new(AtomicUsize::new(0));
@@ -181,8 +181,8 @@ impl Process {
     /// # Errors
     ///
     /// If it does not run.
-    pub fn of(lab: &Lab, operator: &str) -> anyhow::Result<Self> {
-        let pid = lab.operator(operator)?.pid().context("the operator does not run")?;
+    pub fn of(cluster: &TestCluster, operator: &str) -> anyhow::Result<Self> {
+        let pid = cluster.operator(operator)?.pid().context("the operator does not run")?;
         let process = procfs::process::Process::new(i32::try_from(pid)?)?;
         let (status, stat) = (process.status()?, process.stat()?);
         #[allow(clippy::cast_precision_loss, reason = "memory is small")]

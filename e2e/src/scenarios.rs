@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 use podops_api::well_known;
 use serde_json::{Value, json};
 
-use crate::{lab::Lab, measure::Cost};
+use crate::{cluster::TestCluster, measure::Cost};
 
 /// How long a scenario may take before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(900);
@@ -14,7 +14,7 @@ const STUCK: Duration = Duration::from_secs(900);
 /// A set that things are done to.
 pub struct Subject<'a> {
     /// Where it is.
-    pub lab: &'a Lab,
+    pub cluster: &'a TestCluster,
     /// Its name.
     pub set: &'a str,
     /// How many Pods it has.
@@ -28,8 +28,8 @@ impl Subject<'_> {
     ///
     /// If it gets stuck; so for the other scenarios.
     pub async fn create(&self) -> anyhow::Result<Cost> {
-        Cost::of(self.lab, self.pods, async {
-            self.lab.create(self.set, self.pods, "nginx:0").await?;
+        Cost::of(self.cluster, self.pods, async {
+            self.cluster.create(self.set, self.pods, "nginx:0").await?;
             self.settle(self.pods).await
         })
         .await
@@ -51,7 +51,7 @@ impl Subject<'_> {
     }
 
     async fn update(&self, policy: &str, image: &str) -> anyhow::Result<Cost> {
-        Cost::of(self.lab, self.pods, async {
+        Cost::of(self.cluster, self.pods, async {
             let containers = json!([{ "name": "web", "image": image }]);
             let change = json!({
                 "updateStrategy": { "podUpgradePolicy": policy },
@@ -65,7 +65,7 @@ impl Subject<'_> {
     /// Gives all Pods another annotation; tells besides how many lost their traffic meanwhile.
     pub async fn annotate(&self, value: &str) -> anyhow::Result<(Cost, usize)> {
         let before = self.serving_since().await?;
-        let cost = Cost::of(self.lab, self.pods, async {
+        let cost = Cost::of(self.cluster, self.pods, async {
             let metadata = json!({ "annotations": { "example.com/note": value } });
             self.change(json!({ "template": { "metadata": metadata } })).await
         })
@@ -77,10 +77,10 @@ impl Subject<'_> {
 
     /// Lets somebody else write to all Pods; the set has nothing to do with it.
     pub async fn leave_alone(&self) -> anyhow::Result<Cost> {
-        Cost::of(self.lab, self.pods, async {
-            for pod in self.lab.pods_of(self.set).await? {
+        Cost::of(self.cluster, self.pods, async {
+            for pod in self.cluster.pods_of(self.set).await? {
                 let annotations = json!({ "annotations": { "example.com/by": "somebody" } });
-                self.lab.change_pod(&pod.name_any(), annotations).await?;
+                self.cluster.change_pod(&pod.name_any(), annotations).await?;
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
             Ok(())
@@ -90,15 +90,15 @@ impl Subject<'_> {
 
     /// Takes all Pods but `left` out; the cost is of each that went.
     pub async fn scale_in(&self, left: usize) -> anyhow::Result<Cost> {
-        Cost::of(self.lab, self.pods - left, async {
-            self.lab.patch(self.set, json!({ "replicas": left })).await?;
+        Cost::of(self.cluster, self.pods - left, async {
+            self.cluster.patch(self.set, json!({ "replicas": left })).await?;
             self.settle(left).await
         })
         .await
     }
 
     async fn serving_since(&self) -> anyhow::Result<BTreeMap<String, String>> {
-        let pods = self.lab.pods_of(self.set).await?;
+        let pods = self.cluster.pods_of(self.set).await?;
         let since = pods.iter().filter_map(|pod| {
             Some((pod.name_any(), pod.labels().get(well_known::SERVICE_AVAILABLE)?.clone()))
         });
@@ -106,11 +106,11 @@ impl Subject<'_> {
     }
 
     async fn change(&self, spec: Value) -> anyhow::Result<()> {
-        self.lab.patch(self.set, spec).await?;
+        self.cluster.patch(self.set, spec).await?;
         self.settle(self.pods).await
     }
 
     async fn settle(&self, pods: usize) -> anyhow::Result<()> {
-        self.lab.settled(self.set, i32::try_from(pods)?, STUCK).await
+        self.cluster.settled(self.set, i32::try_from(pods)?, STUCK).await
     }
 }

@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::{
-    lab::{Lab, OPERATORS},
-    outages::{Outages, TEAM},
+    availability::{Outages, TEAM},
+    cluster::{OPERATORS, TestCluster},
 };
 
 /// How long a round may take before it counts as stuck.
@@ -104,22 +104,22 @@ impl Report {
 /// # Errors
 ///
 /// If a budget is exceeded, or something gets stuck.
-pub async fn run(lab: &Lab, rounds: usize, seed: u64) -> anyhow::Result<Report> {
+pub async fn run(cluster: &TestCluster, rounds: usize, seed: u64) -> anyhow::Result<Report> {
     let (mut report, mut dice) = (Report::default(), Rng::with_seed(seed));
     let began = Instant::now();
-    let outages = Outages::follow(lab).await?;
+    let availability = Outages::follow(cluster).await?;
     let bar = ProgressBar::new(u64::try_from(rounds)?);
     for round in 0..rounds {
         bar.set_position(u64::try_from(round)?);
         let context = || format!("round {round} of seed {seed}");
         let teams: Vec<Team> = (0..TEAMS).map(|n| team(round, n, &mut dice)).collect();
         for team in &teams {
-            establish(lab, team).await.with_context(context)?;
+            establish(cluster, team).await.with_context(context)?;
         }
-        outages.forget();
-        roll_out(lab, &teams, &mut dice, &mut report).await.with_context(context)?;
+        availability.forget();
+        roll_out(cluster, &teams, &mut dice, &mut report).await.with_context(context)?;
         for team in &teams {
-            let worst = outages.worst(&team.name);
+            let worst = availability.worst(&team.name);
             report.budgets += 1;
             report.used_up += usize::from(worst == team.budget);
             report.exceeded += usize::from(worst > team.budget);
@@ -133,7 +133,7 @@ pub async fn run(lab: &Lab, rounds: usize, seed: u64) -> anyhow::Result<Report> 
             );
         }
         for team in &teams {
-            abolish(lab, team).await.with_context(context)?;
+            abolish(cluster, team).await.with_context(context)?;
         }
     }
     bar.finish_and_clear();
@@ -156,27 +156,27 @@ fn team(round: usize, number: usize, dice: &mut Rng) -> Team {
     Team { name, budget: dice.usize(1..=all.div_ceil(3)), sets }
 }
 
-async fn establish(lab: &Lab, team: &Team) -> anyhow::Result<()> {
+async fn establish(cluster: &TestCluster, team: &Team) -> anyhow::Result<()> {
     let selector = json!({ "matchLabels": { TEAM: team.name } });
     let budget =
         json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": team.budget } }]);
-    lab.make_rule(&team.name, selector, budget).await?;
+    cluster.make_rule(&team.name, selector, budget).await?;
     for (set, size) in &team.sets {
         let labels = json!({ "app": set, TEAM: team.name });
         let template = json!({
             "metadata": { "labels": labels },
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
-        lab.create_with(set, *size, "nginx:1", &json!({ "template": template })).await?;
+        cluster.create_with(set, *size, "nginx:1", &json!({ "template": template })).await?;
     }
     for (set, size) in &team.sets {
-        lab.settled(set, i32::try_from(*size)?, STUCK).await?;
+        cluster.settled(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
 }
 
 async fn roll_out(
-    lab: &Lab,
+    cluster: &TestCluster,
     teams: &[Team],
     dice: &mut Rng,
     report: &mut Report,
@@ -189,7 +189,7 @@ async fn roll_out(
             "updateStrategy": { "podUpgradePolicy": policy },
             "template": { "spec": { "containers": containers } },
         });
-        lab.patch(set, change).await?;
+        cluster.patch(set, change).await?;
         (report.rollouts, report.pods) = (report.rollouts + 1, report.pods + size);
     }
     let mut silent: Vec<String> = Vec::new();
@@ -198,36 +198,36 @@ async fn roll_out(
         match dice.usize(0..3) {
             0 => {
                 let name = *dice.choice(OPERATORS.iter()).context("no operator")?;
-                lab.kill_and_restart(name).await?;
+                cluster.kill_and_restart(name).await?;
                 report.kills += 1;
             }
             1 => {
                 let node = format!("node-{}", dice.usize(0..5));
-                lab.nodes()?.silence(&node).await?;
+                cluster.nodes()?.silence(&node).await?;
                 silent.push(node);
                 report.silences += 1;
             }
             _ => {
                 let (set, _) = dice.choice(sets.iter()).context("no set")?;
-                lab.set_image(set, "nginx:1").await?;
+                cluster.set_image(set, "nginx:1").await?;
                 report.undone += 1;
             }
         }
     }
     tokio::time::sleep(Duration::from_millis(dice.u64(100..2500))).await;
     for node in silent {
-        lab.nodes()?.speak(&node).await?;
+        cluster.nodes()?.speak(&node).await?;
     }
     for (set, size) in sets {
-        lab.settled(set, i32::try_from(*size)?, STUCK).await?;
+        cluster.settled(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
 }
 
-async fn abolish(lab: &Lab, team: &Team) -> anyhow::Result<()> {
-    lab.rules().delete(&team.name, &kube::api::DeleteParams::default()).await?;
+async fn abolish(cluster: &TestCluster, team: &Team) -> anyhow::Result<()> {
+    cluster.rules().delete(&team.name, &kube::api::DeleteParams::default()).await?;
     for (set, _) in &team.sets {
-        lab.sets().delete(set, &kube::api::DeleteParams::default()).await?;
+        cluster.sets().delete(set, &kube::api::DeleteParams::default()).await?;
     }
     Ok(())
 }

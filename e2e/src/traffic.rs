@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 use crate::{
-    lab::{Lab, SOON, eventually},
+    cluster::{SOON, TestCluster, eventually},
     server::{self, SLOW},
 };
 
@@ -77,19 +77,19 @@ pub fn real(name: &str, policy: &str, at_once: u32) -> Value {
 /// # Errors
 ///
 /// If a request failed, or it takes too long.
-pub async fn everything_is_done(lab: &Lab, load: &Load) -> anyhow::Result<()> {
+pub async fn everything_is_done(cluster: &TestCluster, load: &Load) -> anyhow::Result<()> {
     load.nothing_failed("at rest")?;
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await?;
-    lab.settled("web", 10, PATIENCE).await?;
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await?;
+    cluster.settled("web", 10, PATIENCE).await?;
     load.nothing_failed("updated in place")?;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    lab.patch("web", recreate).await?;
-    lab.set_image("web", &format!("{}:3", server::IMAGE)).await?;
-    lab.settled("web", 10, PATIENCE).await?;
+    cluster.patch("web", recreate).await?;
+    cluster.set_image("web", &format!("{}:3", server::IMAGE)).await?;
+    cluster.settled("web", 10, PATIENCE).await?;
     load.nothing_failed("recreated")?;
     for replicas in [5, 10] {
-        lab.patch("web", json!({ "replicas": replicas })).await?;
-        lab.settled("web", replicas, PATIENCE).await?;
+        cluster.patch("web", json!({ "replicas": replicas })).await?;
+        cluster.settled("web", replicas, PATIENCE).await?;
         load.nothing_failed(&format!("scaled to {replicas}"))?;
     }
     anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests a second", load.rate());
@@ -108,19 +108,19 @@ pub fn is_held(pod: &Pod, kind: &str, employer: &str) -> bool {
 /// # Errors
 ///
 /// If it takes too long.
-pub async fn nobody_looks(lab: &Lab, load: &Load) -> anyhow::Result<u64> {
+pub async fn nobody_looks(cluster: &TestCluster, load: &Load) -> anyhow::Result<u64> {
     let before = load.tally().failed;
     let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    lab.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
+    cluster.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
     let free = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         Ok(!pods.iter().any(|pod| is_held(pod, SERVICE, "web")))
     };
     eventually(SOON, free).await.context("letting go of all")?;
     let in_place = json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } });
-    lab.patch("web", in_place).await?;
-    lab.set_image("web", &format!("{}:99", server::IMAGE)).await?;
-    lab.settled("web", 10, PATIENCE).await?;
+    cluster.patch("web", in_place).await?;
+    cluster.set_image("web", &format!("{}:99", server::IMAGE)).await?;
+    cluster.settled("web", 10, PATIENCE).await?;
     Ok(load.tally().failed - before)
 }
 

@@ -30,7 +30,7 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::{Haproxy, envoy, free},
-    lab::{Lab, SOON, eventually, image, programs},
+    cluster::{SOON, TestCluster, eventually, image, programs},
     server,
     traffic::{Load, everything_is_done, is_held, real},
 };
@@ -44,27 +44,27 @@ use tokio::{
 
 const CONSIST: &str = "consist-operator";
 
-async fn employ(lab: &Lab, annotations: &Value) {
-    lab.employ("web", json!({ "app": "web" }), annotations).await.unwrap();
+async fn employ(cluster: &TestCluster, annotations: &Value) {
+    cluster.employ("web", json!({ "app": "web" }), annotations).await.unwrap();
 }
 
 fn annotations(backend: &str, params: &Value) -> Value {
     json!({ consist::BACKEND: backend, consist::BACKEND_PARAMS: params.to_string() })
 }
 
-async fn settled(lab: &Lab, replicas: i32) {
-    lab.settled("web", replicas, Duration::from_secs(180)).await.unwrap();
+async fn settled(cluster: &TestCluster, replicas: i32) {
+    cluster.settled("web", replicas, Duration::from_secs(180)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_through_two_envoys() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
     let xds = free().unwrap();
-    lab.tell(CONSIST, &[format!("--xds-address={xds}")]);
-    lab.start_operators().await.unwrap();
+    cluster.tell(CONSIST, &[format!("--xds-address={xds}")]);
+    cluster.start_operators().await.unwrap();
     let params = json!({ "port": server::PORT, "proxies": 2, "connectSeconds": 1 });
-    employ(&lab, &annotations("envoy", &params)).await;
-    let dir = lab.plane.dir.path().to_owned();
+    employ(&cluster, &annotations("envoy", &params)).await;
+    let dir = cluster.plane.dir.path().to_owned();
     // What a platform would deploy for that is taken by the API server.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap();
     let up = "../".repeat(dir.components().count());
@@ -76,38 +76,42 @@ async fn no_request_fails_through_two_envoys() {
     std::fs::create_dir(&here).unwrap();
     std::fs::write(here.join("kustomization.yaml"), overlay.to_string()).unwrap();
     let here = here.display().to_string();
-    lab.plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &here]).await.unwrap();
+    cluster
+        .plane
+        .kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &here])
+        .await
+        .unwrap();
     let (first, second) = tokio::join!(envoy(&dir, xds, false), envoy(&dir, xds, true));
     let (first, mut second) = (first.unwrap(), second.unwrap());
-    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let load = Load::start(first.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    everything_is_done(&lab, &load).await.unwrap();
+    everything_is_done(&cluster, &load).await.unwrap();
 
     // The operator is killed in the middle, and knows nothing of what Envoys were told.
-    lab.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    lab.kill_and_restart(CONSIST).await.unwrap();
-    settled(&lab, 10).await;
+    cluster.kill_and_restart(CONSIST).await.unwrap();
+    settled(&cluster, 10).await;
     load.nothing_failed("updated, with the operator killed").unwrap();
 
     // An Envoy that is away may send traffic: nobody is touched until it is back.
-    let before = lab.pods_of("web").await.unwrap();
+    let before = cluster.pods_of("web").await.unwrap();
     second.stop().await.unwrap();
-    lab.set_image("web", &format!("{}:5", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:5", server::IMAGE)).await.unwrap();
     let told = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         let all = pods.iter().flat_map(conditions).filter_map(|c| c.message.as_deref());
         Ok(all
             .into_iter()
             .any(|message| message.contains("away") || message.contains("of 2 Envoys")))
     };
     eventually(SOON * 2, told).await.unwrap();
-    for pod in lab.pods_of("web").await.unwrap() {
+    for pod in cluster.pods_of("web").await.unwrap() {
         assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
     }
     second.restart().await.unwrap();
-    settled(&lab, 10).await;
+    settled(&cluster, 10).await;
     load.nothing_failed("updated, with an Envoy away").unwrap();
 }
 
@@ -121,58 +125,58 @@ fn adapter(at: SocketAddr) -> Child {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
     let at = free().unwrap();
     let _adapter = adapter(at);
     eventually(SOON, async || Ok(TcpStream::connect(at).await.is_ok())).await.unwrap();
-    lab.tell(CONSIST, &[format!("--adapters=default/slow=http://{at}")]);
-    lab.start_operators().await.unwrap();
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
+    cluster.tell(CONSIST, &[format!("--adapters=default/slow=http://{at}")]);
+    cluster.start_operators().await.unwrap();
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     let own = json!({
         "runtime": haproxy.runtime.to_string(), "backend": "web", "port": server::PORT,
     });
-    employ(&lab, &annotations("external", &json!({ "adapter": "slow", "params": own }))).await;
-    lab.make("web", 10, &real("web", "InPlaceIfPossible", 5)).await.unwrap();
+    employ(&cluster, &annotations("external", &json!({ "adapter": "slow", "params": own }))).await;
+    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 5)).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();
-    everything_is_done(&lab, &load).await.unwrap();
+    everything_is_done(&cluster, &load).await.unwrap();
     // Two times five in place, two times five anew, and five that leave.
     assert!(began.elapsed() >= Duration::from_secs(50), "somebody went before its traffic");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let dir = lab.plane.dir.path();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let dir = cluster.plane.dir.path();
     let (one, other) = tokio::join!(Haproxy::start(dir), Haproxy::start(dir));
     let (one, mut other) = (one.unwrap(), other.unwrap());
-    employ(&lab, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
-    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    employ(&cluster, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
+    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
     let loads = [&one, &other].map(|haproxy| Load::start(haproxy.balancer.front));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    settled(&lab, 10).await;
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    settled(&cluster, 10).await;
     for load in &loads {
         load.nothing_failed("updated in place behind two").unwrap();
     }
     // Who names what is another's gets nothing of it, however often the operator forgets whose it is.
     let annotations = Haproxy::annotations(&[one.runtime]);
-    lab.employ("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
-    lab.until_event("thief", "BackendUnavailable").await.unwrap();
-    lab.kill_and_restart(CONSIST).await.unwrap();
+    cluster.employ("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
+    cluster.until_event("thief", "BackendUnavailable").await.unwrap();
+    cluster.kill_and_restart(CONSIST).await.unwrap();
     tokio::time::sleep(Duration::from_secs(12)).await;
     for load in &loads {
         load.nothing_failed("with a thief, and the operator killed").unwrap();
     }
-    lab.all_of::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
+    cluster.all_of::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
     drop(loads);
     // With one of them unreachable nobody is touched, and the Pods say so.
     other.balancer.stop().await.unwrap();
-    lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "web");
     let said = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         let all = pods.iter().flat_map(conditions).filter(|c| c.type_ == finalizer);
         anyhow::Ok(all.map(|c| c.message.clone().unwrap_or_default()).collect::<Vec<_>>())
     };
@@ -181,11 +185,11 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
         Ok(said().await?.iter().any(|message| message.contains(&of)))
     };
     eventually(SOON * 2, told).await.unwrap();
-    for pod in lab.pods_of("web").await.unwrap() {
+    for pod in cluster.pods_of("web").await.unwrap() {
         assert!(image(&pod).ends_with(":2"), "a Pod was touched");
     }
     other.balancer.restart().await.unwrap();
-    settled(&lab, 10).await;
+    settled(&cluster, 10).await;
     let silent = async || Ok(said().await?.is_empty());
     eventually(SOON, silent).await.unwrap();
 
@@ -193,9 +197,9 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     // through it is answered.
     let next = Haproxy::start(dir).await.unwrap();
     let annotations = Haproxy::annotations(&[next.runtime]);
-    lab.employ("next", json!({ "app": "web" }), &annotations).await.unwrap();
+    cluster.employ("next", json!({ "app": "web" }), &annotations).await.unwrap();
     let both = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         Ok(pods.iter().all(|pod| is_held(pod, consist::SERVICE, "next")))
     };
     eventually(SOON, both).await.unwrap();
@@ -204,18 +208,18 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     let request = b"GET /slow/8 HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
     asked.write_all(request).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let left = lab.all_of::<Service>().get_opt("web").await.unwrap();
+    let left = cluster.all_of::<Service>().get_opt("web").await.unwrap();
     assert!(left.is_some(), "it is gone, and its last request is not");
     let mut answer = String::new();
     asked.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    gone(&lab, "web").await;
-    lab.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
-    settled(&lab, 10).await;
+    gone(&cluster, "web").await;
+    cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
+    settled(&cluster, 10).await;
     load.nothing_failed("moved, and updated").unwrap();
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
@@ -230,7 +234,7 @@ fn may_go(pod: &Pod) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
     let at = free().unwrap();
     let python = podops_e2e::programs::python().unwrap().join("bin/python");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/elb.py");
@@ -240,24 +244,24 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     let mut emulator = emulator.spawn().unwrap();
     let mut lines = BufReader::new(emulator.stdout.take().unwrap()).lines();
     let group = lines.next_line().await.unwrap().unwrap();
-    lab.tell(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
+    cluster.tell(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
     let aws = [
         ("AWS_ENDPOINT_URL", format!("http://{at}")),
         ("AWS_ACCESS_KEY_ID", "key".to_owned()),
         ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
     ];
-    lab.tell_by_environment(CONSIST, &aws);
-    lab.start_operators().await.unwrap();
+    cluster.tell_by_environment(CONSIST, &aws);
+    cluster.start_operators().await.unwrap();
     let params = json!({ "targetGroup": group, "port": 8080 });
-    employ(&lab, &annotations("aws-elbv2", &params)).await;
-    lab.make("web", 6, &json!({})).await.unwrap();
-    let pods = lab.pods_of("web").await.unwrap();
+    employ(&cluster, &annotations("aws-elbv2", &params)).await;
+    cluster.make("web", 6, &json!({})).await.unwrap();
+    let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(holds), "all are targets");
     let began = Instant::now();
-    lab.set_image("web", "nginx:2").await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
     let mut waited = None;
     loop {
-        let pods = lab.pods_of("web").await.unwrap();
+        let pods = cluster.pods_of("web").await.unwrap();
         let is_new = |pod: &Pod| image(pod) == "nginx:2";
         if pods.iter().any(|pod| may_go(pod).is_some() || is_new(pod)) {
             waited.get_or_insert(began.elapsed());
@@ -270,20 +274,20 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     }
     let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was let go after {waited:?}");
-    settled(&lab, 6).await;
-    lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
-    gone(&lab, "web").await;
-    lab.nothing_forbidden().unwrap();
+    settled(&cluster, 6).await;
+    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    gone(&cluster, "web").await;
+    cluster.nothing_forbidden().unwrap();
 }
 
 fn holds(pod: &Pod) -> bool {
     is_held(pod, consist::SERVICE, "web")
 }
 
-async fn gone(lab: &Lab, service: &str) {
-    let gone = async || Ok(lab.all_of::<Service>().get_opt(service).await?.is_none());
+async fn gone(cluster: &TestCluster, service: &str) {
+    let gone = async || Ok(cluster.all_of::<Service>().get_opt(service).await?.is_none());
     eventually(SOON * 2, gone).await.unwrap();
-    let pods = lab.pods_of("web").await.unwrap();
+    let pods = cluster.pods_of("web").await.unwrap();
     assert!(!pods.iter().any(holds), "a Pod is still held");
 }
 
@@ -359,7 +363,7 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
     let cloud = Cloud::default();
     let (at, _api) = cloud.start().await;
     let aliyun = [
@@ -367,20 +371,20 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
         ("ALIYUN_SLB_AK_SECRET", "secret".to_owned()),
         ("ALIYUN_SLB_ENDPOINT", format!("http://{at}")),
     ];
-    lab.tell_by_environment(CONSIST, &aliyun);
-    lab.start_operators().await.unwrap();
-    employ(&lab, &json!({ consist::BACKEND: "alibaba-clb" })).await;
+    cluster.tell_by_environment(CONSIST, &aliyun);
+    cluster.start_operators().await.unwrap();
+    employ(&cluster, &json!({ consist::BACKEND: "alibaba-clb" })).await;
     let given = Patch::Merge(json!({ "metadata": { "labels": {
         "service.k8s.alibaba/loadbalancer-id": "lb-1",
     } } }));
-    lab.all_of::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
+    cluster.all_of::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
     let mut controller = JoinSet::new();
-    controller.spawn(cloud_controller(lab.pods(), cloud.clone()));
-    lab.make("web", 4, &json!({})).await.unwrap();
-    lab.set_image("web", "nginx:2").await.unwrap();
+    controller.spawn(cloud_controller(cluster.pods(), cloud.clone()));
+    cluster.make("web", 4, &json!({})).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
     let end = Instant::now() + Duration::from_secs(120);
     loop {
-        let pods = lab.pods_of("web").await.unwrap();
+        let pods = cluster.pods_of("web").await.unwrap();
         let go: Vec<String> = pods.iter().filter_map(may_go).collect();
         let servers = cloud.servers.lock().unwrap().clone();
         assert!(!go.iter().any(|ip| servers.contains(ip)), "{go:?} was touched in traffic");
@@ -390,7 +394,7 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
         assert!(Instant::now() < end, "it does not come to an end");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    settled(&lab, 4).await;
+    settled(&cluster, 4).await;
     let asked = cloud.asked.lock().unwrap().clone();
     let last = asked.last().unwrap();
     assert!(last["asked"].ends_with("/?LoadBalancerId=lb-1"), "{last:?}");
@@ -401,7 +405,7 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
     let before = cloud.asked.lock().unwrap().len();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(cloud.asked.lock().unwrap().len(), before, "asked though nothing waits");
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// A kind of employers of this test's own, and the role that lets the operator see it.
@@ -434,18 +438,18 @@ spec:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_leave_nothing() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
-    let dir = lab.plane.dir.path().to_owned();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let dir = cluster.plane.dir.path().to_owned();
     let (kinds, definition) = (dir.join("kinds.yaml"), dir.join("gateways.yaml"));
     let told =
         "- apiVersion: lab.podops.test/v1\n  kind: Gateway\n  podSelector: .spec.pools[0].pods\n";
     std::fs::write(&kinds, told).unwrap();
     std::fs::write(&definition, GATEWAYS).unwrap();
     let definition = definition.display().to_string();
-    lab.tell(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
-    lab.start_operators().await.unwrap();
+    cluster.tell(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
+    cluster.start_operators().await.unwrap();
     // The kind comes later than the operator that is told of it.
-    lab.plane.kubectl(&["apply", "--server-side", "-f", &definition]).await.unwrap();
+    cluster.plane.kubectl(&["apply", "--server-side", "-f", &definition]).await.unwrap();
     let haproxy = Haproxy::start(&dir).await.unwrap();
     let gateway = json!({
         "apiVersion": "lab.podops.test/v1", "kind": "Gateway",
@@ -458,41 +462,44 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     let manifest = dir.join("gateway.json");
     std::fs::write(&manifest, gateway.to_string()).unwrap();
     let manifest = manifest.display().to_string();
-    let applied =
-        async || Ok(lab.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok());
+    let applied = async || {
+        Ok(cluster.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok())
+    };
     eventually(SOON, applied).await.unwrap();
     let held_by_gateway = |pod: &Pod| is_held(pod, "Gateway", "web");
-    lab.make("web", 3, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
-    let all_held = async || Ok(lab.pods_of("web").await?.iter().all(held_by_gateway));
+    cluster.make("web", 3, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    let all_held = async || Ok(cluster.pods_of("web").await?.iter().all(held_by_gateway));
     eventually(SOON * 2, all_held).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    lab.patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } }))
+    cluster
+        .patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } }))
         .await
         .unwrap();
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    settled(&lab, 3).await;
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    settled(&cluster, 3).await;
     load.nothing_failed("updated behind a Gateway").unwrap();
     drop(load);
     // In the middle of a drain it is not under control any more, and lets go at once.
     let mut busy = TcpStream::connect(haproxy.balancer.front).await.unwrap();
     busy.write_all(b"GET /slow/15 HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    lab.patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 3 } } }))
+    cluster
+        .patch("web", json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 3 } } }))
         .await
         .unwrap();
-    lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(lab.pods_of("web").await.unwrap().iter().any(held_by_gateway), "one still drains");
+    assert!(cluster.pods_of("web").await.unwrap().iter().any(held_by_gateway), "one still drains");
     let free = ["label", "gateways.lab.podops.test", "web", "kusionstack.io/control-"];
-    lab.plane.kubectl(&free).await.unwrap();
-    let all_free = async || Ok(!lab.pods_of("web").await?.iter().any(held_by_gateway));
+    cluster.plane.kubectl(&free).await.unwrap();
+    let all_free = async || Ok(!cluster.pods_of("web").await?.iter().any(held_by_gateway));
     eventually(Duration::from_secs(9), all_free).await.unwrap();
-    settled(&lab, 3).await;
-    for pod in lab.pods_of("web").await.unwrap() {
+    settled(&cluster, 3).await;
+    for pod in cluster.pods_of("web").await.unwrap() {
         let expects = pod.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
         assert!(!expects.unwrap_or_default().contains("Gateway"), "{} expects it", pod.name_any());
     }
-    lab.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();
-    lab.nothing_forbidden().unwrap();
+    cluster.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();
+    cluster.nothing_forbidden().unwrap();
 }

@@ -9,21 +9,21 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use podops_api::well_known;
-use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use podops_e2e::cluster::{SOON, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_follow_their_instances() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        claims_go_with_pods_that_are_scaled_in(&lab),
-        claims_that_are_retained_are_used_again(&lab),
-        another_template_makes_other_claims(&lab),
-        a_replaced_pod_takes_its_claim_along(&lab),
-        claims_are_excluded_and_included_with_their_pods(&lab),
-        claims_outlive_their_set_if_they_are_to(&lab),
+        claims_go_with_pods_that_are_scaled_in(&cluster),
+        claims_that_are_retained_are_used_again(&cluster),
+        another_template_makes_other_claims(&cluster),
+        a_replaced_pod_takes_its_claim_along(&cluster),
+        claims_are_excluded_and_included_with_their_pods(&cluster),
+        claims_outlive_their_set_if_they_are_to(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 fn spec(storage: &str, strategy: &Value) -> Value {
@@ -44,20 +44,20 @@ fn is_owned(object: &impl ResourceExt) -> bool {
 }
 
 /// The set's claims that stay.
-async fn claims(lab: &Lab, set: &str) -> Vec<PersistentVolumeClaim> {
-    let all: Api<PersistentVolumeClaim> = lab.all_of();
+async fn claims(cluster: &TestCluster, set: &str) -> Vec<PersistentVolumeClaim> {
+    let all: Api<PersistentVolumeClaim> = cluster.all_of();
     let of_set = ListParams::default().labels(&format!("app={set}"));
     let claims = all.list(&of_set).await.unwrap().items;
     claims.into_iter().filter(|c| c.metadata.deletion_timestamp.is_none()).collect()
 }
 
-async fn names(lab: &Lab, set: &str) -> Vec<String> {
-    claims(lab, set).await.iter().map(ResourceExt::name_any).collect()
+async fn names(cluster: &TestCluster, set: &str) -> Vec<String> {
+    claims(cluster, set).await.iter().map(ResourceExt::name_any).collect()
 }
 
-async fn claims_are(lab: &Lab, set: &str, count: usize) {
-    let waited = eventually(SOON, async || Ok(claims(lab, set).await.len() == count)).await;
-    assert!(waited.is_ok(), "{set}: {:#?}", names(lab, set).await);
+async fn claims_are(cluster: &TestCluster, set: &str, count: usize) {
+    let waited = eventually(SOON, async || Ok(claims(cluster, set).await.len() == count)).await;
+    assert!(waited.is_ok(), "{set}: {:#?}", names(cluster, set).await);
 }
 
 fn mounted(pod: &Pod) -> Vec<&str> {
@@ -66,57 +66,57 @@ fn mounted(pod: &Pod) -> Vec<&str> {
     claims.map(|claim| claim.claim_name.as_str()).collect()
 }
 
-async fn claims_go_with_pods_that_are_scaled_in(lab: &Lab) {
-    lab.make("falling", 3, &spec("100m", &json!({}))).await.unwrap();
-    let all = names(lab, "falling").await;
+async fn claims_go_with_pods_that_are_scaled_in(cluster: &TestCluster) {
+    cluster.make("falling", 3, &spec("100m", &json!({}))).await.unwrap();
+    let all = names(cluster, "falling").await;
     assert_eq!(all.len(), 3);
-    for pod in lab.pods_of("falling").await.unwrap() {
+    for pod in cluster.pods_of("falling").await.unwrap() {
         let mounted = mounted(&pod);
         assert!(!mounted.is_empty(), "{} has no claim", pod.name_any());
         assert!(mounted.iter().all(|claim| all.iter().any(|known| known == claim)));
     }
-    lab.patch("falling", json!({ "replicas": 1 })).await.unwrap();
-    lab.counts("falling", [1; 4]).await.unwrap();
-    assert_eq!(claims(lab, "falling").await.len(), 1, "the status announces what is done");
+    cluster.patch("falling", json!({ "replicas": 1 })).await.unwrap();
+    cluster.counts("falling", [1; 4]).await.unwrap();
+    assert_eq!(claims(cluster, "falling").await.len(), 1, "the status announces what is done");
 }
 
 /// [10]
-async fn claims_that_are_retained_are_used_again(lab: &Lab) {
-    lab.make("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
-    let before = names(lab, "retained").await;
+async fn claims_that_are_retained_are_used_again(cluster: &TestCluster) {
+    cluster.make("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
+    let before = names(cluster, "retained").await;
     for replicas in [1, 2] {
-        lab.patch("retained", json!({ "replicas": replicas })).await.unwrap();
-        lab.counts("retained", [replicas; 4]).await.unwrap();
-        assert_eq!(names(lab, "retained").await, before);
+        cluster.patch("retained", json!({ "replicas": replicas })).await.unwrap();
+        cluster.counts("retained", [replicas; 4]).await.unwrap();
+        assert_eq!(names(cluster, "retained").await, before);
     }
 }
 
 /// [15]
-async fn another_template_makes_other_claims(lab: &Lab) {
-    lab.make("growing", 2, &spec("100m", &json!({}))).await.unwrap();
-    let before = names(lab, "growing").await;
+async fn another_template_makes_other_claims(cluster: &TestCluster) {
+    cluster.make("growing", 2, &spec("100m", &json!({}))).await.unwrap();
+    let before = names(cluster, "growing").await;
     let templates = spec("200m", &json!({}))["volumeClaimTemplates"].clone();
-    lab.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
-    lab.settled("growing", 2, SOON).await.unwrap();
-    claims_are(lab, "growing", 2).await;
-    let after = names(lab, "growing").await;
+    cluster.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
+    cluster.settled("growing", 2, SOON).await.unwrap();
+    claims_are(cluster, "growing", 2).await;
+    let after = names(cluster, "growing").await;
     assert!(before.iter().all(|old| !after.contains(old)));
-    let pods = lab.pods_of("growing").await.unwrap();
+    let pods = cluster.pods_of("growing").await.unwrap();
     assert!(pods.len() == 2 && pods.iter().all(|pod| !mounted(pod).is_empty()));
     assert!(pods.iter().flat_map(mounted).all(|claim| after.iter().any(|known| known == claim)));
 }
 
 /// [21]
-async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
-    lab.make("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
-    let name = lab.pods_of("changed").await.unwrap()[0].name_any();
+async fn a_replaced_pod_takes_its_claim_along(cluster: &TestCluster) {
+    cluster.make("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
+    let name = cluster.pods_of("changed").await.unwrap()[0].name_any();
     let request = json!({ "labels": { well_known::TO_REPLACE: "true" } });
-    lab.change_pod(&name, request).await.unwrap();
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("changed", [1; 4]).await.unwrap();
+    cluster.change_pod(&name, request).await.unwrap();
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("changed", [1; 4]).await.unwrap();
     // The counts never told of the replaced Pod, so they do not announce that its claim went.
     let ids = async || {
-        let left = claims(lab, "changed").await;
+        let left = claims(cluster, "changed").await;
         left.iter().map(|claim| claim.labels()[well_known::INSTANCE_ID].clone()).collect::<Vec<_>>()
     };
     let waited = eventually(SOON, async || Ok(ids().await == ["1"])).await;
@@ -124,37 +124,37 @@ async fn a_replaced_pod_takes_its_claim_along(lab: &Lab) {
 }
 
 /// [5]
-async fn claims_are_excluded_and_included_with_their_pods(lab: &Lab) {
-    lab.make("parting", 2, &spec("100m", &json!({}))).await.unwrap();
-    let pod = lab.pods_of("parting").await.unwrap()[0].clone();
+async fn claims_are_excluded_and_included_with_their_pods(cluster: &TestCluster) {
+    cluster.make("parting", 2, &spec("100m", &json!({}))).await.unwrap();
+    let pod = cluster.pods_of("parting").await.unwrap()[0].clone();
     let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
-    let all: Api<PersistentVolumeClaim> = lab.all_of();
+    let all: Api<PersistentVolumeClaim> = cluster.all_of();
     let out = json!({ "podToExclude": [name] });
-    lab.patch("parting", json!({ "replicas": 1, "scaleStrategy": out })).await.unwrap();
-    lab.until_pod(&name, |pod| !is_owned(pod)).await.unwrap();
+    cluster.patch("parting", json!({ "replicas": 1, "scaleStrategy": out })).await.unwrap();
+    cluster.until_pod(&name, |pod| !is_owned(pod)).await.unwrap();
     assert!(!is_owned(&all.get(&claim).await.unwrap()), "the claim goes first");
-    lab.wait("parting", SOON, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
+    cluster.wait("parting", SOON, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
     let back = json!({ "podToExclude": [], "podToInclude": [name] });
-    lab.patch("parting", json!({ "replicas": 2, "scaleStrategy": back })).await.unwrap();
-    lab.until_pod(&name, is_owned).await.unwrap();
+    cluster.patch("parting", json!({ "replicas": 2, "scaleStrategy": back })).await.unwrap();
+    cluster.until_pod(&name, is_owned).await.unwrap();
     let owned = async || Ok(is_owned(&all.get(&claim).await?));
     eventually(SOON, owned).await.unwrap();
-    lab.counts("parting", [2; 4]).await.unwrap();
-    assert_eq!(claims(lab, "parting").await.len(), 2);
+    cluster.counts("parting", [2; 4]).await.unwrap();
+    assert_eq!(claims(cluster, "parting").await.len(), 2);
 }
 
-async fn claims_outlive_their_set_if_they_are_to(lab: &Lab) {
-    lab.make("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
-    let before = names(lab, "ending").await;
-    lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();
-    eventually(SOON, async || Ok(lab.sets().get_opt("ending").await?.is_none())).await.unwrap();
-    let left = claims(lab, "ending").await;
+async fn claims_outlive_their_set_if_they_are_to(cluster: &TestCluster) {
+    cluster.make("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
+    let before = names(cluster, "ending").await;
+    cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, async || Ok(cluster.sets().get_opt("ending").await?.is_none())).await.unwrap();
+    let left = claims(cluster, "ending").await;
     assert!(left.len() == 1 && !is_owned(&left[0]));
-    lab.make("ending", 1, &spec("100m", &json!({}))).await.unwrap();
-    assert_eq!(names(lab, "ending").await, before);
-    assert_eq!(mounted(&lab.pods_of("ending").await.unwrap()[0]), before);
-    lab.sets().delete("ending", &DeleteParams::default()).await.unwrap();
+    cluster.make("ending", 1, &spec("100m", &json!({}))).await.unwrap();
+    assert_eq!(names(cluster, "ending").await, before);
+    assert_eq!(mounted(&cluster.pods_of("ending").await.unwrap()[0]), before);
+    cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
     // The garbage collector looks for new kinds only now and then.
-    let collected = async || Ok(claims(lab, "ending").await.is_empty());
+    let collected = async || Ok(claims(cluster, "ending").await.is_empty());
     eventually(SOON * 3, collected).await.unwrap();
 }

@@ -19,7 +19,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_e2e::lab::{Lab, SOON, eventually, image, programs};
+use podops_e2e::cluster::{SOON, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
 /// How long something that must not happen is given to happen.
@@ -28,38 +28,38 @@ const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sets_do_what_their_users_rely_on() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_partition_holds_pods_back(&lab),
-        a_partition_raised_while_a_pod_waits_cancels_its_update(&lab),
-        labels_choose_the_pods_to_update(&lab),
-        recreated_pods_keep_their_ids(&lab),
-        a_pod_lost_below_the_partition_comes_back_on_its_own_revision(&lab),
-        in_place_only_recreates_nothing(&lab),
-        a_delay_keeps_a_given_pod_out_of_traffic_first(&lab),
-        a_paused_set_begins_nothing(&lab),
-        an_image_that_never_pulls_is_replaced_by_one_that_does(&lab),
-        metadata_changes_in_traffic(&lab),
-        another_tag_of_the_same_image_ends_the_update(&lab),
-        a_pod_that_waits_says_for_whom(&lab),
+        a_partition_holds_pods_back(&cluster),
+        a_partition_raised_while_a_pod_waits_cancels_its_update(&cluster),
+        labels_choose_the_pods_to_update(&cluster),
+        recreated_pods_keep_their_ids(&cluster),
+        a_pod_lost_below_the_partition_comes_back_on_its_own_revision(&cluster),
+        in_place_only_recreates_nothing(&cluster),
+        a_delay_keeps_a_given_pod_out_of_traffic_first(&cluster),
+        a_paused_set_begins_nothing(&cluster),
+        an_image_that_never_pulls_is_replaced_by_one_that_does(&cluster),
+        metadata_changes_in_traffic(&cluster),
+        another_tag_of_the_same_image_ends_the_update(&cluster),
+        a_pod_that_waits_says_for_whom(&cluster),
     );
     tokio::join!(
-        a_scale_in_is_cancelled_before_the_pod_is_given(&lab),
-        a_second_update_takes_over_from_one_that_completes(&lab),
-        a_pod_that_no_longer_matches_is_released(&lab),
-        pods_that_outlive_their_set_are_taken_in_by_the_next(&lab),
-        a_sequence_names_pods_by_their_ids(&lab),
-        a_node_that_falls_silent_holds_up_no_other_pod(&lab),
+        a_scale_in_is_cancelled_before_the_pod_is_given(&cluster),
+        a_second_update_takes_over_from_one_that_completes(&cluster),
+        a_pod_that_no_longer_matches_is_released(&cluster),
+        pods_that_outlive_their_set_are_taken_in_by_the_next(&cluster),
+        a_sequence_names_pods_by_their_ids(&cluster),
+        a_node_that_falls_silent_holds_up_no_other_pod(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 fn partition(kept: i32) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": kept } } } })
 }
 
-async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
-    lab.pods_of(set).await.unwrap()
+async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
+    cluster.pods_of(set).await.unwrap()
 }
 
 fn uids(pods: &[Pod]) -> BTreeSet<Option<String>> {
@@ -74,40 +74,42 @@ fn has(pod: &Pod, key: &str) -> bool {
     pod.labels().contains_key(key)
 }
 
-async fn a_partition_holds_pods_back(lab: &Lab) {
-    lab.make("partition", 4, &partition(4)).await.unwrap();
-    lab.set_image("partition", "nginx:2").await.unwrap();
-    lab.counts("partition", [4, 4, 4, 0]).await.unwrap();
+async fn a_partition_holds_pods_back(cluster: &TestCluster) {
+    cluster.make("partition", 4, &partition(4)).await.unwrap();
+    cluster.set_image("partition", "nginx:2").await.unwrap();
+    cluster.counts("partition", [4, 4, 4, 0]).await.unwrap();
     for kept in [3, 2, 0] {
-        lab.patch("partition", partition(kept)).await.unwrap();
-        lab.counts("partition", [4, 4, 4, 4 - kept]).await.unwrap();
-        let new = pods(lab, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
+        cluster.patch("partition", partition(kept)).await.unwrap();
+        cluster.counts("partition", [4, 4, 4, 4 - kept]).await.unwrap();
+        let new = pods(cluster, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
         assert_eq!(i32::try_from(new).unwrap(), 4 - kept);
     }
 }
 
 /// [46]
-async fn a_partition_raised_while_a_pod_waits_cancels_its_update(lab: &Lab) {
-    lab.make("raised", 1, &partition(0)).await.unwrap();
-    let name = pods(lab, "raised").await[0].name_any();
-    lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
-    lab.set_image("raised", "nginx:2").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+async fn a_partition_raised_while_a_pod_waits_cancels_its_update(cluster: &TestCluster) {
+    cluster.make("raised", 1, &partition(0)).await.unwrap();
+    let name = pods(cluster, "raised").await[0].name_any();
+    cluster.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
+    cluster.set_image("raised", "nginx:2").await.unwrap();
+    cluster
+        .until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
-    lab.patch("raised", partition(1)).await.unwrap();
-    lab.until_pod(&name, |pod| {
-        has(pod, well_known::SERVICE_AVAILABLE)
-            && !has(pod, &LabelKind::Operating.key(lifecycle::COLLASET))
-    })
-    .await
-    .unwrap();
-    assert_eq!(image(&lab.pods().get(&name).await.unwrap()), "nginx:1");
-    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.patch("raised", partition(1)).await.unwrap();
+    cluster
+        .until_pod(&name, |pod| {
+            has(pod, well_known::SERVICE_AVAILABLE)
+                && !has(pod, &LabelKind::Operating.key(lifecycle::COLLASET))
+        })
+        .await
+        .unwrap();
+    assert_eq!(image(&cluster.pods().get(&name).await.unwrap()), "nginx:1");
+    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
 }
 
-async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
-    lab.make("asking", 2, &json!({})).await.unwrap();
+async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
+    cluster.make("asking", 2, &json!({})).await.unwrap();
     let healthy = |type_: &str, expected: &str, s: &CollaSetStatus| {
         s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
     };
@@ -116,10 +118,10 @@ async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
             && healthy("Progressing", "False", s)
             && healthy("Degraded", "False", s)
     };
-    lab.wait("asking", SOON, settled).await.unwrap();
-    let name = pods(lab, "asking").await[0].name_any();
-    lab.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
-    lab.set_image("asking", "nginx:2").await.unwrap();
+    cluster.wait("asking", SOON, settled).await.unwrap();
+    let name = pods(cluster, "asking").await[0].name_any();
+    cluster.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
+    cluster.set_image("asking", "nginx:2").await.unwrap();
     let told = |s: &CollaSetStatus| {
         healthy("Available", "False", s)
             && healthy("Progressing", "True", s)
@@ -130,267 +132,285 @@ async fn a_pod_that_waits_says_for_whom(lab: &Lab) {
                     && group.since.is_some()
             })
     };
-    lab.wait("asking", SOON, told).await.unwrap();
-    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    lab.settled("asking", 2, SOON).await.unwrap();
-    lab.wait("asking", SOON, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
+    cluster.wait("asking", SOON, told).await.unwrap();
+    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.settled("asking", 2, SOON).await.unwrap();
+    cluster.wait("asking", SOON, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
 }
 
 /// [13]
-async fn labels_choose_the_pods_to_update(lab: &Lab) {
-    lab.make("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
+async fn labels_choose_the_pods_to_update(cluster: &TestCluster) {
+    cluster
+        .make("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
         .await
         .unwrap();
-    lab.set_image("chosen", "nginx:2").await.unwrap();
-    lab.counts("chosen", [3, 3, 3, 0]).await.unwrap();
-    let name = pods(lab, "chosen").await[0].name_any();
-    lab.change_pod(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
+    cluster.set_image("chosen", "nginx:2").await.unwrap();
+    cluster.counts("chosen", [3, 3, 3, 0]).await.unwrap();
+    let name = pods(cluster, "chosen").await[0].name_any();
+    cluster
+        .change_pod(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
         .await
         .unwrap();
-    lab.counts("chosen", [3, 3, 3, 1]).await.unwrap();
-    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
+    cluster.counts("chosen", [3, 3, 3, 1]).await.unwrap();
+    cluster
+        .until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
         .await
         .unwrap();
 }
 
-async fn recreated_pods_keep_their_ids(lab: &Lab) {
-    lab.make("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
+async fn recreated_pods_keep_their_ids(cluster: &TestCluster) {
+    cluster
+        .make("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
         .await
         .unwrap();
-    let before = pods(lab, "recreated").await;
-    lab.set_image("recreated", "nginx:2").await.unwrap();
-    lab.settled("recreated", 3, SOON).await.unwrap();
-    let after = pods(lab, "recreated").await;
+    let before = pods(cluster, "recreated").await;
+    cluster.set_image("recreated", "nginx:2").await.unwrap();
+    cluster.settled("recreated", 3, SOON).await.unwrap();
+    let after = pods(cluster, "recreated").await;
     assert_eq!(ids(&before), ids(&after));
     assert!(uids(&before).is_disjoint(&uids(&after)));
     assert!(after.iter().all(|pod| image(pod) == "nginx:2"));
 }
 
 /// [3]
-async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(lab: &Lab) {
-    lab.make("lost", 2, &partition(2)).await.unwrap();
-    lab.patch("lost", partition(1)).await.unwrap();
-    lab.set_image("lost", "nginx:2").await.unwrap();
-    lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
-    let status = lab.sets().get("lost").await.unwrap().status.unwrap();
-    let old = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
+async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(cluster: &TestCluster) {
+    cluster.make("lost", 2, &partition(2)).await.unwrap();
+    cluster.patch("lost", partition(1)).await.unwrap();
+    cluster.set_image("lost", "nginx:2").await.unwrap();
+    cluster.counts("lost", [2, 2, 2, 1]).await.unwrap();
+    let status = cluster.sets().get("lost").await.unwrap().status.unwrap();
+    let old = pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(old.labels()[well_known::REVISION], status.current_revision);
-    lab.change_pod(&old.name_any(), json!({ "labels": { well_known::TO_DELETE: "true" } }))
+    cluster
+        .change_pod(&old.name_any(), json!({ "labels": { well_known::TO_DELETE: "true" } }))
         .await
         .unwrap();
     let name = old.name_any();
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("lost", [2, 2, 2, 1]).await.unwrap();
-    let again = pods(lab, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("lost", [2, 2, 2, 1]).await.unwrap();
+    let again = pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(again.labels()[well_known::REVISION], status.current_revision);
     assert_eq!(again.labels()[well_known::INSTANCE_ID], old.labels()[well_known::INSTANCE_ID]);
 }
 
-async fn in_place_only_recreates_nothing(lab: &Lab) {
-    lab.make("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
+async fn in_place_only_recreates_nothing(cluster: &TestCluster) {
+    cluster
+        .make("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
         .await
         .unwrap();
-    let before = uids(&pods(lab, "careful").await);
+    let before = uids(&pods(cluster, "careful").await);
     let containers =
         json!([{ "name": "web", "image": "nginx:2", "env": [{ "name": "A", "value": "b" }] }]);
     let template = json!({ "template": { "spec": { "containers": containers } } });
-    lab.patch("careful", template).await.unwrap();
+    cluster.patch("careful", template).await.unwrap();
     let refused = |s: &CollaSetStatus| {
         let update = s.conditions.iter().find(|c| c.type_ == "Update");
         update.is_some_and(|c| {
             c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateNotPossible")
         })
     };
-    lab.wait("careful", SOON, refused).await.unwrap();
-    lab.until_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
+    cluster.wait("careful", SOON, refused).await.unwrap();
+    cluster.until_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
     tokio::time::sleep(A_WHILE).await;
-    assert_eq!(before, uids(&pods(lab, "careful").await));
-    lab.set_image("careful", "nginx:2").await.unwrap();
-    lab.settled("careful", 2, SOON).await.unwrap();
-    assert_eq!(before, uids(&pods(lab, "careful").await));
+    assert_eq!(before, uids(&pods(cluster, "careful").await));
+    cluster.set_image("careful", "nginx:2").await.unwrap();
+    cluster.settled("careful", 2, SOON).await.unwrap();
+    assert_eq!(before, uids(&pods(cluster, "careful").await));
 }
 
 /// [14], [45]
-async fn a_delay_keeps_a_given_pod_out_of_traffic_first(lab: &Lab) {
-    lab.make("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
+async fn a_delay_keeps_a_given_pod_out_of_traffic_first(cluster: &TestCluster) {
+    cluster
+        .make("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
         .await
         .unwrap();
-    let name = pods(lab, "delayed").await[0].name_any();
-    lab.set_image("delayed", "nginx:2").await.unwrap();
+    let name = pods(cluster, "delayed").await[0].name_any();
+    cluster.set_image("delayed", "nginx:2").await.unwrap();
     let operate = LabelKind::Operate.key(lifecycle::COLLASET);
-    lab.until_pod(&name, |pod| has(pod, &operate)).await.unwrap();
-    let pod = lab.pods().get(&name).await.unwrap();
+    cluster.until_pod(&name, |pod| has(pod, &operate)).await.unwrap();
+    let pod = cluster.pods().get(&name).await.unwrap();
     assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
     let given: i128 = pod.labels()[&operate].parse().unwrap();
-    lab.until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
+    cluster
+        .until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
-    let back: i128 = lab.pods().get(&name).await.unwrap().labels()[well_known::SERVICE_AVAILABLE]
+    let back: i128 = cluster.pods().get(&name).await.unwrap().labels()
+        [well_known::SERVICE_AVAILABLE]
         .parse()
         .unwrap();
     assert!(back - given >= 3_000_000_000, "only {} ns passed", back - given);
 }
 
-async fn a_paused_set_begins_nothing(lab: &Lab) {
-    lab.make("paused", 2, &json!({})).await.unwrap();
-    lab.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
-    lab.set_image("paused", "nginx:2").await.unwrap();
+async fn a_paused_set_begins_nothing(cluster: &TestCluster) {
+    cluster.make("paused", 2, &json!({})).await.unwrap();
+    cluster.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
+    cluster.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
-    lab.wait("paused", SOON, paused).await.unwrap();
+    cluster.wait("paused", SOON, paused).await.unwrap();
     tokio::time::sleep(A_WHILE).await;
-    let held = pods(lab, "paused").await;
+    let held = pods(cluster, "paused").await;
     assert!(held.len() == 2 && held.iter().all(|pod| image(pod) == "nginx:1"));
-    lab.patch("paused", json!({ "paused": false })).await.unwrap();
-    lab.settled("paused", 3, SOON).await.unwrap();
+    cluster.patch("paused", json!({ "paused": false })).await.unwrap();
+    cluster.settled("paused", 3, SOON).await.unwrap();
 }
 
-async fn an_image_that_never_pulls_is_replaced_by_one_that_does(lab: &Lab) {
-    lab.make("bad", 3, &json!({})).await.unwrap();
-    let born = uids(&pods(lab, "bad").await);
-    lab.set_image("bad", "nginx:non-exist").await.unwrap();
-    lab.counts("bad", [3, 0, 0, 3]).await.unwrap();
-    lab.set_image("bad", "nginx:2").await.unwrap();
-    lab.settled("bad", 3, SOON).await.unwrap();
-    assert_eq!(born, uids(&pods(lab, "bad").await));
+async fn an_image_that_never_pulls_is_replaced_by_one_that_does(cluster: &TestCluster) {
+    cluster.make("bad", 3, &json!({})).await.unwrap();
+    let born = uids(&pods(cluster, "bad").await);
+    cluster.set_image("bad", "nginx:non-exist").await.unwrap();
+    cluster.counts("bad", [3, 0, 0, 3]).await.unwrap();
+    cluster.set_image("bad", "nginx:2").await.unwrap();
+    cluster.settled("bad", 3, SOON).await.unwrap();
+    assert_eq!(born, uids(&pods(cluster, "bad").await));
 }
 
-async fn another_tag_of_the_same_image_ends_the_update(lab: &Lab) {
-    lab.make("same", 1, &json!({})).await.unwrap();
+async fn another_tag_of_the_same_image_ends_the_update(cluster: &TestCluster) {
+    cluster.make("same", 1, &json!({})).await.unwrap();
     let id = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.image_id, status.container_id)
     };
-    let before = id(&pods(lab, "same").await[0]);
-    lab.set_image("same", "nginx:1-again").await.unwrap();
-    lab.settled("same", 1, SOON).await.unwrap();
-    let after = id(&pods(lab, "same").await[0]);
+    let before = id(&pods(cluster, "same").await[0]);
+    cluster.set_image("same", "nginx:1-again").await.unwrap();
+    cluster.settled("same", 1, SOON).await.unwrap();
+    let after = id(&pods(cluster, "same").await[0]);
     assert!(before.0 == after.0 && before.1 != after.1, "{before:?}, {after:?}");
 }
 
-async fn metadata_changes_in_traffic(lab: &Lab) {
-    lab.make("marked", 2, &json!({})).await.unwrap();
-    let before = pods(lab, "marked").await;
+async fn metadata_changes_in_traffic(cluster: &TestCluster) {
+    cluster.make("marked", 2, &json!({})).await.unwrap();
+    let before = pods(cluster, "marked").await;
     let since: BTreeMap<String, String> = before
         .iter()
         .map(|p| (p.name_any(), p.labels()[well_known::SERVICE_AVAILABLE].clone()))
         .collect();
-    lab.change_pod(&before[0].name_any(), json!({ "labels": { "mine": "kept" } })).await.unwrap();
+    cluster
+        .change_pod(&before[0].name_any(), json!({ "labels": { "mine": "kept" } }))
+        .await
+        .unwrap();
     let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
-    lab.patch("marked", json!({ "template": metadata })).await.unwrap();
-    lab.settled("marked", 2, SOON).await.unwrap();
-    for pod in pods(lab, "marked").await {
+    cluster.patch("marked", json!({ "template": metadata })).await.unwrap();
+    cluster.settled("marked", 2, SOON).await.unwrap();
+    for pod in pods(cluster, "marked").await {
         assert_eq!(pod.annotations().get("note").map(String::as_str), Some("new"));
         assert_eq!(pod.labels()[well_known::SERVICE_AVAILABLE], since[&pod.name_any()]);
     }
-    assert!(has(&lab.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
+    assert!(has(&cluster.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
 }
 
-async fn a_scale_in_is_cancelled_before_the_pod_is_given(lab: &Lab) {
-    lab.make("cancelled", 2, &json!({})).await.unwrap();
-    let before = pods(lab, "cancelled").await;
+async fn a_scale_in_is_cancelled_before_the_pod_is_given(cluster: &TestCluster) {
+    cluster.make("cancelled", 2, &json!({})).await.unwrap();
+    let before = pods(cluster, "cancelled").await;
     for pod in &before {
-        lab.change_pod(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
+        cluster.change_pod(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
     }
-    lab.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
+    cluster.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
     let leaving = |s: &CollaSetStatus| s.operating_replicas == 1;
-    lab.wait("cancelled", SOON, leaving).await.unwrap();
-    lab.patch("cancelled", json!({ "replicas": 2 })).await.unwrap();
-    lab.settled("cancelled", 2, SOON).await.unwrap();
-    let after = pods(lab, "cancelled").await;
+    cluster.wait("cancelled", SOON, leaving).await.unwrap();
+    cluster.patch("cancelled", json!({ "replicas": 2 })).await.unwrap();
+    cluster.settled("cancelled", 2, SOON).await.unwrap();
+    let after = pods(cluster, "cancelled").await;
     assert_eq!(uids(&before), uids(&after));
     for pod in &after {
         assert!(!pod.labels().keys().any(|key| key.contains(".podopslifecycle.")));
-        lab.change_pod(&pod.name_any(), json!({ "finalizers": null })).await.unwrap();
+        cluster.change_pod(&pod.name_any(), json!({ "finalizers": null })).await.unwrap();
     }
 }
 
 /// [47]
-async fn a_second_update_takes_over_from_one_that_completes(lab: &Lab) {
-    lab.make("twice", 1, &json!({})).await.unwrap();
-    let name = pods(lab, "twice").await[0].name_any();
+async fn a_second_update_takes_over_from_one_that_completes(cluster: &TestCluster) {
+    cluster.make("twice", 1, &json!({})).await.unwrap();
+    let name = pods(cluster, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ well_known::AVAILABLE_CONDITIONS: expected });
     // What protects it has it stand still where its finalizers are changed.
     let both = json!(["example.com/lb", format!("{}/test", well_known::PROTECTION_FINALIZER)]);
-    lab.change_pod(&name, json!({ "annotations": annotations, "finalizers": both })).await.unwrap();
-    lab.set_image("twice", "nginx:2").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+    cluster
+        .change_pod(&name, json!({ "annotations": annotations, "finalizers": both }))
         .await
         .unwrap();
-    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+    cluster.set_image("twice", "nginx:2").await.unwrap();
+    cluster
+        .until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
-    lab.set_image("twice", "nginx:3").await.unwrap();
-    lab.until_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
-    lab.until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster
+        .until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
-    lab.change_pod(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
-    lab.settled("twice", 1, SOON).await.unwrap();
-    lab.change_pod(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
+    cluster.set_image("twice", "nginx:3").await.unwrap();
+    cluster.until_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
+    cluster
+        .until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+        .await
+        .unwrap();
+    cluster.change_pod(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
+    cluster.settled("twice", 1, SOON).await.unwrap();
+    cluster.change_pod(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
 }
 
-async fn a_pod_that_no_longer_matches_is_released(lab: &Lab) {
-    lab.make("released", 2, &json!({})).await.unwrap();
-    let name = pods(lab, "released").await[0].name_any();
-    lab.change_pod(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
-    lab.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    lab.counts("released", [2; 4]).await.unwrap();
-    lab.pods().delete(&name, &DeleteParams::default()).await.unwrap();
+async fn a_pod_that_no_longer_matches_is_released(cluster: &TestCluster) {
+    cluster.make("released", 2, &json!({})).await.unwrap();
+    let name = pods(cluster, "released").await[0].name_any();
+    cluster.change_pod(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
+    cluster.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
+    cluster.counts("released", [2; 4]).await.unwrap();
+    cluster.pods().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
-async fn pods_that_outlive_their_set_are_taken_in_by_the_next(lab: &Lab) {
-    lab.make("reborn", 3, &json!({})).await.unwrap();
-    let before = uids(&pods(lab, "reborn").await);
+async fn pods_that_outlive_their_set_are_taken_in_by_the_next(cluster: &TestCluster) {
+    cluster.make("reborn", 3, &json!({})).await.unwrap();
+    let before = uids(&pods(cluster, "reborn").await);
     let orphan = DeleteParams::orphan();
-    lab.sets().delete("reborn", &orphan).await.unwrap();
-    eventually(SOON, async || Ok(lab.sets().get_opt("reborn").await?.is_none())).await.unwrap();
-    let left = pods(lab, "reborn").await;
+    cluster.sets().delete("reborn", &orphan).await.unwrap();
+    eventually(SOON, async || Ok(cluster.sets().get_opt("reborn").await?.is_none())).await.unwrap();
+    let left = pods(cluster, "reborn").await;
     assert_eq!(before, uids(&left));
     assert!(left.iter().all(|pod| pod.owner_references().is_empty()));
-    lab.make("reborn", 3, &json!({})).await.unwrap();
-    let taken = pods(lab, "reborn").await;
+    cluster.make("reborn", 3, &json!({})).await.unwrap();
+    let taken = pods(cluster, "reborn").await;
     assert_eq!(before, uids(&taken));
     assert!(taken.iter().all(|pod| pod.owner_references().len() == 1));
-    let revisions: Api<ControllerRevision> = lab.all_of();
+    let revisions: Api<ControllerRevision> = cluster.all_of();
     let of_set = ListParams::default().labels("app=reborn");
     assert_eq!(revisions.list(&of_set).await.unwrap().items.len(), 1);
 }
 
-async fn a_sequence_names_pods_by_their_ids(lab: &Lab) {
+async fn a_sequence_names_pods_by_their_ids(cluster: &TestCluster) {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
-    lab.make("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
+    cluster.make("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
     let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
-    let all = pods(lab, "sequence").await;
+    let all = pods(cluster, "sequence").await;
     assert_eq!(names(&all), ["sequence-0", "sequence-1", "sequence-2"]);
     let hostname = |pod: &Pod| pod.spec.as_ref().unwrap().hostname.clone();
     assert_eq!(hostname(&all[0]).as_deref(), Some("sequence-0"));
     for replicas in [1, 3] {
-        lab.patch("sequence", json!({ "replicas": replicas })).await.unwrap();
-        lab.counts("sequence", [replicas; 4]).await.unwrap();
+        cluster.patch("sequence", json!({ "replicas": replicas })).await.unwrap();
+        cluster.counts("sequence", [replicas; 4]).await.unwrap();
     }
-    assert_eq!(names(&pods(lab, "sequence").await).len(), 3);
-    lab.patch("sequence", json!({ "replicas": 0 })).await.unwrap();
-    lab.counts("sequence", [0; 4]).await.unwrap();
-    let contexts: Api<ResourceContext> = Api::namespaced(lab.plane.admin.clone(), "default");
+    assert_eq!(names(&pods(cluster, "sequence").await).len(), 3);
+    cluster.patch("sequence", json!({ "replicas": 0 })).await.unwrap();
+    cluster.counts("sequence", [0; 4]).await.unwrap();
+    let contexts: Api<ResourceContext> = Api::namespaced(cluster.plane.admin.clone(), "default");
     eventually(SOON, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
 }
 
-async fn a_node_that_falls_silent_holds_up_no_other_pod(lab: &Lab) {
-    lab.make("spread", 6, &json!({})).await.unwrap();
+async fn a_node_that_falls_silent_holds_up_no_other_pod(cluster: &TestCluster) {
+    cluster.make("spread", 6, &json!({})).await.unwrap();
     let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
-    let silent = node(&pods(lab, "spread").await[0]);
-    lab.nodes().unwrap().silence(&silent).await.unwrap();
-    lab.set_image("spread", "nginx:2").await.unwrap();
+    let silent = node(&pods(cluster, "spread").await[0]);
+    cluster.nodes().unwrap().silence(&silent).await.unwrap();
+    cluster.set_image("spread", "nginx:2").await.unwrap();
     let others_are_done = async || {
-        let pods = lab.pods_of("spread").await?;
+        let pods = cluster.pods_of("spread").await?;
         Ok(pods
             .iter()
             .filter(|pod| node(pod) != silent)
             .all(|pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE)))
     };
     eventually(SOON, others_are_done).await.unwrap();
-    lab.nodes().unwrap().speak(&silent).await.unwrap();
-    lab.settled("spread", 6, SOON).await.unwrap();
+    cluster.nodes().unwrap().speak(&silent).await.unwrap();
+    cluster.settled("spread", 6, SOON).await.unwrap();
 }

@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use podops_e2e::lab::{Lab, programs};
+use podops_e2e::cluster::{TestCluster, programs};
 use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_runs_on_an_existing_cluster_and_leaves_nothing_of_its_own() {
     let programs = programs().unwrap();
-    let lab = Lab::bare(&programs).await.unwrap();
+    let cluster = TestCluster::bare(&programs).await.unwrap();
     let demo = Command::new(programs.join("podops-lab"))
         .args(["demo", "--context", "podops"])
-        .env("KUBECONFIG", lab.plane.dir.path().join("admin.kubeconfig"))
+        .env("KUBECONFIG", cluster.plane.dir.path().join("admin.kubeconfig"))
         .kill_on_drop(true)
         .output()
         .await
@@ -21,7 +21,7 @@ async fn the_demo_runs_on_an_existing_cluster_and_leaves_nothing_of_its_own() {
     for act in ["created: 20 Pods", "updated in place: 20", "rolled back: 20", "scaled in: 8"] {
         assert!(said.contains(act), "no {act:?} in {said}");
     }
-    let left = lab.plane.kubectl(&["get", "collasets,pods", "-A", "-o", "name"]).await.unwrap();
+    let left = cluster.plane.kubectl(&["get", "collasets,pods", "-A", "-o", "name"]).await.unwrap();
     assert_eq!(left, "");
-    lab.plane.kubectl(&["wait", "--for=delete", "namespace/podops-demo"]).await.unwrap();
+    cluster.plane.kubectl(&["wait", "--for=delete", "namespace/podops-demo"]).await.unwrap();
 }

@@ -10,7 +10,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::well_known;
-use podops_e2e::lab::{Lab, eventually, programs};
+use podops_e2e::cluster::{TestCluster, eventually, programs};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -20,8 +20,9 @@ fn root(path: &str) -> String {
 }
 
 /// Pods of the Deployment that serve.
-async fn serving(lab: &Lab) -> Vec<Pod> {
-    let pods = lab.pods().list(&ListParams::default().labels("app=native")).await.unwrap().items;
+async fn serving(cluster: &TestCluster) -> Vec<Pod> {
+    let pods =
+        cluster.pods().list(&ListParams::default().labels("app=native")).await.unwrap().items;
     pods.into_iter()
         .filter(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
         .collect()
@@ -29,10 +30,10 @@ async fn serving(lab: &Lab) -> Vec<Pod> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later() {
-    let mut lab = Lab::bare(&programs().unwrap()).await.unwrap();
-    lab.install("deploy/overlays/lifecycle-only").await.unwrap();
-    lab.start_operator("lifecycle-operator").await.unwrap();
-    let deployments: Api<Deployment> = lab.all_of();
+    let mut cluster = TestCluster::bare(&programs().unwrap()).await.unwrap();
+    cluster.install("deploy/overlays/lifecycle-only").await.unwrap();
+    cluster.start_operator("lifecycle-operator").await.unwrap();
+    let deployments: Api<Deployment> = cluster.all_of();
     let deployment = json!({
         "metadata": { "name": "native" },
         "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "native" } }, "template": {
@@ -46,48 +47,48 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     });
     let deployment = serde_json::from_value(deployment).unwrap();
     deployments.create(&PostParams::default(), &deployment).await.unwrap();
-    eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
+    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
-    let leaving = serving(&lab).await[0].name_any();
+    let leaving = serving(&cluster).await[0].name_any();
     let wanted =
         Patch::Merge(json!({ "metadata": { "labels": { well_known::TO_DELETE: "true" } } }));
-    lab.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
-    eventually(SOON, async || Ok(lab.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
+    cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
+    eventually(SOON, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
+    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
     // Rules need no CollaSets, not even their kind.
     let crd = root("crds/apps.kusionstack.io_podtransitionrules.yaml");
-    lab.plane.kubectl(&["apply", "--server-side", "-f", &crd]).await.unwrap();
+    cluster.plane.kubectl(&["apply", "--server-side", "-f", &crd]).await.unwrap();
     let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-    lab.plane.kubectl(&established).await.unwrap();
-    lab.install("deploy/transition-rule-operator").await.unwrap();
-    lab.start_operator("transition-rule-operator").await.unwrap();
+    cluster.plane.kubectl(&established).await.unwrap();
+    cluster.install("deploy/transition-rule-operator").await.unwrap();
+    cluster.start_operator("transition-rule-operator").await.unwrap();
     let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    lab.make_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
-    let leaving = serving(&lab).await[0].name_any();
-    lab.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
-    lab.until_rule("native", |status| status.details.len() == 1).await.unwrap();
-    assert_eq!(serving(&lab).await.len(), 3, "who waits still serves");
+    cluster.make_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
+    let leaving = serving(&cluster).await[0].name_any();
+    cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
+    cluster.until_rule("native", |status| status.details.len() == 1).await.unwrap();
+    assert_eq!(serving(&cluster).await.len(), 3, "who waits still serves");
     let one = json!([{ "op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 1 }]);
     let one = Patch::Json::<()>(serde_json::from_value(one).unwrap());
-    lab.rules().patch("native", &PatchParams::default(), &one).await.unwrap();
-    eventually(SOON, async || Ok(lab.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(SOON, async || Ok(serving(&lab).await.len() == 3)).await.unwrap();
+    cluster.rules().patch("native", &PatchParams::default(), &one).await.unwrap();
+    eventually(SOON, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
+    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
-    lab.install_crds().await.unwrap();
-    lab.install("deploy/overlays/all").await.unwrap();
-    lab.start_operator("collaset-operator").await.unwrap();
-    lab.create("web", 3, "nginx:1").await.unwrap();
-    lab.settled("web", 3, SOON).await.unwrap();
+    cluster.install_crds().await.unwrap();
+    cluster.install("deploy/overlays/all").await.unwrap();
+    cluster.start_operator("collaset-operator").await.unwrap();
+    cluster.create("web", 3, "nginx:1").await.unwrap();
+    cluster.settled("web", 3, SOON).await.unwrap();
 
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
-    let lab = Lab::bare(&programs().unwrap()).await.unwrap();
-    lab.install("deploy/namespace").await.unwrap();
-    lab.install_crds().await.unwrap();
+    let cluster = TestCluster::bare(&programs().unwrap()).await.unwrap();
+    cluster.install("deploy/namespace").await.unwrap();
+    cluster.install_crds().await.unwrap();
     for part in [
         "collaset-operator",
         "consist-operator",
@@ -97,10 +98,10 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
         "overlays",
         "overlays/lifecycle-only",
     ] {
-        lab.install(&format!("deploy/{part}")).await.unwrap();
+        cluster.install(&format!("deploy/{part}")).await.unwrap();
     }
-    let deployed: Api<Deployment> = Api::namespaced(lab.plane.admin.clone(), "podops-system");
+    let deployed: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
     let single = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
     assert_eq!(single.replicas, Some(1), "the component of the last overlay holds");
-    lab.plane.kubectl(&["apply", "--server-side", "-f", &root("docs/examples")]).await.unwrap();
+    cluster.plane.kubectl(&["apply", "--server-side", "-f", &root("docs/examples")]).await.unwrap();
 }

@@ -11,7 +11,7 @@ use kube::{
 };
 use podops_api::well_known;
 use podops_e2e::{
-    lab::{Lab, OPERATORS, eventually, programs},
+    cluster::{OPERATORS, TestCluster, eventually, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
@@ -31,31 +31,31 @@ fn dice(turn: u64, below: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behind() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    lab.create("web", 10, "nginx:0").await.unwrap();
-    lab.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
-    let born = uids(&lab).await;
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create("web", 10, "nginx:0").await.unwrap();
+    cluster.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
+    let born = uids(&cluster).await;
     for turn in 0..KILLS {
-        lab.set_image("web", &format!("nginx:{}", turn + 1)).await.unwrap();
+        cluster.set_image("web", &format!("nginx:{}", turn + 1)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(dice(turn, 900))).await;
         let victim = OPERATORS[usize::try_from(turn).unwrap() % OPERATORS.len()];
-        lab.kill_and_restart(victim).await.unwrap();
-        nothing_is_stuck(&lab, &format!("after kill {turn} of {victim}")).await;
+        cluster.kill_and_restart(victim).await.unwrap();
+        nothing_is_stuck(&cluster, &format!("after kill {turn} of {victim}")).await;
     }
-    assert_eq!(born, uids(&lab).await, "a Pod was lost on the way");
-    lab.nothing_forbidden().unwrap();
+    assert_eq!(born, uids(&cluster).await, "a Pod was lost on the way");
+    cluster.nothing_forbidden().unwrap();
 }
 
-async fn uids(lab: &Lab) -> Vec<Option<String>> {
-    lab.pods_of("web").await.unwrap().into_iter().map(|pod| pod.uid()).collect()
+async fn uids(cluster: &TestCluster) -> Vec<Option<String>> {
+    cluster.pods_of("web").await.unwrap().into_iter().map(|pod| pod.uid()).collect()
 }
 
 /// The rollout comes to its end, and no label is left behind.
-async fn nothing_is_stuck(lab: &Lab, when: &str) {
-    if let Err(stuck) = lab.settled("web", PODS, Duration::from_secs(60)).await {
+async fn nothing_is_stuck(cluster: &TestCluster, when: &str) {
+    if let Err(stuck) = cluster.settled("web", PODS, Duration::from_secs(60)).await {
         panic!("{when}: {stuck:#}");
     }
-    for pod in lab.pods_of("web").await.unwrap() {
+    for pod in cluster.pods_of("web").await.unwrap() {
         let left: Vec<_> =
             pod.labels().keys().filter(|key| key.contains(".podopslifecycle.")).collect();
         assert!(left.is_empty(), "{when}: {} has {left:?}", pod.name_any());
@@ -65,48 +65,53 @@ async fn nothing_is_stuck(lab: &Lab, when: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_server_that_is_restarted_frozen_or_lost_leaves_nothing_stuck() {
-    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
-    lab.create("web", 10, "nginx:0").await.unwrap();
-    lab.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
-    let born = uids(&lab).await;
+    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create("web", 10, "nginx:0").await.unwrap();
+    cluster.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
+    let born = uids(&cluster).await;
     for (turn, outage) in [0, 0, 60].into_iter().enumerate() {
-        lab.set_image("web", &format!("nginx:outage-{turn}")).await.unwrap();
+        cluster.set_image("web", &format!("nginx:outage-{turn}")).await.unwrap();
         tokio::time::sleep(Duration::from_millis(dice(turn as u64, 900))).await;
-        lab.plane.kill_apiserver().await.unwrap();
+        cluster.plane.kill_apiserver().await.unwrap();
         tokio::time::sleep(Duration::from_secs(outage)).await;
-        lab.plane.start_apiserver().await.unwrap();
-        nothing_is_stuck(&lab, &format!("after an outage of {outage} s and more")).await;
+        cluster.plane.start_apiserver().await.unwrap();
+        nothing_is_stuck(&cluster, &format!("after an outage of {outage} s and more")).await;
     }
 
     // A holder that cannot renew its Lease ends before another may take it, and comes back.
-    let ends = |lab: &Lab| OPERATORS.map(|name| lab.operator(name).unwrap().exits().len());
-    let before = ends(&lab);
-    lab.set_image("web", "nginx:frozen").await.unwrap();
+    let ends =
+        |cluster: &TestCluster| OPERATORS.map(|name| cluster.operator(name).unwrap().exits().len());
+    let before = ends(&cluster);
+    cluster.set_image("web", "nginx:frozen").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    lab.plane.freeze_apiserver().unwrap();
+    cluster.plane.freeze_apiserver().unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let frozen = ends(&lab);
-    lab.plane.thaw_apiserver().unwrap();
-    nothing_is_stuck(&lab, "after a freeze").await;
+    let frozen = ends(&cluster);
+    cluster.plane.thaw_apiserver().unwrap();
+    nothing_is_stuck(&cluster, "after a freeze").await;
     assert!(
         before.iter().zip(&frozen).all(|(b, f)| f > b),
         "a holder held on: {before:?}, {frozen:?}"
     );
     // A server that has only begun to start forbids what it has not read yet, so roles are not judged.
-    assert_eq!(born, uids(&lab).await, "a Pod was lost on the way");
+    assert_eq!(born, uids(&cluster).await, "a Pod was lost on the way");
 }
 
 /// Makes a CollaSet that the types cannot read, as an older and laxer CRD let it in.
-async fn smuggle(lab: &Lab) {
+async fn smuggle(cluster: &TestCluster) {
     let crd = "customresourcedefinitions/collasets.apps.kusionstack.io";
     let lax = json!({ "spec": { "versions": [{
         "name": "v1alpha1", "served": true, "storage": true, "subresources": { "status": {} },
         "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
     }] } });
-    lab.plane.kubectl(&["patch", crd, "--type=merge", "--patch", &lax.to_string()]).await.unwrap();
+    cluster
+        .plane
+        .kubectl(&["patch", crd, "--type=merge", "--patch", &lax.to_string()])
+        .await
+        .unwrap();
     let kind = kube::core::ApiResource::erase::<podops_api::collaset::CollaSet>(&());
     let sets = Api::<kube::core::DynamicObject>::namespaced_with(
-        lab.plane.admin.clone(),
+        cluster.plane.admin.clone(),
         "default",
         &kind,
     );
@@ -118,7 +123,7 @@ async fn smuggle(lab: &Lab) {
         Ok(sets.create(&PostParams::default(), &bad).await.is_ok())
     });
     taken.await.unwrap();
-    lab.install("crds").await.unwrap();
+    cluster.install("crds").await.unwrap();
     let strict = Patch::Merge(json!({ "spec": { "replicas": "more" } }));
     let refused = async || Ok(sets.patch("bad", &PatchParams::default(), &strict).await.is_err());
     eventually(Duration::from_secs(30), refused).await.unwrap();
@@ -127,25 +132,25 @@ async fn smuggle(lab: &Lab) {
 /// Trap 2 of kube 5: one undecodable object ends the whole watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_that_cannot_be_read_stops_no_other_and_sigterm_gives_the_lease_up() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
-    smuggle(&lab).await;
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    smuggle(&cluster).await;
     for name in OPERATORS {
-        lab.start_operator(name).await.unwrap();
+        cluster.start_operator(name).await.unwrap();
     }
-    lab.create("web", 10, "nginx:0").await.unwrap();
-    nothing_is_stuck(&lab, "beside a set that cannot be read").await;
-    lab.until_event("bad", "CollaSetInvalid").await.unwrap();
+    cluster.create("web", 10, "nginx:0").await.unwrap();
+    nothing_is_stuck(&cluster, "beside a set that cannot be read").await;
+    cluster.until_event("bad", "CollaSetInvalid").await.unwrap();
 
     for name in OPERATORS {
-        assert_ne!(lab.leader(name).await.unwrap(), "");
-        let operator = lab.operator(name).unwrap();
+        assert_ne!(cluster.leader(name).await.unwrap(), "");
+        let operator = cluster.operator(name).unwrap();
         let exit = operator.end(Signal::TERM);
         let exit = tokio::time::timeout(Duration::from_secs(12), exit).await.unwrap().unwrap();
         assert!(exit.success(), "{name} ended with {exit}");
-        let log = std::fs::read_to_string(lab.log(name)).unwrap();
+        let log = std::fs::read_to_string(cluster.log(name)).unwrap();
         assert!(!log.contains("Leaving the Lease to expire"), "{name} kept its Lease");
     }
-    lab.set_image("web", "nginx:1").await.unwrap();
-    nothing_is_stuck(&lab, "after SIGTERM").await;
-    lab.nothing_forbidden().unwrap();
+    cluster.set_image("web", "nginx:1").await.unwrap();
+    nothing_is_stuck(&cluster, "after SIGTERM").await;
+    cluster.nothing_forbidden().unwrap();
 }

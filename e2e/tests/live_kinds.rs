@@ -14,14 +14,14 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::lab::{Lab, SOON, app, eventually, programs};
+use podops_e2e::cluster::{SOON, TestCluster, app, eventually, programs};
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let labels = |requires: Value| json!({ "labelCheck": { "requires": requires } });
     let steep = |coeff: &str| {
         let function = json!({ "expFunc": { "coeff": coeff, "pow": "0.5" } });
@@ -33,61 +33,61 @@ async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
     let known = "owner.kind == 'CollaSet' && rule.total >= 2 && operation.type == 'update'";
     tokio::join!(
         held(
-            &lab,
+            &cluster,
             "labels",
             labels(json!({ "matchLabels": { "ready-to-go": "yes" } })),
             "its labels are not those that are required",
             labels(json!({})),
         ),
         held(
-            &lab,
+            &cluster,
             "schedule",
             json!({ "schedule": { "freezes": frozen } }),
             "frozen here",
             json!({ "schedule": { "timeZone": "Europe/Berlin", "windows": always } }),
         ),
         held(
-            &lab,
+            &cluster,
             "cel",
             json!({ "cel": { "expression": image, "message": "not that image" } }),
             "not that image",
             json!({ "cel": { "expression": known } }),
         ),
-        held(&lab, "function", steep("0"), "no more than 0 Pods", steep("1")),
-        a_disruption_budget_is_asked(&lab),
-        zones_are_kept(&lab),
+        held(&cluster, "function", steep("0"), "no more than 0 Pods", steep("1")),
+        a_disruption_budget_is_asked(&cluster),
+        zones_are_kept(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_can_be_tried_skipped_and_asked_afterwards() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_dry_run_tells_and_holds_back_nobody(&lab),
-        a_pod_that_skips_a_rule_goes(&lab),
-        a_pod_waits_after_its_operation(&lab),
+        a_dry_run_tells_and_holds_back_nobody(&cluster),
+        a_pod_that_skips_a_rule_goes(&cluster),
+        a_pod_waits_after_its_operation(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// What `docs/RULES.md` says of an operator that is gone already.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_leaves_that_is_gone_is_taken_off_by_hand() {
-    let mut lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let never = json!({ "labelCheck": { "requires": { "matchLabels": { "never": "yes" } } } });
-    lab.make_rule("web", app("web"), rules(never)).await.unwrap();
-    lab.make("web", 2, &json!({})).await.unwrap();
-    lab.set_image("web", "nginx:2").await.unwrap();
-    lab.until_rejected("web", "one", "its labels").await.unwrap();
-    lab.stop_operator("transition-rule-operator");
-    lab.plane.kubectl(&["delete", "podtransitionrules", "--all"]).await.unwrap();
+    cluster.make_rule("web", app("web"), rules(never)).await.unwrap();
+    cluster.make("web", 2, &json!({})).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    cluster.until_rejected("web", "one", "its labels").await.unwrap();
+    cluster.stop_operator("transition-rule-operator");
+    cluster.plane.kubectl(&["delete", "podtransitionrules", "--all"]).await.unwrap();
     for prefix in [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE] {
         let gate = format!("{prefix}/{}", well_known::TRANSITION_RULE);
         let off = format!("{gate}-");
-        lab.plane.kubectl(&["label", "pods", "-A", "-l", &gate, &off]).await.unwrap();
+        cluster.plane.kubectl(&["label", "pods", "-A", "-l", &gate, &off]).await.unwrap();
     }
-    lab.settled("web", 2, SOON).await.unwrap();
+    cluster.settled("web", 2, SOON).await.unwrap();
 }
 
 /// The one rule of a PodTransitionRule.
@@ -97,110 +97,118 @@ fn rules(mut rule: Value) -> Value {
 }
 
 /// A set under a rule of its name, which holds its update back until the rule is another.
-async fn held(lab: &Lab, set: &str, rule: Value, reason: &str, mend: Value) {
-    lab.make(set, 2, &json!({})).await.unwrap();
-    lab.make_rule(set, app(set), rules(rule)).await.unwrap();
-    lab.set_image(set, "nginx:2").await.unwrap();
-    lab.until_rejected(set, "one", reason).await.unwrap();
+async fn held(cluster: &TestCluster, set: &str, rule: Value, reason: &str, mend: Value) {
+    cluster.make(set, 2, &json!({})).await.unwrap();
+    cluster.make_rule(set, app(set), rules(rule)).await.unwrap();
+    cluster.set_image(set, "nginx:2").await.unwrap();
+    cluster.until_rejected(set, "one", reason).await.unwrap();
     let change = Patch::Merge(json!({ "spec": { "rules": rules(mend) } }));
-    lab.rules().patch(set, &PatchParams::default(), &change).await.unwrap();
-    lab.settled(set, 2, SOON).await.unwrap();
+    cluster.rules().patch(set, &PatchParams::default(), &change).await.unwrap();
+    cluster.settled(set, 2, SOON).await.unwrap();
 }
 
-async fn a_disruption_budget_is_asked(lab: &Lab) {
-    lab.make("pdb", 2, &json!({})).await.unwrap();
-    let budgets: Api<PodDisruptionBudget> = lab.all_of();
+async fn a_disruption_budget_is_asked(cluster: &TestCluster) {
+    cluster.make("pdb", 2, &json!({})).await.unwrap();
+    let budgets: Api<PodDisruptionBudget> = cluster.all_of();
     let budget = json!({
         "metadata": { "name": "pdb" }, "spec": { "minAvailable": 2, "selector": app("pdb") },
     });
     let budget = serde_json::from_value(budget).unwrap();
     budgets.create(&PostParams::default(), &budget).await.unwrap();
-    lab.make_rule("pdb", app("pdb"), rules(json!({ "disruptionBudget": {} }))).await.unwrap();
-    lab.set_image("pdb", "nginx:2").await.unwrap();
-    lab.until_rejected("pdb", "one", "PodDisruptionBudget pdb").await.unwrap();
+    cluster.make_rule("pdb", app("pdb"), rules(json!({ "disruptionBudget": {} }))).await.unwrap();
+    cluster.set_image("pdb", "nginx:2").await.unwrap();
+    cluster.until_rejected("pdb", "one", "PodDisruptionBudget pdb").await.unwrap();
     let less = Patch::Merge(json!({ "spec": { "minAvailable": 1 } }));
     budgets.patch("pdb", &PatchParams::default(), &less).await.unwrap();
-    lab.settled("pdb", 2, SOON).await.unwrap();
+    cluster.settled("pdb", 2, SOON).await.unwrap();
 }
 
 /// Keeps Pods from being operated on, or no longer.
-async fn protect(lab: &Lab, set: &str, on: bool) {
+async fn protect(cluster: &TestCluster, set: &str, on: bool) {
     let finalizers =
         if on { json!([format!("{}/x", well_known::PROTECTION_FINALIZER)]) } else { json!(null) };
-    for pod in lab.pods_of(set).await.unwrap() {
-        lab.change_pod(&pod.name_any(), json!({ "finalizers": finalizers })).await.unwrap();
+    for pod in cluster.pods_of(set).await.unwrap() {
+        cluster.change_pod(&pod.name_any(), json!({ "finalizers": finalizers })).await.unwrap();
     }
 }
 
-async fn zones_are_kept(lab: &Lab) {
-    lab.make("zones", 6, &json!({})).await.unwrap();
-    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(lab.plane.admin.clone());
+async fn zones_are_kept(cluster: &TestCluster) {
+    cluster.make("zones", 6, &json!({})).await.unwrap();
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(cluster.plane.admin.clone());
     let mut out: BTreeMap<String, usize> = BTreeMap::new();
     let spread = json!({ "topologySpread": { "topologyKey": ZONE, "maxUnavailable": 1 } });
-    lab.make_rule("zones", app("zones"), rules(spread)).await.unwrap();
-    protect(lab, "zones", true).await;
-    lab.set_image("zones", "nginx:2").await.unwrap();
-    lab.until_rejected("zones", "one", &format!("no more than 1 Pods of {ZONE}=")).await.unwrap();
+    cluster.make_rule("zones", app("zones"), rules(spread)).await.unwrap();
+    protect(cluster, "zones", true).await;
+    cluster.set_image("zones", "nginx:2").await.unwrap();
+    cluster
+        .until_rejected("zones", "one", &format!("no more than 1 Pods of {ZONE}="))
+        .await
+        .unwrap();
     let leaves = LabelKind::Preparing.key(COLLASET);
     let some = async || {
-        Ok(lab.pods_of("zones").await?.iter().any(|pod| pod.labels().contains_key(&leaves)))
+        Ok(cluster.pods_of("zones").await?.iter().any(|pod| pod.labels().contains_key(&leaves)))
     };
     eventually(SOON, some).await.unwrap();
-    for pod in lab.pods_of("zones").await.unwrap() {
+    for pod in cluster.pods_of("zones").await.unwrap() {
         let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap();
         let zone = nodes.get(&node).await.unwrap().labels()[ZONE].clone();
         *out.entry(zone).or_default() += usize::from(pod.labels().contains_key(&leaves));
     }
     assert!(out.values().all(|out| *out <= 1), "{out:?}");
-    protect(lab, "zones", false).await;
-    lab.settled("zones", 6, SOON).await.unwrap();
+    protect(cluster, "zones", false).await;
+    cluster.settled("zones", 6, SOON).await.unwrap();
 }
 
-async fn a_dry_run_tells_and_holds_back_nobody(lab: &Lab) {
-    lab.make("dry", 2, &json!({})).await.unwrap();
+async fn a_dry_run_tells_and_holds_back_nobody(cluster: &TestCluster) {
+    cluster.make("dry", 2, &json!({})).await.unwrap();
     let rule = json!({ "mode": "DryRun", "availablePolicy": { "maxUnavailableValue": 0 } });
-    lab.make_rule("dry", app("dry"), rules(rule)).await.unwrap();
-    protect(lab, "dry", true).await;
-    lab.set_image("dry", "nginx:2").await.unwrap();
-    lab.until_rule("dry", |status| status.rule_states.iter().any(|s| s.rejecting == Some(2)))
+    cluster.make_rule("dry", app("dry"), rules(rule)).await.unwrap();
+    protect(cluster, "dry", true).await;
+    cluster.set_image("dry", "nginx:2").await.unwrap();
+    cluster
+        .until_rule("dry", |status| status.rule_states.iter().any(|s| s.rejecting == Some(2)))
         .await
         .unwrap();
-    protect(lab, "dry", false).await;
-    lab.settled("dry", 2, SOON).await.unwrap();
+    protect(cluster, "dry", false).await;
+    cluster.settled("dry", 2, SOON).await.unwrap();
 }
 
-async fn a_pod_that_skips_a_rule_goes(lab: &Lab) {
-    lab.make("skip", 2, &json!({})).await.unwrap();
+async fn a_pod_that_skips_a_rule_goes(cluster: &TestCluster) {
+    cluster.make("skip", 2, &json!({})).await.unwrap();
     let never = json!({ "labelCheck": { "requires": { "matchLabels": { "never": "yes" } } } });
-    lab.make_rule("skip", app("skip"), rules(never)).await.unwrap();
-    let skips = lab.pods_of("skip").await.unwrap()[0].name_any();
+    cluster.make_rule("skip", app("skip"), rules(never)).await.unwrap();
+    let skips = cluster.pods_of("skip").await.unwrap()[0].name_any();
     let skipped = json!({ "skipRules": ["one"] }).to_string();
-    lab.change_pod(&skips, json!({ "annotations": { well_known::SKIP_RULES: skipped } }))
+    cluster
+        .change_pod(&skips, json!({ "annotations": { well_known::SKIP_RULES: skipped } }))
         .await
         .unwrap();
-    lab.set_image("skip", "nginx:2").await.unwrap();
+    cluster.set_image("skip", "nginx:2").await.unwrap();
     let updated = |pod: &Pod| {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:2"))
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
-    lab.until_pod(&skips, updated).await.unwrap();
-    let pods = lab.pods_of("skip").await.unwrap();
+    cluster.until_pod(&skips, updated).await.unwrap();
+    let pods = cluster.pods_of("skip").await.unwrap();
     assert_eq!(pods.iter().filter(|pod| updated(pod)).count(), 1, "the other waits");
 }
 
-async fn a_pod_waits_after_its_operation(lab: &Lab) {
-    lab.make("after", 2, &json!({})).await.unwrap();
+async fn a_pod_waits_after_its_operation(cluster: &TestCluster) {
+    cluster.make("after", 2, &json!({})).await.unwrap();
     let warm = json!({ "requires": { "matchLabels": { "cache": "warm" } } });
     let rule = json!({ "stage": "PostCheck", "labelCheck": warm });
-    lab.make_rule("after", app("after"), rules(rule)).await.unwrap();
-    lab.set_image("after", "nginx:2").await.unwrap();
-    lab.until_rejected("after", "one", "its labels are not those").await.unwrap();
-    for pod in lab.pods_of("after").await.unwrap() {
+    cluster.make_rule("after", app("after"), rules(rule)).await.unwrap();
+    cluster.set_image("after", "nginx:2").await.unwrap();
+    cluster.until_rejected("after", "one", "its labels are not those").await.unwrap();
+    for pod in cluster.pods_of("after").await.unwrap() {
         let waits = LabelKind::PostCheck.key(COLLASET);
-        lab.until_pod(&pod.name_any(), |pod| pod.labels().contains_key(&waits)).await.unwrap();
-        let pod = lab.pods().get(&pod.name_any()).await.unwrap();
+        cluster.until_pod(&pod.name_any(), |pod| pod.labels().contains_key(&waits)).await.unwrap();
+        let pod = cluster.pods().get(&pod.name_any()).await.unwrap();
         assert!(!pod.labels().contains_key(well_known::SERVICE_AVAILABLE), "it serves unchecked");
-        lab.change_pod(&pod.name_any(), json!({ "labels": { "cache": "warm" } })).await.unwrap();
+        cluster
+            .change_pod(&pod.name_any(), json!({ "labels": { "cache": "warm" } }))
+            .await
+            .unwrap();
     }
-    lab.settled("after", 2, SOON).await.unwrap();
+    cluster.settled("after", 2, SOON).await.unwrap();
 }

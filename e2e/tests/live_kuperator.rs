@@ -7,105 +7,106 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use podops_api::{resource_context::ResourceContext, well_known};
-use podops_e2e::lab::{Lab, programs};
+use podops_e2e::cluster::{TestCluster, programs};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_peers_own_suite_passes() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        case_1_create_privileged_container(&lab),
-        case_2_scales_in_normal_cases(&lab),
-        case_8_include_pod_without_revision(&lab),
-        case_11_in_place_update_images(&lab),
-        case_19_update_by_label_keeps_the_record(&lab),
+        case_1_create_privileged_container(&cluster),
+        case_2_scales_in_normal_cases(&cluster),
+        case_8_include_pod_without_revision(&cluster),
+        case_11_in_place_update_images(&cluster),
+        case_19_update_by_label_keeps_the_record(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
-async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
-    lab.pods_of(set).await.unwrap()
+async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
+    cluster.pods_of(set).await.unwrap()
 }
 
-async fn record(lab: &Lab, set: &str) -> Vec<(i64, String)> {
-    let contexts: Api<ResourceContext> = lab.all_of();
+async fn record(cluster: &TestCluster, set: &str) -> Vec<(i64, String)> {
+    let contexts: Api<ResourceContext> = cluster.all_of();
     let entries = contexts.get(set).await.unwrap().spec.contexts;
     entries.into_iter().map(|e| (e.id, e.data[well_known::context::OWNER].clone())).collect()
 }
 
-async fn case_1_create_privileged_container(lab: &Lab) {
+async fn case_1_create_privileged_container(cluster: &TestCluster) {
     let container =
         json!({ "name": "web", "image": "nginx:1", "securityContext": { "privileged": true } });
     let template = json!({ "metadata": { "labels": { "app": "privileged" } }, "spec": { "containers": [container] } });
-    lab.make("privileged", 3, &json!({ "template": template })).await.unwrap();
-    for pod in pods(lab, "privileged").await {
+    cluster.make("privileged", 3, &json!({ "template": template })).await.unwrap();
+    for pod in pods(cluster, "privileged").await {
         let context = pod.spec.unwrap().containers[0].security_context.clone().unwrap();
         assert_eq!(context.privileged, Some(true));
     }
 }
 
-async fn case_2_scales_in_normal_cases(lab: &Lab) {
-    lab.make("normal", 3, &json!({})).await.unwrap();
-    lab.patch("normal", json!({ "replicas": 2 })).await.unwrap();
-    lab.counts("normal", [2; 4]).await.unwrap();
+async fn case_2_scales_in_normal_cases(cluster: &TestCluster) {
+    cluster.make("normal", 3, &json!({})).await.unwrap();
+    cluster.patch("normal", json!({ "replicas": 2 })).await.unwrap();
+    cluster.counts("normal", [2; 4]).await.unwrap();
 }
 
 fn partition(kept: i32) -> Value {
     json!({ "rollingUpdate": { "byPartition": { "partition": kept } } })
 }
 
-async fn case_8_include_pod_without_revision(lab: &Lab) {
-    lab.make("including", 3, &json!({})).await.unwrap();
-    let pod = pods(lab, "including").await.remove(0);
+async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
+    cluster.make("including", 3, &json!({})).await.unwrap();
+    let pod = pods(cluster, "including").await.remove(0);
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let out = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
-    lab.patch("including", out).await.unwrap();
-    lab.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    lab.change_pod(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
-    lab.patch(
-        "including",
-        json!({
-            "replicas": 3, "updateStrategy": partition(3),
-            "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
-        }),
-    )
-    .await
-    .unwrap();
-    lab.counts("including", [3, 3, 3, 2]).await.unwrap();
+    cluster.patch("including", out).await.unwrap();
+    cluster.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
+    cluster.change_pod(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
+    cluster
+        .patch(
+            "including",
+            json!({
+                "replicas": 3, "updateStrategy": partition(3),
+                "scaleStrategy": { "podToExclude": [], "podToInclude": [name] },
+            }),
+        )
+        .await
+        .unwrap();
+    cluster.counts("including", [3, 3, 3, 2]).await.unwrap();
     let ids: Vec<String> =
-        record(lab, "including").await.iter().map(|(id, _)| id.to_string()).collect();
+        record(cluster, "including").await.iter().map(|(id, _)| id.to_string()).collect();
     assert!(ids.len() == 3 && ids.contains(&id), "{ids:?}");
-    lab.patch("including", json!({ "updateStrategy": partition(0) })).await.unwrap();
-    lab.set_image("including", "nginx:2").await.unwrap();
-    lab.counts("including", [3; 4]).await.unwrap();
-    lab.until_gone(&name).await.unwrap();
+    cluster.patch("including", json!({ "updateStrategy": partition(0) })).await.unwrap();
+    cluster.set_image("including", "nginx:2").await.unwrap();
+    cluster.counts("including", [3; 4]).await.unwrap();
+    cluster.until_gone(&name).await.unwrap();
 }
 
-async fn case_11_in_place_update_images(lab: &Lab) {
-    lab.make("running", 1, &json!({})).await.unwrap();
+async fn case_11_in_place_update_images(cluster: &TestCluster) {
+    cluster.make("running", 1, &json!({})).await.unwrap();
     let runs = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.container_id, status.image_id)
     };
-    let before = pods(lab, "running").await.remove(0);
-    lab.set_image("running", "nginx:2").await.unwrap();
-    lab.counts("running", [1; 4]).await.unwrap();
-    let after = pods(lab, "running").await.remove(0);
+    let before = pods(cluster, "running").await.remove(0);
+    cluster.set_image("running", "nginx:2").await.unwrap();
+    cluster.counts("running", [1; 4]).await.unwrap();
+    let after = pods(cluster, "running").await.remove(0);
     assert_eq!(before.uid(), after.uid());
     let (was, is) = (runs(&before), runs(&after));
     assert!(was.0 != is.0 && was.1 != is.1, "{was:?}, {is:?}");
 }
 
-async fn case_19_update_by_label_keeps_the_record(lab: &Lab) {
+async fn case_19_update_by_label_keeps_the_record(cluster: &TestCluster) {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
-    lab.make("recording", 3, &by_label).await.unwrap();
-    lab.set_image("recording", "nginx:2").await.unwrap();
-    lab.counts("recording", [3, 3, 3, 0]).await.unwrap();
-    for (done, pod) in (1..).zip(pods(lab, "recording").await) {
+    cluster.make("recording", 3, &by_label).await.unwrap();
+    cluster.set_image("recording", "nginx:2").await.unwrap();
+    cluster.counts("recording", [3, 3, 3, 0]).await.unwrap();
+    for (done, pod) in (1..).zip(pods(cluster, "recording").await) {
         let included = json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } });
-        lab.change_pod(&pod.name_any(), included).await.unwrap();
-        lab.counts("recording", [3, 3, 3, done]).await.unwrap();
+        cluster.change_pod(&pod.name_any(), included).await.unwrap();
+        cluster.counts("recording", [3, 3, 3, done]).await.unwrap();
     }
     let owned = |id: i64| (id, "recording".to_owned());
-    assert_eq!(record(lab, "recording").await, [owned(0), owned(1), owned(2)]);
+    assert_eq!(record(cluster, "recording").await, [owned(0), owned(1), owned(2)]);
 }

@@ -14,11 +14,11 @@ use podops_api::{
     lifecycle::{LabelKind, permission_key},
     well_known,
 };
-use podops_e2e::lab::{Lab, OPERATORS, SOON, eventually, programs};
+use podops_e2e::cluster::{OPERATORS, SOON, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 /// Makes a Pod of nobody's, gated and under the lifecycle, with these labels besides.
-async fn make(lab: &Lab, name: &str, labels: Value) {
+async fn make(cluster: &TestCluster, name: &str, labels: Value) {
     let mut pod = json!({
         "metadata": { "name": name, "labels": labels },
         "spec": {
@@ -29,7 +29,7 @@ async fn make(lab: &Lab, name: &str, labels: Value) {
     });
     pod["metadata"]["labels"][well_known::CONTROL] = json!("true");
     let pod = serde_json::from_value(pod).unwrap();
-    lab.pods().create(&PostParams::default(), &pod).await.unwrap();
+    cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
 }
 
 fn has(pod: &Pod, key: &str) -> bool {
@@ -43,161 +43,201 @@ fn gate(pod: &Pod) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_any_origin_walk_the_lifecycle() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_foreign_operation(&lab),
-        a_graceful_deletion(&lab),
-        garbled_labels(&lab),
-        a_checker(&lab),
-        two_operations(&lab),
-        staying_offline(&lab),
-        no_webhook(&lab)
+        a_foreign_operation(&cluster),
+        a_graceful_deletion(&cluster),
+        garbled_labels(&cluster),
+        a_checker(&cluster),
+        two_operations(&cluster),
+        staying_offline(&cluster),
+        no_webhook(&cluster)
     );
-    metrics(&lab).await;
-    lab.nothing_forbidden().unwrap();
+    metrics(&cluster).await;
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
-async fn a_foreign_operation(lab: &Lab) {
+async fn a_foreign_operation(cluster: &TestCluster) {
     let (operate, operating) = (LabelKind::Operate.key("mine"), LabelKind::Operating.key("mine"));
-    make(lab, "foreign", json!({})).await;
-    lab.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
-    lab.change_pod("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+    make(cluster, "foreign", json!({})).await;
+    cluster.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster
+        .change_pod("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
-    lab.change_pod(
+    cluster.change_pod(
         "foreign",
         json!({ "labels": { &operating: "1", LabelKind::OperationType.key("mine"): "restart" } }),
     )
     .await
     .unwrap();
-    lab.until_pod("foreign", |pod| {
-        gate(pod).as_deref() == Some("False") && !has(pod, well_known::SERVICE_AVAILABLE)
-    })
-    .await
-    .unwrap();
+    cluster
+        .until_pod("foreign", |pod| {
+            gate(pod).as_deref() == Some("False") && !has(pod, well_known::SERVICE_AVAILABLE)
+        })
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!has(&lab.pods().get("foreign").await.unwrap(), &operate), "traffic has not left");
-    lab.change_pod("foreign", json!({ "finalizers": null })).await.unwrap();
-    lab.until_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
-    lab.change_pod("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
-    lab.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &operate))
+    assert!(!has(&cluster.pods().get("foreign").await.unwrap(), &operate), "traffic has not left");
+    cluster.change_pod("foreign", json!({ "finalizers": null })).await.unwrap();
+    cluster.until_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
+    cluster.change_pod("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
+    cluster
+        .until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &operate))
         .await
         .unwrap();
 }
 
-async fn a_graceful_deletion(lab: &Lab) {
-    make(lab, "leaving", json!({})).await;
-    lab.until_pod("leaving", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
-    lab.change_pod("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+async fn a_graceful_deletion(cluster: &TestCluster) {
+    make(cluster, "leaving", json!({})).await;
+    cluster.until_pod("leaving", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster
+        .change_pod("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
-    lab.change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: "true" } }))
+    cluster
+        .change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: "true" } }))
         .await
         .unwrap();
-    lab.until_pod("leaving", |pod| has(pod, &LabelKind::Preparing.key("pod-delete")))
+    cluster
+        .until_pod("leaving", |pod| has(pod, &LabelKind::Preparing.key("pod-delete")))
         .await
         .unwrap();
-    lab.change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
-    lab.until_pod("leaving", |pod| {
-        has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, well_known::PREPARING_TO_DELETE)
-    })
-    .await
-    .unwrap();
-    lab.change_pod(
-        "leaving",
-        json!({ "finalizers": null, "labels": { well_known::TO_DELETE: "true" } }),
-    )
-    .await
-    .unwrap();
-    lab.until_gone("leaving").await.unwrap();
+    cluster
+        .change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: null } }))
+        .await
+        .unwrap();
+    cluster
+        .until_pod("leaving", |pod| {
+            has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, well_known::PREPARING_TO_DELETE)
+        })
+        .await
+        .unwrap();
+    cluster
+        .change_pod(
+            "leaving",
+            json!({ "finalizers": null, "labels": { well_known::TO_DELETE: "true" } }),
+        )
+        .await
+        .unwrap();
+    cluster.until_gone("leaving").await.unwrap();
 }
 
 /// A word without an ID: the Pod is left alone and an event says why.
-async fn garbled_labels(lab: &Lab) {
+async fn garbled_labels(cluster: &TestCluster) {
     make(
-        lab,
+        cluster,
         "garbled",
         json!({ "operate.podopslifecycle.kusionstack.io": "1", well_known::TO_DELETE: "1" }),
     )
     .await;
-    lab.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
-    let pod = lab.pods().get("garbled").await.unwrap();
+    cluster.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
+    let pod = cluster.pods().get("garbled").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, &LabelKind::Operating.key("pod-delete")));
 }
 
 /// A program that grants, in the two phases that it may guard; nothing waits for it where its gate
 /// is not.
-async fn a_checker(lab: &Lab) {
+async fn a_checker(cluster: &TestCluster) {
     let gates = [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE]
         .map(|gate| format!("{gate}/mine"));
-    make(lab, "graceful-deletion", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
-    lab.until_pod("graceful-deletion", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    make(cluster, "graceful-deletion", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
+    cluster
+        .until_pod("graceful-deletion", |pod| has(pod, well_known::SERVICE_AVAILABLE))
+        .await
+        .unwrap();
     let begin = json!({ LabelKind::Operating.key("x"): "100", LabelKind::OperationType.key("x"): "restart" });
-    lab.change_pod("graceful-deletion", json!({ "labels": begin })).await.unwrap();
-    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PreCheck.key("x"))).await.unwrap();
+    cluster.change_pod("graceful-deletion", json!({ "labels": begin })).await.unwrap();
+    cluster
+        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PreCheck.key("x")))
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let pod = lab.pods().get("graceful-deletion").await.unwrap();
+    let pod = cluster.pods().get("graceful-deletion").await.unwrap();
     assert!(has(&pod, well_known::SERVICE_AVAILABLE), "it serves until somebody grants");
     let grant = json!({ LabelKind::PreChecked.key("x"): "101", permission_key("restart"): "101" });
-    lab.change_pod("graceful-deletion", json!({ "labels": grant })).await.unwrap();
-    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::Operate.key("x"))).await.unwrap();
-    lab.change_pod("graceful-deletion", json!({ "labels": { LabelKind::Operating.key("x"): null } }))
+    cluster.change_pod("graceful-deletion", json!({ "labels": grant })).await.unwrap();
+    cluster
+        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::Operate.key("x")))
         .await
         .unwrap();
-    lab.until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PostCheck.key("x"))).await.unwrap();
-    assert!(!has(&lab.pods().get("graceful-deletion").await.unwrap(), well_known::SERVICE_AVAILABLE));
-    lab.change_pod("graceful-deletion", json!({ "labels": { LabelKind::PostChecked.key("x"): "102" } }))
+    cluster
+        .change_pod(
+            "graceful-deletion",
+            json!({ "labels": { LabelKind::Operating.key("x"): null } }),
+        )
         .await
         .unwrap();
-    lab.until_pod("graceful-deletion", |pod| {
-        has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &LabelKind::PostChecked.key("x"))
-    })
-    .await
-    .unwrap();
+    cluster
+        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PostCheck.key("x")))
+        .await
+        .unwrap();
+    assert!(!has(
+        &cluster.pods().get("graceful-deletion").await.unwrap(),
+        well_known::SERVICE_AVAILABLE
+    ));
+    cluster
+        .change_pod(
+            "graceful-deletion",
+            json!({ "labels": { LabelKind::PostChecked.key("x"): "102" } }),
+        )
+        .await
+        .unwrap();
+    cluster
+        .until_pod("graceful-deletion", |pod| {
+            has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &LabelKind::PostChecked.key("x"))
+        })
+        .await
+        .unwrap();
 }
 
 /// The Pod is back in service when the last of its operations has ended, and not before.
-async fn two_operations(lab: &Lab) {
-    make(lab, "double", json!({})).await;
-    lab.until_pod("double", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+async fn two_operations(cluster: &TestCluster) {
+    make(cluster, "double", json!({})).await;
+    cluster.until_pod("double", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     for (id, kind) in [("a", "update"), ("b", "restart")] {
         let begin =
             json!({ LabelKind::Operating.key(id): "1", LabelKind::OperationType.key(id): kind });
-        lab.change_pod("double", json!({ "labels": begin })).await.unwrap();
+        cluster.change_pod("double", json!({ "labels": begin })).await.unwrap();
     }
     let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &LabelKind::Operate.key(id)));
-    lab.until_pod("double", given).await.unwrap();
-    lab.change_pod("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
+    cluster.until_pod("double", given).await.unwrap();
+    cluster
+        .change_pod("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(gate(&lab.pods().get("double").await.unwrap()).as_deref(), Some("False"));
-    lab.change_pod("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))
+    assert_eq!(gate(&cluster.pods().get("double").await.unwrap()).as_deref(), Some("False"));
+    cluster
+        .change_pod("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))
         .await
         .unwrap();
-    lab.until_pod("double", |pod| {
-        has(pod, well_known::SERVICE_AVAILABLE) && !pod.labels().keys().any(|k| k.ends_with("/a"))
-    })
-    .await
-    .unwrap();
+    cluster
+        .until_pod("double", |pod| {
+            has(pod, well_known::SERVICE_AVAILABLE)
+                && !pod.labels().keys().any(|k| k.ends_with("/a"))
+        })
+        .await
+        .unwrap();
 }
 
-async fn staying_offline(lab: &Lab) {
-    make(lab, "offline", json!({ well_known::STAY_OFFLINE: "true" })).await;
+async fn staying_offline(cluster: &TestCluster) {
+    make(cluster, "offline", json!({ well_known::STAY_OFFLINE: "true" })).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let pod = lab.pods().get("offline").await.unwrap();
+    let pod = cluster.pods().get("offline").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, well_known::SERVICE_AVAILABLE));
-    lab.change_pod("offline", json!({ "labels": { well_known::STAY_OFFLINE: null } }))
+    cluster
+        .change_pod("offline", json!({ "labels": { well_known::STAY_OFFLINE: null } }))
         .await
         .unwrap();
-    lab.until_pod("offline", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster.until_pod("offline", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
 }
 
 /// What the operators say of themselves, where Prometheus asks.
-async fn metrics(lab: &Lab) {
+async fn metrics(cluster: &TestCluster) {
     for name in OPERATORS {
-        let log = std::fs::read_to_string(lab.log(name)).unwrap();
+        let log = std::fs::read_to_string(cluster.log(name)).unwrap();
         let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
         assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
@@ -232,8 +272,8 @@ fn http_get(address: &str, path: &str) -> String {
 }
 
 /// Weakness 8: nothing of ours stands between a kubelet and its status.
-async fn no_webhook(lab: &Lab) {
-    let webhooks = lab.plane.kubectl(&[
+async fn no_webhook(cluster: &TestCluster) {
+    let webhooks = cluster.plane.kubectl(&[
         "get",
         "mutatingwebhookconfigurations,validatingwebhookconfigurations",
         "-o",

@@ -6,26 +6,26 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use podops_api::{resource_context::ResourceContext, well_known};
-use podops_e2e::lab::{Lab, SOON, eventually, programs};
+use podops_e2e::cluster::{SOON, TestCluster, eventually, programs};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_deleted_excluded_included_and_replaced() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        listed_pods_are_deleted_and_scaled_in_first(&lab),
-        pods_are_excluded_and_included(&lab),
-        a_labelled_pod_is_replaced(&lab),
-        a_cancelled_replacement_leaves_the_origin(&lab),
-        a_replacement_turns_into_an_update(&lab),
-        an_update_by_replacement_goes_by_partition(&lab),
-        a_pair_that_never_serves_is_scaled_in(&lab),
+        listed_pods_are_deleted_and_scaled_in_first(&cluster),
+        pods_are_excluded_and_included(&cluster),
+        a_labelled_pod_is_replaced(&cluster),
+        a_cancelled_replacement_leaves_the_origin(&cluster),
+        a_replacement_turns_into_an_update(&cluster),
+        an_update_by_replacement_goes_by_partition(&cluster),
+        a_pair_that_never_serves_is_scaled_in(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
-async fn pods(lab: &Lab, set: &str) -> Vec<Pod> {
-    lab.pods_of(set).await.unwrap()
+async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
+    cluster.pods_of(set).await.unwrap()
 }
 
 fn is_owned(pod: &Pod) -> bool {
@@ -37,119 +37,125 @@ fn has(pod: &Pod, key: &str) -> bool {
 }
 
 /// The IDs on record.
-async fn record(lab: &Lab, set: &str) -> Vec<i64> {
-    let contexts: Api<ResourceContext> = lab.all_of();
+async fn record(cluster: &TestCluster, set: &str) -> Vec<i64> {
+    let contexts: Api<ResourceContext> = cluster.all_of();
     let known = contexts.get_opt(set).await.unwrap();
     known.map(|c| c.spec.contexts.iter().map(|entry| entry.id).collect()).unwrap_or_default()
 }
 
 /// [4]
-async fn listed_pods_are_deleted_and_scaled_in_first(lab: &Lab) {
-    lab.make("listed", 3, &json!({})).await.unwrap();
-    let first = pods(lab, "listed").await[0].name_any();
-    lab.patch("listed", json!({ "scaleStrategy": { "podToDelete": [first] } })).await.unwrap();
-    lab.until_gone(&first).await.unwrap();
-    lab.counts("listed", [3; 4]).await.unwrap();
-    assert_eq!(record(lab, "listed").await, [0, 1, 2]);
-    let second = pods(lab, "listed").await[1].name_any();
+async fn listed_pods_are_deleted_and_scaled_in_first(cluster: &TestCluster) {
+    cluster.make("listed", 3, &json!({})).await.unwrap();
+    let first = pods(cluster, "listed").await[0].name_any();
+    cluster.patch("listed", json!({ "scaleStrategy": { "podToDelete": [first] } })).await.unwrap();
+    cluster.until_gone(&first).await.unwrap();
+    cluster.counts("listed", [3; 4]).await.unwrap();
+    assert_eq!(record(cluster, "listed").await, [0, 1, 2]);
+    let second = pods(cluster, "listed").await[1].name_any();
     let list = json!({ "podToDelete": [first, second] });
-    lab.patch("listed", json!({ "replicas": 2, "scaleStrategy": list })).await.unwrap();
-    lab.until_gone(&second).await.unwrap();
-    lab.counts("listed", [2; 4]).await.unwrap();
+    cluster.patch("listed", json!({ "replicas": 2, "scaleStrategy": list })).await.unwrap();
+    cluster.until_gone(&second).await.unwrap();
+    cluster.counts("listed", [2; 4]).await.unwrap();
 }
 
 /// [5], but for claims
-async fn pods_are_excluded_and_included(lab: &Lab) {
-    lab.make("excluding", 3, &json!({})).await.unwrap();
-    let pod = pods(lab, "excluding").await[1].clone();
+async fn pods_are_excluded_and_included(cluster: &TestCluster) {
+    cluster.make("excluding", 3, &json!({})).await.unwrap();
+    let pod = pods(cluster, "excluding").await[1].clone();
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let spec = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
-    lab.patch("excluding", spec).await.unwrap();
-    lab.until_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
-    lab.wait("excluding", SOON, |s| s.replicas == 2 && s.available_replicas == 2).await.unwrap();
+    cluster.patch("excluding", spec).await.unwrap();
+    cluster.until_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster
+        .wait("excluding", SOON, |s| s.replicas == 2 && s.available_replicas == 2)
+        .await
+        .unwrap();
     let id: i64 = id.parse().unwrap();
-    let left = record(lab, "excluding").await;
+    let left = record(cluster, "excluding").await;
     assert!(left.len() == 2 && !left.contains(&id), "{left:?}");
     let lists = json!({ "podToExclude": [], "podToInclude": [name, "nobody"] });
-    lab.patch("excluding", json!({ "replicas": 3, "scaleStrategy": lists })).await.unwrap();
-    lab.until_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
-    lab.counts("excluding", [3; 4]).await.unwrap();
-    assert_eq!(record(lab, "excluding").await, [0, 1, 2]);
-    assert_eq!(lab.pods().get(&name).await.unwrap().uid(), pod.uid());
+    cluster.patch("excluding", json!({ "replicas": 3, "scaleStrategy": lists })).await.unwrap();
+    cluster.until_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster.counts("excluding", [3; 4]).await.unwrap();
+    assert_eq!(record(cluster, "excluding").await, [0, 1, 2]);
+    assert_eq!(cluster.pods().get(&name).await.unwrap().uid(), pod.uid());
 }
 
-async fn request_replacement(lab: &Lab, name: &str) {
-    lab.change_pod(name, json!({ "labels": { well_known::TO_REPLACE: "true" } })).await.unwrap();
+async fn request_replacement(cluster: &TestCluster, name: &str) {
+    cluster
+        .change_pod(name, json!({ "labels": { well_known::TO_REPLACE: "true" } }))
+        .await
+        .unwrap();
 }
 
 /// [21], but for claims
-async fn a_labelled_pod_is_replaced(lab: &Lab) {
-    lab.make("replaced", 1, &json!({})).await.unwrap();
-    let name = pods(lab, "replaced").await[0].name_any();
-    request_replacement(lab, &name).await;
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("replaced", [1; 4]).await.unwrap();
+async fn a_labelled_pod_is_replaced(cluster: &TestCluster) {
+    cluster.make("replaced", 1, &json!({})).await.unwrap();
+    let name = pods(cluster, "replaced").await[0].name_any();
+    request_replacement(cluster, &name).await;
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("replaced", [1; 4]).await.unwrap();
     let alone = async || {
-        let pods = lab.pods_of("replaced").await?;
+        let pods = cluster.pods_of("replaced").await?;
         let paired = |pod: &Pod| pod.labels().keys().any(|key| key.contains("/replace-pair"));
-        Ok(pods.len() == 1 && !paired(&pods[0]) && record(lab, "replaced").await == [1])
+        Ok(pods.len() == 1 && !paired(&pods[0]) && record(cluster, "replaced").await == [1])
     };
     eventually(SOON, alone).await.unwrap();
-    assert_eq!(pods(lab, "replaced").await[0].labels()[well_known::INSTANCE_ID], "1");
+    assert_eq!(pods(cluster, "replaced").await[0].labels()[well_known::INSTANCE_ID], "1");
 }
 
-async fn a_cancelled_replacement_leaves_the_origin(lab: &Lab) {
+async fn a_cancelled_replacement_leaves_the_origin(cluster: &TestCluster) {
     let held = |kept: i32| json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } });
-    lab.make("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
-    let origin = pods(lab, "kept").await[0].clone();
-    lab.set_image("kept", "nginx:non-exist").await.unwrap();
-    lab.patch("kept", json!({ "updateStrategy": held(0) })).await.unwrap();
-    lab.counts("kept", [2, 1, 1, 1]).await.unwrap();
-    lab.patch("kept", json!({ "updateStrategy": held(1) })).await.unwrap();
-    lab.counts("kept", [1, 1, 1, 0]).await.unwrap();
+    cluster.make("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
+    let origin = pods(cluster, "kept").await[0].clone();
+    cluster.set_image("kept", "nginx:non-exist").await.unwrap();
+    cluster.patch("kept", json!({ "updateStrategy": held(0) })).await.unwrap();
+    cluster.counts("kept", [2, 1, 1, 1]).await.unwrap();
+    cluster.patch("kept", json!({ "updateStrategy": held(1) })).await.unwrap();
+    cluster.counts("kept", [1, 1, 1, 0]).await.unwrap();
     let pairing = [well_known::TO_REPLACE, well_known::REPLACE_PAIR_NEW_ID];
     let alone = |pod: &Pod| !pairing.iter().any(|label| has(pod, label));
-    lab.until_pod(&origin.name_any(), alone).await.unwrap();
-    assert_eq!(pods(lab, "kept").await[0].uid(), origin.uid());
+    cluster.until_pod(&origin.name_any(), alone).await.unwrap();
+    assert_eq!(pods(cluster, "kept").await[0].uid(), origin.uid());
 }
 
 /// [23], from an image that never pulls
-async fn a_replacement_turns_into_an_update(lab: &Lab) {
+async fn a_replacement_turns_into_an_update(cluster: &TestCluster) {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
         let set = format!("turned-{}", policy.to_lowercase());
         let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
-        lab.create_with(&set, 1, "nginx:non-exist", &strategy).await.unwrap();
-        lab.counts(&set, [1, 0, 0, 1]).await.unwrap();
-        let name = pods(lab, &set).await[0].name_any();
-        request_replacement(lab, &name).await;
-        lab.counts(&set, [2, 0, 0, 2]).await.unwrap();
-        lab.set_image(&set, "nginx:1").await.unwrap();
-        lab.counts(&set, [1; 4]).await.unwrap();
-        lab.until_gone(&name).await.unwrap();
-        assert_eq!(record(lab, &set).await.len(), 1);
+        cluster.create_with(&set, 1, "nginx:non-exist", &strategy).await.unwrap();
+        cluster.counts(&set, [1, 0, 0, 1]).await.unwrap();
+        let name = pods(cluster, &set).await[0].name_any();
+        request_replacement(cluster, &name).await;
+        cluster.counts(&set, [2, 0, 0, 2]).await.unwrap();
+        cluster.set_image(&set, "nginx:1").await.unwrap();
+        cluster.counts(&set, [1; 4]).await.unwrap();
+        cluster.until_gone(&name).await.unwrap();
+        assert_eq!(record(cluster, &set).await.len(), 1);
     }
 }
 
 /// [16]
-async fn an_update_by_replacement_goes_by_partition(lab: &Lab) {
+async fn an_update_by_replacement_goes_by_partition(cluster: &TestCluster) {
     let strategy = |kept: i32| json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } } });
-    lab.make("surging", 3, &strategy(3)).await.unwrap();
-    lab.set_image("surging", "nginx:2").await.unwrap();
+    cluster.make("surging", 3, &strategy(3)).await.unwrap();
+    cluster.set_image("surging", "nginx:2").await.unwrap();
     for kept in [3, 2, 1, 0] {
-        lab.patch("surging", strategy(kept)).await.unwrap();
-        lab.counts("surging", [3, 3, 3, 3 - kept]).await.unwrap();
+        cluster.patch("surging", strategy(kept)).await.unwrap();
+        cluster.counts("surging", [3, 3, 3, 3 - kept]).await.unwrap();
     }
 }
 
 /// [25], [26]
-async fn a_pair_that_never_serves_is_scaled_in(lab: &Lab) {
-    lab.create("never", 1, "nginx:non-exist").await.unwrap();
-    lab.counts("never", [1, 0, 0, 1]).await.unwrap();
-    let name = pods(lab, "never").await[0].name_any();
-    request_replacement(lab, &name).await;
-    lab.counts("never", [2, 0, 0, 2]).await.unwrap();
+async fn a_pair_that_never_serves_is_scaled_in(cluster: &TestCluster) {
+    cluster.create("never", 1, "nginx:non-exist").await.unwrap();
+    cluster.counts("never", [1, 0, 0, 1]).await.unwrap();
+    let name = pods(cluster, "never").await[0].name_any();
+    request_replacement(cluster, &name).await;
+    cluster.counts("never", [2, 0, 0, 2]).await.unwrap();
     let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [name] } });
-    lab.patch("never", spec).await.unwrap();
-    lab.counts("never", [0; 4]).await.unwrap();
-    assert_eq!(record(lab, "never").await, [0_i64; 0]);
+    cluster.patch("never", spec).await.unwrap();
+    cluster.counts("never", [0; 4]).await.unwrap();
+    assert_eq!(record(cluster, "never").await, [0_i64; 0]);
 }

@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use podops_e2e::{
-    lab::{Lab, OPERATORS, eventually, programs},
+    cluster::{OPERATORS, TestCluster, eventually, programs},
     scenarios::Subject,
 };
 
@@ -18,17 +18,17 @@ fn at_most(what: &str, each: f64, most: f64) {
     assert!(each <= most, "{what}: {each:.2}, and at most {most} are allowed");
 }
 
-async fn uids(lab: &Lab) -> BTreeSet<Option<String>> {
-    lab.pods_of("web").await.unwrap().into_iter().map(|pod| pod.metadata.uid).collect()
+async fn uids(cluster: &TestCluster) -> BTreeSet<Option<String>> {
+    cluster.pods_of("web").await.unwrap().into_iter().map(|pod| pod.metadata.uid).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let web = Subject { lab: &lab, set: "web", pods: PODS };
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let web = Subject { cluster: &cluster, set: "web", pods: PODS };
     let created = web.create().await.unwrap();
     at_most("requests to create, per Pod", created.requests_per_pod(), 3.6);
-    let born = uids(&lab).await;
+    let born = uids(&cluster).await;
 
     let updated = web.update_in_place("nginx:2").await.unwrap();
     at_most("Pod writes to update in place, per Pod", updated.pod_writes_per_pod(), 6.1);
@@ -36,20 +36,20 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     assert!(updated.rejected().is_empty(), "refused: {:#?}", updated.rejected());
     assert_eq!(updated.without_effect(), 0, "writes changed nothing");
     assert_eq!(updated.status_writes_in_a_second("collasets"), 1);
-    assert_eq!(born, uids(&lab).await);
-    for pod in lab.pods_of("web").await.unwrap() {
+    assert_eq!(born, uids(&cluster).await);
+    for pod in cluster.pods_of("web").await.unwrap() {
         let labels = pod.metadata.labels.unwrap_or_default();
         let left: Vec<_> = labels.keys().filter(|k| k.contains(".podopslifecycle.")).collect();
         assert!(left.is_empty(), "labels are left behind: {left:?}");
     }
 
-    lab.set_image("web", "nginx:1").await.unwrap();
+    cluster.set_image("web", "nginx:1").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     for name in OPERATORS {
-        lab.kill_and_restart(name).await.unwrap();
+        cluster.kill_and_restart(name).await.unwrap();
     }
-    lab.settled("web", 100, MINUTE).await.unwrap();
-    assert_eq!(born, uids(&lab).await);
+    cluster.settled("web", 100, MINUTE).await.unwrap();
+    assert_eq!(born, uids(&cluster).await);
 
     let (annotated, lost) = web.annotate("1").await.unwrap();
     at_most("requests to change metadata, per Pod", annotated.requests_per_pod(), 1.2);
@@ -62,15 +62,15 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     assert_eq!(alone.writes(), 0, "idle Pods that somebody writes to cost writes");
     let went = web.scale_in(40).await.unwrap();
     at_most("requests to scale in, per Pod", went.requests_per_pod(), 5.0);
-    let settled = lab.log_end().unwrap();
+    let settled = cluster.log_end().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (quiet, _) = lab.requests(settled).unwrap();
+    let (quiet, _) = cluster.requests(settled).unwrap();
     let quiet: Vec<_> = quiet.iter().filter(|r| r.is_work() && r.is_write()).collect();
     assert!(quiet.is_empty(), "a settled set is written to: {quiet:?}");
 
-    lab.sets().delete("web", &kube::api::DeleteParams::default()).await.unwrap();
-    eventually(MINUTE, async || Ok(lab.sets().get_opt("web").await?.is_none())).await.unwrap();
-    assert!(lab.pods_of("web").await.unwrap().is_empty());
+    cluster.sets().delete("web", &kube::api::DeleteParams::default()).await.unwrap();
+    eventually(MINUTE, async || Ok(cluster.sets().get_opt("web").await?.is_none())).await.unwrap();
+    assert!(cluster.pods_of("web").await.unwrap().is_empty());
 
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }

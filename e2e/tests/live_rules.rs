@@ -10,8 +10,8 @@ use kube::{
 };
 use podops_api::{condition, lifecycle, well_known};
 use podops_e2e::{
-    lab::{Lab, SOON, app, eventually, programs},
-    outages::Outages,
+    availability::Outages,
+    cluster::{SOON, TestCluster, app, eventually, programs},
     scenarios::Subject,
     soak,
 };
@@ -28,33 +28,34 @@ fn budget(most: &Value) -> Value {
 
 /// Waits until the API server, which gets to new policies and rules when it does, gives new Pods of
 /// an app their gates: until then the operator does, by a write each.
-async fn until_gated(lab: &Lab, name: &str) {
+async fn until_gated(cluster: &TestCluster, name: &str) {
     let pod = json!({
         "metadata": { "name": "dry", "labels": { "app": name, well_known::CONTROL: "true" } },
         "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
     let pod = serde_json::from_value(pod).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    let gated = async || Ok(lab.pods().create(&dry, &pod).await?.labels().contains_key(&gate()));
+    let gated =
+        async || Ok(cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate()));
     // The API server may take half a minute to hear of rules as policies read them.
     eventually(SOON * 3, gated).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_kept_for_few_writes() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    lab.make_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
-    until_gated(&lab, "web").await;
-    let web = Subject { lab: &lab, set: "web", pods: 100 };
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.make_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
+    until_gated(&cluster, "web").await;
+    let web = Subject { cluster: &cluster, set: "web", pods: 100 };
     let created = web.create().await.unwrap();
-    for pod in lab.pods_of("web").await.unwrap() {
+    for pod in cluster.pods_of("web").await.unwrap() {
         assert!(pod.labels().contains_key(&gate()), "{} came without its gate", pod.name_any());
     }
     let each = created.requests_per_pod();
     assert!(each <= 3.6, "gates come for nothing, and {each} requests were made per Pod");
-    let outages = Outages::follow(&lab).await.unwrap();
+    let availability = Outages::follow(&cluster).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
-    let worst = outages.worst("");
+    let worst = availability.worst("");
     eprintln!(
         "{:.2} requests per Pod to create; {:.2} Pod writes and {:.2} requests to update, {worst} out at most, in {:?}",
         created.requests_per_pod(),
@@ -66,93 +67,94 @@ async fn a_budget_is_kept_for_few_writes() {
     assert!((1..=10).contains(&worst), "{worst} were out");
     assert!(updated.pod_writes_per_pod() <= 7.2, "{}", updated.pod_writes_per_pod());
     assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_per_pod());
-    lab.until_rule("web", |s| s.reservations.is_empty() && s.details.is_empty()).await.unwrap();
+    cluster.until_rule("web", |s| s.reservations.is_empty() && s.details.is_empty()).await.unwrap();
 
     // Nobody waits for a rule that is gone, nor for an operator that has none to keep.
-    lab.rules().delete("web", &DeleteParams::default()).await.unwrap();
+    cluster.rules().delete("web", &DeleteParams::default()).await.unwrap();
     let released = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         Ok(pods
             .iter()
             .all(|pod| !pod.labels().contains_key(&gate()) && pod.annotations().is_empty()))
     };
     eventually(SOON, released).await.unwrap();
     // What was watched for would have been seen.
-    outages.forget();
+    availability.forget();
     web.update_in_place("nginx:3").await.unwrap();
-    assert!(outages.worst("") > 10, "without the rule as few are out as with it");
-    lab.nothing_forbidden().unwrap();
+    assert!(availability.worst("") > 10, "without the rule as few are out as with it");
+    cluster.nothing_forbidden().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator_may_be_down() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    lab.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.plane.kubectl(&["create", "namespace", "other"]).await.unwrap();
     let rule = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
         "metadata": { "name": "frozen", "namespace": "other" },
         "spec": { "selector": {}, "rules": budget(&json!(0)) },
     });
     let rules: kube::Api<podops_api::transition_rule::PodTransitionRule> =
-        kube::Api::namespaced(lab.plane.admin.clone(), "other");
+        kube::Api::namespaced(cluster.plane.admin.clone(), "other");
     let rule = serde_json::from_value(rule).unwrap();
     rules.create(&PostParams::default(), &rule).await.unwrap();
-    lab.make("web", 3, &json!({})).await.unwrap();
-    lab.set_image("web", "nginx:2").await.unwrap();
-    lab.settled("web", 3, SOON).await.unwrap();
+    cluster.make("web", 3, &json!({})).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    cluster.settled("web", 3, SOON).await.unwrap();
 
     // Frozen here, a Pod waits; with its glass broken it goes, and that is told.
-    lab.make_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
-    lab.set_image("web", "nginx:3").await.unwrap();
-    lab.until_rejected("frozen", "budget", "no more than 0").await.unwrap();
-    let first = lab.pods_of("web").await.unwrap()[0].name_any();
+    cluster.make_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
+    cluster.set_image("web", "nginx:3").await.unwrap();
+    cluster.until_rejected("frozen", "budget", "no more than 0").await.unwrap();
+    let first = cluster.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
-    lab.change_pod(&first, json!({ "annotations": { well_known::BREAK_GLASS: glass } }))
+    cluster
+        .change_pod(&first, json!({ "annotations": { well_known::BREAK_GLASS: glass } }))
         .await
         .unwrap();
     let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:3"))
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
-    lab.until_pod(&first, updated).await.unwrap();
-    lab.until_event(&first, "RuleOverridden").await.unwrap();
-    let waiting = lab.pods_of("web").await.unwrap();
+    cluster.until_pod(&first, updated).await.unwrap();
+    cluster.until_event(&first, "RuleOverridden").await.unwrap();
+    let waiting = cluster.pods_of("web").await.unwrap();
     assert_eq!(waiting.iter().filter(|pod| updated(pod)).count(), 1, "the others still wait");
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn installed_but_down_everything_waits() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
     for name in ["collaset-operator", "lifecycle-operator"] {
-        lab.start_operator(name).await.unwrap();
+        cluster.start_operator(name).await.unwrap();
     }
     let rule = json!({ "metadata": { "name": "web" }, "spec": { "selector": app("web"), "rules": budget(&json!(3)) } });
     let rule = serde_json::from_value(rule).unwrap();
-    lab.rules().create(&PostParams::default(), &rule).await.unwrap();
-    until_gated(&lab, "web").await;
-    lab.make("web", 3, &json!({})).await.unwrap();
-    lab.set_image("web", "nginx:2").await.unwrap();
+    cluster.rules().create(&PostParams::default(), &rule).await.unwrap();
+    until_gated(&cluster, "web").await;
+    cluster.make("web", 3, &json!({})).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
     let waits = async || {
-        let pods = lab.pods_of("web").await?;
+        let pods = cluster.pods_of("web").await?;
         let key = lifecycle::LabelKind::PreCheck.key(lifecycle::COLLASET);
         Ok(pods.len() == 3 && pods.iter().all(|pod| pod.labels().contains_key(&key)))
     };
     eventually(SOON, waits).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(waits().await.unwrap(), "who has a gate waits for who decides");
-    lab.start_operator("transition-rule-operator").await.unwrap();
-    lab.settled("web", 3, SOON).await.unwrap();
-    let rule = lab.rules().get("web").await.unwrap();
+    cluster.start_operator("transition-rule-operator").await.unwrap();
+    cluster.settled("web", 3, SOON).await.unwrap();
+    let rule = cluster.rules().get("web").await.unwrap();
     assert!(condition::is_true(&rule.status.unwrap().conditions, "Enforced"));
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_budget_is_exceeded_in_random_rollouts_with_kills_silence_and_second_thoughts() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let report = soak::run(&lab, 2, 1).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let report = soak::run(&cluster, 2, 1).await.unwrap();
     eprintln!("{report}");
     assert!(report.used_up > 0, "no budget was put to the test");
     assert_eq!(report.exceeded, 0);

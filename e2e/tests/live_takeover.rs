@@ -14,7 +14,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_e2e::lab::{Lab, OPERATORS, eventually, programs};
+use podops_e2e::cluster::{OPERATORS, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ fn template(image: &str) -> Value {
 }
 
 struct Installation<'a> {
-    lab: &'a Lab,
+    cluster: &'a TestCluster,
     uid: String,
 }
 
@@ -56,7 +56,7 @@ impl Installation<'_> {
             "data": { "spec": { "template": data } },
             "revision": 1,
         });
-        let revisions: Api<ControllerRevision> = self.lab.all_of();
+        let revisions: Api<ControllerRevision> = self.cluster.all_of();
         let revision = serde_json::from_value(revision).unwrap();
         revisions.create(&PostParams::default(), &revision).await.unwrap();
     }
@@ -64,7 +64,7 @@ impl Installation<'_> {
     async fn contexts(&self) {
         let entry = |id: i32| json!({ "id": id, "data": { "Owner": "foo", "Revision": REVISION } });
         let contexts = json!({ "metadata": { "name": "foo" }, "spec": { "contexts": [entry(0), entry(1), entry(2)] } });
-        let api: Api<ResourceContext> = self.lab.all_of();
+        let api: Api<ResourceContext> = self.cluster.all_of();
         api.create(&PostParams::default(), &serde_json::from_value(contexts).unwrap())
             .await
             .unwrap();
@@ -85,11 +85,11 @@ impl Installation<'_> {
             "spec": spec,
         });
         let pod = serde_json::from_value(pod).unwrap();
-        self.lab.pods().create(&PostParams::default(), &pod).await.unwrap();
+        self.cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
         let gate = json!([{ "type": well_known::SERVICE_READY, "status": "True", "reason": "" }]);
         let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
-        self.lab.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
-        let ready = async || Ok(is_ready(&self.lab.pods().get(&name).await?));
+        self.cluster.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
+        let ready = async || Ok(is_ready(&self.cluster.pods().get(&name).await?));
         eventually(SOON, ready).await.unwrap();
     }
 }
@@ -100,7 +100,7 @@ fn is_ready(pod: &Pod) -> bool {
 }
 
 /// Leaves the objects of a set of three Pods that is at rest.
-async fn leave(lab: &Lab) {
+async fn leave(cluster: &TestCluster) {
     let set = json!({
         "metadata": { "name": "foo", "finalizers": [well_known::PRE_RECLAIM] },
         "spec": {
@@ -110,8 +110,8 @@ async fn leave(lab: &Lab) {
         },
     });
     let set = serde_json::from_value(set).unwrap();
-    let set = lab.sets().create(&PostParams::default(), &set).await.unwrap();
-    let installation = Installation { lab, uid: set.uid().unwrap() };
+    let set = cluster.sets().create(&PostParams::default(), &set).await.unwrap();
+    let installation = Installation { cluster, uid: set.uid().unwrap() };
     installation.revision().await;
     installation.contexts().await;
     for (id, suffix) in ["k2x9v", "qq7dz", "zz4tp"].into_iter().enumerate() {
@@ -123,13 +123,13 @@ async fn leave(lab: &Lab) {
         "currentRevision": REVISION, "updatedRevision": REVISION,
     } });
     let patch = Patch::Merge(status);
-    lab.sets().patch_status("foo", &PatchParams::default(), &patch).await.unwrap();
+    cluster.sets().patch_status("foo", &PatchParams::default(), &patch).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there() {
-    let mut lab = Lab::prepare(&programs().unwrap()).await.unwrap();
-    leave(&lab).await;
+    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    leave(&cluster).await;
     // Kuperator was stopped while it updated this Pod: it was given, and not yet changed.
     let (given, stamp) = ("foo-qq7dz", "1700000000000000001");
     let mut labels = json!({ well_known::SERVICE_AVAILABLE: null });
@@ -139,35 +139,35 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     labels[LabelKind::OperationType.key(COLLASET)] = json!("update");
     labels[permission_key("update")] = json!(stamp);
     let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
-    lab.pods().patch(given, &PatchParams::default(), &patch).await.unwrap();
+    cluster.pods().patch(given, &PatchParams::default(), &patch).await.unwrap();
     let gate = json!([{ "type": well_known::SERVICE_READY, "status": "False" }]);
     let patch = Patch::Strategic(json!({ "status": { "conditions": gate } }));
-    lab.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
+    cluster.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
 
-    let before: Vec<_> = lab.pods_of("foo").await.unwrap();
-    let start = lab.log_end().unwrap();
+    let before: Vec<_> = cluster.pods_of("foo").await.unwrap();
+    let start = cluster.log_end().unwrap();
     for name in OPERATORS {
-        lab.start_operator(name).await.unwrap();
+        cluster.start_operator(name).await.unwrap();
     }
-    lab.settled("foo", 3, SOON).await.unwrap();
+    cluster.settled("foo", 3, SOON).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let after = lab.pods_of("foo").await.unwrap();
+    let after = cluster.pods_of("foo").await.unwrap();
     for (before, after) in before.iter().zip(&after) {
         assert_eq!(before.uid(), after.uid());
         if before.name_any() != given {
             assert_eq!(before.resource_version(), after.resource_version(), "it was written to");
         }
     }
-    let (requests, _) = lab.requests(start).unwrap();
+    let (requests, _) = cluster.requests(start).unwrap();
     let made = requests.iter().filter(|r| r.is_work() && matches!(&*r.verb, "create" | "delete"));
     assert_eq!(made.filter(|r| r.resource() != "events").count(), 0, "something was made anew");
-    let revisions: Api<ControllerRevision> = lab.all_of();
+    let revisions: Api<ControllerRevision> = cluster.all_of();
     assert_eq!(revisions.list(&ListParams::default()).await.unwrap().items.len(), 1);
 
-    lab.set_image("foo", "nginx:2").await.unwrap();
-    lab.settled("foo", 3, SOON).await.unwrap();
-    let updated = lab.pods_of("foo").await.unwrap();
+    cluster.set_image("foo", "nginx:2").await.unwrap();
+    cluster.settled("foo", 3, SOON).await.unwrap();
+    let updated = cluster.pods_of("foo").await.unwrap();
     let uids = |pods: &[Pod]| pods.iter().map(ResourceExt::uid).collect::<BTreeSet<_>>();
     assert_eq!(uids(&before), uids(&updated));
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }

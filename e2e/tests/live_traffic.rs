@@ -21,7 +21,7 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::Haproxy,
-    lab::{Lab, OPERATORS, SOON, app, eventually, image, is_settled, programs},
+    cluster::{OPERATORS, SOON, TestCluster, app, eventually, image, is_settled, programs},
     measure::Cost,
     scenarios::Subject,
     server,
@@ -34,8 +34,8 @@ use tokio::{
     task::JoinSet,
 };
 
-async fn employ(lab: &Lab, name: &str, annotations: &Value) {
-    lab.employ(name, json!({ "app": name }), annotations).await.unwrap();
+async fn employ(cluster: &TestCluster, name: &str, annotations: &Value) {
+    cluster.employ(name, json!({ "app": name }), annotations).await.unwrap();
 }
 
 fn holds(pod: &Pod, employer: &str) -> bool {
@@ -44,48 +44,49 @@ fn holds(pod: &Pod, employer: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_held_while_their_services_send_them_traffic() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_service_holds_its_pods_and_lets_them_go(&lab),
-        a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(&lab),
-        w4_a_new_pod_expects_all_its_services_from_the_first_moment(&lab),
-        a_pod_outlives_a_service_that_was_torn_away(&lab),
-        w14_a_backend_that_is_full_holds_back_nobody_who_leaves(&lab),
-        what_no_backend_understands_is_refused_at_admission(&lab),
+        a_service_holds_its_pods_and_lets_them_go(&cluster),
+        a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(&cluster),
+        w4_a_new_pod_expects_all_its_services_from_the_first_moment(&cluster),
+        a_pod_outlives_a_service_that_was_torn_away(&cluster),
+        w14_a_backend_that_is_full_holds_back_nobody_who_leaves(&cluster),
+        what_no_backend_understands_is_refused_at_admission(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
-async fn a_service_holds_its_pods_and_lets_them_go(lab: &Lab) {
-    employ(lab, "held", &json!({})).await;
-    lab.make("held", 3, &json!({})).await.unwrap();
-    for pod in lab.pods_of("held").await.unwrap() {
+async fn a_service_holds_its_pods_and_lets_them_go(cluster: &TestCluster) {
+    employ(cluster, "held", &json!({})).await;
+    cluster.make("held", 3, &json!({})).await.unwrap();
+    for pod in cluster.pods_of("held").await.unwrap() {
         // The first Pods may come before the API server has heard of the policy that has them wait.
-        lab.until_pod(&pod.name_any(), |pod| {
-            let entries = pod.annotations().get(well_known::AVAILABLE_CONDITIONS);
-            holds(pod, "held") && entries.is_some_and(|e| e.contains("Service/default/held"))
-        })
-        .await
-        .unwrap();
+        cluster
+            .until_pod(&pod.name_any(), |pod| {
+                let entries = pod.annotations().get(well_known::AVAILABLE_CONDITIONS);
+                holds(pod, "held") && entries.is_some_and(|e| e.contains("Service/default/held"))
+            })
+            .await
+            .unwrap();
     }
-    lab.set_image("held", "nginx:2").await.unwrap();
-    lab.settled("held", 3, SOON).await.unwrap();
+    cluster.set_image("held", "nginx:2").await.unwrap();
+    cluster.settled("held", 3, SOON).await.unwrap();
     // A Pod that is relabelled is drained and let go, and one of a Service that is gone is free.
-    let stray = lab.pods_of("held").await.unwrap()[0].name_any();
-    lab.change_pod(&stray, json!({ "labels": { "app": "stray" } })).await.unwrap();
-    lab.until_pod(&stray, |pod| !holds(pod, "held")).await.unwrap();
-    lab.all_of::<Service>().delete("held", &DeleteParams::default()).await.unwrap();
-    let gone = async || Ok(lab.all_of::<Service>().get_opt("held").await?.is_none());
+    let stray = cluster.pods_of("held").await.unwrap()[0].name_any();
+    cluster.change_pod(&stray, json!({ "labels": { "app": "stray" } })).await.unwrap();
+    cluster.until_pod(&stray, |pod| !holds(pod, "held")).await.unwrap();
+    cluster.all_of::<Service>().delete("held", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok(cluster.all_of::<Service>().get_opt("held").await?.is_none());
     eventually(SOON, gone).await.unwrap();
-    for pod in lab.pods_of("held").await.unwrap() {
+    for pod in cluster.pods_of("held").await.unwrap() {
         assert!(!holds(&pod, "held"), "{} is still held", pod.name_any());
     }
 }
 
 /// The peer's weakness 4: until a Pod is told whom to expect, it may count as available without traffic.
-async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) {
+async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(cluster: &TestCluster) {
     for name in ["first", "second"] {
-        lab.employ(name, json!({ "app": "expecting" }), &json!({})).await.unwrap();
+        cluster.employ(name, json!({ "app": "expecting" }), &json!({})).await.unwrap();
     }
     let pod = |metadata: Value| {
         let mut pod = json!({
@@ -99,7 +100,7 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) 
     };
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     let told = async |metadata: Value| {
-        let made = lab.pods().create(&dry, &pod(metadata)).await?;
+        let made = cluster.pods().create(&dry, &pod(metadata)).await?;
         let text = made.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
         anyhow::Ok(text.unwrap_or_default())
     };
@@ -121,48 +122,50 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(lab: &Lab) 
 }
 
 /// What is left when somebody takes a Service's finalizer off and deletes it.
-async fn a_pod_outlives_a_service_that_was_torn_away(lab: &Lab) {
-    lab.make("torn", 1, &json!({})).await.unwrap();
-    let pod = lab.pods_of("torn").await.unwrap()[0].name_any();
+async fn a_pod_outlives_a_service_that_was_torn_away(cluster: &TestCluster) {
+    cluster.make("torn", 1, &json!({})).await.unwrap();
+    let pod = cluster.pods_of("torn").await.unwrap()[0].name_any();
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "torn");
     let entry = json!({ "expectedFinalizers": { "Service/default/torn": finalizer } }).to_string();
     let left = json!({
         "finalizers": [finalizer], "annotations": { well_known::AVAILABLE_CONDITIONS: entry },
     });
-    lab.change_pod(&pod, left).await.unwrap();
-    let free = async || Ok(!holds(&lab.pods().get(&pod).await?, "torn"));
+    cluster.change_pod(&pod, left).await.unwrap();
+    let free = async || Ok(!holds(&cluster.pods().get(&pod).await?, "torn"));
     eventually(SOON * 3, free).await.unwrap();
-    lab.until_event(&pod, "EmployerNotFound").await.unwrap();
+    cluster.until_event(&pod, "EmployerNotFound").await.unwrap();
 }
 
-async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(lab: &Lab) {
+async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(
+    cluster: &TestCluster,
+) {
     let nobody = "127.0.0.2:1".parse().unwrap();
-    employ(lab, "odd", &Haproxy::annotations(&[nobody])).await;
-    lab.create("odd", 1, "nginx:1").await.unwrap();
-    lab.until_event("odd", "BackendUnavailable").await.unwrap();
+    employ(cluster, "odd", &Haproxy::annotations(&[nobody])).await;
+    cluster.create("odd", 1, "nginx:1").await.unwrap();
+    cluster.until_event("odd", "BackendUnavailable").await.unwrap();
     let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    lab.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
-    lab.counts("odd", [1; 4]).await.unwrap();
+    cluster.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
+    cluster.counts("odd", [1; 4]).await.unwrap();
 }
 
 /// The peer's weakness 14: what a backend is not able to do for one Pod is no matter of the others.
-async fn w14_a_backend_that_is_full_holds_back_nobody_who_leaves(lab: &Lab) {
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
-    employ(lab, "full", &Haproxy::annotations(&[haproxy.runtime])).await;
-    lab.create("full", 25, "nginx:1").await.unwrap();
+async fn w14_a_backend_that_is_full_holds_back_nobody_who_leaves(cluster: &TestCluster) {
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
+    employ(cluster, "full", &Haproxy::annotations(&[haproxy.runtime])).await;
+    cluster.create("full", 25, "nginx:1").await.unwrap();
     let at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 8 } } });
-    lab.patch("full", at_once).await.unwrap();
-    let pods = async || lab.pods_of("full").await;
+    cluster.patch("full", at_once).await.unwrap();
+    let pods = async || cluster.pods_of("full").await;
     // There are 20 slots.
     let full = async || Ok(pods().await?.iter().filter(|pod| holds(pod, "full")).count() == 20);
     eventually(SOON, full).await.unwrap();
-    lab.until_event("full", "BackendRejected").await.unwrap();
-    lab.set_image("full", "nginx:2").await.unwrap();
+    cluster.until_event("full", "BackendRejected").await.unwrap();
+    cluster.set_image("full", "nginx:2").await.unwrap();
     let new = async || Ok(pods().await?.iter().all(|pod| image(pod) == "nginx:2"));
     eventually(SOON * 3, new).await.unwrap();
 }
 
-async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
+async fn what_no_backend_understands_is_refused_at_admission(cluster: &TestCluster) {
     let service = |annotations: &Value| {
         serde_json::from_value::<Service>(json!({
             "metadata": {
@@ -173,7 +176,7 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
         .unwrap()
     };
     let refusal = async |annotations: Value| {
-        let services = lab.all_of::<Service>();
+        let services = cluster.all_of::<Service>();
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         services.create(&dry, &service(&annotations)).await.err().map(|e| e.to_string())
     };
@@ -206,7 +209,7 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
         assert_eq!(refusal(fine.clone()).await, None, "{fine}");
     }
     // Who serves is not forgotten over another backend; who only looks may be.
-    let services = lab.all_of::<Service>();
+    let services = cluster.all_of::<Service>();
     let serves = json!({ backend: "envoy", params: r#"{"port":8080}"# });
     services.create(&PostParams::default(), &service(&serves)).await.unwrap();
     let names = async |name: &str| {
@@ -224,20 +227,20 @@ async fn what_no_backend_understands_is_refused_at_admission(lab: &Lab) {
     services.delete("bad", &DeleteParams::default()).await.unwrap();
 }
 
-async fn uids(lab: &Lab, set: &str) -> BTreeSet<String> {
-    lab.pods_of(set).await.unwrap().iter().filter_map(ResourceExt::uid).collect()
+async fn uids(cluster: &TestCluster, set: &str) -> BTreeSet<String> {
+    cluster.pods_of(set).await.unwrap().iter().filter_map(ResourceExt::uid).collect()
 }
 
-async fn until_all_serve(lab: &Lab, set: &str, replicas: i32) {
-    lab.settled(set, replicas, Duration::from_secs(120)).await.unwrap();
+async fn until_all_serve(cluster: &TestCluster, set: &str, replicas: i32) {
+    cluster.settled(set, replicas, Duration::from_secs(120)).await.unwrap();
 }
 
 /// What an operation costs where a Service has to let go of the Pod.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_let_go_and_held_again_in_two_writes() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    employ(&lab, "web", &json!({})).await;
-    let web = Subject { lab: &lab, set: "web", pods: 20 };
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    employ(&cluster, "web", &json!({})).await;
+    let web = Subject { cluster: &cluster, set: "web", pods: 20 };
     web.create().await.unwrap();
     let cost = web.update_in_place("nginx:1").await.unwrap();
     let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
@@ -250,34 +253,34 @@ async fn a_pod_is_let_go_and_held_again_in_two_writes() {
     );
     assert!(own <= 40, "{own} writes");
     assert!(cost.pod_writes_per_pod() <= 8.0, "{}", cost.pod_writes_per_pod());
-    let still = Cost::of(&lab, 20, async {
+    let still = Cost::of(&cluster, 20, async {
         tokio::time::sleep(Duration::from_secs(10)).await;
         Ok(())
     });
     assert_eq!(still.await.unwrap().writes(), 0, "at rest nobody writes");
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// A request that takes long holds its Pod for as long, and not longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
-    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
-    lab.make("web", 1, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
-    let name = lab.pods_of("web").await.unwrap()[0].name_any();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
+    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    cluster.make("web", 1, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    let name = cluster.pods_of("web").await.unwrap()[0].name_any();
     let (front, began) = (haproxy.balancer.front, Instant::now());
     let mut asked = JoinSet::new();
     asked.spawn(async move { get(front, "/slow/10").await });
     tokio::time::sleep(Duration::from_millis(500)).await;
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let may_go = LabelKind::Operate.key(COLLASET);
-    lab.until_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
+    cluster.until_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
     let (waited, answered) = (began.elapsed(), asked.try_join_next().is_some());
     assert!(waited >= Duration::from_secs(10) && answered, "it was let go after {waited:?}");
     // It is asked every 5 s by then.
     assert!(waited <= Duration::from_secs(25), "it was let go only after {waited:?}");
-    until_all_serve(&lab, "web", 1).await;
+    until_all_serve(&cluster, "web", 1).await;
 }
 
 /// One request on its own; what comes back.
@@ -325,21 +328,21 @@ async fn unreliable(runtime: SocketAddr) -> (SocketAddr, JoinSet<()>) {
 }
 
 /// The addresses of Pods that may be operated on.
-async fn may_go(lab: &Lab) -> BTreeSet<String> {
+async fn may_go(cluster: &TestCluster) -> BTreeSet<String> {
     let key = LabelKind::Operate.key(COLLASET);
-    let pods = lab.pods_of("web").await.unwrap();
+    let pods = cluster.pods_of("web").await.unwrap();
     let go = pods.iter().filter(|pod| pod.labels().contains_key(&key));
     go.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect()
 }
 
 /// Whether HAProxy itself sends traffic to a Pod that may be operated on, before it looks and after.
-async fn is_touched_in_traffic(lab: &Lab, runtime: SocketAddr) -> bool {
-    let before = may_go(lab).await;
+async fn is_touched_in_traffic(cluster: &TestCluster, runtime: SocketAddr) -> bool {
+    let before = may_go(cluster).await;
     let mut stream = TcpStream::connect(runtime).await.unwrap();
     stream.write_all(b"show servers state web\n").await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    let after = may_go(lab).await;
+    let after = may_go(cluster).await;
     answer.lines().any(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         // Up, and neither drained nor in maintenance.
@@ -350,21 +353,21 @@ async fn is_touched_in_traffic(lab: &Lab, runtime: SocketAddr) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
-    let mut haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     let (between, _task) = unreliable(haproxy.runtime).await;
     let runtime = std::mem::replace(&mut haproxy.runtime, between);
-    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
-    lab.make("web", 6, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    cluster.make("web", 6, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     let settled = async || {
-        let set = lab.sets().get("web").await.unwrap();
+        let set = cluster.sets().get("web").await.unwrap();
         let current = set.status.as_ref().map(|s| s.observed_generation) == set.metadata.generation;
         current && set.status.is_some_and(|status| is_settled(&status, 6))
     };
     while !settled().await {
-        assert!(!is_touched_in_traffic(&lab, runtime).await, "a Pod was touched in traffic");
+        assert!(!is_touched_in_traffic(&cluster, runtime).await, "a Pod was touched in traffic");
         assert!(Instant::now() < until, "it does not come to an end");
     }
     // Restarted, it has forgotten everybody, and nobody tells the operator.
@@ -375,13 +378,13 @@ async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
         Ok(answer.is_ok_and(|answer| answer.is_some_and(|a| a.starts_with("HTTP/1.1 200"))))
     };
     eventually(Duration::from_secs(100), again).await.unwrap();
-    lab.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
-    let gone = async || Ok(lab.all_of::<Service>().get_opt("web").await?.is_none());
+    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok(cluster.all_of::<Service>().get_opt("web").await?.is_none());
     eventually(SOON * 3, gone).await.unwrap();
-    for pod in lab.pods_of("web").await.unwrap() {
+    for pod in cluster.pods_of("web").await.unwrap() {
         assert!(!holds(&pod, "web"), "{} is still held", pod.name_any());
     }
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// One request that may fail.
@@ -395,51 +398,51 @@ async fn try_get(front: SocketAddr) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails() {
-    let lab = Lab::start_guarded(&programs().unwrap()).await.unwrap();
-    let haproxy = Haproxy::start(lab.plane.dir.path()).await.unwrap();
-    employ(&lab, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    let cluster = TestCluster::start_guarded(&programs().unwrap()).await.unwrap();
+    let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
+    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
     let pace = json!([{ "name": "pace", "availablePolicy": { "maxUnavailableValue": 3 } }]);
-    lab.make_rule("web", app("web"), pace).await.unwrap();
-    lab.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
-    let first = uids(&lab, "web").await;
+    cluster.make_rule("web", app("web"), pace).await.unwrap();
+    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    let first = uids(&cluster, "web").await;
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let fine = |what: &str| load.nothing_failed(what).unwrap();
     fine("at rest");
 
-    lab.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
+    cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     for operator in OPERATORS {
-        lab.kill_and_restart(operator).await.unwrap();
+        cluster.kill_and_restart(operator).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    until_all_serve(&lab, "web", 10).await;
+    until_all_serve(&cluster, "web", 10).await;
     fine("updated in place, with every operator killed");
 
-    assert_eq!(uids(&lab, "web").await, first, "in place");
+    assert_eq!(uids(&cluster, "web").await, first, "in place");
 
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    lab.patch("web", recreate).await.unwrap();
-    lab.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
-    until_all_serve(&lab, "web", 10).await;
+    cluster.patch("web", recreate).await.unwrap();
+    cluster.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
+    until_all_serve(&cluster, "web", 10).await;
     fine("recreated");
-    assert!(uids(&lab, "web").await.is_disjoint(&first), "each Pod is another");
+    assert!(uids(&cluster, "web").await.is_disjoint(&first), "each Pod is another");
 
     for replicas in [5, 10] {
-        lab.patch("web", json!({ "replicas": replicas })).await.unwrap();
-        until_all_serve(&lab, "web", replicas).await;
+        cluster.patch("web", json!({ "replicas": replicas })).await.unwrap();
+        until_all_serve(&cluster, "web", replicas).await;
         fine(&format!("scaled to {replicas}"));
     }
 
-    let pods = lab.pods_of("web").await.unwrap();
+    let pods = cluster.pods_of("web").await.unwrap();
     let node = pods[0].spec.as_ref().unwrap().node_name.clone().unwrap();
-    lab.plane.kubectl(&["drain", &node, "--timeout=180s"]).await.unwrap();
-    until_all_serve(&lab, "web", 10).await;
+    cluster.plane.kubectl(&["drain", &node, "--timeout=180s"]).await.unwrap();
+    until_all_serve(&cluster, "web", 10).await;
     fine("drained a node");
     assert!(load.rate() >= 2000.0, "only {:.0} requests a second", load.rate());
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 
     // The same without anybody who looks at traffic: what fails is counted.
-    let failed = nobody_looks(&lab, &load).await.unwrap();
+    let failed = nobody_looks(&cluster, &load).await.unwrap();
     assert!(failed > 0, "nothing failed without consist-operator either");
 }

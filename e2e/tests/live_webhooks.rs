@@ -15,7 +15,7 @@ use std::{
 use kube::api::{DeleteParams, Patch, PatchParams};
 use podops_api::condition;
 use podops_e2e::{
-    lab::{Lab, SOON, app, eventually, programs},
+    cluster::{SOON, TestCluster, app, eventually, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
@@ -135,22 +135,22 @@ fn webhook(url: &str, more: &Value) -> Value {
 }
 
 /// Waits until a rule says this of a Pod that waits.
-async fn until_told(lab: &Lab, rule: &str, reason: &str) {
-    let told = lab.until_rule(rule, |status| {
+async fn until_told(cluster: &TestCluster, rule: &str, reason: &str) {
+    let told = cluster.until_rule(rule, |status| {
         let infos = status.details.iter().flat_map(|detail| &detail.reject_info);
         infos.into_iter().any(|info| info.reason.contains(reason))
     });
     told.await.unwrap();
 }
 
-async fn clear(lab: &Lab, name: &str) {
-    lab.rules().delete(name, &DeleteParams::default()).await.unwrap();
-    lab.sets().delete(name, &DeleteParams::default()).await.unwrap();
+async fn clear(cluster: &TestCluster, name: &str) {
+    cluster.rules().delete(name, &DeleteParams::default()).await.unwrap();
+    cluster.sets().delete(name, &DeleteParams::default()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_examples_in_python_and_go_decide() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let at = tempfile::tempdir().unwrap();
     let (_python, url) = example("python3", &["webhook.py"], at.path()).await;
     let tier = json!({ "parameters": [{ "key": "tier", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['tier']" } } }] });
@@ -158,27 +158,27 @@ async fn the_examples_in_python_and_go_decide() {
         "metadata": { "labels": { "app": "py", "tier": "critical" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     } });
-    lab.make("py", 2, &template).await.unwrap();
-    lab.make_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
-    lab.set_image("py", "nginx:2").await.unwrap();
-    until_told(&lab, "py", "its service says: critical Pods wait for the file").await;
+    cluster.make("py", 2, &template).await.unwrap();
+    cluster.make_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
+    cluster.set_image("py", "nginx:2").await.unwrap();
+    until_told(&cluster, "py", "its service says: critical Pods wait for the file").await;
     std::fs::write(at.path().join("open"), "").unwrap();
-    lab.settled("py", 2, SOON).await.unwrap();
+    cluster.settled("py", 2, SOON).await.unwrap();
 
     let (go, url) = example("go", &["run", "webhook.go"], at.path()).await;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
-    lab.make("go", 3, &json!({})).await.unwrap();
-    lab.make_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
-    lab.set_image("go", "nginx:2").await.unwrap();
-    until_told(&lab, "go", "its service works on it").await;
+    cluster.make("go", 3, &json!({})).await.unwrap();
+    cluster.make_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
+    cluster.set_image("go", "nginx:2").await.unwrap();
+    until_told(&cluster, "go", "its service works on it").await;
     // Whoever comes next finds the task in the status, and asks about that one.
-    lab.kill_and_restart("transition-rule-operator").await.unwrap();
-    lab.settled("go", 3, SOON).await.unwrap();
+    cluster.kill_and_restart("transition-rule-operator").await.unwrap();
+    cluster.settled("go", 3, SOON).await.unwrap();
     // `go run` runs a program of its own, which is not to outlive it.
     let group = rustix::process::Pid::from_raw(i32::try_from(go.id().unwrap()).unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
 /// A service whose task ends when it is asked about for the seventh time.
@@ -195,27 +195,27 @@ fn seventh_time(head: &str, _: &str) -> Reply {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weakness_4_a_task_is_polled_on_after_a_restart_and_asked_about_once() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let service = Service::start(seventh_time).await;
     let url = &service.address;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
-    lab.make("web", 1, &json!({})).await.unwrap();
-    lab.make_rule("web", app("web"), webhook(url, &poll)).await.unwrap();
-    lab.set_image("web", "nginx:2").await.unwrap();
-    let working = lab.until_rule("web", |status| {
+    cluster.make("web", 1, &json!({})).await.unwrap();
+    cluster.make_rule("web", app("web"), webhook(url, &poll)).await.unwrap();
+    cluster.set_image("web", "nginx:2").await.unwrap();
+    let working = cluster.until_rule("web", |status| {
         let tasks = status.rule_states.iter().filter_map(|s| s.webhook_status.as_ref());
         tasks.into_iter().any(|w| w.task_states.iter().any(|t| t.processing.len() == 1))
     });
     working.await.unwrap();
-    lab.kill_and_restart("transition-rule-operator").await.unwrap();
-    lab.settled("web", 1, SOON).await.unwrap();
+    cluster.kill_and_restart("transition-rule-operator").await.unwrap();
+    cluster.settled("web", 1, SOON).await.unwrap();
     assert_eq!(service.asked.load(Ordering::Relaxed), 1, "the service was asked again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
-    let lab = Lab::start(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let slow = Service::start(|_, _| Reply::Nothing).await;
     let huge = Service::start(|_, _| Reply::Endless(100 << 20)).await;
     let wrong = Service::start(|_, _| {
@@ -237,47 +237,48 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
         ("moved", &moved.address, "its service answered with status 302"),
     ];
     for (name, url, _) in &cases {
-        lab.make(name, 1, &json!({})).await.unwrap();
-        lab.make_rule(name, app(name), webhook(url, &json!({ "timeoutSeconds": 2 })))
+        cluster.make(name, 1, &json!({})).await.unwrap();
+        cluster
+            .make_rule(name, app(name), webhook(url, &json!({ "timeoutSeconds": 2 })))
             .await
             .unwrap();
     }
-    lab.make("well", 3, &json!({})).await.unwrap();
+    cluster.make("well", 3, &json!({})).await.unwrap();
     let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
-    lab.make_rule("well", app("well"), budget).await.unwrap();
+    cluster.make_rule("well", app("well"), budget).await.unwrap();
     for (name, ..) in &cases {
-        lab.set_image(name, "nginx:2").await.unwrap();
+        cluster.set_image(name, "nginx:2").await.unwrap();
     }
     for (name, _, reason) in &cases {
-        until_told(&lab, name, reason).await;
+        until_told(&cluster, name, reason).await;
         let degraded = |s: &podops_api::transition_rule::PodTransitionRuleStatus| {
             condition::find(&s.conditions, "Degraded").is_some_and(|c| {
                 c.status == "True" && c.message.as_ref().is_some_and(|m| m.contains(reason))
             })
         };
-        lab.until_rule(name, degraded).await.unwrap();
-        lab.until_event(name, "RuleEvaluationFailed").await.unwrap();
-        let text = serde_json::to_string(&lab.rules().get(name).await.unwrap().status).unwrap();
+        cluster.until_rule(name, degraded).await.unwrap();
+        cluster.until_event(name, "RuleEvaluationFailed").await.unwrap();
+        let text = serde_json::to_string(&cluster.rules().get(name).await.unwrap().status).unwrap();
         assert!(!text.contains("secret"), "what is no answer is repeated: {text}");
     }
-    lab.set_image("well", "nginx:2").await.unwrap();
-    lab.settled("well", 3, SOON).await.unwrap();
+    cluster.set_image("well", "nginx:2").await.unwrap();
+    cluster.settled("well", 3, SOON).await.unwrap();
 
     // Weakness 24: a rule whose service is dead can be edited, and deleted.
     let ignore = json!([{ "op": "replace", "path": "/spec/rules/0/webhook/failurePolicy", "value": "Ignore" }]);
     let ignore: json_patch::Patch = serde_json::from_value(ignore).unwrap();
     for (name, ..) in &cases[..1] {
         let edit = Patch::Json::<()>(ignore.clone());
-        lab.rules().patch(name, &PatchParams::default(), &edit).await.unwrap();
-        lab.settled(name, 1, SOON).await.unwrap();
+        cluster.rules().patch(name, &PatchParams::default(), &edit).await.unwrap();
+        cluster.settled(name, 1, SOON).await.unwrap();
     }
     for (name, ..) in &cases {
-        clear(&lab, name).await;
-        let gone = async || Ok(lab.rules().get_opt(name).await?.is_none());
+        clear(&cluster, name).await;
+        let gone = async || Ok(cluster.rules().get_opt(name).await?.is_none());
         eventually(SOON, gone).await.unwrap();
     }
-    let exits = lab.operator("transition-rule-operator").unwrap().exits();
+    let exits = cluster.operator("transition-rule-operator").unwrap().exits();
     assert!(exits.is_empty(), "the operator went down: {exits:?}");
     assert!(slow.asked.load(Ordering::Relaxed) < 20, "a service that hangs is asked without pause");
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }

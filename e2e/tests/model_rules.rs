@@ -32,7 +32,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{
     plan::{Plan, plan},
     render,
-    rules::webhook::{Answers, Asker, Said, Subject},
+    rules::webhook::{Answers, RuleRef, Said, Subject},
     view::{Observed, PodView, RuleView, SetView},
 };
 
@@ -226,16 +226,16 @@ struct Bounds {
     begins: [u8; PODS],
     undos: u8,
     crashes: u8,
-    outages: u8,
+    availability: u8,
     /// Which Pods may be deleted to be made anew.
     recreated: [bool; PODS],
 }
 
 /// Nothing but two operations.
 const CALM: Bounds =
-    Bounds { begins: [1, 1], undos: 0, crashes: 0, outages: 0, recreated: [false; PODS] };
+    Bounds { begins: [1, 1], undos: 0, crashes: 0, availability: 0, recreated: [false; PODS] };
 /// A leader that crashes on the way, and a service that does not answer for a time.
-const FAULTS: Bounds = Bounds { crashes: 1, outages: 1, ..CALM };
+const FAULTS: Bounds = Bounds { crashes: 1, availability: 1, ..CALM };
 /// A Pod that is deleted to be made anew, and a leader that crashes on the way.
 const ANEW: Bounds = Bounds { crashes: 1, recreated: [true, false], ..CALM };
 /// An operation that is taken back at any point.
@@ -416,7 +416,7 @@ impl Rules {
             Move::SeeRule(l) => {
                 world.leaders[*l].pending.is_none() && world.leaders[*l].rule != world.rule
             }
-            Move::Wake(l) => self.bounds.outages > 0 && world.leaders[*l].pending.is_none(),
+            Move::Wake(l) => self.bounds.availability > 0 && world.leaders[*l].pending.is_none(),
             Move::LandRule(l) => {
                 world.leaders[*l].pending.as_ref().is_some_and(|p| p.rule.is_some())
             }
@@ -629,12 +629,12 @@ fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed
     }))
     .unwrap();
     let pods: Vec<PodView> = states.iter().map(PodState::view).collect();
-    let asker = || Asker { uid: "budget".to_owned(), rule: "ask".to_owned() };
+    let rule_ref = || RuleRef { uid: "budget".to_owned(), rule: "ask".to_owned() };
     let said = pods.iter().filter_map(|pod| {
         let waiting = pod.waiting(RuleStage::PreCheck);
         let said =
             if service { Said::Passed } else { Said::Rejected("down".to_owned(), Timestamp::MAX) };
-        (!waiting.is_empty()).then(|| ((asker(), Subject::of(pod, &waiting)), said))
+        (!waiting.is_empty()).then(|| ((rule_ref(), Subject::of(pod, &waiting)), said))
     });
     Observed {
         answers: Answers { said: said.collect(), ..Answers::default() },
@@ -717,7 +717,7 @@ impl Model for Rules {
             leaders: [leader.clone(), leader],
             latest: 1,
             service: true,
-            outages_left: self.bounds.outages,
+            outages_left: self.bounds.availability,
             crashes_left: self.bounds.crashes,
             undos_left: self.bounds.undos,
         }]

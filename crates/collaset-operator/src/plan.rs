@@ -63,7 +63,7 @@ pub enum Action {
     /// Make a Pod of an instance from a revision; whether it is the instance's first.
     CreatePod(i64, String, bool),
     /// Ask whether the server would make a Pod of an instance from a revision.
-    TryPod(i64, String),
+    DryRunPod(i64, String),
     /// Give a Pod up that the selector no longer matches.
     ReleasePod(String),
     /// Take charge of a Pod that nobody controls.
@@ -120,7 +120,7 @@ impl fmt::Display for Action {
             Self::DisownClaim(claim, _) => write!(f, "disown {claim}"),
             Self::DeleteClaim(claim, _) => write!(f, "delete {claim}"),
             Self::CreatePod(id, revision, _) => write!(f, "create {id} {revision}"),
-            Self::TryPod(id, revision) => write!(f, "try {id} {revision}"),
+            Self::DryRunPod(id, revision) => write!(f, "try {id} {revision}"),
             Self::ReleasePod(pod) => write!(f, "release {pod}"),
             Self::AdoptPod(pod) => write!(f, "adopt {pod}"),
             Self::IncludePod(pod, id) => write!(f, "include {pod} as {id}"),
@@ -144,7 +144,7 @@ impl fmt::Display for Action {
 
 /// Why something that was asked for is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hindrance {
+pub struct Blocker {
     /// Whether it hinders scaling, or else updating.
     pub scaling: bool,
     /// In one CamelCase word.
@@ -159,7 +159,7 @@ pub struct Plan {
     /// What to do, in order of kind.
     pub actions: Vec<Action>,
     /// What cannot be done.
-    pub hindrances: Vec<Hindrance>,
+    pub blockers: Vec<Blocker>,
     /// Pods that an operation could begin in but for the named limit of the spec.
     pub held: Vec<(String, &'static str)>,
     /// How many Pods are not of the revision that they are to be of.
@@ -171,7 +171,7 @@ pub struct Plan {
     /// How often the hash of a new revision met another's name.
     pub collisions: i32,
     /// When to look again without being told.
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 impl fmt::Display for Plan {
@@ -182,47 +182,48 @@ impl fmt::Display for Plan {
 }
 
 /// What the parts of a plan work on.
-struct Draft<'a> {
-    seen: &'a Observed,
+struct Planner<'a> {
+    observed: &'a Observed,
     now: Timestamp,
     revisions: Revisions<'a>,
     plan: Plan,
     /// Pods that have something done to them already: one thing at a time.
-    touched: BTreeSet<String>,
+    planned_pods: BTreeSet<String>,
     /// Pods that are given up, and count no more.
-    leaves: BTreeSet<String>,
+    released: BTreeSet<String>,
     /// Pods that have to go, as there are too many.
     leaving: BTreeSet<&'a str>,
     /// How many Pods may be out of service, or too many.
     budget: Budget,
 }
 
-impl Draft<'_> {
+impl Planner<'_> {
     /// Plans an action on a Pod, unless one is planned already.
-    fn touch(&mut self, pod: &PodView, action: Action) {
-        if self.room() > 0 && self.touched.insert(pod.name.clone()) {
+    fn plan_action(&mut self, pod: &PodView, action: Action) {
+        if self.capacity_left() > 0 && self.planned_pods.insert(pod.name.clone()) {
             self.plan.actions.push(action);
         }
     }
 
     /// How many more Pods this plan may do something about; if none, another look is due at once.
-    fn room(&mut self) -> usize {
-        let room = PODS_AT_ONCE.saturating_sub(self.touched.len());
-        if room == 0 {
-            self.look_again(Duration::ZERO);
+    fn capacity_left(&mut self) -> usize {
+        let capacity_left = PODS_AT_ONCE.saturating_sub(self.planned_pods.len());
+        if capacity_left == 0 {
+            self.requeue_after(Duration::ZERO);
         }
-        room
+        capacity_left
     }
 
     /// Tells of what is not done, once for all Pods that are hindered alike.
-    fn hinder(&mut self, hindrance: Hindrance) {
-        if !self.plan.hindrances.iter().any(|known| known.reason == hindrance.reason) {
-            self.plan.hindrances.push(hindrance);
+    fn block(&mut self, blocker: Blocker) {
+        if !self.plan.blockers.iter().any(|known| known.reason == blocker.reason) {
+            self.plan.blockers.push(blocker);
         }
     }
 
-    fn look_again(&mut self, wait: Duration) {
-        self.plan.look_again = Some(self.plan.look_again.map_or(wait, |known| known.min(wait)));
+    fn requeue_after(&mut self, wait: Duration) {
+        self.plan.requeue_after =
+            Some(self.plan.requeue_after.map_or(wait, |known| known.min(wait)));
     }
 
     /// How much longer a permission has to wait for the delay; `None` if it has not.
@@ -236,51 +237,51 @@ impl Draft<'_> {
 
 /// Plans the next moves for one set.
 #[must_use]
-pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
-    let revisions = Revisions::read(seen);
+pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
+    let revisions = Revisions::read(observed);
     let plan = Plan {
         updated: revisions.updated.clone(),
         current: revisions.current.clone(),
         collisions: revisions.collisions,
         ..Plan::default()
     };
-    let mut draft = Draft {
-        seen,
+    let mut planner = Planner {
+        observed,
         now,
         revisions,
         plan,
-        touched: BTreeSet::new(),
-        leaves: BTreeSet::new(),
+        planned_pods: BTreeSet::new(),
+        released: BTreeSet::new(),
         leaving: BTreeSet::new(),
         budget: Budget::default(),
     };
-    if seen.deleting {
-        reclaim(&mut draft);
-        return draft.plan;
+    if observed.deleting {
+        reclaim(&mut planner);
+        return planner.plan;
     }
-    if !seen.finalizers.iter().any(|f| f == well_known::PRE_RECLAIM) {
-        draft.plan.actions.push(Action::AddFinalizer);
+    if !observed.finalizers.iter().any(|f| f == well_known::PRE_RECLAIM) {
+        planner.plan.actions.push(Action::AddFinalizer);
     }
-    revision::plan(&mut draft);
-    let mut contexts = ids::Contexts::recover(&draft);
-    if members::plan(&mut draft, &mut contexts) {
+    revision::plan(&mut planner);
+    let mut contexts = ids::Contexts::recover(&planner);
+    if members::plan(&mut planner, &mut contexts) {
         // They count from the next look on.
-        claims::plan(&mut draft, &contexts);
-        contexts.conclude(&mut draft);
-        return draft.plan;
+        claims::plan(&mut planner, &contexts);
+        contexts.conclude(&mut planner);
+        return planner.plan;
     }
-    contexts.allocate(&draft);
-    let pairs = replace::Pairs::read(seen);
-    let counted = scale::counted(&draft, &pairs);
-    draft.leaving = scale::leaving(seen, &pairs, &counted);
-    let targets = target::Targets::choose(&draft, &mut contexts, &pairs);
-    draft.budget = Budget::read(&draft, &pairs, &counted);
-    replace::plan(&mut draft, &mut contexts, &pairs, &targets);
-    scale::plan(&mut draft, &mut contexts, &pairs, &counted);
-    update::plan(&mut draft, &mut contexts, &pairs, &targets);
-    claims::plan(&mut draft, &contexts);
-    contexts.conclude(&mut draft);
-    draft.plan
+    contexts.allocate(&planner);
+    let pairs = replace::Pairs::read(observed);
+    let counted = scale::counted(&planner, &pairs);
+    planner.leaving = scale::leaving(observed, &pairs, &counted);
+    let targets = target::Targets::choose(&planner, &mut contexts, &pairs);
+    planner.budget = Budget::read(&planner, &pairs, &counted);
+    replace::plan(&mut planner, &mut contexts, &pairs, &targets);
+    scale::plan(&mut planner, &mut contexts, &pairs, &counted);
+    update::plan(&mut planner, &mut contexts, &pairs, &targets);
+    claims::plan(&mut planner, &contexts);
+    contexts.conclude(&mut planner);
+    planner.plan
 }
 
 /// The finalizer of a deletion that is to leave what the set owns: `kubectl delete --cascade=orphan`.
@@ -288,36 +289,36 @@ pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
 const ORPHAN_DEPENDENTS: &str = "orphan";
 
 /// Has every Pod deleted, then lets go of the IDs, then of the set.
-fn reclaim(draft: &mut Draft<'_>) {
-    let seen = draft.seen;
-    let has = |finalizer: &str| seen.finalizers.iter().any(|f| f == finalizer);
+fn reclaim(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    let has = |finalizer: &str| observed.finalizers.iter().any(|f| f == finalizer);
     if !has(well_known::PRE_RECLAIM) || has(ORPHAN_DEPENDENTS) {
         return;
     }
-    if claims::retention(seen).when_deleted == Retention::Retain {
-        let owned = seen.claims.iter().filter(|claim| !claim.orphan && !claim.deleting);
+    if claims::retention(observed).when_deleted == Retention::Retain {
+        let owned = observed.claims.iter().filter(|claim| !claim.orphan && !claim.deleting);
         let kept: Vec<Action> =
             owned.map(|claim| Action::DisownClaim(claim.name.clone(), false)).collect();
         if !kept.is_empty() {
-            draft.plan.actions.extend(kept);
+            planner.plan.actions.extend(kept);
             return;
         }
     }
-    for pod in &seen.pods {
+    for pod in &observed.pods {
         if !pod.deleting && !pod.labels.contains_key(well_known::TO_DELETE) {
-            draft.touch(pod, Action::RequestDeletion(pod.name.clone()));
+            planner.plan_action(pod, Action::RequestDeletion(pod.name.clone()));
         }
     }
-    if !seen.pods.is_empty() {
+    if !observed.pods.is_empty() {
         return;
     }
-    let entries = seen.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+    let entries = observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
     let others: Vec<ContextDetail> =
-        entries.iter().filter(|entry| !ids::is_owned(entry, &seen.name)).cloned().collect();
-    if seen.contexts.is_some() && others.len() < entries.len() {
-        draft.plan.actions.push(Action::WriteContexts(others));
+        entries.iter().filter(|entry| !ids::is_owned(entry, &observed.name)).cloned().collect();
+    if observed.contexts.is_some() && others.len() < entries.len() {
+        planner.plan.actions.push(Action::WriteContexts(others));
     }
-    draft.plan.actions.push(Action::RemoveFinalizer);
+    planner.plan.actions.push(Action::RemoveFinalizer);
 }
 
 /// Whether the Pod is in an operation of the set.

@@ -19,7 +19,7 @@ use crate::{
 mod claim;
 pub mod pod;
 
-use pod::Birth;
+use pod::CreateReason;
 
 /// Core Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
@@ -38,69 +38,73 @@ pub const CONTEXTS: Resource =
 /// The writes of a plan in the order in which they have to go out: a step starts only when the one
 /// before it fully succeeded.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Steps {
+pub struct WritePhases {
     /// What is only asked.
-    pub trials: Vec<Write>,
+    pub dry_runs: Vec<Write>,
     /// What has to be gone before it is forgotten.
-    pub endings: Vec<Write>,
+    pub claim_deletions: Vec<Write>,
     /// What is recorded before anything is done.
-    pub records: Vec<Write>,
+    pub bookkeeping: Vec<Write>,
     /// New Pods; many that fail alike are not all tried.
-    pub creations: Vec<Write>,
+    pub creates: Vec<Write>,
     /// Changes to Pods.
     pub changes: Vec<Write>,
     /// What lets the set go, once nothing is left of it.
-    pub farewell: Vec<Write>,
+    pub finalizer_removal: Vec<Write>,
 }
 
 /// Renders a plan.
 #[must_use]
-pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
-    let mut steps = Steps::default();
+pub fn render(observed: &Observed, actions: &[Action], now: Timestamp) -> WritePhases {
+    let mut steps = WritePhases::default();
     for action in actions {
         match action {
-            Action::AddFinalizer => steps.records.push(finalizers(seen, true)),
-            Action::RemoveFinalizer => steps.farewell.push(finalizers(seen, false)),
-            Action::CreateRevision(new) => steps.records.push(create_revision(seen, new)),
+            Action::AddFinalizer => steps.bookkeeping.push(finalizers(observed, true)),
+            Action::RemoveFinalizer => steps.finalizer_removal.push(finalizers(observed, false)),
+            Action::CreateRevision(new) => steps.bookkeeping.push(create_revision(observed, new)),
             Action::BumpRevision(name, revision) => {
-                steps.records.extend(bump_revision(seen, name, *revision));
+                steps.bookkeeping.extend(bump_revision(observed, name, *revision));
             }
-            Action::DeleteRevision(name) => steps.changes.extend(delete_revision(seen, name)),
-            Action::AdoptRevision(name) => steps.changes.extend(adopt_revision(seen, name)),
+            Action::DeleteRevision(name) => steps.changes.extend(delete_revision(observed, name)),
+            Action::AdoptRevision(name) => steps.changes.extend(adopt_revision(observed, name)),
             Action::AdoptPod(name) => {
-                let pod = seen.orphans.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod, None)));
+                let pod = observed.orphans.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.map(|pod| adopt_pod(observed, pod, None)));
             }
             Action::IncludePod(name, id) => {
-                let pod = seen.orphans.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.map(|pod| adopt_pod(seen, pod, Some(*id))));
+                let pod = observed.orphans.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.map(|pod| adopt_pod(observed, pod, Some(*id))));
             }
-            Action::ForgetDeletions(names) => steps.changes.push(forget_deletions(seen, names)),
-            Action::WriteContexts(entries) => steps.records.push(write_contexts(seen, entries)),
+            Action::ForgetDeletions(names) => steps.changes.push(forget_deletions(observed, names)),
+            Action::WriteContexts(entries) => {
+                steps.bookkeeping.push(write_contexts(observed, entries))
+            }
             Action::CreateClaim(id, revision, template) => {
-                steps.creations.extend(claim::create(seen, *id, revision, template));
+                steps.creates.extend(claim::create(observed, *id, revision, template));
             }
-            Action::AdoptClaim(name) => steps.changes.extend(claim::adopt(seen, name, None)),
+            Action::AdoptClaim(name) => steps.changes.extend(claim::adopt(observed, name, None)),
             Action::IncludeClaim(name, id) => {
-                steps.records.extend(claim::adopt(seen, name, Some(*id)));
+                steps.bookkeeping.extend(claim::adopt(observed, name, Some(*id)));
             }
             Action::DisownClaim(name, orphaned) => {
-                steps.records.extend(claim::disown(seen, name, *orphaned));
+                steps.bookkeeping.extend(claim::disown(observed, name, *orphaned));
             }
-            Action::DeleteClaim(name, true) => steps.endings.extend(claim::delete(seen, name)),
-            Action::DeleteClaim(name, false) => steps.changes.extend(claim::delete(seen, name)),
+            Action::DeleteClaim(name, true) => {
+                steps.claim_deletions.extend(claim::delete(observed, name))
+            }
+            Action::DeleteClaim(name, false) => steps.changes.extend(claim::delete(observed, name)),
             Action::CreatePod(id, revision, first) => {
-                let birth = if *first { Birth::First } else { Birth::Again };
-                steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
+                let reason = if *first { CreateReason::Initial } else { CreateReason::Recreate };
+                steps.creates.extend(pod::create(observed, (*id, revision), reason, now));
             }
-            Action::TryPod(id, revision) => {
-                steps.trials.extend(pod::attempt(seen, (*id, revision), now));
+            Action::DryRunPod(id, revision) => {
+                steps.dry_runs.extend(pod::attempt(observed, (*id, revision), now));
             }
             Action::Replace(name, id, revision, _) => {
-                let birth = Birth::InPlaceOf(name);
-                steps.creations.extend(pod::create(seen, (*id, revision), birth, now));
-                let origin = seen.pods.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(origin.and_then(|pod| change_pod(seen, pod, action, now)));
+                let reason = CreateReason::Replacement(name);
+                steps.creates.extend(pod::create(observed, (*id, revision), reason, now));
+                let origin = observed.pods.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(origin.and_then(|pod| change_pod(observed, pod, action, now)));
             }
             Action::ReleasePod(name)
             | Action::ExcludePod(name)
@@ -115,32 +119,37 @@ pub fn render(seen: &Observed, actions: &[Action], now: Timestamp) -> Steps {
             | Action::Apply(name, ..)
             | Action::Finish(name)
             | Action::Delete(name, _) => {
-                let pod = seen.pods.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.and_then(|pod| change_pod(seen, pod, action, now)));
+                let pod = observed.pods.iter().find(|pod| pod.name == *name);
+                steps.changes.extend(pod.and_then(|pod| change_pod(observed, pod, action, now)));
             }
         }
     }
     steps
 }
 
-fn target(seen: &Observed, resource: Resource, name: &str) -> Target {
-    Target { resource, namespace: seen.namespace.clone(), name: name.to_owned(), subresource: None }
+fn target(observed: &Observed, resource: Resource, name: &str) -> Target {
+    Target {
+        resource,
+        namespace: observed.namespace.clone(),
+        name: name.to_owned(),
+        subresource: None,
+    }
 }
 
 /// What every object made for the set says of its owner.
-fn owner(seen: &Observed) -> Value {
+fn owner(observed: &Observed) -> Value {
     json!([{
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": "CollaSet",
-        "name": seen.name,
-        "uid": seen.uid,
+        "name": observed.name,
+        "uid": observed.uid,
         "controller": true,
         "blockOwnerDeletion": true,
     }])
 }
 
-fn finalizers(seen: &Observed, add: bool) -> Write {
-    let mut list: Vec<&str> = seen
+fn finalizers(observed: &Observed, add: bool) -> Write {
+    let mut list: Vec<&str> = observed
         .finalizers
         .iter()
         .map(String::as_str)
@@ -149,91 +158,91 @@ fn finalizers(seen: &Observed, add: bool) -> Write {
     if add {
         list.push(well_known::PRE_RECLAIM);
     }
-    let body = json!({ "metadata": { "resourceVersion": seen.version, "finalizers": list } });
-    Write::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
+    let body = json!({ "metadata": { "resourceVersion": observed.version, "finalizers": list } });
+    Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
 }
 
 /// Writes a status.
 #[must_use]
-pub fn status(seen: &Observed, status: &CollaSetStatus) -> Write {
-    let to = Target { subresource: Some("status"), ..target(seen, COLLASETS, &seen.name) };
+pub fn status(observed: &Observed, status: &CollaSetStatus) -> Write {
+    let to = Target { subresource: Some("status"), ..target(observed, COLLASETS, &observed.name) };
     // By its UID and not its version: status has one writer, and an edit of the spec between look
     // and write makes it no less true of the generation that it names.
     let mut body = json!(status);
     // A merge leaves what it does not name, so what is no more has to be named.
-    for field in json!(seen.status).as_object().into_iter().flat_map(|told| told.keys()) {
+    for field in json!(observed.status).as_object().into_iter().flat_map(|reported| reported.keys())
+    {
         if body.get(field).is_none() {
             body[field] = Value::Null;
         }
     }
-    Write::Patch(to, Change::Merge(json!({ "metadata": { "uid": seen.uid }, "status": body })))
+    Write::Patch(to, Change::Merge(json!({ "metadata": { "uid": observed.uid }, "status": body })))
 }
 
-fn create_revision(seen: &Observed, new: &NewRevision) -> Write {
-    let mut labels = seen.spec.selector.match_labels.clone().unwrap_or_default();
+fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
+    let mut labels = observed.spec.selector.match_labels.clone().unwrap_or_default();
     labels.insert(well_known::REVISION_HASH.to_owned(), new.hash.clone());
     labels.insert(well_known::REVISION_COLLISION.to_owned(), new.collisions.to_string());
     let body = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": { "name": new.name, "labels": labels, "ownerReferences": owner(seen) },
+        "metadata": { "name": new.name, "labels": labels, "ownerReferences": owner(observed) },
         "revision": new.revision,
         "data": new.data,
     });
-    Write::Create(target(seen, REVISIONS, &new.name), body)
+    Write::Create(target(observed, REVISIONS, &new.name), body)
 }
 
-fn bump_revision(seen: &Observed, name: &str, revision: i64) -> Option<Write> {
-    let known = seen.revisions.iter().find(|r| r.name == name)?;
+fn bump_revision(observed: &Observed, name: &str, revision: i64) -> Option<Write> {
+    let known = observed.revisions.iter().find(|r| r.name == name)?;
     let body = json!({ "metadata": { "resourceVersion": known.version }, "revision": revision });
-    Some(Write::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+    Some(Write::Patch(target(observed, REVISIONS, name), Change::Merge(body)))
 }
 
-fn delete_revision(seen: &Observed, name: &str) -> Option<Write> {
-    let known = seen.revisions.iter().find(|r| r.name == name)?;
+fn delete_revision(observed: &Observed, name: &str) -> Option<Write> {
+    let known = observed.revisions.iter().find(|r| r.name == name)?;
     let (uid, version) = (known.uid.clone(), Some(known.version.clone()));
-    Some(Write::Delete { target: target(seen, REVISIONS, name), uid, version })
+    Some(Write::Delete { target: target(observed, REVISIONS, name), uid, version })
 }
 
-fn adopt_revision(seen: &Observed, name: &str) -> Option<Write> {
-    let known = seen.revisions.iter().find(|r| r.name == name)?;
-    let body =
-        json!({ "metadata": { "resourceVersion": known.version, "ownerReferences": owner(seen) } });
-    Some(Write::Patch(target(seen, REVISIONS, name), Change::Merge(body)))
+fn adopt_revision(observed: &Observed, name: &str) -> Option<Write> {
+    let known = observed.revisions.iter().find(|r| r.name == name)?;
+    let body = json!({ "metadata": { "resourceVersion": known.version, "ownerReferences": owner(observed) } });
+    Some(Write::Patch(target(observed, REVISIONS, name), Change::Merge(body)))
 }
 
 /// Adds the set to the Pod's owners, under a new ID if one is given; by its version, as another set
 /// may be after it too.
-fn adopt_pod(seen: &Observed, pod: &PodView, id: Option<i64>) -> Write {
+fn adopt_pod(observed: &Observed, pod: &PodView, id: Option<i64>) -> Write {
     let mut body = json!({ "metadata": {
-        "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(seen),
+        "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(observed),
     } });
     if let Some(id) = id {
         body["metadata"]["labels"] =
             json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
-    Write::Patch(target(seen, PODS, &pod.name), Change::Strategic(body))
+    Write::Patch(target(observed, PODS, &pod.name), Change::Strategic(body))
 }
 
-fn forget_deletions(seen: &Observed, names: &[String]) -> Write {
-    let strategy = seen.spec.scale_strategy.clone().unwrap_or_default();
+fn forget_deletions(observed: &Observed, names: &[String]) -> Write {
+    let strategy = observed.spec.scale_strategy.clone().unwrap_or_default();
     let left: Vec<String> =
         strategy.pod_to_delete.into_iter().filter(|name| !names.contains(name)).collect();
     let body = json!({
-        "metadata": { "resourceVersion": seen.version },
+        "metadata": { "resourceVersion": observed.version },
         "spec": { "scaleStrategy": { "podToDelete": left } },
     });
-    Write::Patch(target(seen, COLLASETS, &seen.name), Change::Merge(body))
+    Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
 }
 
-fn write_contexts(seen: &Observed, entries: &[ContextDetail]) -> Write {
-    let to = target(seen, CONTEXTS, seen.context_name());
-    match &seen.contexts {
+fn write_contexts(observed: &Observed, entries: &[ContextDetail]) -> Write {
+    let to = target(observed, CONTEXTS, observed.context_name());
+    match &observed.contexts {
         None => {
             let body = json!({
                 "apiVersion": format!("{GROUP}/{VERSION}"),
                 "kind": "ResourceContext",
-                "metadata": { "name": seen.context_name() },
+                "metadata": { "name": observed.context_name() },
                 "spec": { "contexts": entries },
             });
             Write::Create(to, body)
@@ -262,13 +271,20 @@ fn delete(pod: &PodView, to: Target, kind: &str, now: Timestamp) -> Write {
     Write::Delete { target: to, uid, version }
 }
 
-fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -> Option<Write> {
-    let to = target(seen, PODS, &pod.name);
+fn change_pod(
+    observed: &Observed,
+    pod: &PodView,
+    action: &Action,
+    now: Timestamp,
+) -> Option<Write> {
+    let to = target(observed, PODS, &pod.name);
     let change = match action {
-        Action::ReleasePod(_) => disown(seen, pod, json!({})),
-        Action::ExcludePod(_) => {
-            disown(seen, pod, json!({ well_known::ORPHANED: "true", well_known::TO_EXCLUDE: null }))
-        }
+        Action::ReleasePod(_) => disown(observed, pod, json!({})),
+        Action::ExcludePod(_) => disown(
+            observed,
+            pod,
+            json!({ well_known::ORPHANED: "true", well_known::TO_EXCLUDE: null }),
+        ),
         Action::Replace(_, id, _, update) => {
             let update = update.as_deref();
             let mut changes = replace_changes(pod, update, now);
@@ -303,13 +319,13 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
             relabel(bound(pod, &[LabelKind::Operating]), &changes).build()
         }
         Action::Finish(_) => finish(pod),
-        Action::Resize(_, wanted) => return Some(pod::resize(seen, pod, wanted)),
+        Action::Resize(_, wanted) => return Some(pod::resize(observed, pod, wanted)),
         Action::Apply(_, revision, true) => {
             let bound = bound(pod, &[LabelKind::Operating, LabelKind::Operate]);
-            pod::apply(seen, pod, (revision, true), bound)?.build()
+            pod::apply(observed, pod, (revision, true), bound)?.build()
         }
         Action::Apply(_, revision, false) => {
-            pod::apply(seen, pod, (revision, false), bound(pod, &[]))?.build()
+            pod::apply(observed, pod, (revision, false), bound(pod, &[]))?.build()
         }
         Action::Delete(_, kind) => return Some(delete(pod, to, kind, now)),
         Action::AddFinalizer
@@ -327,7 +343,7 @@ fn change_pod(seen: &Observed, pod: &PodView, action: &Action, now: Timestamp) -
         | Action::DisownClaim(..)
         | Action::DeleteClaim(..)
         | Action::WriteContexts(_)
-        | Action::TryPod(..)
+        | Action::DryRunPod(..)
         | Action::CreatePod(..) => return None,
     };
     Some(Write::Patch(to, change))
@@ -362,9 +378,9 @@ fn unlabel(pod: &PodView, labels: &[&str]) -> Change {
 }
 
 /// Takes the set off the Pod's owners, and ends what it was doing to the Pod: nobody else would.
-fn disown(seen: &Observed, pod: &PodView, mut labels: Value) -> Change {
+fn disown(observed: &Observed, pod: &PodView, mut labels: Value) -> Change {
     labels[LabelKind::Operating.key(lifecycle::COLLASET)] = Value::Null;
-    let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
+    let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
     let metadata = json!({ "uid": pod.uid, "ownerReferences": references, "labels": labels });
     Change::Strategic(json!({ "metadata": metadata }))
 }

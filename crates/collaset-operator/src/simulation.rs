@@ -147,7 +147,7 @@ impl World {
     /// # Panics
     ///
     /// If that does not come.
-    fn settle(&mut self) {
+    fn converge(&mut self) {
         let mut quiet = 0;
         for _ in 0..600 {
             let before = self.cluster.version();
@@ -161,8 +161,8 @@ impl World {
         panic!("there is no end of it: {}", self.operator.last_plan);
     }
 
-    /// As [`settle`](Self::settle), but nobody moves Pods through their lifecycle.
-    fn settle_without_lifecycle(&mut self) {
+    /// As [`converge`](Self::settle), but nobody moves Pods through their lifecycle.
+    fn converge_without_lifecycle(&mut self) {
         for _ in 0..20 {
             self.reconcile();
             self.kubelet();

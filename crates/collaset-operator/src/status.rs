@@ -11,7 +11,7 @@ use podops_api::{
 };
 
 use crate::{
-    plan::{Action, Hindrance, Plan, replace::Pairs},
+    plan::{Action, Blocker, Plan, replace::Pairs},
     view::{Observed, PodView},
 };
 
@@ -23,13 +23,13 @@ use waiting::waiting;
 /// are of what was observed, never of what was just done.
 #[must_use]
 pub fn status(
-    seen: &Observed,
+    observed: &Observed,
     plan: &Plan,
-    failures: &[Hindrance],
+    failures: &[Blocker],
     now: Timestamp,
 ) -> (CollaSetStatus, Option<Duration>) {
-    let (waiting, patience) = waiting(seen, plan, now);
-    let active: Vec<&PodView> = seen.active().collect();
+    let (waiting, retry_after) = waiting(observed, plan, now);
+    let active: Vec<&PodView> = observed.active().collect();
     let count = |is_true: &dyn Fn(&PodView) -> bool| {
         i32::try_from(active.iter().filter(|pod| is_true(pod)).count()).unwrap_or(i32::MAX)
     };
@@ -39,45 +39,45 @@ pub fn status(
         during(lifecycle::UPDATE) || during(lifecycle::SCALE_IN)
     };
     let mut status = CollaSetStatus {
-        observed_generation: seen.generation,
+        observed_generation: observed.generation,
         current_revision: plan.current.clone(),
         updated_revision: plan.updated.clone(),
         collision_count: plan.collisions,
         replicas: count(&|_| true),
-        terminating_replicas: i32::try_from(seen.pods.iter().filter(|p| p.deleting).count())
+        terminating_replicas: i32::try_from(observed.pods.iter().filter(|p| p.deleting).count())
             .unwrap_or(i32::MAX),
         updated_replicas: count(&updated),
         operating_replicas: count(&operating),
         ready_replicas: count(&|pod| pod.ready.is_some()),
         updated_ready_replicas: count(&|pod| pod.ready.is_some() && updated(pod)),
-        available_replicas: count(&|pod| seen.is_available(pod, now)),
-        updated_available_replicas: count(&|pod| seen.is_available(pod, now) && updated(pod)),
+        available_replicas: count(&|pod| observed.is_available(pod, now)),
+        updated_available_replicas: count(&|pod| observed.is_available(pod, now) && updated(pod)),
         scheduled_replicas: count(&|pod| pod.scheduled),
-        label_selector: text(&seen.spec.selector),
+        label_selector: text(&observed.spec.selector),
         last_progress_time: None,
         waiting,
-        conditions: seen.status.conditions.clone(),
+        conditions: observed.status.conditions.clone(),
     };
-    let pairs = Pairs::read(seen);
-    let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_extra(pod));
+    let pairs = Pairs::read(observed);
+    let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_surge(pod));
     // Pods that are about to go may be the updated ones of a few.
-    let others = count(&|pod| !updated(pod) && !pairs.is_extra(pod));
-    if instances >= seen.spec.replicas.unwrap_or_default() && others == 0 {
+    let others = count(&|pod| !updated(pod) && !pairs.is_surge(pod));
+    if instances >= observed.spec.replicas.unwrap_or_default() && others == 0 {
         status.current_revision.clone_from(&status.updated_revision);
     }
-    status.last_progress_time = last_progress(&status, seen, plan, now);
-    conditions(&mut status, seen, plan, failures, now);
-    let overdue = until_overdue(&status, seen, now).filter(SignedDuration::is_positive);
+    status.last_progress_time = last_progress(&status, observed, plan, now);
+    conditions(&mut status, observed, plan, failures, now);
+    let overdue = until_overdue(&status, observed, now).filter(SignedDuration::is_positive);
     let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
-    let serving = seen.active().filter_map(|pod| seen.until_available(pod, now));
+    let serving = observed.active().filter_map(|pod| observed.until_available(pod, now));
     let serving = serving.filter(|left| !left.is_zero());
-    let look_again = serving.chain(patience).chain(overdue).min();
-    (status, look_again)
+    let requeue_after = serving.chain(retry_after).chain(overdue).min();
+    (status, requeue_after)
 }
 
 /// Whether all Pods are what they are to be, and nothing is under way.
-fn is_settled(status: &CollaSetStatus, seen: &Observed, plan: &Plan) -> bool {
-    let wanted = seen.spec.replicas.unwrap_or_default();
+fn is_rolled_out(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> bool {
+    let wanted = observed.spec.replicas.unwrap_or_default();
     status.replicas == wanted
         && status.available_replicas >= wanted
         && plan.outdated == 0
@@ -101,11 +101,11 @@ fn is_a_beginning(action: &Action) -> bool {
 /// written.
 fn last_progress(
     status: &CollaSetStatus,
-    seen: &Observed,
+    observed: &Observed,
     plan: &Plan,
     now: Timestamp,
 ) -> Option<Time> {
-    if is_settled(status, seen, plan) || seen.spec.paused {
+    if is_rolled_out(status, observed, plan) || observed.spec.paused {
         return None;
     }
     let steps = |s: &CollaSetStatus| {
@@ -113,8 +113,8 @@ fn last_progress(
         let counts = [s.replicas, s.terminating_replicas, s.updated_replicas, s.available_replicas];
         (goal, counts, s.operating_replicas, s.updated_available_replicas)
     };
-    let same = steps(&seen.status) == steps(status);
-    let known = seen.status.last_progress_time.clone().filter(|_| same);
+    let same = steps(&observed.status) == steps(status);
+    let known = observed.status.last_progress_time.clone().filter(|_| same);
     Some(known.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
 }
 
@@ -122,51 +122,53 @@ fn last_progress(
 /// nor anything to wait for.
 fn until_overdue(
     status: &CollaSetStatus,
-    seen: &Observed,
+    observed: &Observed,
     now: Timestamp,
 ) -> Option<SignedDuration> {
-    let deadline = SignedDuration::from_secs(i64::from(seen.spec.progress_deadline_seconds?));
+    let deadline = SignedDuration::from_secs(i64::from(observed.spec.progress_deadline_seconds?));
     Some(deadline - now.duration_since(status.last_progress_time.as_ref()?.0))
 }
 
 /// Whether the difference tells only how far Pods are on a way that goes on: worth telling, but not
 /// at once.
 #[must_use]
-pub fn is_progress(told: &CollaSetStatus, now: &CollaSetStatus) -> bool {
+pub fn is_progress(reported: &CollaSetStatus, now: &CollaSetStatus) -> bool {
     let on_its_way = now.operating_replicas > 0
         || now.terminating_replicas > 0
         || now.available_replicas < now.replicas;
     on_its_way
-        && told.observed_generation == now.observed_generation
-        && gist(&told.conditions).eq(gist(&now.conditions))
+        && reported.observed_generation == now.observed_generation
+        && significant_conditions(&reported.conditions).eq(significant_conditions(&now.conditions))
 }
 
 /// What conditions say, but for those that follow from the numbers, and numbers in messages.
-fn gist(conditions: &[Condition]) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
-    let told = conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
-    told.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
+fn significant_conditions(
+    conditions: &[Condition],
+) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
+    let reported = conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
+    reported.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
 fn conditions(
     status: &mut CollaSetStatus,
-    seen: &Observed,
+    observed: &Observed,
     plan: &Plan,
-    failures: &[Hindrance],
+    failures: &[Blocker],
     now: Timestamp,
 ) {
     let list = &mut status.conditions;
-    let problem = |scaling| failures.iter().chain(&plan.hindrances).find(|h| h.scaling == scaling);
+    let problem = |scaling| failures.iter().chain(&plan.blockers).find(|h| h.scaling == scaling);
     for (type_, scaling, fine) in [("Scale", true, "Scaled"), ("Update", false, "Updated")] {
         match problem(scaling) {
-            Some(hindrance) => {
-                set(list, type_, false, (hindrance.reason, hindrance.message.clone()), now);
+            Some(blocker) => {
+                set(list, type_, false, (blocker.reason, blocker.message.clone()), now);
             }
             None => set(list, type_, true, (fine, String::new()), now),
         }
     }
-    health(status, seen, plan, failures.iter().chain(&plan.hindrances).next(), now);
+    health(status, observed, plan, failures.iter().chain(&plan.blockers).next(), now);
     let list = &mut status.conditions;
-    if seen.spec.paused {
+    if observed.spec.paused {
         set(
             list,
             "Paused",
@@ -177,8 +179,8 @@ fn conditions(
     } else {
         remove(list, "Paused");
     }
-    if seen.deleting {
-        let message = format!("waiting for {} Pods to be deleted", seen.pods.len());
+    if observed.deleting {
+        let message = format!("waiting for {} Pods to be deleted", observed.pods.len());
         set(list, "Terminating", false, ("ReclaimingTargetsDeletion", message), now);
     }
 }
@@ -186,29 +188,29 @@ fn conditions(
 /// What tools ask first: do enough Pods serve, does it go on, is something wrong.
 fn health(
     status: &mut CollaSetStatus,
-    seen: &Observed,
+    observed: &Observed,
     plan: &Plan,
-    problem: Option<&Hindrance>,
+    problem: Option<&Blocker>,
     now: Timestamp,
 ) {
-    let wanted = seen.spec.replicas.unwrap_or_default();
+    let wanted = observed.spec.replicas.unwrap_or_default();
     let serving = status.available_replicas;
     let available = serving >= wanted;
-    let settled = is_settled(status, seen, plan);
-    let overdue = until_overdue(status, seen, now).is_some_and(|left| !left.is_positive());
+    let rolled_out = is_rolled_out(status, observed, plan);
+    let overdue = until_overdue(status, observed, now).is_some_and(|left| !left.is_positive());
     let list = &mut status.conditions;
     let why = if available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
     set(list, "Available", available, (why, format!("{serving} of {wanted} Pods serve")), now);
     let why = match () {
-        () if seen.deleting => "Deleting",
-        () if settled => "Settled",
-        () if seen.spec.paused => "Paused",
+        () if observed.deleting => "Deleting",
+        () if rolled_out => "Settled",
+        () if observed.spec.paused => "Paused",
         () if overdue => "ProgressDeadlineExceeded",
         () if status.replicas != wanted => "Scaling",
         () if plan.outdated > 0 => "Updating",
         () => "WaitingForPods",
     };
-    let goes_on = !settled && !seen.spec.paused && !overdue;
+    let goes_on = !rolled_out && !observed.spec.paused && !overdue;
     set(list, "Progressing", goes_on, (why, String::new()), now);
     match problem {
         Some(problem) => {

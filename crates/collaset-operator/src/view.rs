@@ -54,10 +54,10 @@ pub struct Observed {
     pub can_resize: bool,
     /// Revisions that the server was asked about, as far as anybody remembers: whether it makes
     /// Pods of them, or why not.
-    pub trials: BTreeMap<String, Result<(), String>>,
+    pub dry_runs: BTreeMap<String, Result<(), String>>,
     /// Pods, by UID, whose resizing to their revision the server refused, as far as anybody
     /// remembers.
-    pub refused_resizes: BTreeMap<String, String>,
+    pub rejected_resizes: BTreeMap<String, String>,
     /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
     pub last_pods: BTreeMap<i64, String>,
 }
@@ -87,7 +87,7 @@ impl Observed {
     #[must_use]
     pub fn until_available(&self, pod: &PodView, now: Timestamp) -> Option<Duration> {
         let least = i64::from(self.spec.min_ready_seconds.unwrap_or_default());
-        let served = now.duration_since(pod.serves_since()?);
+        let served = now.duration_since(pod.available_since()?);
         Some(Duration::try_from(SignedDuration::from_secs(least) - served).unwrap_or_default())
     }
 
@@ -103,7 +103,7 @@ impl Observed {
     /// share a name; nor does one that ended.
     pub fn active(&self) -> impl Iterator<Item = &PodView> {
         let names = self.has_persistent_names();
-        self.pods.iter().filter(move |pod| names || !pod.deleting && !pod.ended)
+        self.pods.iter().filter(move |pod| names || !pod.deleting && !pod.terminal)
     }
 }
 
@@ -127,7 +127,7 @@ pub struct PodView {
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Whether it succeeded or failed for good.
-    pub ended: bool,
+    pub terminal: bool,
     /// Whether it has a node.
     pub scheduled: bool,
     /// Since when it is Ready, if it is.
@@ -149,7 +149,7 @@ pub struct PodView {
     /// What hinders it from having the resources that it should have.
     pub resize: Option<Resize>,
     /// What keeps it from running, in the words of scheduler or kubelet.
-    pub trouble: Option<String>,
+    pub not_running_reason: Option<String>,
 }
 
 /// A container of a Pod.
@@ -203,7 +203,7 @@ impl PodView {
     }
 
     /// Since when it serves, if it does.
-    fn serves_since(&self) -> Option<Timestamp> {
+    fn available_since(&self) -> Option<Timestamp> {
         let stamp = self.labels.get(well_known::SERVICE_AVAILABLE)?;
         let since = stamp.parse().ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok());
         // Anybody may have written the label, with any value.
@@ -279,7 +279,7 @@ pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<i64> {
 }
 
 /// Keeps in mind the UID of each instance's last Pod.
-pub fn note_last_pods(known: &mut BTreeMap<i64, String>, pods: &[PodView]) {
+pub fn record_last_pods(known: &mut BTreeMap<i64, String>, pods: &[PodView]) {
     // The newest last, as there may be more than one of an instance.
     let mut pods: Vec<&PodView> = pods.iter().collect();
     pods.sort_by_key(|pod| pod.created);

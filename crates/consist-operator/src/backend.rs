@@ -3,13 +3,13 @@
 
 pub mod alibaba_clb;
 pub mod aws_elbv2;
-mod claims;
+mod circuit_breaker;
 pub mod endpointslice;
 pub mod envoy;
+mod exclusive_backends;
 pub mod external;
 pub mod haproxy;
-mod pace;
-mod silent;
+mod rate_limiter;
 
 use std::{collections::BTreeMap, future::Future, net::IpAddr, pin::Pin, time::Duration};
 
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
-use self::{claims::Claims, silent::Silent};
+use self::{circuit_breaker::CircuitBreaker, exclusive_backends::ExclusiveBackends};
 use crate::{plan::Want, view::Traffic};
 
 /// An employer, as its backend knows it.
@@ -52,7 +52,7 @@ impl Employer {
     /// # Errors
     ///
     /// If it makes no sense.
-    pub fn params<T: DeserializeOwned>(&self) -> Result<T, Fault> {
+    pub fn params<T: DeserializeOwned>(&self) -> Result<T, BackendError> {
         // No annotation is one that says nothing.
         let said = if self.params.is_null() {
             Value::Object(serde_json::Map::default())
@@ -60,7 +60,7 @@ impl Employer {
             self.params.clone()
         };
         serde_json::from_value(said)
-            .map_err(|error| Fault::Params(format!("backend-params: {error}")))
+            .map_err(|error| BackendError::Params(format!("backend-params: {error}")))
     }
 }
 
@@ -69,9 +69,14 @@ impl Employer {
 /// # Errors
 ///
 /// If it is not allowed.
-pub fn permit(patterns: &[String], namespace: &str, what: &str, of: &str) -> Result<(), Fault> {
+pub fn permit(
+    patterns: &[String],
+    namespace: &str,
+    what: &str,
+    of: &str,
+) -> Result<(), BackendError> {
     let told = || {
-        Fault::Params(format!(
+        BackendError::Params(format!(
             "backend-params: {what} is not among the {of} that the operator may drive for this namespace"
         ))
     };
@@ -93,9 +98,9 @@ pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
 
 /// Tells that an employer's traffic has changed, so that nobody has to ask.
 #[derive(Clone, Debug)]
-pub struct Nudge(pub UnboundedSender<String>);
+pub struct ChangeNotifier(pub UnboundedSender<String>);
 
-impl Nudge {
+impl ChangeNotifier {
     /// Tells it of the employer of this key.
     pub fn tell(&self, key: String) {
         // Nobody listens when the process ends.
@@ -118,7 +123,7 @@ pub struct Wanted {
 
 /// Why a backend says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum BackendError {
     /// It was told what makes no sense; somebody has to edit the employer.
     #[error("{0}")]
     Params(String),
@@ -130,7 +135,7 @@ pub enum Fault {
     Garbage(String),
 }
 
-impl Fault {
+impl BackendError {
     /// The fault as metrics call it.
     #[must_use]
     pub fn class(&self) -> &'static str {
@@ -143,37 +148,37 @@ impl Fault {
 }
 
 /// What was seen of each Pod that was asked about, by UID.
-pub type Seen = BTreeMap<String, Traffic>;
+pub type TrafficByPod = BTreeMap<String, Traffic>;
 
 /// What came of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pass {
+pub struct SyncResult {
     /// What was seen.
-    pub seen: Seen,
+    pub observed: TrafficByPod,
     /// Why that is not all there is to be seen.
-    pub fault: Option<Fault>,
+    pub fault: Option<BackendError>,
     /// What it is known not to do, though all was seen: it lacks the room, or refuses.
-    pub undone: Option<Fault>,
+    pub unfulfilled: Option<BackendError>,
 }
 
-impl Pass {
+impl SyncResult {
     /// One that has seen everything.
     #[must_use]
-    pub fn of(seen: Seen) -> Self {
-        Self { seen, ..Self::default() }
+    pub fn of(observed: TrafficByPod) -> Self {
+        Self { observed, ..Self::default() }
     }
 
     /// One that has told what is wanted, and cannot see what came of it: whoever is to serve may.
     #[must_use]
-    pub fn blind(wanted: &[Wanted], fault: Fault) -> Self {
+    pub fn blind(wanted: &[Wanted], fault: BackendError) -> Self {
         let serve = wanted.iter().filter(|w| w.want == Want::Serve);
-        let seen = serve.map(|w| (w.uid.clone(), Traffic::Unhealthy)).collect();
-        Self { fault: Some(fault), ..Self::of(seen) }
+        let observed = serve.map(|w| (w.uid.clone(), Traffic::Unhealthy)).collect();
+        Self { fault: Some(fault), ..Self::of(observed) }
     }
 }
 
-impl From<Fault> for Pass {
-    fn from(fault: Fault) -> Self {
+impl From<BackendError> for SyncResult {
+    fn from(fault: BackendError) -> Self {
         Self { fault: Some(fault), ..Self::default() }
     }
 }
@@ -191,16 +196,16 @@ pub(crate) fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
     }
 }
 
-impl From<Result<Pass, Fault>> for Pass {
-    fn from(pass: Result<Pass, Fault>) -> Self {
-        pass.unwrap_or_else(Self::from)
+impl From<Result<SyncResult, BackendError>> for SyncResult {
+    fn from(sync: Result<SyncResult, BackendError>) -> Self {
+        sync.unwrap_or_else(Self::from)
     }
 }
 
 /// Something on its way.
 pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A pass on its way.
-pub type Answer<'a> = Coming<'a, Pass>;
+pub type Answer<'a> = Coming<'a, SyncResult>;
 
 /// How long what was brought about elsewhere holds: it may be forgotten, or undone.
 pub const RESYNC: Duration = Duration::from_secs(60);
@@ -210,7 +215,7 @@ pub trait Backend: Send + Sync {
     /// Brings about what is wanted for *all* of an employer's Pods, as far as it can and it is not so
     /// yet, and then looks: what is returned was seen, never concluded from an acknowledgement. May be
     /// repeated, and may find that what was brought about before is lost.
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a>;
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a>;
 
     /// After what time it is asked again though nothing seems to have changed, if at all.
     fn resync(&self) -> Option<Duration> {

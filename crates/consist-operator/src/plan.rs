@@ -10,7 +10,7 @@ use podops_api::{availability::AvailableConditions, consist};
 
 use crate::{
     policy::Off,
-    view::{MemberView, Observed, Tenure, Traffic},
+    view::{EmployerState, MemberView, Observed, Traffic},
 };
 
 /// What is wanted of a backend for one Pod.
@@ -24,8 +24,11 @@ pub enum Want {
 
 /// What is wanted of an employer's backend for a Pod.
 #[must_use]
-pub fn want(tenure: Tenure, member: &MemberView) -> Want {
-    if tenure == Tenure::Employs && member.selected && member.ready && !member.addresses.is_empty()
+pub fn want(state: EmployerState, member: &MemberView) -> Want {
+    if state == EmployerState::Active
+        && member.selected
+        && member.ready
+        && !member.addresses.is_empty()
     {
         Want::Serve
     } else {
@@ -39,7 +42,7 @@ pub struct Plan {
     /// The employer's finalizers, if they change.
     pub finalizers: Option<Vec<String>>,
     /// Whether the employer is to say what it holds its Pods with.
-    pub tell_finalizer: bool,
+    pub report_finalizer: bool,
     /// What changes on Pods.
     pub pods: Vec<PodChange>,
     /// Pods that wait for their traffic to come or go.
@@ -47,7 +50,7 @@ pub struct Plan {
     /// Conditions of Pods that change.
     pub reports: Vec<Report>,
     /// When to look again without being told.
-    pub look_again: Option<SignedDuration>,
+    pub requeue_after: Option<SignedDuration>,
 }
 
 /// What changes on one Pod.
@@ -64,7 +67,7 @@ pub struct PodChange {
     /// The finalizers that it had, and those that it is to have.
     pub finalizers: Option<(Vec<String>, Vec<String>)>,
     /// Whether that lets go of it.
-    pub lets_go: bool,
+    pub releases: bool,
     /// The text of its available conditions before, and after.
     pub conditions: Option<(Option<String>, String)>,
 }
@@ -107,49 +110,56 @@ const QUIET: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the next writes for an employer and its Pods.
 #[must_use]
-pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
+pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let employs = seen.employer.tenure == Tenure::Employs;
-    let held = seen.employer.is_held();
-    let finalizer = seen.employer.finalizer();
-    plan.tell_finalizer = employs && seen.employer.told_finalizer.as_ref() != Some(&finalizer);
+    let employs = observed.employer.state == EmployerState::Active;
+    let held = observed.employer.is_held();
+    let finalizer = observed.employer.finalizer();
+    plan.report_finalizer =
+        employs && observed.employer.reported_finalizer.as_ref() != Some(&finalizer);
     // An employer that could vanish now would leave Pods with what nobody takes off.
     if employs && !held {
-        plan.finalizers = Some(clean_finalizers(seen, true));
+        plan.finalizers = Some(clean_finalizers(observed, true));
         return plan;
     }
-    for member in &seen.members {
+    for member in &observed.members {
         let waits = plan.waits.len();
-        one(seen, &finalizer, member, now, &mut plan);
-        plan.reports.extend(report(seen, &finalizer, member, plan.waits.get(waits), now));
+        one(observed, &finalizer, member, now, &mut plan);
+        plan.reports.extend(report(observed, &finalizer, member, plan.waits.get(waits), now));
     }
     let releases = !employs && plan.pods.is_empty() && plan.waits.is_empty();
-    let finalizers = clean_finalizers(seen, !releases && held);
-    if finalizers != seen.employer.finalizers {
+    let finalizers = clean_finalizers(observed, !releases && held);
+    if finalizers != observed.employer.finalizers {
         plan.finalizers = Some(finalizers);
     }
     plan
 }
 
 /// The employer's finalizers with ours, or without; the one of earlier versions goes in any case.
-fn clean_finalizers(seen: &Observed, with: bool) -> Vec<String> {
-    let old = format!("{}{}", consist::OLD_CLEAN_FINALIZER, seen.employer.name);
+fn clean_finalizers(observed: &Observed, with: bool) -> Vec<String> {
+    let old = format!("{}{}", consist::OLD_CLEAN_FINALIZER, observed.employer.name);
     let ours = |f: &&String| **f == consist::CLEAN_FINALIZER || **f == old;
-    let others = seen.employer.finalizers.iter().filter(|f| !ours(f)).cloned();
+    let others = observed.employer.finalizers.iter().filter(|f| !ours(f)).cloned();
     let own = with.then(|| consist::CLEAN_FINALIZER.to_owned());
     others.chain(own).collect()
 }
 
-fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp, plan: &mut Plan) {
+fn one(
+    observed: &Observed,
+    finalizer: &String,
+    member: &MemberView,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
     let has = member.finalizers.contains(finalizer);
-    let wanted = want(seen.employer.tenure, member);
+    let wanted = want(observed.employer.state, member);
     let mut change = PodChange {
         name: member.name.clone(),
         uid: member.uid.clone(),
         version: member.version.clone(),
         annotated: member.annotated,
         finalizers: None,
-        lets_go: false,
+        releases: false,
         conditions: None,
     };
     let wait = |reason: String, leaves: bool| Wait {
@@ -159,25 +169,25 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
         leaves,
         since: if leaves { member.unready_since } else { member.ready_since },
     };
-    match judge(seen, member, wanted, has, now) {
+    match judge(observed, member, wanted, has, now) {
         Verdict::Stays => {}
         Verdict::Takes => {
             let mut with = member.finalizers.clone();
             with.push(finalizer.clone());
             change.finalizers = Some((member.finalizers.clone(), with));
         }
-        Verdict::LetsGo => {
+        Verdict::Released => {
             let others = member.finalizers.iter().filter(|f| *f != finalizer).cloned();
             change.finalizers = Some((member.finalizers.clone(), others.collect()));
-            change.lets_go = true;
+            change.releases = true;
         }
         Verdict::Waits(reason, wake) => {
             plan.waits.push(wait(reason, wanted == Want::Off));
             let left = wake.map(|wake| wake.duration_since(now));
-            plan.look_again = [plan.look_again, left].into_iter().flatten().min();
+            plan.requeue_after = [plan.requeue_after, left].into_iter().flatten().min();
         }
     }
-    change.conditions = conditions(seen, finalizer, member, has && !change.lets_go);
+    change.conditions = conditions(observed, finalizer, member, has && !change.releases);
     if change.finalizers.is_some() || change.conditions.is_some() {
         plan.pods.push(change);
     }
@@ -185,13 +195,13 @@ fn one(seen: &Observed, finalizer: &String, member: &MemberView, now: Timestamp,
 
 /// What changes about what a Pod's condition says.
 fn report(
-    seen: &Observed,
+    observed: &Observed,
     finalizer: &str,
     member: &MemberView,
     wait: Option<&Wait>,
     now: Timestamp,
 ) -> Option<Report> {
-    let fault = seen.sighting.fault.as_ref();
+    let fault = observed.observation.fault.as_ref();
     let patience = if fault.is_some() { UNSEEN_PATIENCE } else { PATIENCE };
     let long =
         wait.filter(|wait| wait.since.is_some_and(|since| now.duration_since(since) > patience));
@@ -201,7 +211,7 @@ fn report(
             (None, true) => "DrainPending",
             (None, false) => "NotReceivingTraffic",
         };
-        (reason, format!("{} waits for {}", seen.employer.key(), wait.reason))
+        (reason, format!("{} waits for {}", observed.employer.key(), wait.reason))
     });
     let changes = match (&says, &member.told) {
         (None, None) => false,
@@ -225,12 +235,18 @@ fn report(
 enum Verdict {
     Stays,
     Takes,
-    LetsGo,
+    Released,
     Waits(String, Option<Timestamp>),
 }
 
-fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Timestamp) -> Verdict {
-    let told = &seen.sighting;
+fn judge(
+    observed: &Observed,
+    member: &MemberView,
+    wanted: Want,
+    has: bool,
+    now: Timestamp,
+) -> Verdict {
+    let told = &observed.observation;
     let traffic = told.traffic.get(&member.uid).copied();
     let flows = matches!(traffic, Some(Traffic::Serving))
         || matches!(traffic, Some(Traffic::Draining(Some(left))) if left > 0);
@@ -240,9 +256,9 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
         // that is being deleted takes no more finalizers.
         (Want::Off, false)
             if (flows || told.fault.is_some() && told.unseen.contains(&member.uid))
-                && is_employed(seen, member)
+                && is_employed(observed, member)
                 && !member.addresses.is_empty()
-                && !is_given_up(seen, member, now) =>
+                && !is_given_up(observed, member, now) =>
         {
             Verdict::Takes
         }
@@ -255,19 +271,21 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
             }
             _ => {
                 let reason = || "its backend to send it traffic".to_owned();
-                Verdict::Waits(told.undone.clone().unwrap_or_else(reason), None)
+                Verdict::Waits(told.unfulfilled.clone().unwrap_or_else(reason), None)
             }
         },
-        (Want::Off, true) if seen.employer.tenure == Tenure::Free => Verdict::LetsGo,
+        (Want::Off, true) if observed.employer.state == EmployerState::Unmanaged => {
+            Verdict::Released
+        }
         // Nobody sends traffic to what has no address, or ended.
-        (Want::Off, true) if member.addresses.is_empty() || member.ended => Verdict::LetsGo,
+        (Want::Off, true) if member.addresses.is_empty() || member.terminal => Verdict::Released,
         (Want::Off, true) => {
             // Who says nothing may send it some.
             let known = traffic.filter(|_| told.fault.is_none());
             let off = told.off_since.get(&member.uid).copied();
             let begun = member.unready_since;
-            match seen.employer.drain.judge(known, off, begun, now) {
-                Off::Gone => Verdict::LetsGo,
+            match observed.employer.drain.judge(known, off, begun, now) {
+                Off::Gone => Verdict::Released,
                 Off::NotYet(reason, wake) => {
                     Verdict::Waits(told.fault.clone().unwrap_or(reason), wake)
                 }
@@ -277,26 +295,26 @@ fn judge(seen: &Observed, member: &MemberView, wanted: Want, has: bool, now: Tim
 }
 
 /// Whether the Pod would be let go with its traffic, as its employer's drain policy has it.
-fn is_given_up(seen: &Observed, member: &MemberView, now: Timestamp) -> bool {
-    seen.employer.drain.judge(None, None, member.unready_since, now) == Off::Gone
+fn is_given_up(observed: &Observed, member: &MemberView, now: Timestamp) -> bool {
+    observed.employer.drain.judge(None, None, member.unready_since, now) == Off::Gone
 }
 
 /// Whether the Pod is the employer's, and there to stay: no other is to expect anything of it.
-fn is_employed(seen: &Observed, member: &MemberView) -> bool {
-    let employs = seen.employer.tenure == Tenure::Employs;
-    employs && member.selected && !member.deleting && !member.ended
+fn is_employed(observed: &Observed, member: &MemberView) -> bool {
+    let employs = observed.employer.state == EmployerState::Active;
+    employs && member.selected && !member.deleting && !member.terminal
 }
 
 /// The Pod's available conditions with the employer's entry, or without; if that changes them. The entry
 /// of one that is still held stays: it says by whom.
 fn conditions(
-    seen: &Observed,
+    observed: &Observed,
     finalizer: &String,
     member: &MemberView,
     held: bool,
 ) -> Option<(Option<String>, String)> {
-    let expects = is_employed(seen, member);
-    let key = seen.employer.key();
+    let expects = is_employed(observed, member);
+    let key = observed.employer.key();
     // An annotation that nobody can read says nothing, and keeps the Pod from being available.
     let mut expected = member.expected.clone().ok()?;
     let known = expected.get(&key);

@@ -65,7 +65,7 @@ impl DrainPolicy {
     #[must_use]
     pub fn judge(
         &self,
-        seen: Option<Traffic>,
+        observed: Option<Traffic>,
         off: Option<Timestamp>,
         begun: Option<Timestamp>,
         now: Timestamp,
@@ -79,7 +79,7 @@ impl DrainPolicy {
         }
         let wake = deadline.filter(|_| proceeds);
         let not_yet = |reason: &str| Off::NotYet(reason.to_owned(), wake);
-        match seen {
+        match observed {
             None => not_yet("its backend to say anything"),
             Some(Traffic::Serving | Traffic::Unhealthy) => not_yet("its backend to take it off"),
             Some(Traffic::Draining(Some(left))) if left > 0 => not_yet("its last requests to end"),
@@ -109,19 +109,19 @@ mod tests {
         DrainPolicy::read(text).unwrap()
     }
 
-    fn gone(text: &str, seen: Traffic, off: Option<i64>, now: i64) -> bool {
-        policy(text).judge(Some(seen), off.map(at), Some(at(100)), at(now)) == Off::Gone
+    fn gone(text: &str, observed: Traffic, off: Option<i64>, now: i64) -> bool {
+        policy(text).judge(Some(observed), off.map(at), Some(at(100)), at(now)) == Off::Gone
     }
 
     #[test]
     fn traffic_is_gone_when_it_was_seen_gone_for_long_enough() {
-        for seen in [Traffic::Absent, Traffic::Draining(Some(0)), Traffic::Draining(None)] {
-            assert!(!gone(r#"{"minSeconds":5}"#, seen, Some(101), 105), "{seen:?}");
-            assert!(gone(r#"{"minSeconds":5}"#, seen, Some(101), 106), "{seen:?}");
-            assert!(!gone(r#"{"minSeconds":0}"#, seen, None, 106), "{seen:?}");
+        for observed in [Traffic::Absent, Traffic::Draining(Some(0)), Traffic::Draining(None)] {
+            assert!(!gone(r#"{"minSeconds":5}"#, observed, Some(101), 105), "{observed:?}");
+            assert!(gone(r#"{"minSeconds":5}"#, observed, Some(101), 106), "{observed:?}");
+            assert!(!gone(r#"{"minSeconds":0}"#, observed, None, 106), "{observed:?}");
         }
-        for seen in [Traffic::Serving, Traffic::Unhealthy, Traffic::Draining(Some(1))] {
-            assert!(!gone(r#"{"minSeconds":0}"#, seen, Some(101), 999), "{seen:?}");
+        for observed in [Traffic::Serving, Traffic::Unhealthy, Traffic::Draining(Some(1))] {
+            assert!(!gone(r#"{"minSeconds":0}"#, observed, Some(101), 999), "{observed:?}");
         }
     }
 

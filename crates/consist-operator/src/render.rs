@@ -21,7 +21,7 @@ pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "ser
 #[must_use]
 pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
-    if change.lets_go {
+    if change.releases {
         patch = patch.test(&["metadata", "resourceVersion"], change.version.as_str());
     }
     if let Some((before, after)) = &change.finalizers {
@@ -43,7 +43,7 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
         patch = patch.add(&at, after.as_str());
     }
     // The time from which the Pod may be operated on; a Pod without annotations is told of otherwise.
-    if change.lets_go && (change.annotated || change.conditions.is_some()) {
+    if change.releases && (change.annotated || change.conditions.is_some()) {
         patch = patch.add(&["metadata", "annotations", well_known::RELEASED_AT], nanos(now));
     }
     Write::Patch(target(PODS, namespace, &change.name), patch.build())
@@ -70,7 +70,7 @@ pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Write {
 /// The write to an employer of this kind, if something about it changes.
 #[must_use]
 pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Write> {
-    if plan.finalizers.is_none() && !plan.tell_finalizer {
+    if plan.finalizers.is_none() && !plan.report_finalizer {
         return None;
     }
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], uid);
@@ -81,7 +81,7 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan)
         patch = patch.test(&at, before);
         patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
     }
-    if plan.tell_finalizer {
+    if plan.report_finalizer {
         if !employer.annotated {
             let all = ["metadata", "annotations"];
             patch = patch.test(&all, Value::Null).add(&all, json!({}));
@@ -114,7 +114,7 @@ mod tests {
             version: "7".to_owned(),
             annotated: false,
             finalizers: None,
-            lets_go: false,
+            releases: false,
             conditions: None,
         }
     }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_let_go_is_told_when() {
-        let go = PodChange { lets_go: true, annotated: true, ..change() };
+        let go = PodChange { releases: true, annotated: true, ..change() };
         let pod = json!({ "metadata": { "uid": "1", "resourceVersion": "7", "annotations": {} } });
         let done = applied(&go, pod).unwrap();
         assert_eq!(done["metadata"]["annotations"][well_known::RELEASED_AT], "0");
@@ -146,7 +146,7 @@ mod tests {
     fn a_pod_is_let_go_as_it_was_seen_or_not_at_all() {
         let go = PodChange {
             finalizers: Some((vec!["f".to_owned()], Vec::new())),
-            lets_go: true,
+            releases: true,
             ..change()
         };
         let pod = |version: &str| json!({ "metadata": { "uid": "1", "resourceVersion": version, "finalizers": ["f"] } });

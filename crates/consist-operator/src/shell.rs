@@ -6,8 +6,8 @@ mod employer;
 mod memory;
 mod metrics;
 mod observe;
+mod orphan_gc;
 mod start;
-mod sweep;
 mod tell;
 
 pub use args::ConsistArgs;

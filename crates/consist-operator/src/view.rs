@@ -24,9 +24,9 @@ pub struct EmployerView {
     /// Whether it has annotations, and the one that says what it holds its Pods with.
     pub annotated: bool,
     /// What that says.
-    pub told_finalizer: Option<String>,
+    pub reported_finalizer: Option<String>,
     /// Whether it sends traffic to its Pods.
-    pub tenure: Tenure,
+    pub state: EmployerState,
     /// How its Pods are drained.
     pub drain: DrainPolicy,
     /// What is wrong with it, with the field; nobody's traffic is touched meanwhile.
@@ -35,13 +35,13 @@ pub struct EmployerView {
 
 /// Whether an employer sends traffic to its Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tenure {
+pub enum EmployerState {
     /// It does.
-    Employs,
+    Active,
     /// It is being deleted: they lose its traffic, and are let go.
-    Ends,
+    Deleting,
     /// It is not under control, or not any more: they are let go as they are.
-    Free,
+    Unmanaged,
 }
 
 impl EmployerView {
@@ -90,7 +90,7 @@ pub struct MemberView {
     /// Whether it is being deleted.
     pub deleting: bool,
     /// Whether its containers have ended for good.
-    pub ended: bool,
+    pub terminal: bool,
     /// Its finalizers.
     pub finalizers: Vec<String>,
     /// Whether it has annotations.
@@ -127,7 +127,7 @@ pub enum Traffic {
 
 /// What was seen of one employer's Pods, after what was wanted of the backend had been told it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sighting {
+pub struct TrafficObservation {
     /// By UID; a Pod that is not there was not looked for.
     pub traffic: BTreeMap<String, Traffic>,
     /// When each Pod that gets no new traffic was first seen so, without a break, by UID.
@@ -137,14 +137,14 @@ pub struct Sighting {
     /// Who was given to the backend, and was not seen without traffic since, by UID.
     pub unseen: BTreeSet<String>,
     /// What the backend is known not to do, though all was seen.
-    pub undone: Option<String>,
+    pub unfulfilled: Option<String>,
 }
 
-impl Sighting {
+impl TrafficObservation {
     /// Whether everything was seen, and nothing is left to do that the backend does not.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.fault.is_none() && self.undone.is_none()
+        self.fault.is_none() && self.unfulfilled.is_none()
     }
 }
 
@@ -156,5 +156,5 @@ pub struct Observed {
     /// The Pods that it selects, and those that still hold something of it.
     pub members: Vec<MemberView>,
     /// What its backend says.
-    pub sighting: Sighting,
+    pub observation: TrafficObservation,
 }

@@ -11,7 +11,7 @@ pub mod pod;
 pub mod machine;
 pub mod plan;
 
-pub mod leave;
+pub mod graceful_deletion;
 
 pub mod render;
 

@@ -28,14 +28,14 @@ pub enum Step {
     /// It enters the next phase.
     Enter(Phase),
     /// It stays where it is until someone moves.
-    Wait(Who),
+    Wait(WaitingFor),
     /// It leaves the Pod.
     Finish,
 }
 
 /// Whose move it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum WaitingFor {
     /// Whoever wants the operation.
     Requester,
     /// Whoever grants it.
@@ -46,7 +46,7 @@ pub enum Who {
     Others,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for WaitingFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Requester => "its controller",
@@ -65,19 +65,19 @@ impl fmt::Display for Who {
 pub fn step(phase: Phase, facts: Facts) -> Step {
     match phase {
         Phase::Requested => Step::Enter(Phase::PreCheck),
-        Phase::PreCheck if !facts.typed => Step::Wait(Who::Requester),
-        Phase::PreCheck if facts.pre_check_gate => Step::Wait(Who::Checker),
+        Phase::PreCheck if !facts.typed => Step::Wait(WaitingFor::Requester),
+        Phase::PreCheck if facts.pre_check_gate => Step::Wait(WaitingFor::Checker),
         Phase::PreCheck => Step::Enter(Phase::PreChecked),
         Phase::PreChecked => Step::Enter(Phase::Preparing),
         Phase::Preparing if facts.out_of_service => Step::Enter(Phase::Operate),
-        Phase::Preparing => Step::Wait(Who::Services),
-        Phase::Operate => Step::Wait(Who::Requester),
-        Phase::Operated if facts.others_operating => Step::Wait(Who::Others),
+        Phase::Preparing => Step::Wait(WaitingFor::Services),
+        Phase::Operate => Step::Wait(WaitingFor::Requester),
+        Phase::Operated if facts.others_operating => Step::Wait(WaitingFor::Others),
         Phase::Operated => Step::Enter(Phase::PostCheck),
-        Phase::PostCheck if facts.post_check_gate => Step::Wait(Who::Checker),
+        Phase::PostCheck if facts.post_check_gate => Step::Wait(WaitingFor::Checker),
         Phase::PostCheck => Step::Enter(Phase::PostChecked),
         Phase::PostChecked => Step::Enter(Phase::Completing),
         Phase::Completing if facts.in_service => Step::Finish,
-        Phase::Completing => Step::Wait(Who::Services),
+        Phase::Completing => Step::Wait(WaitingFor::Services),
     }
 }

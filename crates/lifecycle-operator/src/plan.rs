@@ -22,14 +22,14 @@ use podops_api::{
 };
 
 use crate::{
-    machine::{Facts, Step, Who, step},
+    machine::{Facts, Step, WaitingFor, step},
     pod::PodView,
 };
 
 /// How long a newborn Pod is left to the scheduler, and one that has a node to its kubelet: they
 /// write to it several times in its first moments, and the gate has no use before its containers are
 /// ready.
-const NEWBORN: SignedDuration = SignedDuration::from_secs(2);
+const NEW_POD_DELAY: SignedDuration = SignedDuration::from_secs(2);
 const STARTING: SignedDuration = SignedDuration::from_secs(30);
 
 /// More steps than any Pod can take in one plan, by far.
@@ -49,7 +49,7 @@ pub struct Plan {
     /// Who each operation waits for.
     pub waits: Vec<Wait>,
     /// When to look again without being told.
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// An operation that waits.
@@ -60,7 +60,7 @@ pub struct Wait {
     /// Where it waits.
     pub phase: Phase,
     /// Whose move it is.
-    pub who: Who,
+    pub who: WaitingFor,
 }
 
 impl Plan {
@@ -94,23 +94,23 @@ impl fmt::Display for Plan {
 ///
 /// If a lifecycle label cannot be read; such a Pod is left alone.
 pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, InvalidLabel> {
-    let mut draft = Draft::new(pod, now)?;
+    let mut planner = Planner::new(pod, now)?;
     if pod.deleting {
         return Ok(Plan::default());
     }
-    draft.request_deletion();
-    if draft.may_delete() {
+    planner.request_deletion();
+    if planner.may_delete() {
         return Ok(Plan { delete: true, ..Plan::default() });
     }
     for _ in 0..STEPS_MAX {
-        let before = draft.state.clone();
-        draft.tidy();
-        draft.set_gate();
-        draft.set_check_gates();
-        draft.advance();
-        draft.settle();
-        if draft.state == before {
-            return Ok(draft.into_plan());
+        let before = planner.state.clone();
+        planner.normalize();
+        planner.set_gate();
+        planner.set_check_gates();
+        planner.advance();
+        planner.sync();
+        if planner.state == before {
+            return Ok(planner.into_plan());
         }
     }
     unreachable!("every phase is entered once, in order, so the steps come to an end")
@@ -126,7 +126,7 @@ struct State {
     expected: BTreeMap<String, String>,
 }
 
-struct Draft<'a> {
+struct Planner<'a> {
     pod: &'a PodView,
     now: Timestamp,
     was: State,
@@ -134,7 +134,7 @@ struct Draft<'a> {
     waits: Vec<Wait>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> Planner<'a> {
     fn new(pod: &'a PodView, now: Timestamp) -> Result<Self, InvalidLabel> {
         let lifecycle = PodLifecycle::parse(&pod.labels)?;
         let of_operations = lifecycle.labels();
@@ -204,14 +204,14 @@ impl<'a> Draft<'a> {
         let allowed =
             lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
         self.has(well_known::TO_DELETE) && allowed.is_some() && {
-            let mut tidy = self.state.clone();
-            tidy_all(&mut tidy.lifecycle);
-            tidy.lifecycle == self.state.lifecycle
+            let mut normalize = self.state.clone();
+            normalize_all(&mut normalize.lifecycle);
+            normalize.lifecycle == self.state.lifecycle
         }
     }
 
-    fn tidy(&mut self) {
-        tidy_all(&mut self.state.lifecycle);
+    fn normalize(&mut self) {
+        normalize_all(&mut self.state.lifecycle);
     }
 
     /// Closes the gate while a Pod is operated on, and opens it when nothing speaks against it.
@@ -226,7 +226,7 @@ impl<'a> Draft<'a> {
         } else if self.pod.gated
             && phases.iter().all(|phase| *phase == Phase::Completing)
             && !self.has(well_known::STAY_OFFLINE)
-            && !self.is_newborn()
+            && !self.is_new()
         {
             self.state.gate = Some(true);
         }
@@ -251,15 +251,15 @@ impl<'a> Draft<'a> {
         of.into_iter().any(out)
     }
 
-    fn is_newborn(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.state.gate.is_none()
             && !self.pod.containers_ready
             && self.state.lifecycle.operations.is_empty()
-            && self.now.duration_since(self.pod.created) < self.newborn_for()
+            && self.now.duration_since(self.pod.created) < self.new_for()
     }
 
-    fn newborn_for(&self) -> SignedDuration {
-        if self.pod.scheduled { STARTING } else { NEWBORN }
+    fn new_for(&self) -> SignedDuration {
+        if self.pod.scheduled { STARTING } else { NEW_POD_DELAY }
     }
 
     fn gate_is(&self, open: bool) -> bool {
@@ -280,11 +280,11 @@ impl<'a> Draft<'a> {
                 .any(|o| o.has(LabelKind::Operating)),
             // A Pod that is to stay offline is never taken in, so nobody can be waited for.
             in_service: self.has(well_known::STAY_OFFLINE)
-                || self.gate_is(true) && self.expects_nobody(),
+                || self.gate_is(true) && self.has_no_expectations(),
         }
     }
 
-    fn expects_nobody(&self) -> bool {
+    fn has_no_expectations(&self) -> bool {
         self.pod.expected.is_ok()
             && self.state.expected.values().all(|f| self.pod.finalizers.contains(f))
     }
@@ -345,17 +345,17 @@ impl<'a> Draft<'a> {
     }
 
     /// Brings the labels that follow from the operations in line with them.
-    fn settle(&mut self) {
-        self.settle_permissions();
-        self.settle_expectations();
+    fn sync(&mut self) {
+        self.sync_permissions();
+        self.sync_expectations();
         if self.state.lifecycle.operations.is_empty() && !self.has(well_known::TO_DELETE) {
             self.state.single.remove(well_known::PREPARING_TO_DELETE);
         }
-        self.settle_availability();
+        self.sync_availability();
     }
 
     /// A type is permitted if and only if an operation of it is granted.
-    fn settle_permissions(&mut self) {
+    fn sync_permissions(&mut self) {
         let stamp = self.stamp();
         let PodLifecycle { operations, permissions } = &mut self.state.lifecycle;
         let granted = operations
@@ -372,20 +372,20 @@ impl<'a> Draft<'a> {
     }
 
     /// Strikes off employers that will never take the Pod, once they are what it waits for.
-    fn settle_expectations(&mut self) {
+    fn sync_expectations(&mut self) {
         let missing = |f: &String| !self.pod.finalizers.contains(f);
         self.state
             .expected
             .retain(|key, finalizer| !(self.pod.dirty.contains(key) && missing(finalizer)));
     }
 
-    fn settle_availability(&mut self) {
+    fn sync_availability(&mut self) {
         let idle = self.state.lifecycle.operations.is_empty();
         if !self.pod.ready {
             self.state.single.remove(well_known::SERVICE_AVAILABLE);
         } else if idle
             && self.gate_is(true)
-            && self.expects_nobody()
+            && self.has_no_expectations()
             && !self.has(well_known::STAY_OFFLINE)
         {
             let stamp = self.stamp();
@@ -401,8 +401,8 @@ impl<'a> Draft<'a> {
             labels.extend(state.single.clone());
             labels
         };
-        let look_again = self.is_newborn().then(|| {
-            let left = self.newborn_for() - self.now.duration_since(self.pod.created);
+        let requeue_after = self.is_new().then(|| {
+            let left = self.new_for() - self.now.duration_since(self.pod.created);
             Duration::try_from(left).unwrap_or_default()
         });
         Plan {
@@ -411,7 +411,7 @@ impl<'a> Draft<'a> {
             expected: (self.state.expected != self.was.expected).then_some(self.state.expected),
             delete: false,
             waits: self.waits,
-            look_again,
+            requeue_after,
         }
     }
 }
@@ -426,7 +426,7 @@ fn is_of_deletion(labels: &Labels) -> bool {
 /// Whether an operation wants the Pod gone, and `reached` is as far as it has to have come.
 fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
     let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
-    tidy_all(&mut lifecycle);
+    normalize_all(&mut lifecycle);
     let anew = labels.contains_key(well_known::PREPARING_TO_DELETE) && !is_of_deletion(labels);
     let deletes = |operation: &Operation| match operation.operation_type() {
         Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
@@ -439,29 +439,29 @@ fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
 /// Whether an operation that ends with the Pod's end has been begun: a deletion, a scale-in, or an
 /// update that makes the Pod anew.
 #[must_use]
-pub fn is_leaving(labels: &Labels) -> bool {
+pub fn is_being_deleted(labels: &Labels) -> bool {
     labels.contains_key(well_known::TO_DELETE)
         || has_deleting(labels, |phase| phase < Phase::Operated)
 }
 
 /// Whether such an operation may be carried out, so that the Pod may go.
 #[must_use]
-pub fn may_leave(labels: &Labels) -> bool {
+pub fn may_be_deleted(labels: &Labels) -> bool {
     has_deleting(labels, |phase| phase == Phase::Operate)
 }
 
 /// Puts right what does not fit together.
-fn tidy_all(lifecycle: &mut PodLifecycle) {
+fn normalize_all(lifecycle: &mut PodLifecycle) {
     let permissions = lifecycle.permissions.clone();
     lifecycle.operations.retain(|_, operation| {
-        tidy(operation, &permissions);
+        normalize(operation, &permissions);
         !operation.is_empty()
     });
 }
 
-fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
+fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
     let has = |word| operation.has(word);
-    let ended = [
+    let terminal = [
         LabelKind::Operated,
         LabelKind::DoneOperationType,
         LabelKind::PostCheck,
@@ -471,7 +471,7 @@ fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
     if has(LabelKind::UndoOperationType) {
         operation.keep_only(&[]);
     } else if has(LabelKind::Operating) {
-        let begun_again = ended.into_iter().any(has);
+        let begun_again = terminal.into_iter().any(has);
         if begun_again || !is_granted(operation, permissions) {
             operation.keep_only(&[
                 LabelKind::Operating,
@@ -482,7 +482,7 @@ fn tidy(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
                 operation.remove(LabelKind::PreCheck);
             }
         }
-    } else if !has(LabelKind::Operate) && !ended.into_iter().any(has) {
+    } else if !has(LabelKind::Operate) && !terminal.into_iter().any(has) {
         // It ended before it was allowed to operate.
         operation.keep_only(&[]);
     } else if has(LabelKind::Operate) {

@@ -2,7 +2,7 @@
 //! to go.
 
 mod controller;
-mod guard;
+mod deletion_webhook;
 mod metrics;
 mod observe;
 

@@ -166,28 +166,28 @@ fn apply(labels: &mut Labels, changes: &LabelChanges) {
 impl Lifecycle {
     /// The shipped plan, less the guard that is taken out.
     fn plan(&self, pod: &Pod, now: Timestamp) -> Plan {
-        let mut seen = view(pod);
+        let mut observed = view(pod);
         match self.without {
             Without::Nothing | Without::Version | Without::Gate | Without::Tidy => {}
-            Without::Finalizer => seen.finalizers.clear(),
+            Without::Finalizer => observed.finalizers.clear(),
             Without::Checker => {
-                seen.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
+                observed.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
             }
             Without::Age => {
                 for id in [OURS, FOREIGN] {
-                    if let Some(granted) = seen.labels.get_mut(&LabelKind::PreChecked.key(id)) {
+                    if let Some(granted) = observed.labels.get_mut(&LabelKind::PreChecked.key(id)) {
                         "99".clone_into(granted);
                     }
                 }
             }
             Without::Type => {
-                let wanted = |id| seen.labels.get(&LabelKind::OperationType.key(id)).cloned();
+                let wanted = |id| observed.labels.get(&LabelKind::OperationType.key(id)).cloned();
                 for kind in [OURS, FOREIGN].into_iter().filter_map(wanted).collect::<Vec<_>>() {
-                    seen.labels.insert(lifecycle::permission_key(&kind), "0".to_owned());
+                    observed.labels.insert(lifecycle::permission_key(&kind), "0".to_owned());
                 }
             }
         }
-        let mut plan = plan(&seen, now).unwrap();
+        let mut plan = plan(&observed, now).unwrap();
         match self.without {
             Without::Gate => plan.gate = None,
             Without::Tidy => {
@@ -207,10 +207,10 @@ impl Lifecycle {
         plan
     }
 
-    fn decide(&self, world: &World, seen: &Pod) -> Option<Pending> {
-        let plan = self.plan(seen, now(world));
+    fn decide(&self, world: &World, observed: &Pod) -> Option<Pending> {
+        let plan = self.plan(observed, now(world));
         (!plan.is_empty()).then_some(Pending {
-            version: seen.version,
+            version: observed.version,
             labels: plan.labels,
             gate: plan.gate,
         })

@@ -22,14 +22,14 @@ use podops_api::{
 use crate::{
     rules::{
         Kind, Verdict, cel, schedule, verdict,
-        webhook::{self, Asker, Said, Subject},
+        webhook::{self, RuleRef, Subject, WebhookVerdict},
     },
     view::{Observed, PodView, Rule, RuleView, Waiting},
 };
 
-mod places;
+mod ledger;
 
-pub use places::Places;
+pub use ledger::BudgetLedger;
 
 /// How long a Pod waits before it is told on the Pod itself why; the rule's status tells at once, and
 /// most Pods of a rollout wait a little.
@@ -43,11 +43,11 @@ pub struct Plan {
     /// What to write to Pods.
     pub pods: Vec<PodChange>,
     /// What to ask services.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<WebhookCall>,
     /// Pods that have to be fetched whole before a rule can decide, by name.
     pub fetch: BTreeSet<String>,
     /// When to look again without being told.
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// What is decided by one PodTransitionRule.
@@ -81,7 +81,7 @@ pub struct PodChange {
     /// Annotations to set and to remove, by PodTransitionRule.
     pub details: BTreeMap<String, Option<String>>,
     /// Rules that it passes because somebody broke the glass.
-    pub broken_glass: Vec<String>,
+    pub overridden_rules: Vec<String>,
 }
 
 impl PodChange {
@@ -94,9 +94,9 @@ impl PodChange {
 
 /// A question for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct WebhookCall {
     /// Which rule asks.
-    pub asker: Asker,
+    pub rule_ref: RuleRef,
     /// At which stage.
     pub stage: RuleStage,
     /// About whom, by Pod name.
@@ -134,9 +134,9 @@ impl fmt::Display for Plan {
                 actions.push(format!("{} waits for {rule}/{}", detail.name, by.join(",")));
             }
         }
-        for ask in &self.asks {
-            let about: Vec<&str> = ask.subjects.keys().map(String::as_str).collect();
-            actions.push(format!("ask {} about {}", ask.asker.rule, about.join(" ")));
+        for webhook_client in &self.asks {
+            let about: Vec<&str> = webhook_client.subjects.keys().map(String::as_str).collect();
+            actions.push(format!("ask {} about {}", webhook_client.rule_ref.rule, about.join(" ")));
         }
         actions.extend(self.fetch.iter().map(|pod| format!("fetch {pod}")));
         f.write_str(&actions.join("; "))
@@ -145,15 +145,15 @@ impl fmt::Display for Plan {
 
 /// Plans what to write for a namespace.
 #[must_use]
-pub fn plan(seen: &Observed, now: Timestamp) -> Plan {
-    let mut draft = Draft::new(seen, now);
-    for pod in &seen.pods {
-        draft.settle_gates(pod);
+pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
+    let mut planner = Planner::new(observed, now);
+    for pod in &observed.pods {
+        planner.sync_gates(pod);
     }
-    draft.check(RuleStage::PreCheck);
-    draft.check(RuleStage::PostCheck);
-    draft.settle_details();
-    draft.into_plan()
+    planner.check(RuleStage::PreCheck);
+    planner.check(RuleStage::PostCheck);
+    planner.sync_details();
+    planner.into_plan()
 }
 
 /// Why a Pod does not pass: which rule of which PodTransitionRule, and its reason.
@@ -163,25 +163,25 @@ struct Rejection<'a> {
     reason: String,
 }
 
-struct Draft<'a> {
-    seen: &'a Observed,
+struct Planner<'a> {
+    observed: &'a Observed,
     now: Timestamp,
-    places: Places<'a>,
+    ledger: BudgetLedger<'a>,
     changes: BTreeMap<&'a str, PodChange>,
     decided: BTreeMap<&'a str, Decided>,
     /// How many wait for each PodTransitionRule at the stage that is looked at.
     waiting: BTreeMap<&'a str, i32>,
     rejecting: BTreeMap<(&'a str, &'a str), i32>,
-    asks: Vec<Ask>,
+    asks: Vec<WebhookCall>,
     fetch: BTreeSet<String>,
     changes_at: Vec<Timestamp>,
 }
 
-impl<'a> Draft<'a> {
-    fn new(seen: &'a Observed, now: Timestamp) -> Self {
-        let places = Places::new(seen);
-        let decided = seen.rules.iter().filter(|rule| !rule.deleting).map(|rule| {
-            let selected = || seen.pods.iter().filter(|pod| rule.selects(pod));
+impl<'a> Planner<'a> {
+    fn new(observed: &'a Observed, now: Timestamp) -> Self {
+        let ledger = BudgetLedger::new(observed);
+        let decided = observed.rules.iter().filter(|rule| !rule.deleting).map(|rule| {
+            let selected = || observed.pods.iter().filter(|pod| rule.selects(pod));
             let by_name: BTreeMap<&str, &PodView> =
                 selected().map(|pod| (pod.name.as_str(), pod)).collect();
             let held = rule
@@ -190,7 +190,7 @@ impl<'a> Draft<'a> {
                 .iter()
                 .filter(|r| by_name.get(r.pod.as_str()).is_some_and(|pod| pod.holds(r)));
             let decided = Decided {
-                counts: places.counts(rule),
+                counts: ledger.counts(rule),
                 targets: selected().map(|pod| pod.name.clone()).collect(),
                 reservations: held.cloned().collect(),
                 enforced: true,
@@ -200,9 +200,9 @@ impl<'a> Draft<'a> {
         });
         let decided = decided.collect();
         Self {
-            seen,
+            observed,
             now,
-            places,
+            ledger,
             changes: BTreeMap::new(),
             decided,
             waiting: BTreeMap::new(),
@@ -223,22 +223,22 @@ impl<'a> Draft<'a> {
 
     /// Puts on a Pod the gates of the rules that it is subject to, and takes off the others; takes
     /// off what rules said of it that it is no longer subject to.
-    fn settle_gates(&mut self, pod: &'a PodView) {
+    fn sync_gates(&mut self, pod: &'a PodView) {
         if pod.deleting {
             return;
         }
-        let gates = gates(self.seen, pod);
+        let gates = gates(self.observed, pod);
         let stale: Vec<String> = pod
             .details
             .keys()
-            .filter(|name| !self.seen.rules.iter().any(|r| r.name == **name && r.selects(pod)))
+            .filter(|name| !self.observed.rules.iter().any(|r| r.name == **name && r.selects(pod)))
             .cloned()
             .collect();
         if gates.is_empty() && stale.is_empty() {
             return;
         }
         if !gates.is_empty() {
-            for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+            for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
                 if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
                     decided.enforced = false;
                 }
@@ -253,10 +253,10 @@ impl<'a> Draft<'a> {
     /// those that began first.
     fn check(&mut self, stage: RuleStage) {
         let mut waiting: Vec<(&PodView, Vec<Waiting>)> = Vec::new();
-        for pod in &self.seen.pods {
+        for pod in &self.observed.pods {
             let operations = pod.waiting(stage);
             let subject =
-                self.seen.rules.iter().any(|r| r.selects(pod) && r.at(stage).next().is_some());
+                self.observed.rules.iter().any(|r| r.selects(pod) && r.at(stage).next().is_some());
             if !operations.is_empty() && subject {
                 waiting.push((pod, operations));
             }
@@ -267,7 +267,7 @@ impl<'a> Draft<'a> {
         });
         self.waiting.clear();
         for (pod, _) in &waiting {
-            for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+            for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
                 *self.waiting.entry(&owner.name).or_default() += 1;
             }
         }
@@ -296,8 +296,8 @@ impl<'a> Draft<'a> {
         if !refusals.is_empty() {
             return self.reject(pod, stage, &operations, &refusals);
         }
-        self.places.take(pod);
-        let pending = self.ask(pod, stage, &rules, &subject);
+        self.ledger.take(pod);
+        let pending = self.webhook_client(pod, stage, &rules, &subject);
         if !pending.is_empty() {
             return self.reject(pod, stage, &operations, &pending);
         }
@@ -306,7 +306,7 @@ impl<'a> Draft<'a> {
 
     /// The rules that a Pod is subject to at a stage, but for those that somebody broke the glass for.
     fn rules_about(&self, pod: &PodView, stage: RuleStage) -> Vec<(&'a RuleView, &'a Rule)> {
-        let selecting = self.seen.rules.iter().filter(|owner| owner.selects(pod));
+        let selecting = self.observed.rules.iter().filter(|owner| owner.selects(pod));
         let all = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
         all.filter(|(_, rule)| rule.is_about(pod) && !self.is_broken(pod, rule)).collect()
     }
@@ -358,14 +358,14 @@ impl<'a> Draft<'a> {
     /// is not held against itself for its own reservation.
     fn counts(&self, owner: &RuleView, pod: &PodView) -> PodCounts {
         let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
-        let counts = self.places.counts(owner);
-        let reserved = i32::from(pod.is_available() && self.places.is_out(pod));
+        let counts = self.ledger.counts(owner);
+        let reserved = i32::from(pod.is_available() && self.ledger.is_out(pod));
         let (available, unavailable) = (counts.available + reserved, counts.unavailable - reserved);
         PodCounts { waiting, available, unavailable, ..counts }
     }
 
     fn replicas(&self, uid: &str) -> Option<usize> {
-        self.seen.sets.iter().find(|set| set.uid == uid).map(|set| set.replicas)
+        self.observed.sets.iter().find(|set| set.uid == uid).map(|set| set.replicas)
     }
 
     /// What services have said against a Pod.
@@ -376,7 +376,7 @@ impl<'a> Draft<'a> {
     ) -> Vec<Rejection<'a>> {
         let mut rejections = Vec::new();
         for (owner, rule) in webhooks(rules) {
-            if let Some(Said::Rejected(reason, until)) = self.said(owner, rule, subject)
+            if let Some(WebhookVerdict::Rejected(reason, until)) = self.said(owner, rule, subject)
                 && self.now < *until
             {
                 let (reason, until) = (reason.clone(), *until);
@@ -387,8 +387,8 @@ impl<'a> Draft<'a> {
         rejections
     }
 
-    fn said(&self, owner: &RuleView, rule: &Rule, subject: &Subject) -> Option<&'a Said> {
-        self.seen.answers.said.get(&(asker(owner, rule), subject.clone()))
+    fn said(&self, owner: &RuleView, rule: &Rule, subject: &Subject) -> Option<&'a WebhookVerdict> {
+        self.observed.answers.said.get(&(rule_ref(owner, rule), subject.clone()))
     }
 
     /// Which rules that count have no place for a Pod; those that are only tried are noted.
@@ -400,7 +400,7 @@ impl<'a> Draft<'a> {
         let refusals: Vec<Rejection<'_>> = rules
             .iter()
             .filter_map(|(owner, rule)| {
-                let reason = self.places.refusal(owner, rule, pod)?;
+                let reason = self.ledger.refusal(owner, rule, pod)?;
                 Some(Rejection { owner, rule, reason })
             })
             .collect();
@@ -411,7 +411,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Asks the services that have not passed the Pod yet; tells which of them it waits for.
-    fn ask(
+    fn webhook_client(
         &mut self,
         pod: &'a PodView,
         stage: RuleStage,
@@ -421,16 +421,17 @@ impl<'a> Draft<'a> {
         let mut pending = Vec::new();
         for (owner, rule) in webhooks(rules) {
             let reason = match self.said(owner, rule, subject) {
-                Some(Said::Passed) => continue,
+                Some(WebhookVerdict::Passed) => continue,
                 // Who is held back by it was rejected before; this one is only tried.
-                Some(Said::Rejected(_, until)) if self.now < *until => continue,
-                Some(Said::Pending(reason)) => reason.clone(),
-                Some(Said::Rejected(..)) | None => {
-                    let asker = asker(owner, rule);
-                    let known = self.asks.iter().position(|a| a.asker == asker && a.stage == stage);
+                Some(WebhookVerdict::Rejected(_, until)) if self.now < *until => continue,
+                Some(WebhookVerdict::Pending(reason)) => reason.clone(),
+                Some(WebhookVerdict::Rejected(..)) | None => {
+                    let rule_ref = rule_ref(owner, rule);
+                    let known =
+                        self.asks.iter().position(|a| a.rule_ref == rule_ref && a.stage == stage);
                     let at = known.unwrap_or_else(|| {
                         let subjects = BTreeMap::new();
-                        self.asks.push(Ask { asker, stage, subjects });
+                        self.asks.push(WebhookCall { rule_ref, stage, subjects });
                         self.asks.len() - 1
                     });
                     self.asks[at].subjects.insert(pod.name.clone(), subject.clone());
@@ -455,7 +456,7 @@ impl<'a> Draft<'a> {
         let wanted = reservations(pod, &operations);
         let mut lacking = false;
         // Also where the counting rule is not about this Pod: it counts it all the same.
-        let counting = self.seen.rules.iter().filter(|owner| {
+        let counting = self.observed.rules.iter().filter(|owner| {
             stage == RuleStage::PreCheck && owner.selects(pod) && owner.at(stage).any(counts)
         });
         for owner in counting {
@@ -467,9 +468,9 @@ impl<'a> Draft<'a> {
         }
         // Without the gate nobody waits for this operator, and another checker's word is its own.
         let may_grant = !lacking && pod.has_gate(gate(stage));
-        let broken = self.broken_glass(pod, stage);
-        let told = serde_json::json!({ "stage": stage.as_str(), "passed": true }).to_string();
-        for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+        let broken = self.overridden_rules(pod, stage);
+        let reported = serde_json::json!({ "stage": stage.as_str(), "passed": true }).to_string();
+        for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
             let passed_rules =
                 rules.iter().filter(|(of, rule)| of.uid == owner.uid && rule.is_enforced());
             let detail = Detail {
@@ -480,19 +481,19 @@ impl<'a> Draft<'a> {
                 ..Detail::default()
             };
             self.tell(owner, detail);
-            if may_grant && pod.details.get(&owner.name) != Some(&told) {
-                self.change(pod).details.insert(owner.name.clone(), Some(told.clone()));
+            if may_grant && pod.details.get(&owner.name) != Some(&reported) {
+                self.change(pod).details.insert(owner.name.clone(), Some(reported.clone()));
             }
         }
         if may_grant {
             let change = self.change(pod);
-            change.broken_glass.extend(broken);
+            change.overridden_rules.extend(broken);
             change.grants.extend(operations.into_iter().map(|operation| (stage, operation)));
         }
     }
 
-    fn broken_glass(&self, pod: &PodView, stage: RuleStage) -> Vec<String> {
-        let selecting = self.seen.rules.iter().filter(|owner| owner.selects(pod));
+    fn overridden_rules(&self, pod: &PodView, stage: RuleStage) -> Vec<String> {
+        let selecting = self.observed.rules.iter().filter(|owner| owner.selects(pod));
         let rules = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
         let broken = rules.filter(|(_, rule)| rule.is_about(pod) && self.is_broken(pod, rule));
         broken.map(|(owner, rule)| format!("{}/{}", owner.name, rule.spec.name)).collect()
@@ -509,7 +510,7 @@ impl<'a> Draft<'a> {
         self.note_rejecting(rejections);
         let since = operations.iter().filter_map(|o| lifecycle::time(&o.instance)).min();
         let told_from = since.unwrap_or(self.now).saturating_add(TOLD_AFTER).unwrap_or(self.now);
-        for owner in self.seen.rules.iter().filter(|owner| owner.selects(pod)) {
+        for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
             let own = rejections.iter().filter(|r| r.owner.uid == owner.uid);
             let reject_info: Vec<RejectInfo> = own
                 .map(|r| RejectInfo {
@@ -554,8 +555,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Tells what each rule counts, and how many it holds back.
-    fn settle_details(&mut self) {
-        for owner in &self.seen.rules {
+    fn sync_details(&mut self) {
+        for owner in &self.observed.rules {
             let Some(mut decided) = self.decided.remove(owner.name.as_str()) else { continue };
             decided.details.sort_by(|a, b| a.name.cmp(&b.name));
             let states = owner.rules.iter().map(|rule| {
@@ -563,14 +564,19 @@ impl<'a> Draft<'a> {
                 let over =
                     if rule.is_enforced() { 0 } else { self.past(owner, rule, decided.counts) };
                 let rejecting = self.rejecting.get(&key).copied().unwrap_or_default() + over;
-                let (max_unavailable, min_available) = self.places.limits(owner, rule);
+                let (max_unavailable, min_available) = self.ledger.limits(owner, rule);
                 RuleState {
                     name: rule.spec.name.clone(),
                     mode: (!rule.is_enforced()).then_some(rule.spec.mode),
                     rejecting: Some(rejecting),
                     max_unavailable,
                     min_available,
-                    webhook_status: self.seen.answers.tasks.get(&asker(owner, rule)).cloned(),
+                    webhook_status: self
+                        .observed
+                        .answers
+                        .tasks
+                        .get(&rule_ref(owner, rule))
+                        .cloned(),
                 }
             });
             decided.states = states.collect();
@@ -581,7 +587,7 @@ impl<'a> Draft<'a> {
     /// How many Pods are operated on that a rule which holds back nobody would have held back.
     fn past(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
         if rule.spec.available_policy.is_some() {
-            return self.places.over(owner, rule, counts);
+            return self.ledger.over(owner, rule, counts);
         }
         let is_past = |pod: &&PodView| {
             let operations = pod.lifecycle.operations.iter();
@@ -603,7 +609,7 @@ impl<'a> Draft<'a> {
                 !unseen && verdict(rule, pod, &facts, self.now) != Verdict::Pass
             })
         };
-        let concerned = self.seen.pods.iter().filter(|p| owner.selects(p) && rule.is_about(p));
+        let concerned = self.observed.pods.iter().filter(|p| owner.selects(p) && rule.is_about(p));
         i32::try_from(concerned.filter(is_past).count()).unwrap_or(i32::MAX)
     }
 
@@ -614,7 +620,7 @@ impl<'a> Draft<'a> {
             pods: self.changes.into_values().filter(|change| !change.is_empty()).collect(),
             asks: self.asks,
             fetch: self.fetch,
-            look_again: self.changes_at.into_iter().filter_map(wait).min(),
+            requeue_after: self.changes_at.into_iter().filter_map(wait).min(),
         }
     }
 }
@@ -634,10 +640,10 @@ const fn gate(stage: RuleStage) -> &'static str {
 }
 
 /// The gates that a Pod lacks, and those that it has for nothing.
-fn gates(seen: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
+fn gates(observed: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
     let stages = [RuleStage::PreCheck, RuleStage::PostCheck];
     let wanted = |stage| {
-        seen.rules.iter().any(|rule| rule.selects(pod) && rule.at(stage).any(Rule::is_enforced))
+        observed.rules.iter().any(|rule| rule.selects(pod) && rule.at(stage).any(Rule::is_enforced))
     };
     let differing = stages.into_iter().filter_map(|stage| {
         let (wanted, prefix) = (wanted(stage), gate(stage));
@@ -657,8 +663,8 @@ fn webhooks<'a>(
     rules.iter().copied().filter(|(_, rule)| rule.spec.webhook.is_some())
 }
 
-fn asker(owner: &RuleView, rule: &Rule) -> Asker {
-    Asker { uid: owner.uid.clone(), rule: rule.spec.name.clone() }
+fn rule_ref(owner: &RuleView, rule: &Rule) -> RuleRef {
+    RuleRef { uid: owner.uid.clone(), rule: rule.spec.name.clone() }
 }
 
 fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
@@ -675,18 +681,18 @@ fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
 /// changed. There is one annotation, so a Pod that waits at both stages is told of one.
 fn is_told(pod: &PodView, owner: &RuleView, stage: RuleStage, rejecting: &[RejectInfo]) -> bool {
     let annotation = pod.details.get(&owner.name);
-    let told: Option<Detail> = annotation.and_then(|text| serde_json::from_str(text).ok());
-    told.is_some_and(|told| {
+    let reported: Option<Detail> = annotation.and_then(|text| serde_json::from_str(text).ok());
+    reported.is_some_and(|reported| {
         let other = match stage {
             RuleStage::PreCheck => RuleStage::PostCheck,
             RuleStage::PostCheck => RuleStage::PreCheck,
         };
-        let of_other = told.stage == other.as_str() && !told.passed;
+        let of_other = reported.stage == other.as_str() && !reported.passed;
         let names = |infos: &[RejectInfo]| -> BTreeSet<String> {
             infos.iter().map(|info| info.rule_name.clone()).collect()
         };
         of_other && !pod.waiting(other).is_empty()
-            || told.stage == stage.as_str() && names(&told.reject_info) == names(rejecting)
+            || reported.stage == stage.as_str() && names(&reported.reject_info) == names(rejecting)
     })
 }
 

@@ -1,10 +1,10 @@
 //! The operator around the plan: watches rules and what they are about, plans, writes.
 
 mod admit;
-mod ask;
 mod controller;
 mod metrics;
 mod observe;
+mod webhook_client;
 
 pub use controller::{RuleArgs, start};
 

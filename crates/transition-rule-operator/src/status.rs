@@ -21,7 +21,7 @@ const DETAILS_BYTES_MAX: usize = 512 << 10;
 
 /// How soon a status is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum StatusChange {
     /// It says what was said.
     None,
     /// It tells how far Pods are.
@@ -35,7 +35,7 @@ pub enum News {
 pub fn status(
     rule: &RuleView,
     decided: &Decided,
-    faults: &[String],
+    validation_errors: &[String],
     pods_version: u64,
     now: Timestamp,
 ) -> PodTransitionRuleStatus {
@@ -47,12 +47,12 @@ pub fn status(
         ("EnforcementPending", "not every selected Pod has its gates yet".to_owned())
     };
     condition::set(&mut conditions, ENFORCED, decided.enforced, enforced, now);
-    let degraded = if faults.is_empty() {
+    let degraded = if validation_errors.is_empty() {
         ("RulesEvaluated", String::new())
     } else {
-        ("RuleEvaluationFailed", faults.join("; "))
+        ("RuleEvaluationFailed", validation_errors.join("; "))
     };
-    condition::set(&mut conditions, DEGRADED, !faults.is_empty(), degraded, now);
+    condition::set(&mut conditions, DEGRADED, !validation_errors.is_empty(), degraded, now);
     let known = old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {
         update_time: Some(Time(now)),
@@ -74,9 +74,9 @@ pub fn status(
 /// Those who wait come first if there is no room for all.
 fn details(all: &[Detail]) -> Vec<Detail> {
     let few = all.len() <= DETAILS_MAX;
-    let told = all.iter().filter(|detail| few || !detail.passed).take(DETAILS_MAX);
+    let reported = all.iter().filter(|detail| few || !detail.passed).take(DETAILS_MAX);
     let mut left = DETAILS_BYTES_MAX;
-    let fits = told.take_while(|detail| {
+    let fits = reported.take_while(|detail| {
         let rejected = detail.reject_info.iter().map(|i| i.rule_name.len() + i.reason.len() + 32);
         let passed = detail.passed_rules.iter().map(|rule| rule.len() + 3);
         let size = detail.name.len() + 96 + rejected.chain(passed).sum::<usize>();
@@ -88,7 +88,7 @@ fn details(all: &[Detail]) -> Vec<Detail> {
 
 /// How soon a status is to be written in place of another.
 #[must_use]
-pub fn news(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> News {
+pub fn news(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> StatusChange {
     let bare = |status: &PodTransitionRuleStatus| {
         let mut status = status.clone();
         // None of these says anything by itself.
@@ -105,9 +105,9 @@ pub fn news(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> New
         || was.conditions != is.conditions
         || is_asking(&was) != is_asking(&is)
     {
-        return News::Urgent;
+        return StatusChange::Urgent;
     }
-    if was == is { News::None } else { News::Progress }
+    if was == is { StatusChange::None } else { StatusChange::Progress }
 }
 
 /// The tasks that services are working on: they must not be forgotten.

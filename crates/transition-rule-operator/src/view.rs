@@ -56,7 +56,7 @@ pub struct RuleView {
     /// Its rules that count.
     pub rules: Vec<Rule>,
     /// Why rules of its cannot be evaluated, or what is wrong with its selector.
-    pub faults: Vec<String>,
+    pub validation_errors: Vec<String>,
     /// Its status.
     pub status: PodTransitionRuleStatus,
 }
@@ -122,7 +122,7 @@ pub struct PodView {
     pub skips: BTreeSet<String>,
     /// Rules that somebody broke the glass for; what is wrong with the annotation if it cannot be
     /// read.
-    pub glass: Option<Result<Glass, String>>,
+    pub glass: Option<Result<Override, String>>,
     /// What stands on it of each PodTransitionRule's decision.
     pub details: BTreeMap<String, String>,
     /// Whether it has any annotation.
@@ -152,7 +152,7 @@ pub struct Owner {
 
 /// Rules that do not apply to a Pod for a time.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-pub struct Glass {
+pub struct Override {
     /// Their names.
     pub rules: BTreeSet<String>,
     /// Until when.

@@ -6,7 +6,7 @@ use podops_api::{
     lifecycle, well_known,
 };
 
-use super::{Draft, replace::Pairs, target::rolling};
+use super::{Planner, replace::Pairs, target::rolling};
 use crate::view::PodView;
 
 /// What may still begin in this look; nothing that is not limited is counted.
@@ -22,21 +22,22 @@ pub(super) struct Budget {
 
 impl Budget {
     /// What `rollingUpdate.maxUnavailable` and `.maxSurge` leave, given the Pods that count.
-    pub(super) fn read(draft: &Draft<'_>, pairs: &Pairs<'_>, counted: &[&PodView]) -> Self {
-        let (seen, replicas) = (draft.seen, draft.seen.replicas());
-        let most = rolling(seen).and_then(|r| r.max_unavailable.as_ref()).map(|most| {
+    pub(super) fn read(planner: &Planner<'_>, pairs: &Pairs<'_>, counted: &[&PodView]) -> Self {
+        let (observed, replicas) = (planner.observed, planner.observed.replicas());
+        let most = rolling(observed).and_then(|r| r.max_unavailable.as_ref()).map(|most| {
             // A share of few Pods must not come to a standstill.
             let replaces =
-                seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+                observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
             resolve(most, replicas, Rounding::Down).max(usize::from(!replaces))
         });
-        let serving = counted.iter().filter(|pod| is_in_service(draft, pod)).count();
+        let serving = counted.iter().filter(|pod| is_in_service(planner, pod)).count();
         let missing = replicas.saturating_sub(serving);
         let unavailable = most.map(|most| most.saturating_sub(missing));
         let exceeded = most.is_some_and(|most| missing > most);
-        let most = rolling(seen).and_then(|r| r.max_surge.as_ref());
+        let most = rolling(observed).and_then(|r| r.max_surge.as_ref());
         let surge = most.map(|most| {
-            let extra = seen.active().filter(|pod| !pod.deleting && pairs.is_extra(pod)).count();
+            let extra =
+                observed.active().filter(|pod| !pod.deleting && pairs.is_surge(pod)).count();
             // Pods that are missing come back, and those that are too many are still there.
             let others = counted.len().max(replicas);
             let most = replicas + resolve(most, replicas, Rounding::Up);
@@ -47,16 +48,16 @@ impl Budget {
 }
 
 /// Whether the Pod serves, and nobody is about to change that.
-fn is_in_service(draft: &Draft<'_>, pod: &PodView) -> bool {
+fn is_in_service(planner: &Planner<'_>, pod: &PodView) -> bool {
     !pod.deleting
-        && !pod.ended
+        && !pod.terminal
         && !pod.labels.contains_key(well_known::TO_DELETE)
-        && !draft.leaving.contains(pod.name.as_str())
-        && draft.seen.is_available(pod, draft.now)
+        && !planner.leaving.contains(pod.name.as_str())
+        && planner.observed.is_available(pod, planner.now)
         && !lifecycle::is_operated_on(&pod.labels)
 }
 
-impl Draft<'_> {
+impl Planner<'_> {
     /// Takes leave to put a Pod out of service; if there is none, it says so.
     pub(super) fn may_interrupt(&mut self, pod: &PodView) -> bool {
         let serves = pod.labels.contains_key(well_known::SERVICE_AVAILABLE);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Action, Draft,
+    Action, Planner,
     ids::{Contexts, Gone},
     quantity::canonical,
     revision::{claim_templates_of, suffix},
@@ -140,15 +140,15 @@ pub fn template_name(template: &ClaimTemplate) -> &str {
 /// there is one.
 #[must_use]
 pub fn claims_of<'a>(
-    seen: &'a Observed,
+    observed: &'a Observed,
     id: i64,
     revision: &str,
 ) -> Vec<(ClaimTemplate, Option<&'a ClaimView>)> {
-    let known = seen.revisions.iter().find(|r| r.name == revision);
+    let known = observed.revisions.iter().find(|r| r.name == revision);
     let templates = known.map(|r| claim_templates_of(&r.data)).unwrap_or_default();
     let of = |template: &ClaimTemplate| {
         let (name, hash) = (template_name(template), hash(template));
-        seen.claims.iter().find(|claim| {
+        observed.claims.iter().find(|claim| {
             // One that nobody owns is about to be taken in.
             let is_out = || claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
             claim.instance == Some(id)
@@ -166,37 +166,38 @@ pub fn claims_of<'a>(
 }
 
 /// Makes the claims that an instance's next Pod needs; tells whether all are there.
-pub(super) fn provide(draft: &mut Draft<'_>, id: i64, revision: &str) -> bool {
+pub(super) fn provide(planner: &mut Planner<'_>, id: i64, revision: &str) -> bool {
     let mut all = true;
-    for (template, claim) in claims_of(draft.seen, id, revision) {
+    for (template, claim) in claims_of(planner.observed, id, revision) {
         if claim.is_none() {
             all = false;
             let name = template_name(&template).to_owned();
-            draft.plan.actions.push(Action::CreateClaim(id, revision.to_owned(), name));
+            planner.plan.actions.push(Action::CreateClaim(id, revision.to_owned(), name));
         }
     }
     all
 }
 
 /// Takes in claims that a set of this selector left, and drops those that nobody needs.
-pub(super) fn plan(draft: &mut Draft<'_>, contexts: &Contexts) {
-    let seen = draft.seen;
-    for claim in seen.claims.iter().filter(|claim| claim.orphan && !claim.deleting) {
+pub(super) fn plan(planner: &mut Planner<'_>, contexts: &Contexts) {
+    let observed = planner.observed;
+    for claim in observed.claims.iter().filter(|claim| claim.orphan && !claim.deleting) {
         let known = claim.instance.is_some() && !claim.hash().is_empty();
         let out = claim.labels.contains_key(well_known::ORPHANED);
-        if known && !out && template::selects(&seen.spec.selector, &claim.labels) {
-            draft.plan.actions.push(Action::AdoptClaim(claim.name.clone()));
+        if known && !out && template::selects(&observed.spec.selector, &claim.labels) {
+            planner.plan.actions.push(Action::AdoptClaim(claim.name.clone()));
         }
     }
-    let drop_scaled = retention(seen).when_scaled == Retention::Delete;
-    let mounted: BTreeSet<&String> = seen.active().flat_map(|pod| &pod.claims).collect();
-    let live = seen.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
+    let drop_scaled = retention(observed).when_scaled == Retention::Delete;
+    let mounted: BTreeSet<&String> = observed.active().flat_map(|pod| &pod.claims).collect();
+    let live = observed.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
     let unused = live.filter(|claim| !mounted.contains(&claim.name));
-    let users = seen.active().filter(|pod| !pod.deleting);
+    let users = observed.active().filter(|pod| !pod.deleting);
     let users = users.filter_map(|pod| Some((pod.id()?, pod))).collect();
-    for claim in unused.filter(|claim| is_surplus((seen, &users), contexts, claim, drop_scaled)) {
+    for claim in unused.filter(|claim| is_surplus((observed, &users), contexts, claim, drop_scaled))
+    {
         let first = claim.instance.is_some_and(|id| contexts.gone(id).is_some());
-        draft.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
+        planner.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
     }
 }
 
@@ -205,15 +206,15 @@ type Users<'a> = BTreeMap<i64, &'a PodView>;
 
 /// What becomes of claims.
 #[must_use]
-pub fn retention(seen: &Observed) -> ClaimRetention {
-    let strategy = seen.spec.scale_strategy.as_ref();
+pub fn retention(observed: &Observed) -> ClaimRetention {
+    let strategy = observed.spec.scale_strategy.as_ref();
     strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
 }
 
 /// Whether a claim that no Pod mounts is of an instance that goes off the record, or of a template that its instance
 /// left behind. One of an instance that nobody knows is kept: it may be of a set that was deleted.
 fn is_surplus(
-    (seen, users): (&Observed, &Users<'_>),
+    (observed, users): (&Observed, &Users<'_>),
     contexts: &Contexts,
     claim: &ClaimView,
     drop_scaled: bool,
@@ -223,17 +224,17 @@ fn is_surplus(
         // What a replaced Pod had goes with it, whatever the policy says of scaling.
         Some(Gone::Replaced) => true,
         Some(Gone::Scaled) => drop_scaled,
-        None => drop_scaled && is_left_behind(seen, users, claim, id),
+        None => drop_scaled && is_left_behind(observed, users, claim, id),
     }
 }
 
 /// Whether the instance's Pod is there and has another claim, or none, of the claim's template.
-fn is_left_behind(seen: &Observed, users: &Users<'_>, claim: &ClaimView, id: i64) -> bool {
+fn is_left_behind(observed: &Observed, users: &Users<'_>, claim: &ClaimView, id: i64) -> bool {
     let Some(pod) = users.get(&id) else { return false };
-    if !seen.revisions.iter().any(|r| r.name == pod.revision()) {
+    if !observed.revisions.iter().any(|r| r.name == pod.revision()) {
         return false;
     }
-    let wanted = claims_of(seen, id, pod.revision());
+    let wanted = claims_of(observed, id, pod.revision());
     match wanted.iter().find(|(template, _)| template_name(template) == claim.template()) {
         None => true,
         Some((_, current)) => current.is_some_and(|current| current.name != claim.name),
@@ -242,8 +243,8 @@ fn is_left_behind(seen: &Observed, users: &Users<'_>, claim: &ClaimView, id: i64
 
 /// The claims of a Pod, by its volumes.
 #[must_use]
-pub fn mounted<'a>(seen: &'a Observed, names: &BTreeSet<String>) -> Vec<&'a ClaimView> {
-    seen.claims.iter().filter(|claim| names.contains(&claim.name)).collect()
+pub fn mounted<'a>(observed: &'a Observed, names: &BTreeSet<String>) -> Vec<&'a ClaimView> {
+    observed.claims.iter().filter(|claim| names.contains(&claim.name)).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use podops_api::{
     well_known::{self, context},
 };
 
-use super::{Action, Draft};
+use super::{Action, Planner};
 use crate::view::{Observed, PodView, ids};
 
 type Data = BTreeMap<String, String>;
@@ -52,36 +52,32 @@ pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
 
 impl Contexts {
     /// Reads the record and brings it in line with the Pods there are.
-    pub(super) fn recover(draft: &Draft<'_>) -> Self {
-        let seen = draft.seen;
-        let mut contexts = Self::read(seen);
-        let active: Vec<&PodView> = seen.active().collect();
+    pub(super) fn recover(planner: &Planner<'_>) -> Self {
+        let observed = planner.observed;
+        let mut contexts = Self::read(observed);
+        let active: Vec<&PodView> = observed.active().collect();
         let carried = ids(active.iter().copied());
-        contexts.take_up(&active, &draft.revisions.current);
-        contexts.settle_flags(&carried);
+        contexts.take_up(&active, &planner.revisions.current);
+        contexts.sync_flags(&carried);
         let with =
             |label: &str| ids(active.iter().filter(|p| p.labels.contains_key(label)).copied());
         let (replaced, leaving) = (with(well_known::TO_REPLACE), with(well_known::TO_DELETE));
         let staying: BTreeSet<i64> = carried.difference(&leaving).copied().collect();
-        contexts.settle_pairs(
-            (&carried, &staying),
-            &replaced,
-            &with(well_known::SERVICE_AVAILABLE),
-        );
-        contexts.drop_surplus(&carried, seen.replicas().max(active.len()));
+        contexts.sync_pairs((&carried, &staying), &replaced, &with(well_known::SERVICE_AVAILABLE));
+        contexts.drop_surplus(&carried, observed.replicas().max(active.len()));
         contexts
     }
 
-    fn read(seen: &Observed) -> Self {
-        let entries = seen.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
+    fn read(observed: &Observed) -> Self {
+        let entries = observed.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
         let (own, others): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|e| is_owned(e, &seen.name));
+            entries.into_iter().partition(|e| is_owned(e, &observed.name));
         Self {
-            owner: seen.name.clone(),
+            owner: observed.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
             foreign: others.iter().map(|entry| entry.id).collect(),
             others,
-            claimed: seen.claims.iter().filter_map(|claim| claim.instance).collect(),
+            claimed: observed.claims.iter().filter_map(|claim| claim.instance).collect(),
             abandoned: BTreeMap::new(),
             next: 0,
             gone: BTreeMap::new(),
@@ -116,12 +112,12 @@ impl Contexts {
     }
 
     /// Drops the IDs of Pods that were scaled in, and the marks of those that have their first Pod.
-    fn settle_flags(&mut self, carried: &BTreeSet<i64>) {
-        let leaves =
+    fn sync_flags(&mut self, carried: &BTreeSet<i64>) {
+        let released =
             |id: &i64, data: &Data| !carried.contains(id) && data.contains_key(context::SCALE_IN);
-        let scaled = self.own.iter().filter(|(id, data)| leaves(id, data)).map(|(id, _)| *id);
+        let scaled = self.own.iter().filter(|(id, data)| released(id, data)).map(|(id, _)| *id);
         self.gone.extend(scaled.map(|id| (id, Gone::Scaled)));
-        self.own.retain(|id, data| !leaves(id, data));
+        self.own.retain(|id, data| !released(id, data));
         for (id, data) in &mut self.own {
             if carried.contains(id) {
                 data.remove(context::POD_JUST_CREATE);
@@ -131,7 +127,7 @@ impl Contexts {
     }
 
     /// Ends the pairs of which one Pod is gone, or which nobody wants any more.
-    fn settle_pairs(
+    fn sync_pairs(
         &mut self,
         (carried, staying): (&BTreeSet<i64>, &BTreeSet<i64>),
         replaced: &BTreeSet<i64>,
@@ -157,11 +153,11 @@ impl Contexts {
                 }
             }
         }
-        self.cut_loose_ends();
+        self.remove_dangling_pairs();
     }
 
     /// Forgets the other of a pair that is off the record, or is another instance by now.
-    fn cut_loose_ends(&mut self) {
+    fn remove_dangling_pairs(&mut self) {
         let (to_new, to_origin) = (context::REPLACE_NEW_POD_ID, context::REPLACE_ORIGIN_POD_ID);
         let links = |key: &str| -> BTreeSet<(i64, i64)> {
             self.own.iter().filter_map(|(id, data)| Some((*id, number(data, key)?))).collect()
@@ -209,7 +205,7 @@ impl Contexts {
     }
 
     /// Whether the ID is of a Pod that replaces another.
-    pub(super) fn is_extra(&self, id: i64) -> bool {
+    pub(super) fn is_surge(&self, id: i64) -> bool {
         self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
     }
 
@@ -220,12 +216,12 @@ impl Contexts {
 
     /// How many IDs are not of Pods that replace others.
     fn count(&self) -> usize {
-        self.own.keys().filter(|id| !self.is_extra(**id)).count()
+        self.own.keys().filter(|id| !self.is_surge(**id)).count()
     }
 
     /// Drops IDs that nobody needs, the highest first.
     fn drop_surplus(&mut self, carried: &BTreeSet<i64>, needed: usize) {
-        let is_free = |id: &&i64| !carried.contains(*id) && !self.is_extra(**id);
+        let is_free = |id: &&i64| !carried.contains(*id) && !self.is_surge(**id);
         let free: Vec<i64> = self.own.keys().rev().filter(is_free).copied().collect();
         let surplus = self.count().saturating_sub(needed);
         for id in free.into_iter().take(surplus) {
@@ -236,18 +232,18 @@ impl Contexts {
 
     /// Takes the lowest free IDs until there is one for each replica; the highest of the new ones are
     /// the ones to be made from the updated revision.
-    pub(super) fn allocate(&mut self, draft: &Draft<'_>) {
-        let (seen, revisions) = (draft.seen, &draft.revisions);
-        if seen.spec.paused || !revisions.is_recorded() {
+    pub(super) fn allocate(&mut self, planner: &Planner<'_>) {
+        let (observed, revisions) = (planner.observed, &planner.revisions);
+        if observed.spec.paused || !revisions.is_recorded() {
             return;
         }
-        let missing = seen.replicas().saturating_sub(self.count());
+        let missing = observed.replicas().saturating_sub(self.count());
         let on_updated = self
             .own
             .values()
             .filter(|d| d.get(context::REVISION).is_some_and(|r| *r == revisions.updated))
             .count();
-        let old = missing - super::target::updated_share(seen, on_updated, missing);
+        let old = missing - super::target::updated_share(observed, on_updated, missing);
         for place in 0..missing {
             let revision = if place < old { &revisions.current } else { &revisions.updated };
             let id = self.take_lowest(revision);
@@ -260,7 +256,7 @@ impl Contexts {
     /// Takes the lowest ID of the set that no Pod carries, or else the lowest free one.
     pub(super) fn take_free(&mut self, carried: &BTreeSet<i64>, revision: &str) -> i64 {
         let free =
-            self.own.keys().find(|id| !carried.contains(id) && !self.is_extra(**id)).copied();
+            self.own.keys().find(|id| !carried.contains(id) && !self.is_surge(**id)).copied();
         let Some(id) = free else { return self.take_lowest(revision) };
         self.set_revision(id, revision);
         id
@@ -307,9 +303,9 @@ impl Contexts {
     }
 
     /// Marks whether an ID is on its way out.
-    pub(super) fn set_scale_in(&mut self, id: i64, leaves: bool) {
+    pub(super) fn set_scale_in(&mut self, id: i64, released: bool) {
         if let Some(data) = self.own.get_mut(&id) {
-            if leaves {
+            if released {
                 data.insert(context::SCALE_IN.to_owned(), "true".to_owned());
             } else {
                 data.remove(context::SCALE_IN);
@@ -318,19 +314,20 @@ impl Contexts {
     }
 
     /// Writes the record if it changed.
-    pub(super) fn conclude(self, draft: &mut Draft<'_>) {
+    pub(super) fn conclude(self, planner: &mut Planner<'_>) {
         let entries =
-            draft.seen.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+            planner.observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
         let was: BTreeMap<i64, &Data> =
             entries.iter().filter(|e| is_owned(e, &self.owner)).map(|e| (e.id, &e.data)).collect();
         let is: BTreeMap<i64, &Data> = self.own.iter().map(|(id, data)| (*id, data)).collect();
-        let unused = self.own.is_empty() && self.others.is_empty() && draft.seen.contexts.is_some();
+        let unused =
+            self.own.is_empty() && self.others.is_empty() && planner.observed.contexts.is_some();
         if was == is && !unused {
             return;
         }
         let own = self.own.into_iter().map(|(id, data)| ContextDetail { id, data });
         let mut all: Vec<ContextDetail> = own.chain(self.others).collect();
         all.sort_by_key(|entry| entry.id);
-        draft.plan.actions.push(Action::WriteContexts(all));
+        planner.plan.actions.push(Action::WriteContexts(all));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use podops_api::{collaset::PodUpgradePolicy, lifecycle, well_known};
 
-use super::{Action, Draft, claims, ids::Contexts, is_during, target::Targets};
+use super::{Action, Planner, claims, ids::Contexts, is_during, target::Targets};
 use crate::view::{Observed, PodView};
 
 /// The pairs of a set.
@@ -19,16 +19,16 @@ pub(crate) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    pub(crate) fn read(seen: &'a Observed) -> Self {
+    pub(crate) fn read(observed: &'a Observed) -> Self {
         let mut new = BTreeMap::<&str, Vec<&PodView>>::new();
-        for pod in seen.active() {
+        for pod in observed.active() {
             if let Some(origin) = origin_name(pod) {
                 new.entry(origin).or_default().push(pod);
             }
         }
         // One that failed serves nobody, and its name is free unless it is the next one's.
-        let persistent = seen.has_persistent_names();
-        let pods = seen.pods.iter().filter(|pod| persistent || !pod.ended);
+        let persistent = observed.has_persistent_names();
+        let pods = observed.pods.iter().filter(|pod| persistent || !pod.terminal);
         let pods = pods.map(|pod| (pod.name.as_str(), pod));
         let origins = pods.filter(|(name, _)| new.contains_key(name)).collect();
         Self { new, origins }
@@ -49,7 +49,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Whether the Pod does not count, as the one that it replaces still does.
-    pub(crate) fn is_extra(&self, pod: &PodView) -> bool {
+    pub(crate) fn is_surge(&self, pod: &PodView) -> bool {
         self.origin_of(pod).is_some()
     }
 }
@@ -68,33 +68,33 @@ fn wanted_revision(origin: &PodView) -> &str {
 
 /// Brings each pair a step further, and makes the new Pods that are missing.
 pub(super) fn plan(
-    draft: &mut Draft<'_>,
+    planner: &mut Planner<'_>,
     contexts: &mut Contexts,
     pairs: &Pairs<'_>,
     targets: &Targets,
 ) {
-    let seen = draft.seen;
-    for new in seen.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
-        further(draft, pairs, targets, new);
+    let observed = planner.observed;
+    for new in observed.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
+        further(planner, pairs, targets, new);
     }
-    for origin in seen.active().filter(|pod| !pod.deleting) {
+    for origin in observed.active().filter(|pod| !pod.deleting) {
         let wanted = origin.labels.contains_key(well_known::TO_REPLACE);
         let has_new = pairs.new_of(origin).is_some();
-        if wanted && !has_new && !pairs.is_extra(origin) {
-            begin(draft, contexts, origin, None);
+        if wanted && !has_new && !pairs.is_surge(origin) {
+            begin(planner, contexts, origin, None);
         } else if !wanted && !has_new && origin.labels.contains_key(well_known::REPLACE_PAIR_NEW_ID)
         {
-            draft.touch(origin, Action::Unpair(origin.name.clone()));
+            planner.plan_action(origin, Action::Unpair(origin.name.clone()));
         }
     }
 }
 
 /// The next move about a new Pod.
-fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &PodView) {
+fn further(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &PodView) {
     let name = new.name.clone();
     let there = pairs.origins.get(origin_name(new).unwrap_or_default());
     let Some(origin) = there else {
-        draft.touch(new, Action::Unpair(name));
+        planner.plan_action(new, Action::Unpair(name));
         return;
     };
     if origin.deleting || origin.labels.contains_key(well_known::TO_DELETE) {
@@ -105,52 +105,52 @@ fn further(draft: &mut Draft<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &Po
         && new.revision() == wanted_revision(origin)
         && pairs.new_of(origin).is_some_and(|chosen| chosen.name == new.name);
     // Who made the new Pod may have died before it could ask for it.
-    let policy = draft.seen.spec.update_strategy.pod_upgrade_policy;
+    let policy = planner.observed.spec.update_strategy.pod_upgrade_policy;
     let is_due = policy == PodUpgradePolicy::Replace
         && !has(well_known::TO_REPLACE)
         && targets.of(origin) == Some(new.revision());
     if is_due && !new.labels.contains_key(well_known::TO_DELETE) {
         let revision = new.revision().to_owned();
-        draft.touch(origin, Action::ReplaceUpdate(origin.name.clone(), revision));
+        planner.plan_action(origin, Action::ReplaceUpdate(origin.name.clone(), revision));
     } else if !stands {
         if !new.labels.contains_key(well_known::TO_DELETE) {
-            draft.touch(new, Action::RequestDeletion(name));
+            planner.plan_action(new, Action::RequestDeletion(name));
         }
     } else if new.labels.contains_key(well_known::TO_DELETE) {
         // Somebody wants it gone, and another will be made.
-    } else if draft.seen.is_available(new, draft.now) {
-        draft.touch(origin, Action::RequestDeletion(origin.name.clone()));
+    } else if planner.observed.is_available(new, planner.now) {
+        planner.plan_action(origin, Action::RequestDeletion(origin.name.clone()));
     } else if origin.labels.get(well_known::REPLACE_PAIR_NEW_ID)
         != new.labels.get(well_known::INSTANCE_ID)
         && let Some(id) = new.id()
     {
-        draft.touch(origin, Action::Pair(origin.name.clone(), id));
+        planner.plan_action(origin, Action::Pair(origin.name.clone(), id));
     }
 }
 
 /// Makes the Pod that is to replace this one; to bring it to `update`, if one is named.
 pub(super) fn begin(
-    draft: &mut Draft<'_>,
+    planner: &mut Planner<'_>,
     contexts: &mut Contexts,
     origin: &PodView,
     update: Option<&str>,
 ) {
     let revision = update.unwrap_or(wanted_revision(origin)).to_owned();
-    let hindered = draft.seen.spec.paused
-        || draft.leaving.contains(origin.name.as_str())
+    let blocked = planner.observed.spec.paused
+        || planner.leaving.contains(origin.name.as_str())
         || is_during(origin, lifecycle::SCALE_IN)
-        || !draft.revisions.has(&revision)
-        || draft.room() == 0
-        || draft.touched.contains(&origin.name);
-    if let (Some(of), false) = (origin.id(), hindered) {
-        if !draft.may_surge(origin) {
+        || !planner.revisions.has(&revision)
+        || planner.capacity_left() == 0
+        || planner.planned_pods.contains(&origin.name);
+    if let (Some(of), false) = (origin.id(), blocked) {
+        if !planner.may_surge(origin) {
             return;
         }
         let id = contexts.pair(of, &revision);
-        if !claims::provide(draft, id, &revision) {
+        if !claims::provide(planner, id, &revision) {
             return;
         }
         let update = update.map(ToOwned::to_owned);
-        draft.touch(origin, Action::Replace(origin.name.clone(), id, revision, update));
+        planner.plan_action(origin, Action::Replace(origin.name.clone(), id, revision, update));
     }
 }

@@ -10,7 +10,7 @@ use podops_api::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Action, Draft, Hindrance,
+    Action, Blocker, Planner,
     claims::{self, template_name},
     ids,
     template::normal,
@@ -54,9 +54,9 @@ pub(super) struct Revisions<'a> {
 impl<'a> Revisions<'a> {
     /// Finds the revision that Pods are to follow: the one that the spec names, or else the
     /// template's, which is recorded if it is not yet.
-    pub(super) fn read(seen: &'a Observed) -> Self {
-        let mut revisions = Self::of_template(seen);
-        if let Some(named) = &seen.spec.update_strategy.revision
+    pub(super) fn read(observed: &'a Observed) -> Self {
+        let mut revisions = Self::of_template(observed);
+        if let Some(named) = &observed.spec.update_strategy.revision
             && !named.is_empty()
         {
             if revisions.has(named) {
@@ -64,7 +64,7 @@ impl<'a> Revisions<'a> {
             } else {
                 revisions.unknown = Some(named.clone());
                 // What Pods followed before, so that a slip of the pen moves none.
-                let before = &seen.status.updated_revision;
+                let before = &observed.status.updated_revision;
                 if revisions.has(before) {
                     revisions.updated.clone_from(before);
                 }
@@ -74,11 +74,11 @@ impl<'a> Revisions<'a> {
     }
 
     /// Finds the template's revision among the recorded ones, or names a new one.
-    fn of_template(seen: &'a Observed) -> Self {
-        let data = data(&seen.spec);
-        let equal = equal(&seen.revisions, &data);
-        let newest = seen.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
-        let mut collisions = seen.status.collision_count;
+    fn of_template(observed: &'a Observed) -> Self {
+        let data = data(&observed.spec);
+        let equal = equal(&observed.revisions, &data);
+        let newest = observed.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
+        let mut collisions = observed.status.collision_count;
         let (updated, record) = match equal {
             Some(known) if known.revision == newest => (known.name.clone(), None),
             Some(known) => {
@@ -87,11 +87,11 @@ impl<'a> Revisions<'a> {
             None => {
                 let named = |collisions| {
                     let hash = hash(&data, collisions);
-                    (name(&seen.name, &hash), hash)
+                    (name(&observed.name, &hash), hash)
                 };
                 let taken = |name: &str| {
-                    seen.revisions.iter().any(|r| r.name == name)
-                        || seen.foreign_revisions.contains(name)
+                    observed.revisions.iter().any(|r| r.name == name)
+                        || observed.foreign_revisions.contains(name)
                 };
                 while taken(&named(collisions).0) {
                     collisions += 1;
@@ -107,14 +107,14 @@ impl<'a> Revisions<'a> {
                 (name, Some(Action::CreateRevision(new)))
             }
         };
-        let recorded = |name: &str| seen.revisions.iter().any(|r| r.name == name);
-        let mut current = seen.status.current_revision.clone();
+        let recorded = |name: &str| observed.revisions.iter().any(|r| r.name == name);
+        let mut current = observed.status.current_revision.clone();
         if !recorded(&current) {
             current.clone_from(&updated);
         }
         let template = updated.clone();
         Self {
-            known: &seen.revisions,
+            known: &observed.revisions,
             updated,
             current,
             collisions,
@@ -174,36 +174,36 @@ pub fn template_of(data: &Value) -> PodTemplate {
 }
 
 /// Records the template and forgets what history need not keep.
-pub(super) fn plan(draft: &mut Draft<'_>) {
-    draft.plan.actions.extend(draft.revisions.record.clone());
-    let seen = draft.seen;
-    if let Some(name) = &draft.revisions.unknown {
-        draft.plan.hindrances.push(Hindrance {
+pub(super) fn plan(planner: &mut Planner<'_>) {
+    planner.plan.actions.extend(planner.revisions.record.clone());
+    let observed = planner.observed;
+    if let Some(name) = &planner.revisions.unknown {
+        planner.plan.blockers.push(Blocker {
             scaling: false,
             reason: "RevisionNotFound",
             message: format!("spec.updateStrategy.revision: {name} is no revision of this set"),
         });
     }
-    let orphans = seen.revisions.iter().filter(|r| r.orphan);
-    draft.plan.actions.extend(orphans.map(|r| Action::AdoptRevision(r.name.clone())));
-    let entries = seen.contexts.iter().flat_map(|c| &c.entries);
+    let orphans = observed.revisions.iter().filter(|r| r.orphan);
+    planner.plan.actions.extend(orphans.map(|r| Action::AdoptRevision(r.name.clone())));
+    let entries = observed.contexts.iter().flat_map(|c| &c.entries);
     let mut used: BTreeSet<&str> =
-        seen.pods.iter().map(super::super::view::PodView::revision).collect();
+        observed.pods.iter().map(super::super::view::PodView::revision).collect();
     used.extend(
         entries
-            .filter(|e| ids::is_owned(e, &seen.name))
+            .filter(|e| ids::is_owned(e, &observed.name))
             .filter_map(|e| e.data.get(well_known::context::REVISION))
             .map(String::as_str),
     );
-    let revisions = &draft.revisions;
+    let revisions = &planner.revisions;
     used.extend([&*revisions.updated, &*revisions.current, &*revisions.template]);
-    let keep = usize::try_from(seen.spec.history_limit).unwrap_or_default() + 2;
-    let mut old: Vec<&RevisionView> = seen.revisions.iter().filter(|r| !r.orphan).collect();
+    let keep = usize::try_from(observed.spec.history_limit).unwrap_or_default() + 2;
+    let mut old: Vec<&RevisionView> = observed.revisions.iter().filter(|r| !r.orphan).collect();
     old.sort_by_key(|r| r.revision);
     let surplus = old.len().saturating_sub(keep);
     let forget = old.into_iter().filter(|r| !used.contains(r.name.as_str())).take(surplus);
     let forget: Vec<Action> = forget.map(|r| Action::DeleteRevision(r.name.clone())).collect();
-    draft.plan.actions.extend(forget);
+    planner.plan.actions.extend(forget);
 }
 
 /// What a revision of this spec holds; Kuperator's form, keys sorted.

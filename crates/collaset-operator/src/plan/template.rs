@@ -78,7 +78,7 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
 
 /// How a Pod of one template becomes one of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum UpdateMethod {
     /// By its metadata alone: nothing in it restarts.
     Metadata,
     /// In place, by its images and resources.
@@ -90,22 +90,22 @@ pub enum Way {
 /// Finds the way from one template to another; whether the cluster can give running containers other
 /// resources is up to it.
 #[must_use]
-pub fn way(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> Way {
+pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
     let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
     let (mut old, mut new) = (spec(from), spec(to));
     if old == new {
-        return Way::Metadata;
+        return UpdateMethod::Metadata;
     }
     let resizes = resources::differ(from, to);
     if resizes && !(can_resize && resources::can_be_resized(from, to)) {
-        return Way::Recreate;
+        return UpdateMethod::Recreate;
     }
     for template in [&mut old, &mut new] {
         for container in template["containers"].as_array_mut().into_iter().flatten() {
             strip(container);
         }
     }
-    if normal(&old) == normal(&new) { Way::InPlace } else { Way::Recreate }
+    if normal(&old) == normal(&new) { UpdateMethod::InPlace } else { UpdateMethod::Recreate }
 }
 
 /// Takes off a container what can change in place.
@@ -152,32 +152,32 @@ mod tests {
     #[test]
     fn images_and_metadata_change_in_place_and_nothing_else_does() {
         let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
-        let to = |value| way(&from, &template(value), true);
+        let to = |value| method(&from, &template(value), true);
         assert_eq!(
             to(
                 json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
             ),
-            Way::Metadata
+            UpdateMethod::Metadata
         );
         assert_eq!(
             to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})),
-            Way::InPlace
+            UpdateMethod::InPlace
         );
         assert_eq!(
             to(
                 json!({"spec": {"containers": [{"name": "a", "image": "v2", "env": [{"name": "x"}]}]}})
             ),
-            Way::Recreate
+            UpdateMethod::Recreate
         );
         assert_eq!(
             to(json!({"spec": {"containers": [{"name": "b", "image": "v2"}]}})),
-            Way::Recreate
+            UpdateMethod::Recreate
         );
         assert_eq!(
             to(
                 json!({"spec": {"containers": [{"name": "a", "image": "v1"}, {"name": "b", "image": "v1"}]}})
             ),
-            Way::Recreate
+            UpdateMethod::Recreate
         );
     }
     #[test]
@@ -187,9 +187,9 @@ mod tests {
                 {"name": "a", "image": "v1", "resources": {"requests": {"cpu": "1", name: amount}}}]}}))
         };
         let from = asks("cpu", "1");
-        assert_eq!(way(&from, &asks("cpu", "2"), true), Way::InPlace);
-        assert_eq!(way(&from, &asks("cpu", "2"), false), Way::Recreate);
-        assert_eq!(way(&from, &asks("example.com/gpu", "1"), true), Way::Recreate);
-        assert_eq!(way(&from, &asks("cpu", "1000m"), false), Way::Metadata);
+        assert_eq!(method(&from, &asks("cpu", "2"), true), UpdateMethod::InPlace);
+        assert_eq!(method(&from, &asks("cpu", "2"), false), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &asks("example.com/gpu", "1"), true), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &asks("cpu", "1000m"), false), UpdateMethod::Metadata);
     }
 }

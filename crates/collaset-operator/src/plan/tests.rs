@@ -67,7 +67,7 @@ fn pod(text: &str) -> PodView {
         match kind {
             "ready" => pod.ready = Some(Timestamp::UNIX_EPOCH),
             "deleting" => pod.deleting = true,
-            "failed" => pod.ended = true,
+            "failed" => pod.terminal = true,
             "included" => label(well_known::UPDATE_INCLUDED, "1"),
             "to-delete" => label(well_known::TO_DELETE, "1"),
             "other" => label("app", "other"),
@@ -97,7 +97,7 @@ fn pod(text: &str) -> PodView {
 
 /// A set at rest on revision v1 of image v1, changed by `edit` and with these Pods; its record
 /// holds an ID a replica, on v1.
-fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Observed {
+fn observed(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Observed {
     let mut spec = CollaSetSpec {
         replicas: Some(replicas),
         template: serde_json::from_value(template("v1")).unwrap(),
@@ -118,11 +118,11 @@ fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Obse
         ];
         ContextDetail { id, data: data.into_iter().map(|(k, v)| (k.to_owned(), v)).collect() }
     };
-    let mut seen = Observed {
+    let mut observed = Observed {
         name: "web".to_owned(),
         finalizers: vec![well_known::PRE_RECLAIM.to_owned()],
         revisions: vec![revision("v1", 1, "v1"), revision("v2", 2, "v2")],
-        trials: ["v1", "v2"].map(|revision| (revision.to_owned(), Ok(()))).into(),
+        dry_runs: ["v1", "v2"].map(|revision| (revision.to_owned(), Ok(()))).into(),
         contexts: Some(ContextsView {
             entries: ids.into_iter().map(entry).collect(),
             ..ContextsView::default()
@@ -131,11 +131,11 @@ fn seen(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> Obse
         pods,
         ..Observed::default()
     };
-    if seen.spec.template == serde_json::from_value::<PodTemplate>(template("v1")).unwrap() {
-        seen.revisions.pop();
+    if observed.spec.template == serde_json::from_value::<PodTemplate>(template("v1")).unwrap() {
+        observed.revisions.pop();
     }
-    seen.status.current_revision = "v1".to_owned();
-    seen
+    observed.status.current_revision = "v1".to_owned();
+    observed
 }
 
 fn to_v2(spec: &mut CollaSetSpec) {
@@ -153,26 +153,26 @@ fn rolling(partition: Option<i32>, by_label: bool) -> Option<RollingUpdate> {
 }
 
 /// What is planned, the record of IDs left out.
-fn acts(seen: &Observed) -> String {
-    let plan = plan(seen, Timestamp::from_second(100).unwrap());
+fn acts(observed: &Observed) -> String {
+    let plan = plan(observed, Timestamp::from_second(100).unwrap());
     let acts = plan.actions.iter().filter(|a| !matches!(a, Action::WriteContexts(_)));
     acts.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[track_caller]
 fn check(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec), expected: &str) {
-    assert_eq!(acts(&seen(replicas, pods, edit)), expected);
+    assert_eq!(acts(&observed(replicas, pods, edit)), expected);
 }
 
 #[test]
 fn a_settled_set_costs_nothing() {
-    let seen = seen(2, "0 v1 ready, 1 v1 ready", |_| ());
-    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
+    let observed = observed(2, "0 v1 ready, 1 v1 ready", |_| ());
+    assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "");
 }
 
 #[test]
 fn a_new_set_is_guarded_and_its_template_recorded_before_a_pod_is_made() {
-    let mut new = seen(2, "", |_| ());
+    let mut new = observed(2, "", |_| ());
     (new.finalizers, new.revisions, new.contexts) = (Vec::new(), Vec::new(), None);
     assert!(acts(&new).starts_with("guard, record web-"), "{}", acts(&new));
     assert!(!acts(&new).contains("create"));
@@ -180,7 +180,7 @@ fn a_new_set_is_guarded_and_its_template_recorded_before_a_pod_is_made() {
 
 #[test]
 fn ids_are_recorded_along_with_the_first_pods() {
-    let mut new = seen(2, "", |_| ());
+    let mut new = observed(2, "", |_| ());
     new.contexts = None;
     assert_eq!(
         plan(&new, Timestamp::UNIX_EPOCH).to_string(),
@@ -253,7 +253,7 @@ fn a_pod_that_was_given_is_changed_in_place_and_finished_when_its_image_runs() {
 
 #[test]
 fn metadata_changes_without_leaving_traffic() {
-    let mut recorded = seen(1, "0 v1 ready", |spec| {
+    let mut recorded = observed(1, "0 v1 ready", |spec| {
         spec.template.0["metadata"]["labels"]["more"] = json!("1");
     });
     recorded.revisions[1].data["spec"]["template"] =
@@ -264,14 +264,14 @@ fn metadata_changes_without_leaving_traffic() {
 #[test]
 fn a_change_beyond_images_recreates_and_is_refused_where_only_in_place_will_do() {
     let more = |spec: &mut CollaSetSpec| spec.template.0["spec"]["hostNetwork"] = json!(true);
-    let mut recreated = seen(1, "0 v1 update:given", more);
+    let mut recreated = observed(1, "0 v1 update:given", more);
     recreated.revisions[1].data["spec"]["template"] =
         Value::Object(recreated.spec.template.0.clone());
     assert_eq!(acts(&recreated), "delete web-0");
     recreated.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::InPlaceOnly;
     assert_eq!(acts(&recreated), "undo update web-0");
     let plan = plan(&recreated, Timestamp::from_second(100).unwrap());
-    assert_eq!(plan.hindrances[0].reason, "InPlaceUpdateNotPossible");
+    assert_eq!(plan.blockers[0].reason, "InPlaceUpdateNotPossible");
 }
 
 #[test]
@@ -310,10 +310,14 @@ fn weakness_b8_the_scale_in_waits_for_its_own_delay() {
     let edit = |spec: &mut CollaSetSpec| {
         spec.scale_strategy.get_or_insert_default().operation_delay_seconds = Some(1000);
     };
-    let delayed = seen(0, "0 v1 scale-in:given", edit);
+    let delayed = observed(0, "0 v1 scale-in:given", edit);
     assert_eq!(acts(&delayed), "");
     let plan = plan(&delayed, Timestamp::from_second(100).unwrap());
-    assert!(plan.look_again.is_some_and(|wait| wait.as_secs() >= 899), "{:?}", plan.look_again);
+    assert!(
+        plan.requeue_after.is_some_and(|wait| wait.as_secs() >= 899),
+        "{:?}",
+        plan.requeue_after
+    );
 }
 
 #[test]
@@ -327,14 +331,14 @@ fn a_lost_pod_outside_the_scope_comes_back_on_its_own_revision() {
 
 #[test]
 fn a_rollback_makes_the_old_revision_the_newest() {
-    let mut back = seen(1, "0 v2 ready", |_| ());
+    let mut back = observed(1, "0 v2 ready", |_| ());
     back.revisions.push(revision("v2", 2, "v2"));
     assert_eq!(acts(&back), "bump v1, begin update web-0");
 }
 
 #[test]
 fn history_keeps_what_is_in_use_and_so_many_more() {
-    let mut long = seen(1, "0 v1 ready", |spec| spec.history_limit = 1);
+    let mut long = observed(1, "0 v1 ready", |spec| spec.history_limit = 1);
     long.revisions = (2..8).map(|n| revision(&format!("old{n}"), n, &format!("x{n}"))).collect();
     long.revisions.push(revision("v1", 9, "v1"));
     assert_eq!(acts(&long), "forget old2, forget old3, forget old4, forget old5");
@@ -342,7 +346,7 @@ fn history_keeps_what_is_in_use_and_so_many_more() {
 
 #[test]
 fn weakness_b15_a_revision_that_only_an_id_needs_is_kept() {
-    let mut long = seen(2, "0 v1 ready, 1 v1 ready", |spec| spec.history_limit = 0);
+    let mut long = observed(2, "0 v1 ready, 1 v1 ready", |spec| spec.history_limit = 0);
     long.revisions = (2..6).map(|n| revision(&format!("old{n}"), n, &format!("x{n}"))).collect();
     long.revisions.push(revision("v1", 9, "v1"));
     long.contexts.as_mut().unwrap().entries[1]
@@ -359,7 +363,7 @@ fn a_pod_that_the_selector_no_longer_matches_is_released_and_replaced() {
 
 #[test]
 fn a_deleted_set_asks_for_its_pods_deletion_and_goes_last() {
-    let mut going = seen(1, "0 v1 ready, 1 v1 to-delete", |_| ());
+    let mut going = observed(1, "0 v1 ready, 1 v1 to-delete", |_| ());
     going.deleting = true;
     assert_eq!(acts(&going), "to-delete web-0");
     going.pods.clear();
@@ -368,7 +372,7 @@ fn a_deleted_set_asks_for_its_pods_deletion_and_goes_last() {
 
 #[test]
 fn an_installation_that_kuperator_left_is_taken_over_without_a_rollout() {
-    let mut taken = seen(1, "0 v1 ready", |_| ());
+    let mut taken = observed(1, "0 v1 ready", |_| ());
     taken.revisions[0].data = json!({ "spec": { "template": { "$patch": "replace",
         "metadata": { "creationTimestamp": null, "labels": { "app": "web" } },
         "spec": { "containers": [{ "name": "c", "image": "v1", "resources": {} }] } } } });
@@ -388,27 +392,27 @@ proptest! {
         ),
     ) {
         let text: Vec<String> = pods.iter().enumerate().map(|(id, pod)| format!("{id} {pod}")).collect();
-        let seen = seen(replicas, &text.join(", "), |spec| {
+        let observed = observed(replicas, &text.join(", "), |spec| {
             to_v2(spec);
             spec.update_strategy.rolling_update = rolling(Some(partition), false);
         });
-        let plan = plan(&seen, Timestamp::from_second(100).unwrap());
+        let plan = plan(&observed, Timestamp::from_second(100).unwrap());
         let count = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().filter(|a| is(a)).count();
-        let active = seen.active().count();
+        let active = observed.active().count();
         let wanted = usize::try_from(replicas).unwrap();
-        let leaving = seen.active().filter(|p| is_during(p, lifecycle::SCALE_IN)).count();
-        let asked = count(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _)));
-        prop_assert!(asked + leaving.min(active.saturating_sub(wanted)) <= active.saturating_sub(wanted));
+        let leaving = observed.active().filter(|p| is_during(p, lifecycle::SCALE_IN)).count();
+        let requested = count(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _)));
+        prop_assert!(requested + leaving.min(active.saturating_sub(wanted)) <= active.saturating_sub(wanted));
         prop_assert!(count(&|a| matches!(a, Action::CreatePod(..))) <= wanted.saturating_sub(active));
-        let leaves = |pod: &PodView| {
-            let asked = |a: &Action| matches!(a, Action::Begin(name, lifecycle::SCALE_IN, _) if *name == pod.name);
-            is_during(pod, lifecycle::SCALE_IN) || plan.actions.iter().any(asked)
+        let released = |pod: &PodView| {
+            let requested = |a: &Action| matches!(a, Action::Begin(name, lifecycle::SCALE_IN, _) if *name == pod.name);
+            is_during(pod, lifecycle::SCALE_IN) || plan.actions.iter().any(requested)
         };
-        let updated = seen.active().filter(|p| p.revision() == "v2" && !leaves(p)).count();
-        let of_v2 = |name: &str| seen.pods.iter().any(|p| p.name == name && p.revision() == "v2");
+        let updated = observed.active().filter(|p| p.revision() == "v2" && !released(p)).count();
+        let of_v2 = |name: &str| observed.pods.iter().any(|p| p.name == name && p.revision() == "v2");
         let begun = count(&|a| matches!(a, Action::Begin(name, lifecycle::UPDATE, _) if !of_v2(name)));
         let kept = usize::try_from(partition).unwrap();
-        let entries = seen.contexts.as_ref().map_or(0, |c| c.entries.len());
+        let entries = observed.contexts.as_ref().map_or(0, |c| c.entries.len());
         let most = if kept == 0 { entries } else { wanted.saturating_sub(kept) };
         prop_assert!(begun == 0 || begun + updated <= most.max(updated));
     }
@@ -416,23 +420,23 @@ proptest! {
 
 #[test]
 fn pods_that_a_deleted_set_left_are_taken_in_first_and_excluded_ones_never() {
-    let mut seen = seen(2, "", |_| {});
-    seen.orphans = vec![pod("0 v1 ready"), pod("1 v1 ready"), pod("2 v1 ready other")];
-    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "adopt web-0, adopt web-1");
-    for orphan in &mut seen.orphans {
+    let mut observed = observed(2, "", |_| {});
+    observed.orphans = vec![pod("0 v1 ready"), pod("1 v1 ready"), pod("2 v1 ready other")];
+    assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "adopt web-0, adopt web-1");
+    for orphan in &mut observed.orphans {
         orphan.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
     }
-    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1, create 1 v1");
+    assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1, create 1 v1");
 }
 
 #[test]
 fn a_deletion_that_orphans_deletes_no_pod() {
-    let mut seen = seen(1, "0 v1 ready", |_| {});
-    seen.deleting = true;
-    seen.finalizers = vec![well_known::PRE_RECLAIM.to_owned(), "orphan".to_owned()];
-    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "");
-    seen.finalizers.pop();
-    assert_eq!(plan(&seen, Timestamp::UNIX_EPOCH).to_string(), "to-delete web-0");
+    let mut observed = observed(1, "0 v1 ready", |_| {});
+    observed.deleting = true;
+    observed.finalizers = vec![well_known::PRE_RECLAIM.to_owned(), "orphan".to_owned()];
+    assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "");
+    observed.finalizers.pop();
+    assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "to-delete web-0");
 }
 
 fn strategy(edit: impl FnOnce(&mut ScaleStrategy)) -> impl FnOnce(&mut CollaSetSpec) {
@@ -464,17 +468,17 @@ fn a_listed_pod_of_a_sequence_is_not_deleted_over_and_over() {
 
 #[test]
 fn a_cheap_pod_goes_before_a_dear_one() {
-    let mut seen = seen(1, "0 v1 ready, 1 v1 ready", |_| ());
+    let mut observed = observed(1, "0 v1 ready, 1 v1 ready", |_| ());
     let cost = (well_known::POD_DELETION_COST.to_owned(), "-5".to_owned());
-    seen.pods[0].annotations = Some(BTreeMap::from([cost]));
-    assert_eq!(acts(&seen), "begin scale-in web-0");
+    observed.pods[0].annotations = Some(BTreeMap::from([cost]));
+    assert_eq!(acts(&observed), "begin scale-in web-0");
 }
 
 #[test]
 fn an_excluded_pod_takes_its_id_off_the_record() {
     let exclude = strategy(|s| s.pod_to_exclude = list(&[1]));
-    let seen = seen(2, "0 v1 ready, 1 v1 ready, 2 v1 ready", exclude);
-    let plan = plan(&seen, Timestamp::UNIX_EPOCH);
+    let observed = observed(2, "0 v1 ready, 1 v1 ready, 2 v1 ready", exclude);
+    let plan = plan(&observed, Timestamp::UNIX_EPOCH);
     assert_eq!(plan.to_string(), "exclude web-1, contexts [0 2]");
     check(1, "0 v1 ready, 1 v1 ready to-exclude", |_| (), "exclude web-1");
     check(1, "0 v1 ready to-exclude to-replace by=1, 1 v1 ready of=0", |_| (), "");
@@ -483,14 +487,14 @@ fn an_excluded_pod_takes_its_id_off_the_record() {
 #[test]
 fn an_included_pod_gets_an_id_and_one_that_does_not_match_stops_nothing() {
     let include = || strategy(|s| s.pod_to_include = list(&[5, 6]));
-    let mut seen = seen(3, "0 v1 ready, 2 v1 ready", include());
-    seen.contexts.as_mut().unwrap().entries.retain(|entry| entry.id != 1);
-    seen.orphans = vec![pod("5 v1 ready")];
-    let joined = plan(&seen, Timestamp::UNIX_EPOCH);
+    let mut observed = observed(3, "0 v1 ready, 2 v1 ready", include());
+    observed.contexts.as_mut().unwrap().entries.retain(|entry| entry.id != 1);
+    observed.orphans = vec![pod("5 v1 ready")];
+    let joined = plan(&observed, Timestamp::UNIX_EPOCH);
     assert_eq!(joined.to_string(), "include web-5 as 1, contexts [0 1 2]");
-    seen.orphans = vec![pod("6 v1 ready other")];
-    let refused = plan(&seen, Timestamp::UNIX_EPOCH);
-    assert_eq!(refused.hindrances[0].reason, "PodToIncludeNotMatching");
+    observed.orphans = vec![pod("6 v1 ready other")];
+    let refused = plan(&observed, Timestamp::UNIX_EPOCH);
+    assert_eq!(refused.blockers[0].reason, "PodToIncludeNotMatching");
     assert_eq!(refused.to_string(), "create 1 v1, contexts [0 1 2]");
 }
 
@@ -500,8 +504,8 @@ fn to_exclude_and_include_at_once_does_neither() {
         s.pod_to_exclude = list(&[0]);
         s.pod_to_include = list(&[0]);
     });
-    let plan = plan(&seen(1, "0 v1 ready", both), Timestamp::UNIX_EPOCH);
-    assert_eq!((plan.to_string().as_str(), plan.hindrances[0].reason), ("", "DupExIncludedTarget"));
+    let plan = plan(&observed(1, "0 v1 ready", both), Timestamp::UNIX_EPOCH);
+    assert_eq!((plan.to_string().as_str(), plan.blockers[0].reason), ("", "DupExIncludedTarget"));
 }
 
 #[test]
@@ -512,8 +516,8 @@ fn a_pair_counts_as_one_from_the_request_to_the_end() {
     check(1, "0 v1 ready to-replace, 1 v1 of=0", at_rest, "pair web-0 with 1");
     let serves = "0 v1 ready available to-replace by=1, 1 v1 ready available of=0";
     check(1, serves, at_rest, "to-delete web-0");
-    let leaves = "0 v1 to-replace by=1 to-delete deleting, 1 v1 ready available of=0";
-    check(1, leaves, at_rest, "");
+    let released = "0 v1 to-replace by=1 to-delete deleting, 1 v1 ready available of=0";
+    check(1, released, at_rest, "");
     check(1, "1 v1 ready available of=0", at_rest, "unpair web-1");
 }
 
@@ -525,10 +529,10 @@ fn a_replacement_that_nobody_wants_any_more_goes() {
 
 #[test]
 fn a_new_pod_that_is_lost_is_made_again_under_its_id() {
-    let mut seen = seen(1, "0 v1 ready available to-replace by=1", |_| ());
-    let data = &mut seen.contexts.as_mut().unwrap().entries[0].data;
+    let mut observed = observed(1, "0 v1 ready available to-replace by=1", |_| ());
+    let data = &mut observed.contexts.as_mut().unwrap().entries[0].data;
     data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "4".to_owned());
-    assert_eq!(acts(&seen), "replace web-0 by 1 v1");
+    assert_eq!(acts(&observed), "replace web-0 by 1 v1");
 }
 
 #[test]
@@ -587,17 +591,17 @@ fn claim_template(storage: &str) -> Value {
 /// A set whose revisions v1 and v2 have claims of 100m and 200m; v2 is the template's if `newer`.
 /// Claims are read as `<id> <storage> [deleting|orphan|orphaned]`.
 fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
-    let mut seen = seen(replicas, pods, |spec| {
+    let mut observed = observed(replicas, pods, |spec| {
         spec.volume_claim_templates = vec![
             serde_json::from_value(claim_template(if newer { "200m" } else { "100m" })).unwrap(),
         ];
     });
-    seen.revisions = vec![revision("v1", 1, "v1"), revision("v2", 2, "v1")];
-    for (known, storage) in seen.revisions.iter_mut().zip(["100m", "200m"]) {
+    observed.revisions = vec![revision("v1", 1, "v1"), revision("v2", 2, "v1")];
+    for (known, storage) in observed.revisions.iter_mut().zip(["100m", "200m"]) {
         known.data["spec"]["volumeClaimTemplates"] = json!([claim_template(storage)]);
     }
     if !newer {
-        seen.revisions.pop();
+        observed.revisions.pop();
     }
     for text in claims.split(", ").filter(|c| !c.is_empty()) {
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -616,25 +620,25 @@ fn claimed(replicas: i32, pods: &str, claims: &str, newer: bool) -> Observed {
         let name = format!("{}-{}", words[0], words[1]);
         let instance = crate::view::instance_id(&labels);
         let claim = ClaimView { name, labels, instance, deleting, orphan, ..ClaimView::default() };
-        seen.claims.push(claim);
+        observed.claims.push(claim);
     }
-    for pod in &mut seen.pods {
+    for pod in &mut observed.pods {
         let storage = if pod.revision() == "v2" { "200m" } else { "100m" };
         pod.claims.insert(format!("{}-{storage}", pod.id().unwrap_or_default()));
     }
-    seen
+    observed
 }
 
 /// Has the claims of Pods that are scaled in kept.
-fn retain_scaled(seen: &mut Observed) {
+fn retain_scaled(observed: &mut Observed) {
     let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
-    let strategy = seen.spec.scale_strategy.get_or_insert_default();
+    let strategy = observed.spec.scale_strategy.get_or_insert_default();
     strategy.persistent_volume_claim_retention_policy = Some(retain);
 }
 
 #[track_caller]
-fn check_claims(seen: &Observed, expected: &str) {
-    assert_eq!(acts(seen), expected);
+fn check_claims(observed: &Observed, expected: &str) {
+    assert_eq!(acts(observed), expected);
 }
 
 #[test]
@@ -642,7 +646,7 @@ fn claims_come_before_pods_and_are_used_again() {
     check_claims(&claimed(2, "", "1 100m", false), "claim data for 0, create 1 v1");
     check_claims(&claimed(1, "", "0 100m deleting", false), "claim data for 0");
     check_claims(&claimed(1, "0 v1 ready", "0 100m", false), "");
-    let mut new = seen(1, "", with_claims);
+    let mut new = observed(1, "", with_claims);
     new.contexts = None;
     assert!(acts(&new).contains("record"), "the claim templates are part of the revision");
 }
@@ -708,21 +712,21 @@ fn claims_go_along_with_pods_that_leave_and_come() {
 
 #[test]
 fn a_deleted_set_gives_up_the_claims_that_it_is_to_leave() {
-    let mut seen = claimed(1, "0 v1 ready", "0 100m", false);
-    seen.deleting = true;
-    check_claims(&seen, "to-delete web-0");
+    let mut observed = claimed(1, "0 v1 ready", "0 100m", false);
+    observed.deleting = true;
+    check_claims(&observed, "to-delete web-0");
     let retain = ClaimRetention { when_deleted: Retention::Retain, ..ClaimRetention::default() };
-    seen.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+    observed.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
         Some(retain);
-    check_claims(&seen, "disown 0-100m");
+    check_claims(&observed, "disown 0-100m");
 }
 
 #[test]
 fn a_name_that_the_revision_of_a_set_before_still_has_is_avoided() {
-    let mut new = seen(1, "", |_| ());
+    let mut new = observed(1, "", |_| ());
     new.revisions.clear();
-    let recorded = |seen: &Observed| {
-        let plan = plan(seen, Timestamp::UNIX_EPOCH);
+    let recorded = |observed: &Observed| {
+        let plan = plan(observed, Timestamp::UNIX_EPOCH);
         (plan.updated, plan.collisions)
     };
     let (first, none) = recorded(&new);
@@ -734,11 +738,12 @@ fn a_name_that_the_revision_of_a_set_before_still_has_is_avoided() {
 
 #[test]
 fn a_status_names_what_is_no_more() {
-    let mut seen = seen(1, "0 v1 ready", |_| ());
-    seen.status.waiting.push(podops_api::collaset::WaitingPods::default());
-    let (status, _) = crate::status::status(&seen, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
+    let mut observed = observed(1, "0 v1 ready", |_| ());
+    observed.status.waiting.push(podops_api::collaset::WaitingPods::default());
+    let (status, _) =
+        crate::status::status(&observed, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
     let podops_runtime::write::Write::Patch(_, podops_runtime::write::Change::Merge(body)) =
-        crate::render::status(&seen, &status)
+        crate::render::status(&observed, &status)
     else {
         unreachable!("a status is merged")
     };
@@ -747,15 +752,15 @@ fn a_status_names_what_is_no_more() {
 
 #[test]
 fn an_update_ends_though_the_new_tag_is_of_the_same_image() {
-    let mut seen = seen(1, "0 v2 update:given restarting", to_v2);
-    assert_eq!(acts(&seen), "", "nothing tells it from a container that has not restarted");
+    let mut observed = observed(1, "0 v2 update:given restarting", to_v2);
+    assert_eq!(acts(&observed), "", "nothing tells it from a container that has not restarted");
     let note = r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2","lastContainerID":"run-1"}}}"#;
     let annotation = (well_known::LAST_POD_STATUS.to_owned(), note.to_owned());
-    seen.pods[0].annotations = Some(BTreeMap::from([annotation]));
-    seen.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-1".to_owned())]);
-    assert_eq!(acts(&seen), "");
-    seen.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-2".to_owned())]);
-    assert_eq!(acts(&seen), "finish web-0");
+    observed.pods[0].annotations = Some(BTreeMap::from([annotation]));
+    observed.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-1".to_owned())]);
+    assert_eq!(acts(&observed), "");
+    observed.pods[0].container_ids = BTreeMap::from([("c".to_owned(), "run-2".to_owned())]);
+    assert_eq!(acts(&observed), "finish web-0");
 }
 
 #[test]
@@ -769,8 +774,8 @@ fn a_failed_pod_of_a_sequence_makes_room_for_the_next_of_its_name() {
 }
 
 /// Puts an instance of a revision on record.
-fn on_record(seen: &mut Observed, id: i64, revision: &str) {
-    let entries = &mut seen.contexts.as_mut().unwrap().entries;
+fn on_record(observed: &mut Observed, id: i64, revision: &str) {
+    let entries = &mut observed.contexts.as_mut().unwrap().entries;
     entries.retain(|entry| entry.id != id);
     let data = [(well_known::context::OWNER, "web"), (well_known::context::REVISION, revision)];
     let data = data.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
@@ -779,23 +784,24 @@ fn on_record(seen: &mut Observed, id: i64, revision: &str) {
 
 #[test]
 fn a_lost_pod_of_the_updated_revision_gives_its_place_to_nobody() {
-    let mut seen = seen(3, "0 v1 ready, 2 v1 ready", |spec| {
+    let mut observed = observed(3, "0 v1 ready, 2 v1 ready", |spec| {
         to_v2(spec);
         spec.update_strategy.rolling_update = rolling(Some(2), false);
     });
-    on_record(&mut seen, 1, "v2");
-    assert_eq!(acts(&seen), "create 1 v2");
+    on_record(&mut observed, 1, "v2");
+    assert_eq!(acts(&observed), "create 1 v2");
 }
 
 #[test]
 fn a_pair_in_scope_does_not_make_the_rest_current() {
-    let mut seen = seen(2, "0 v1 ready, 1 v2 ready to-replace by=2, 2 v2 ready of=1", |spec| {
-        to_v2(spec);
-        spec.update_strategy.rolling_update = rolling(Some(1), false);
-    });
-    seen.status.current_revision = "v1".to_owned();
-    let plan = plan(&seen, Timestamp::UNIX_EPOCH);
-    let (status, _) = crate::status::status(&seen, &plan, &[], Timestamp::UNIX_EPOCH);
+    let mut observed =
+        observed(2, "0 v1 ready, 1 v2 ready to-replace by=2, 2 v2 ready of=1", |spec| {
+            to_v2(spec);
+            spec.update_strategy.rolling_update = rolling(Some(1), false);
+        });
+    observed.status.current_revision = "v1".to_owned();
+    let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+    let (status, _) = crate::status::status(&observed, &plan, &[], Timestamp::UNIX_EPOCH);
     assert_eq!(status.current_revision, "v1");
 }
 
@@ -812,9 +818,9 @@ fn the_new_pod_of_a_sequence_stays_while_its_origin_goes() {
 #[test]
 fn an_include_that_came_to_nothing_is_tried_again_under_its_id() {
     let include = strategy(|s| s.pod_to_include = list(&[5]));
-    let mut seen = seen(3, "0 v1 ready, 1 v1 ready", include);
-    seen.orphans = vec![pod("5 v1 ready")];
-    assert_eq!(acts(&seen), "include web-5 as 2");
+    let mut observed = observed(3, "0 v1 ready, 1 v1 ready", include);
+    observed.orphans = vec![pod("5 v1 ready")];
+    assert_eq!(acts(&observed), "include web-5 as 2");
 }
 
 #[test]
@@ -876,11 +882,11 @@ fn no_pod_is_deleted_for_a_template_that_the_server_refuses() {
         to_v2(spec);
         spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Recreate;
     };
-    let mut seen = seen(2, "0 v1 ready, 1 v1 update:given", recreate);
-    seen.trials.remove("v2");
-    assert_eq!(acts(&seen), "try 0 v2");
-    seen.trials.insert("v2".to_owned(), Err("no such volume".to_owned()));
-    assert_eq!(acts(&seen), "try 0 v2, undo update web-1");
-    let plan = plan(&seen, Timestamp::from_second(100).unwrap());
-    assert_eq!(plan.hindrances[0].reason, "TemplateRejected");
+    let mut observed = observed(2, "0 v1 ready, 1 v1 update:given", recreate);
+    observed.dry_runs.remove("v2");
+    assert_eq!(acts(&observed), "try 0 v2");
+    observed.dry_runs.insert("v2".to_owned(), Err("no such volume".to_owned()));
+    assert_eq!(acts(&observed), "try 0 v2, undo update web-1");
+    let plan = plan(&observed, Timestamp::from_second(100).unwrap());
+    assert_eq!(plan.blockers[0].reason, "TemplateRejected");
 }

@@ -10,13 +10,13 @@ use podops_api::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Draft, Hindrance, allowed_since,
+    Action, Blocker, Planner, allowed_since,
     ids::Contexts,
     is_during,
     replace::{self, Pairs},
     resources::{self, Resources},
     target::{Targets, priority},
-    template::{Way, way},
+    template::{UpdateMethod, method},
 };
 use crate::view::{Container, PodView, Resize};
 
@@ -51,25 +51,28 @@ pub struct LastContainerState {
 }
 
 /// Whether the set's operation on the Pod is being cancelled.
-pub(super) fn is_undone(pod: &PodView) -> bool {
+pub(super) fn is_cancelled(pod: &PodView) -> bool {
     pod.labels.contains_key(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
 }
 
 /// Brings Pods closer to the revisions that they are to be of.
 pub(super) fn plan(
-    draft: &mut Draft<'_>,
+    planner: &mut Planner<'_>,
     contexts: &mut Contexts,
     pairs: &Pairs<'_>,
     targets: &Targets,
 ) {
-    if !draft.revisions.is_recorded() {
+    if !planner.revisions.is_recorded() {
         return;
     }
-    let seen = draft.seen;
-    let ways = ways(draft, targets);
-    let replaces = seen.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+    let observed = planner.observed;
+    let methods = methods(planner, targets);
+    let replaces = observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
     let skip = |pod: &&PodView| {
-        pod.deleting || pairs.is_extra(pod) || is_undone(pod) || is_during(pod, lifecycle::SCALE_IN)
+        pod.deleting
+            || pairs.is_surge(pod)
+            || is_cancelled(pod)
+            || is_during(pod, lifecycle::SCALE_IN)
     };
     // Most Pods, most of the time, are what they are to be, and need no place in any order.
     let is_concerned = |pod: &&PodView| {
@@ -78,23 +81,23 @@ pub(super) fn plan(
             || pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE)
     };
     let mut pods: Vec<&PodView> =
-        seen.active().filter(|pod| is_concerned(pod) && !skip(pod)).collect();
+        observed.active().filter(|pod| is_concerned(pod) && !skip(pod)).collect();
     pods.sort_by_cached_key(|pod| priority(Some(pod)));
     for pod in pods {
         let target = targets.of(pod);
-        draft.plan.outdated += usize::from(target.is_some());
-        if draft.touched.contains(&pod.name) {
+        planner.plan.outdated += usize::from(target.is_some());
+        if planner.planned_pods.contains(&pod.name) {
             continue;
         }
         if pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
-            keep(draft, pod);
+            keep(planner, pod);
         } else if is_during(pod, lifecycle::UPDATE) {
-            go_on(draft, pod, &ways, (target, pairs.new_of(pod).is_some()));
-        } else if let (Some(target), false) = (target, seen.spec.paused) {
+            continue_update(planner, pod, &methods, (target, pairs.new_of(pod).is_some()));
+        } else if let (Some(target), false) = (target, observed.spec.paused) {
             if replaces {
-                replace(draft, contexts, pairs, (pod, target));
+                replace(planner, contexts, pairs, (pod, target));
             } else {
-                begin(draft, pod, &ways, target);
+                begin(planner, pod, &methods, target);
             }
         }
     }
@@ -102,82 +105,90 @@ pub(super) fn plan(
 
 /// Has a Pod replaced by one of its target; one that is being replaced already, by that.
 fn replace(
-    draft: &mut Draft<'_>,
+    planner: &mut Planner<'_>,
     contexts: &mut Contexts,
     pairs: &Pairs<'_>,
     (pod, target): (&PodView, &str),
 ) {
-    let asked = pod.labels.contains_key(well_known::TO_REPLACE);
+    let requested = pod.labels.contains_key(well_known::TO_REPLACE);
     let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
-    if asked && update.is_some_and(|update| update == target) {
+    if requested && update.is_some_and(|update| update == target) {
         return;
     }
-    if asked || pairs.new_of(pod).is_some() {
-        draft.touch(pod, Action::ReplaceUpdate(pod.name.clone(), target.to_owned()));
+    if requested || pairs.new_of(pod).is_some() {
+        planner.plan_action(pod, Action::ReplaceUpdate(pod.name.clone(), target.to_owned()));
     } else {
-        replace::begin(draft, contexts, pod, Some(target));
+        replace::begin(planner, contexts, pod, Some(target));
     }
 }
 
 /// Has a Pod replaced no longer, unless it is on its way out.
-fn keep(draft: &mut Draft<'_>, pod: &PodView) {
+fn keep(planner: &mut Planner<'_>, pod: &PodView) {
     if !pod.labels.contains_key(well_known::TO_DELETE) {
-        draft.touch(pod, Action::CancelReplace(pod.name.clone()));
+        planner.plan_action(pod, Action::CancelReplace(pod.name.clone()));
     }
 }
 
 /// The way from the revision that a Pod is of to its target, worked out once for all Pods of both.
-type Ways = BTreeMap<(String, String), Way>;
+type UpdateMethods = BTreeMap<(String, String), UpdateMethod>;
 
-fn ways(draft: &Draft<'_>, targets: &Targets) -> Ways {
-    let revisions = &draft.revisions;
-    let pairs: BTreeSet<(&str, &str)> =
-        draft.seen.pods.iter().filter_map(|pod| Some((pod.revision(), targets.of(pod)?))).collect();
+fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
+    let revisions = &planner.revisions;
+    let pairs: BTreeSet<(&str, &str)> = planner
+        .observed
+        .pods
+        .iter()
+        .filter_map(|pod| Some((pod.revision(), targets.of(pod)?)))
+        .collect();
     let known = pairs.into_iter().filter_map(|(from, to)| {
-        let way = if revisions.claims(from) == revisions.claims(to) {
-            way(&revisions.template(from)?, &revisions.template(to)?, draft.seen.can_resize)
+        let method = if revisions.claims(from) == revisions.claims(to) {
+            method(
+                &revisions.template(from)?,
+                &revisions.template(to)?,
+                planner.observed.can_resize,
+            )
         } else {
             // A volume cannot be exchanged under a Pod.
-            Way::Recreate
+            UpdateMethod::Recreate
         };
-        Some(((from.to_owned(), to.to_owned()), way))
+        Some(((from.to_owned(), to.to_owned()), method))
     });
     known.collect()
 }
 
-fn begin(draft: &mut Draft<'_>, pod: &PodView, ways: &Ways, target: &str) {
+fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &str) {
     let name = pod.name.clone();
-    match chosen_way(draft, pod, ways, target) {
-        Ok(Way::Metadata) => {
-            draft.touch(pod, Action::Apply(name, target.to_owned(), false));
+    match chosen_method(planner, pod, methods, target) {
+        Ok(UpdateMethod::Metadata) => {
+            planner.plan_action(pod, Action::Apply(name, target.to_owned(), false));
         }
-        Ok(way) => {
-            let accepted = way != Way::Recreate || is_accepted(draft, target);
-            if accepted && draft.room() > 0 && draft.may_interrupt(pod) {
-                let deletes = way == Way::Recreate;
-                draft.touch(pod, Action::Begin(name, lifecycle::UPDATE, deletes));
+        Ok(method) => {
+            let accepted = method != UpdateMethod::Recreate || is_accepted(planner, target);
+            if accepted && planner.capacity_left() > 0 && planner.may_interrupt(pod) {
+                let deletes = method == UpdateMethod::Recreate;
+                planner.plan_action(pod, Action::Begin(name, lifecycle::UPDATE, deletes));
             }
         }
-        Err(hindrance) => draft.hinder(hindrance),
+        Err(blocker) => planner.block(blocker),
     }
 }
 
 /// The next move of an update under way.
-fn go_on(
-    draft: &mut Draft<'_>,
+fn continue_update(
+    planner: &mut Planner<'_>,
     pod: &PodView,
-    ways: &Ways,
+    methods: &UpdateMethods,
     (target, has_new): (Option<&str>, bool),
 ) {
     let name = pod.name.clone();
     let Some(since) = allowed_since(pod, lifecycle::UPDATE) else {
         if target.is_none() {
-            draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+            planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
         }
         return;
     };
     let Some(target) = target else {
-        come_to_an_end(draft, pod);
+        finish_updates(planner, pod);
         return;
     };
     // Without a new Pod, as where no more may be made, it is updated like any other.
@@ -185,30 +196,30 @@ fn go_on(
         // It goes once its replacement serves, which therefore has to be of the new revision.
         let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
         if update.is_none_or(|update| update != target) {
-            draft.touch(pod, Action::ReplaceUpdate(name, target.to_owned()));
+            planner.plan_action(pod, Action::ReplaceUpdate(name, target.to_owned()));
         }
     } else if let Some(wait) =
-        draft.delayed(since, draft.seen.spec.update_strategy.operation_delay_seconds)
+        planner.delayed(since, planner.observed.spec.update_strategy.operation_delay_seconds)
     {
-        draft.look_again(wait);
+        planner.requeue_after(wait);
     } else {
-        match chosen_way(draft, pod, ways, target) {
-            Ok(Way::Recreate) if is_accepted(draft, target) => {
-                draft.touch(pod, Action::Delete(name, lifecycle::UPDATE));
+        match chosen_method(planner, pod, methods, target) {
+            Ok(UpdateMethod::Recreate) if is_accepted(planner, target) => {
+                planner.plan_action(pod, Action::Delete(name, lifecycle::UPDATE));
             }
-            Ok(Way::Recreate) => {
-                if matches!(draft.seen.trials.get(target), Some(Err(_))) {
-                    draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+            Ok(UpdateMethod::Recreate) => {
+                if matches!(planner.observed.dry_runs.get(target), Some(Err(_))) {
+                    planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
                 }
             }
             // What has not run yet could not be told from what runs next.
-            Ok(Way::InPlace) if is_starting(pod) => {}
-            Ok(Way::Metadata | Way::InPlace) => {
-                draft.touch(pod, Action::Apply(name, target.to_owned(), true));
+            Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
+            Ok(UpdateMethod::Metadata | UpdateMethod::InPlace) => {
+                planner.plan_action(pod, Action::Apply(name, target.to_owned(), true));
             }
-            Err(hindrance) => {
-                draft.hinder(hindrance);
-                draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+            Err(blocker) => {
+                planner.block(blocker);
+                planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
             }
         }
     }
@@ -216,50 +227,52 @@ fn go_on(
 
 /// Whether the server makes Pods of the revision, which a Pod is about to be deleted for; it is asked
 /// if nobody knows, and now and then if it said no.
-fn is_accepted(draft: &mut Draft<'_>, target: &str) -> bool {
-    let known = draft.seen.trials.get(target);
+fn is_accepted(planner: &mut Planner<'_>, target: &str) -> bool {
+    let known = planner.observed.dry_runs.get(target);
     if known == Some(&Ok(())) {
         return true;
     }
     if let Some(Err(message)) = known {
         let message = message.clone();
-        draft.hinder(Hindrance { scaling: false, reason: "TemplateRejected", message });
+        planner.block(Blocker { scaling: false, reason: "TemplateRejected", message });
     }
-    let is_asked = |action: &Action| matches!(action, Action::TryPod(_, to) if to == target);
+    let is_asked = |action: &Action| matches!(action, Action::DryRunPod(_, to) if to == target);
     // By the same Pod each time, so that a refusal is known again.
-    let id = draft.seen.active().filter_map(PodView::id).min();
-    if let (Some(id), false) = (id, draft.plan.actions.iter().any(is_asked)) {
-        draft.plan.actions.push(Action::TryPod(id, target.to_owned()));
+    let id = planner.observed.active().filter_map(PodView::id).min();
+    if let (Some(id), false) = (id, planner.plan.actions.iter().any(is_asked)) {
+        planner.plan.actions.push(Action::DryRunPod(id, target.to_owned()));
     }
     false
 }
 
 /// Ends the operation on a Pod that is of its target, as soon as it runs so.
-fn come_to_an_end(draft: &mut Draft<'_>, pod: &PodView) {
-    let strategy = draft.seen.spec.update_strategy.resize.clone().unwrap_or_default();
+fn finish_updates(planner: &mut Planner<'_>, pod: &PodView) {
+    let strategy = planner.observed.spec.update_strategy.resize.clone().unwrap_or_default();
     let noted = noted(pod);
     let missing = resources::missing(pod, &noted.resized);
     let name = pod.name.clone();
-    if noted == LastPodStatus::default() && pod.revision() != draft.revisions.updated {
+    if noted == LastPodStatus::default() && pod.revision() != planner.revisions.updated {
         // A Pod that left the scope is not kept out of service for it.
-        draft.touch(pod, Action::Undo(name, lifecycle::UPDATE));
+        planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
     } else if !missing.is_empty() {
-        let refused = draft.seen.refused_resizes.contains_key(&pod.uid);
+        let refused = planner.observed.rejected_resizes.contains_key(&pod.uid);
         if refused && strategy.on_infeasible == ResizePolicy::Recreate {
-            draft.touch(pod, Action::Delete(name, lifecycle::UPDATE));
+            planner.plan_action(pod, Action::Delete(name, lifecycle::UPDATE));
         } else {
-            draft.touch(pod, Action::Resize(name, missing));
+            planner.plan_action(pod, Action::Resize(name, missing));
         }
     } else if is_finished(pod, &noted) {
-        draft.touch(pod, Action::Finish(name));
+        planner.plan_action(pod, Action::Finish(name));
     } else if let Some((reason, message)) = unfit(pod, &noted) {
         let policy = match pod.resize {
             Some(Resize::Infeasible(_)) => strategy.on_infeasible,
             _ => strategy.on_deferred,
         };
         match policy {
-            ResizePolicy::Recreate => draft.touch(pod, Action::Delete(name, lifecycle::UPDATE)),
-            ResizePolicy::Wait => draft.hinder(Hindrance { scaling: false, reason, message }),
+            ResizePolicy::Recreate => {
+                planner.plan_action(pod, Action::Delete(name, lifecycle::UPDATE))
+            }
+            ResizePolicy::Wait => planner.block(Blocker { scaling: false, reason, message }),
         }
     }
 }
@@ -279,17 +292,17 @@ fn unfit(pod: &PodView, noted: &LastPodStatus) -> Option<(&'static str, String)>
 }
 
 /// The way a Pod is updated under the set's policy.
-fn chosen_way(
-    draft: &Draft<'_>,
+fn chosen_method(
+    planner: &Planner<'_>,
     pod: &PodView,
-    ways: &Ways,
+    methods: &UpdateMethods,
     target: &str,
-) -> Result<Way, Hindrance> {
+) -> Result<UpdateMethod, Blocker> {
     let pair = (pod.revision().to_owned(), target.to_owned());
-    let way = ways.get(&pair).copied().unwrap_or(Way::Recreate);
-    match draft.seen.spec.update_strategy.pod_upgrade_policy {
-        PodUpgradePolicy::Recreate => Ok(Way::Recreate),
-        PodUpgradePolicy::InPlaceOnly if way == Way::Recreate => Err(Hindrance {
+    let method = methods.get(&pair).copied().unwrap_or(UpdateMethod::Recreate);
+    match planner.observed.spec.update_strategy.pod_upgrade_policy {
+        PodUpgradePolicy::Recreate => Ok(UpdateMethod::Recreate),
+        PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker {
             scaling: false,
             reason: "InPlaceUpdateNotPossible",
             message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images, metadata and resources that can be changed in place".to_owned(),
@@ -297,13 +310,13 @@ fn chosen_way(
         // Under Replace, only a Pod whose update began under another policy comes here.
         PodUpgradePolicy::InPlaceIfPossible
         | PodUpgradePolicy::InPlaceOnly
-        | PodUpgradePolicy::Replace => Ok(way),
+        | PodUpgradePolicy::Replace => Ok(method),
     }
 }
 
 /// Whether a kubelet is about to run containers for the first time.
 fn is_starting(pod: &PodView) -> bool {
-    pod.scheduled && pod.trouble.is_none() && pod.image_ids.len() < pod.containers.len()
+    pod.scheduled && pod.not_running_reason.is_none() && pod.image_ids.len() < pod.containers.len()
 }
 
 /// Whether every container runs the image, and has the resources, that the update gave it.

@@ -14,13 +14,18 @@ use crate::{
 };
 
 /// Makes an instance's claim from the named template of a revision.
-pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -> Option<Write> {
-    let claims = claims_of(seen, id, revision);
+pub(super) fn create(
+    observed: &Observed,
+    id: i64,
+    revision: &str,
+    template: &str,
+) -> Option<Write> {
+    let claims = claims_of(observed, id, revision);
     let (template, _) = claims.into_iter().find(|(t, _)| template_name(t) == template)?;
     let (volume, hash) = (template_name(&template).to_owned(), hash(&template));
     let mut metadata = template.0.get("metadata").cloned().unwrap_or_default();
     let mut labels = metadata["labels"].as_object().cloned().unwrap_or_default();
-    for (key, value) in seen.spec.selector.match_labels.iter().flatten() {
+    for (key, value) in observed.spec.selector.match_labels.iter().flatten() {
         labels.insert(key.clone(), json!(value));
     }
     for (key, value) in [
@@ -32,64 +37,65 @@ pub(super) fn create(seen: &Observed, id: i64, revision: &str, template: &str) -
         labels.insert(key.to_owned(), json!(value));
     }
     // Another name than that of one on its way out, and the same for the same look.
-    let leaving = seen.claims.iter().filter(|c| c.instance == Some(id) && c.template() == volume);
+    let leaving =
+        observed.claims.iter().filter(|c| c.instance == Some(id) && c.template() == volume);
     let leaving: Vec<&str> = leaving.map(|c| c.uid.as_str()).collect();
-    let of = format!("{} {id} {hash} {}", seen.uid, leaving.join(" "));
-    let name = format!("{}-{volume}-{}", seen.name, suffix(&of));
+    let of = format!("{} {id} {hash} {}", observed.uid, leaving.join(" "));
+    let name = format!("{}-{volume}-{}", observed.name, suffix(&of));
     let fields = metadata.as_object_mut()?;
     fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     fields.insert("name".to_owned(), json!(name));
     fields.insert("labels".to_owned(), Value::Object(labels));
-    fields.insert("ownerReferences".to_owned(), owner(seen));
+    fields.insert("ownerReferences".to_owned(), owner(observed));
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
-    Some(Write::Create(target(seen, CLAIMS, &name), body))
+    Some(Write::Create(target(observed, CLAIMS, &name), body))
 }
 
-fn find<'a>(seen: &'a Observed, name: &str) -> Option<&'a ClaimView> {
-    seen.claims.iter().find(|claim| claim.name == name)
+fn find<'a>(observed: &'a Observed, name: &str) -> Option<&'a ClaimView> {
+    observed.claims.iter().find(|claim| claim.name == name)
 }
 
 /// Adds the set to the claim's owners, as this instance's if one is given.
-pub(super) fn adopt(seen: &Observed, name: &str, id: Option<i64>) -> Option<Write> {
-    let claim = find(seen, name)?;
+pub(super) fn adopt(observed: &Observed, name: &str, id: Option<i64>) -> Option<Write> {
+    let claim = find(observed, name)?;
     let mut metadata = json!({
-        "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": owner(seen),
+        "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": owner(observed),
     });
     if let Some(id) = id {
         metadata["labels"] =
             json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Write::Patch(target(seen, CLAIMS, name), body))
+    Some(Write::Patch(target(observed, CLAIMS, name), body))
 }
 
 /// Takes the set off the claim's owners; marks it if it goes with a Pod that was excluded.
-pub(super) fn disown(seen: &Observed, name: &str, orphaned: bool) -> Option<Write> {
-    let claim = find(seen, name)?;
-    let references = json!([{ "$patch": "delete", "uid": seen.uid }]);
+pub(super) fn disown(observed: &Observed, name: &str, orphaned: bool) -> Option<Write> {
+    let claim = find(observed, name)?;
+    let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
     if orphaned {
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Write::Patch(target(seen, CLAIMS, name), body))
+    Some(Write::Patch(target(observed, CLAIMS, name), body))
 }
 
 /// Deletes the claim; Kubernetes keeps it for as long as a Pod uses it.
-pub(super) fn delete(seen: &Observed, name: &str) -> Option<Write> {
-    let claim = find(seen, name)?;
+pub(super) fn delete(observed: &Observed, name: &str) -> Option<Write> {
+    let claim = find(observed, name)?;
     let (uid, version) = (claim.uid.clone(), None);
-    Some(Write::Delete { target: target(seen, CLAIMS, name), uid, version })
+    Some(Write::Delete { target: target(observed, CLAIMS, name), uid, version })
 }
 
 /// The volumes of an instance's Pod: its claims, then those of the template of other names.
 pub(super) fn volumes(
-    seen: &Observed,
+    observed: &Observed,
     (id, revision): (i64, &str),
     template: Option<&Value>,
 ) -> Vec<Value> {
-    let claims = claims_of(seen, id, revision);
+    let claims = claims_of(observed, id, revision);
     let of_claims = claims.iter().map(|(template, claim)| {
         // Only a Pod that is merely asked about comes before its claims; they need not be there then.
         let name = claim.map_or("not-made-yet", |claim| claim.name.as_str());

@@ -18,8 +18,8 @@ use crate::{
     view::{Observed, PodView},
 };
 
-fn template(seen: &Observed, revision: &str) -> Option<PodTemplate> {
-    seen.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
+fn template(observed: &Observed, revision: &str) -> Option<PodTemplate> {
+    observed.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
 }
 
 /// The longest name of a Pod: it is also a hostname, and the value of a label.
@@ -27,62 +27,62 @@ const NAME_MAX: usize = 63;
 
 /// The name of an instance's next Pod: the same for the same look, so that creating twice is
 /// creating once; another than that of the Pod before it, so that nobody takes one for the other.
-fn name(seen: &Observed, id: i64, revision: &str) -> String {
-    if seen.has_persistent_names() {
-        return format!("{}-{id}", seen.name);
+fn name(observed: &Observed, id: i64, revision: &str) -> String {
+    if observed.has_persistent_names() {
+        return format!("{}-{id}", observed.name);
     }
-    let before = seen.last_pods.get(&id).map_or("", String::as_str);
+    let before = observed.last_pods.get(&id).map_or("", String::as_str);
     let is_free =
-        |name: &String| !seen.pods.iter().chain(&seen.orphans).any(|pod| pod.name == *name);
+        |name: &String| !observed.pods.iter().chain(&observed.orphans).any(|pod| pod.name == *name);
     let name = |turn: usize| {
-        let end = suffix(&format!("{} {id} {revision} {before}{}", seen.uid, " ".repeat(turn)));
-        let begin = &seen.name[..seen.name.len().min(NAME_MAX - 1 - end.len())];
+        let end = suffix(&format!("{} {id} {revision} {before}{}", observed.uid, " ".repeat(turn)));
+        let begin = &observed.name[..observed.name.len().min(NAME_MAX - 1 - end.len())];
         format!("{}-{end}", begin.trim_end_matches(['-', '.']))
     };
-    (0..=seen.pods.len() + seen.orphans.len()).map(name).find(is_free).unwrap_or_default()
+    (0..=observed.pods.len() + observed.orphans.len()).map(name).find(is_free).unwrap_or_default()
 }
 
 /// What a Pod is made for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Birth<'a> {
+pub(super) enum CreateReason<'a> {
     /// It is the first of its instance.
-    First,
+    Initial,
     /// The one before it is gone.
-    Again,
+    Recreate,
     /// It replaces the named one.
-    InPlaceOf(&'a str),
+    Replacement(&'a str),
 }
 
 /// Makes an instance's Pod from a recorded revision.
 pub(super) fn create(
-    seen: &Observed,
+    observed: &Observed,
     instance: (i64, &str),
-    birth: Birth<'_>,
+    reason: CreateReason<'_>,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = whole(seen, instance, birth, now)?;
+    let (target, body) = whole(observed, instance, reason, now)?;
     Some(Write::Create(target, body))
 }
 
 /// Asks whether an instance's Pod could be made from a recorded revision.
-pub(super) fn attempt(seen: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Write> {
-    let (target, body) = whole(seen, instance, Birth::Again, now)?;
+pub(super) fn attempt(observed: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Write> {
+    let (target, body) = whole(observed, instance, CreateReason::Recreate, now)?;
     Some(Write::DryRunCreate(target, body))
 }
 
 fn whole(
-    seen: &Observed,
+    observed: &Observed,
     (id, revision): (i64, &str),
-    birth: Birth<'_>,
+    reason: CreateReason<'_>,
     now: Timestamp,
 ) -> Option<(Target, Value)> {
-    let template = template(seen, revision)?;
-    let name = name(seen, id, revision);
+    let template = template(observed, revision)?;
+    let name = name(observed, id, revision);
     let mut labels = template.labels();
-    let born = match birth {
-        Birth::First => well_known::CREATING,
-        Birth::Again => well_known::COMPLETING,
-        Birth::InPlaceOf(origin) => {
+    let born = match reason {
+        CreateReason::Initial => well_known::CREATING,
+        CreateReason::Recreate => well_known::COMPLETING,
+        CreateReason::Replacement(origin) => {
             labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_owned());
             well_known::CREATING
         }
@@ -100,18 +100,18 @@ fn whole(
     metadata.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     metadata.insert("name".to_owned(), json!(name));
     metadata.insert("labels".to_owned(), json!(labels));
-    metadata.insert("ownerReferences".to_owned(), owner(seen));
+    metadata.insert("ownerReferences".to_owned(), owner(observed));
     let mut spec = template.0.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     add_gate(&mut spec);
-    let volumes = claim::volumes(seen, (id, revision), spec.get("volumes"));
+    let volumes = claim::volumes(observed, (id, revision), spec.get("volumes"));
     if !volumes.is_empty() {
         spec.insert("volumes".to_owned(), Value::Array(volumes));
     }
-    if seen.has_persistent_names() {
+    if observed.has_persistent_names() {
         spec.insert("hostname".to_owned(), json!(name));
     }
     let body = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-    Some((target(seen, PODS, &name), body))
+    Some((target(observed, PODS, &name), body))
 }
 
 /// Declares the readiness gate, so that the Pod is in service only when the lifecycle says so.
@@ -127,13 +127,13 @@ fn add_gate(spec: &mut Map<String, Value>) {
 /// Brings a Pod to a revision in place, under an operation or in traffic; what others added to it
 /// stays.
 pub(super) fn apply(
-    seen: &Observed,
+    observed: &Observed,
     pod: &PodView,
     (revision, under_operation): (&str, bool),
     bound: JsonPatch,
 ) -> Option<JsonPatch> {
-    let new = template(seen, revision)?;
-    let old = template(seen, pod.revision()).unwrap_or_default();
+    let new = template(observed, revision)?;
+    let old = template(observed, pod.revision()).unwrap_or_default();
     let (images, before) = (images(&new), images(&old));
     let mut patch = bound;
     let mut restarts = false;
@@ -175,7 +175,7 @@ pub(super) fn apply(
 ///
 /// By its version: a list of containers cannot be merged by a JSON Patch.
 pub(super) fn resize(
-    seen: &Observed,
+    observed: &Observed,
     pod: &PodView,
     wanted: &BTreeMap<String, Resources>,
 ) -> Write {
@@ -183,7 +183,7 @@ pub(super) fn resize(
         .iter()
         .map(|(name, wanted)| json!({ "name": name, "resources": Value::from(*wanted) }));
     let containers: Vec<Value> = containers.collect();
-    let to = Target { subresource: Some("resize"), ..target(seen, PODS, &pod.name) };
+    let to = Target { subresource: Some("resize"), ..target(observed, PODS, &pod.name) };
     let change = Change::Strategic(json!({
         "metadata": { "uid": pod.uid, "resourceVersion": pod.version },
         "spec": { "containers": containers },

@@ -45,10 +45,10 @@ use super::{
     },
 };
 use crate::{
-    plan::{self, Action, Hindrance, Plan},
+    plan::{self, Action, Blocker, Plan},
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
     status::{is_progress, status},
-    view::{Observed, PodView, note_last_pods},
+    view::{Observed, PodView, record_last_pods},
 };
 
 /// The shortest time between two looks at one set: events of many Pods are taken together.
@@ -64,7 +64,7 @@ type Guarded = DeserializeGuard<CollaSet>;
 
 /// What was last written for one set, and last seen of it.
 #[derive(Debug, Default)]
-struct Memory {
+struct SetState {
     pods: LastWrite,
     claims: LastWrite,
     revisions: LastWrite,
@@ -72,18 +72,18 @@ struct Memory {
     set: LastWrite,
     status_at: Option<Instant>,
     last_pods: BTreeMap<i64, String>,
-    refused_resizes: BTreeMap<String, String>,
-    trials: BTreeMap<String, Result<(), String>>,
+    rejected_resizes: BTreeMap<String, String>,
+    dry_runs: BTreeMap<String, Result<(), String>>,
 }
 
 /// What came of a plan.
-struct Work {
+struct ApplyResult {
     /// What came to nothing.
-    failures: Vec<Hindrance>,
+    failures: Vec<Blocker>,
     /// Whether trying again soon may mend some of that.
     is_unfinished: bool,
     /// How long the server's refusals ask to wait.
-    patience: Option<Duration>,
+    retry_after: Option<Duration>,
 }
 
 struct Context {
@@ -94,7 +94,7 @@ struct Context {
     events: Events,
     caches: Caches,
     sets: WatchProgress,
-    memory: Mutex<BTreeMap<String, Memory>>,
+    states: Mutex<BTreeMap<String, SetState>>,
 }
 
 /// Adds the operator's tasks to its process.
@@ -127,11 +127,16 @@ pub fn start(operator: &mut Operator) {
     let context = Arc::new(Context {
         client: client.clone(),
         can_resize: OnceCell::new(),
-        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.max_concurrent_reconciles),
+        applier: Applier::new(
+            client.clone(),
+            NAME,
+            shared.clone(),
+            operator.args.max_concurrent_reconciles,
+        ),
         events: Events::new(client, NAME),
         caches,
         sets,
-        memory: Mutex::default(),
+        states: Mutex::default(),
     });
     let work = ControllerConfig {
         objects: objects.boxed(),
@@ -232,36 +237,37 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
     if !context.is_fresh(&uid) {
         return Ok(Requeue::AwaitCache);
     }
-    let (mut seen, now) = (observe(set, &context.caches), clock::now());
-    context.remember(&mut seen);
-    seen.can_resize = context.can_resize().await?;
-    let plan = plan::plan(&seen, now);
+    let (mut observed, now) = (observe(set, &context.caches), clock::now());
+    context.remember(&mut observed);
+    observed.can_resize = context.can_resize().await?;
+    let plan = plan::plan(&observed, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
     }
-    for note in notes(&seen, &plan) {
+    for note in notes(&observed, &plan) {
         context.events.publish(&reference, &note).await;
     }
-    let Work { failures, is_unfinished, patience } = context.carry_out(&seen, &plan, now).await;
+    let ApplyResult { failures, is_unfinished, retry_after } =
+        context.carry_out(&observed, &plan, now).await;
     // One stands for all that failed alike.
     if let Some(failure) = failures.first() {
         context.events.publish(&reference, &warning(failure)).await;
     }
-    let parting = plan.actions.contains(&Action::RemoveFinalizer);
-    let (told, later) = status(&seen, &plan, &failures, now);
-    let wait = if parting { None } else { context.report(&seen, &told).await? };
+    let finalizing = plan.actions.contains(&Action::RemoveFinalizer);
+    let (reported, later) = status(&observed, &plan, &failures, now);
+    let wait = if finalizing { None } else { context.report(&observed, &reported).await? };
     if is_unfinished {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         let error = anyhow::anyhow!("{}", reasons.join("; "));
         // The status says so no later for that.
         return Err(ReconcileError::transient("write", error).requeue_within(wait));
     }
-    if parting {
-        context.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+    if finalizing {
+        context.states.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
     // What a plan had no room for is not looked at again at once if the server refuses what it had.
-    let again = plan.look_again.filter(|wait| !wait.is_zero() || patience.is_none());
-    let waits = [wait, again, later, patience, Some(RESYNC)];
+    let again = plan.requeue_after.filter(|wait| !wait.is_zero() || retry_after.is_none());
+    let waits = [wait, again, later, retry_after, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -282,13 +288,13 @@ impl Context {
             let core = self.client.list_core_api_resources("v1").await?;
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
-        let asked = self.can_resize.get_or_try_init(ask).await;
-        asked.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        let requested = self.can_resize.get_or_try_init(ask).await;
+        requested.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.get(uid).is_none_or(|m| {
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        states.get(uid).is_none_or(|m| {
             m.pods.is_observed_by(self.caches.pods.progress.version())
                 && m.claims.is_observed_by(self.caches.claims.progress.version())
                 && m.revisions.is_observed_by(self.caches.revisions.progress.version())
@@ -298,76 +304,81 @@ impl Context {
     }
 
     /// Adds what earlier looks saw.
-    fn remember(&self, seen: &mut Observed) {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = memory.entry(seen.uid.clone()).or_default();
-        note_last_pods(&mut known.last_pods, &seen.pods);
-        if !known.refused_resizes.is_empty() {
+    fn remember(&self, observed: &mut Observed) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = states.entry(observed.uid.clone()).or_default();
+        record_last_pods(&mut known.last_pods, &observed.pods);
+        if !known.rejected_resizes.is_empty() {
             // What was refused to a Pod is forgotten as soon as it is of another revision.
             let pods: BTreeMap<&str, &str> =
-                seen.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
-            known.refused_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
+                observed.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
+            known.rejected_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
         }
-        known.trials.retain(|tried, _| seen.revisions.iter().any(|r| r.name == *tried));
-        seen.trials.clone_from(&known.trials);
-        seen.last_pods.clone_from(&known.last_pods);
-        seen.refused_resizes.clone_from(&known.refused_resizes);
+        known.dry_runs.retain(|tried, _| observed.revisions.iter().any(|r| r.name == *tried));
+        observed.dry_runs.clone_from(&known.dry_runs);
+        observed.last_pods.clone_from(&known.last_pods);
+        observed.rejected_resizes.clone_from(&known.rejected_resizes);
     }
 
     fn note(&self, uid: &str, write: &Write, version: Option<&str>) {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = memory.entry(uid.to_owned()).or_default();
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = states.entry(uid.to_owned()).or_default();
         let resource = write.target().resource;
         let (written, progress) = match () {
-            () if resource == PODS => (&mut memory.pods, &self.caches.pods.progress),
-            () if resource == CLAIMS => (&mut memory.claims, &self.caches.claims.progress),
-            () if resource == REVISIONS => (&mut memory.revisions, &self.caches.revisions.progress),
-            () if resource == CONTEXTS => (&mut memory.contexts, &self.caches.contexts.progress),
-            () => (&mut memory.set, &self.sets),
+            () if resource == PODS => (&mut states.pods, &self.caches.pods.progress),
+            () if resource == CLAIMS => (&mut states.claims, &self.caches.claims.progress),
+            () if resource == REVISIONS => (&mut states.revisions, &self.caches.revisions.progress),
+            () if resource == CONTEXTS => (&mut states.contexts, &self.caches.contexts.progress),
+            () => (&mut states.set, &self.sets),
         };
         written.record(version, progress.version());
     }
 
     /// Carries out a plan, step by step.
-    async fn carry_out(&self, seen: &Observed, plan: &Plan, now: jiff::Timestamp) -> Work {
-        let steps = render::render(seen, &plan.actions, now);
-        let trials = self.applier.apply_all(steps.trials).await;
-        self.note_trials(&seen.uid, &trials);
-        for step in [steps.endings, steps.records] {
+    async fn carry_out(
+        &self,
+        observed: &Observed,
+        plan: &Plan,
+        now: jiff::Timestamp,
+    ) -> ApplyResult {
+        let steps = render::render(observed, &plan.actions, now);
+        let dry_runs = self.applier.apply_all(steps.dry_runs).await;
+        self.record_dry_runs(&observed.uid, &dry_runs);
+        for step in [steps.claim_deletions, steps.bookkeeping] {
             let results = self.applier.apply_all(step).await;
-            if !self.conclude(&seen.uid, &results) {
-                return self.what_came_of(&results);
+            if !self.conclude(&observed.uid, &results) {
+                return self.summarize(&results);
             }
         }
-        let mut creations = Vec::new();
-        for alike in alike(steps.creations) {
-            creations.extend(self.applier.apply_slow_start(alike).await);
+        let mut creates = Vec::new();
+        for alike in alike(steps.creates) {
+            creates.extend(self.applier.apply_slow_start(alike).await);
         }
-        self.conclude(&seen.uid, &creations);
+        self.conclude(&observed.uid, &creates);
         let changes = self.applier.apply_all(steps.changes).await;
-        let done = self.conclude(&seen.uid, &changes);
-        self.note_resizes(seen, &changes);
-        let mut results = [trials, creations, changes].into_iter().flatten().collect::<Vec<_>>();
-        if done && !steps.farewell.is_empty() {
-            let farewell = self.applier.apply_all(steps.farewell).await;
-            self.conclude(&seen.uid, &farewell);
-            results.extend(farewell);
+        let done = self.conclude(&observed.uid, &changes);
+        self.record_resizes(observed, &changes);
+        let mut results = [dry_runs, creates, changes].into_iter().flatten().collect::<Vec<_>>();
+        if done && !steps.finalizer_removal.is_empty() {
+            let finalizer_removal = self.applier.apply_all(steps.finalizer_removal).await;
+            self.conclude(&observed.uid, &finalizer_removal);
+            results.extend(finalizer_removal);
         }
-        self.what_came_of(&results)
+        self.summarize(&results)
     }
 
-    fn what_came_of(&self, results: &[(Write, Result<Outcome, apply::Error>)]) -> Work {
-        Work {
+    fn summarize(&self, results: &[(Write, Result<Outcome, apply::Error>)]) -> ApplyResult {
+        ApplyResult {
             failures: failures(results),
             is_unfinished: apply::is_unfinished(results),
-            patience: self.applier.retry_after(results),
+            retry_after: self.applier.retry_after(results),
         }
     }
 
     /// Keeps in mind which revisions the server makes Pods of.
-    fn note_trials(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = &mut memory.entry(uid.to_owned()).or_default().trials;
+    fn record_dry_runs(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut states.entry(uid.to_owned()).or_default().dry_runs;
         for (write, result) in results {
             let answer = match result {
                 // The name may be taken by the Pod that is to go, and so may be its room.
@@ -381,12 +392,16 @@ impl Context {
     }
 
     /// Keeps in mind which Pods the server does not let be resized to their revision.
-    fn note_resizes(&self, seen: &Observed, results: &[(Write, Result<Outcome, apply::Error>)]) {
+    fn record_resizes(
+        &self,
+        observed: &Observed,
+        results: &[(Write, Result<Outcome, apply::Error>)],
+    ) {
         let resizes = results.iter().filter(|(write, _)| is_resize(write));
         let pods: BTreeMap<&str, &PodView> =
-            seen.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = &mut memory.entry(seen.uid.clone()).or_default().refused_resizes;
+            observed.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut states.entry(observed.uid.clone()).or_default().rejected_resizes;
         for (write, result) in resizes {
             let Some(pod) = pods.get(write.target().name.as_str()) else { continue };
             if let Ok(Outcome::Rejected(_)) = result {
@@ -417,27 +432,28 @@ impl Context {
     /// Writes the status if it changed, but not too often; tells how long that has to wait.
     async fn report(
         &self,
-        seen: &Observed,
+        observed: &Observed,
         status: &CollaSetStatus,
     ) -> Result<Option<Duration>, ReconcileError> {
-        if *status == seen.status {
+        if *status == observed.status {
             return Ok(None);
         }
         let last = {
-            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.get(&seen.uid).and_then(|m| m.status_at)
+            let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+            states.get(&observed.uid).and_then(|m| m.status_at)
         };
-        let pause = if is_progress(&seen.status, status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
+        let pause =
+            if is_progress(&observed.status, status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
         if let Some(left) = last.and_then(|at| pause.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
-        let write = render::status(seen, status);
+        let write = render::status(observed, status);
         let outcome = self.applier.apply(&write).await;
         match outcome.map_err(|error| ReconcileError::transient("status", error))? {
             Outcome::Done(version) => {
-                self.note(&seen.uid, &write, version.as_deref());
-                let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-                memory.entry(seen.uid.clone()).or_default().status_at = Some(Instant::now());
+                self.note(&observed.uid, &write, version.as_deref());
+                let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+                states.entry(observed.uid.clone()).or_default().status_at = Some(Instant::now());
                 Ok(None)
             }
             Outcome::Rejected(message) => {
@@ -449,9 +465,9 @@ impl Context {
 }
 
 /// New objects by kind and revision: a server that refuses one of a kind may take those of another.
-fn alike(creations: Vec<Write>) -> Vec<Vec<Write>> {
+fn alike(creates: Vec<Write>) -> Vec<Vec<Write>> {
     let mut groups = BTreeMap::<(&str, String), Vec<Write>>::new();
-    for write in creations {
+    for write in creates {
         let revision = revision_of(&write);
         groups.entry((write.target().resource.plural, revision)).or_default().push(write);
     }
@@ -477,17 +493,20 @@ fn revision_of(write: &Write) -> String {
 }
 
 /// What users are told of a plan: once for many Pods.
-fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
+fn notes(observed: &Observed, plan: &Plan) -> Vec<Note> {
     let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
     let note = |reason, message| Note { warning: false, reason, message };
     let mut notes = Vec::new();
     if has(&|a| matches!(a, Action::CreatePod(..))) {
-        notes.push(note("ScalingOut", format!("making Pods until there are {}", seen.replicas())));
+        notes.push(note(
+            "ScalingOut",
+            format!("making Pods until there are {}", observed.replicas()),
+        ));
     }
     if has(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _))) {
         notes.push(note(
             "ScalingIn",
-            format!("taking Pods out until there are {}", seen.replicas()),
+            format!("taking Pods out until there are {}", observed.replicas()),
         ));
     }
     let updates = |a: &Action| {
@@ -496,17 +515,17 @@ fn notes(seen: &Observed, plan: &Plan) -> Vec<Note> {
     if has(&updates) {
         notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
     }
-    notes.extend(plan.hindrances.iter().map(warning));
+    notes.extend(plan.blockers.iter().map(warning));
     notes
 }
 
-fn warning(hindrance: &Hindrance) -> Note {
-    Note { warning: true, reason: hindrance.reason, message: hindrance.message.clone() }
+fn warning(blocker: &Blocker) -> Note {
+    Note { warning: true, reason: blocker.reason, message: blocker.message.clone() }
 }
 
 /// What came to nothing, as the set's conditions put it; in the same order each time, as the first
 /// stands for all.
-fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Hindrance> {
+fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> {
     // What a trial says is planned on, and told as a hindrance; its name may well be taken.
     let sent = results
         .iter()
@@ -525,9 +544,9 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Hindrance
             Write::Patch(..) if is_resize(write) => (false, "ResizeRejected"),
             Write::Patch(..) => (false, "UpdateFailed"),
         };
-        Some(Hindrance { scaling, reason, message })
+        Some(Blocker { scaling, reason, message })
     });
-    let mut failed: Vec<Hindrance> = failed.collect();
+    let mut failed: Vec<Blocker> = failed.collect();
     failed.sort_by(|a, b| a.message.cmp(&b.message));
     failed
 }

@@ -166,8 +166,8 @@ pub(crate) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
 }
 
 fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
-    let asked = set.spec.scale_strategy.iter().flat_map(|strategy| &strategy.pod_to_include);
-    asked.into_iter().any(|name| pod.metadata.name.as_ref() == Some(name))
+    let requested = set.spec.scale_strategy.iter().flat_map(|strategy| &strategy.pod_to_include);
+    requested.into_iter().any(|name| pod.metadata.name.as_ref() == Some(name))
 }
 
 /// Whether a revision that nobody controls was recorded for a set of this name: a selector alone
@@ -211,8 +211,9 @@ pub(crate) fn trim_pod(pod: &mut SlimPod) {
         conditions.retain(matters);
         conditions.shrink_to_fit();
         for condition in conditions {
-            let told = CONDITIONS.iter().any(|(type_, told)| *type_ == condition.type_ && *told);
-            if !told {
+            let reported =
+                CONDITIONS.iter().any(|(type_, reported)| *type_ == condition.type_ && *reported);
+            if !reported {
                 (condition.reason, condition.message) = (None, None);
             }
         }
@@ -258,7 +259,7 @@ impl SlimPod {
             annotations: metadata.annotations.clone(),
             created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
             deleting: metadata.deletion_timestamp.is_some(),
-            ended: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             scheduled: self.spec.node_name.is_some(),
             ready: condition("Ready")
                 .map(|c| c.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)),
@@ -278,7 +279,7 @@ impl SlimPod {
             observed_generation: self.status.observed_generation,
             given: given.collect(),
             resize: self.resize(),
-            trouble: self.trouble(),
+            not_running_reason: self.not_running_reason(),
         }
     }
 
@@ -292,7 +293,7 @@ impl SlimPod {
         let holds = |type_: &str| {
             let known = self.condition(type_).filter(|c| c.status == "True")?;
             // One of an older spec says nothing of this one.
-            known.observed_generation.is_none_or(|seen| seen >= generation).then_some(known)
+            known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
         };
         let said = |c: &Condition| c.message.clone().unwrap_or_default();
         if let Some(pending) = holds("PodResizePending") {
@@ -308,7 +309,7 @@ impl SlimPod {
     }
 
     /// What keeps the Pod from running: no node takes it, or a container does not start.
-    fn trouble(&self) -> Option<String> {
+    fn not_running_reason(&self) -> Option<String> {
         let unscheduled = self.condition("PodScheduled").filter(|c| c.status == "False");
         if let Some(condition) = unscheduled {
             let said = [&condition.reason, &condition.message].into_iter().flatten();
@@ -366,7 +367,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     let orphans = orphans_of(&namespace);
     let orphaned = caches.revisions.find(&orphans);
     let orphaned = orphaned.iter().filter(|r| is_labelled(&***r, set) && is_named_for(r, set));
-    let mut seen = Observed {
+    let mut observed = Observed {
         name: metadata.name.clone().unwrap_or_default(),
         version: metadata.resource_version.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
@@ -392,8 +393,8 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         contexts: None,
         can_resize: false,
         last_pods: BTreeMap::new(),
-        refused_resizes: BTreeMap::new(),
-        trials: BTreeMap::new(),
+        rejected_resizes: BTreeMap::new(),
+        dry_runs: BTreeMap::new(),
         foreign_revisions: BTreeSet::new(),
         revisions: caches
             .revisions
@@ -405,15 +406,17 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         namespace,
         uid,
     };
-    let alike = caches.revisions.with_name_prefix(&seen.namespace, &revision::prefix(&seen.name));
+    let alike =
+        caches.revisions.with_name_prefix(&observed.namespace, &revision::prefix(&observed.name));
     let alike = alike.iter().filter_map(|r| r.metadata.name.clone());
-    seen.foreign_revisions =
-        alike.filter(|name| !seen.revisions.iter().any(|r| r.name == *name)).collect();
-    let contexts = caches.contexts.get(&(seen.namespace.clone(), seen.context_name().to_owned()));
-    seen.contexts = contexts.map(|known| ContextsView {
+    observed.foreign_revisions =
+        alike.filter(|name| !observed.revisions.iter().any(|r| r.name == *name)).collect();
+    let contexts =
+        caches.contexts.get(&(observed.namespace.clone(), observed.context_name().to_owned()));
+    observed.contexts = contexts.map(|known| ContextsView {
         uid: known.metadata.uid.clone().unwrap_or_default(),
         version: known.metadata.resource_version.clone().unwrap_or_default(),
         entries: known.spec.contexts.clone(),
     });
-    seen
+    observed
 }

@@ -16,9 +16,9 @@ use super::{Pod, SET, World, template};
 /// available; nodes here make every Pod ready, the peer's tests have none.
 #[track_caller]
 fn counts(world: &World, [available, replicas, updated, operating]: [i64; 4]) {
-    let told = ["availableReplicas", "replicas", "updatedReplicas", "operatingReplicas"];
-    let told = told.map(|field| world.count(field));
-    assert_eq!(told, [available, replicas, updated, operating], "{}", world.status());
+    let reported = ["availableReplicas", "replicas", "updatedReplicas", "operatingReplicas"];
+    let reported = reported.map(|field| world.count(field));
+    assert_eq!(reported, [available, replicas, updated, operating], "{}", world.status());
 }
 
 fn policy(policy: &str, partition: i64) -> Value {
@@ -31,7 +31,7 @@ fn by_label(policy: &str) -> Value {
 
 fn set(replicas: i64, strategy: Value) -> World {
     let mut world = World::with(json!({ "replicas": replicas, "updateStrategy": strategy }));
-    world.settle();
+    world.converge();
     world
 }
 
@@ -39,7 +39,7 @@ fn set(replicas: i64, strategy: Value) -> World {
 fn sequence(replicas: i64) -> World {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     let mut world = World::with(json!({ "replicas": replicas, "namingStrategy": naming }));
-    world.settle();
+    world.converge();
     world
 }
 
@@ -71,7 +71,7 @@ impl World {
     fn falls_to(&mut self, numbers: [usize; 2]) {
         for replicas in numbers {
             self.edit(json!({ "replicas": replicas }));
-            self.settle();
+            self.converge();
             assert_eq!(self.live().len(), replicas);
         }
     }
@@ -113,7 +113,7 @@ fn inplace_update_with_only_metadata_changed() {
     let before = world.names();
     world.image("v1#new");
     // Better than the peer: no permission is needed, as no traffic is lost.
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     counts(&world, [2, 2, 2, 0]);
     assert_eq!(world.names(), before);
 }
@@ -122,20 +122,20 @@ fn a_pod_under_replacement_is_updated(mut world: World, strategy: &str) {
     let origin = world.names()[0].clone();
     world.strategy(json!({ "podUpgradePolicy": strategy }));
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!(world.live().len(), 2);
     let first = world.new_of(&origin).unwrap();
     assert!(first.has(well_known::CREATING));
     world.image("v2");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     if strategy != "Replace" {
         assert_eq!(world.count("operatingReplicas"), 1);
         world.label(&origin, well_known::SERVICE_AVAILABLE, None);
         world.permit(&origin);
-        world.settle_without_lifecycle();
+        world.converge_without_lifecycle();
     }
     assert!(world.pod(first.name()).unwrap().has(well_known::TO_DELETE), "it is outdated");
-    world.settle();
+    world.converge();
     counts(&world, [1, 1, 1, 0]);
     assert_eq!(world.live()[0].image(), "v2");
     assert!(world.pod(&origin).is_none());
@@ -153,17 +153,17 @@ fn replace_pod_with_update_persistent_sequence() {
     let mut world = sequence(1);
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let first = world.new_of(&origin).unwrap();
     world.strategy(policy("Replace", 0));
     world.image("v2");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     world.cluster.delete("pods", first.name());
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let second = world.new_of(&origin).unwrap();
     assert_eq!(first.name(), second.name(), "the same name");
     assert_ne!(first.0["metadata"]["uid"], second.0["metadata"]["uid"]);
-    world.settle();
+    world.converge();
     counts(&world, [1, 1, 1, 0]);
 }
 
@@ -171,12 +171,12 @@ fn replace_pod_with_update_persistent_sequence() {
 fn scale_reconcile() {
     let mut world =
         World::with(json!({ "replicas": 2, "scaleStrategy": { "operationDelaySeconds": 1 } }));
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert!(world.live().iter().all(|pod| pod.has(well_known::CREATING)));
     let held = world.names()[0].clone();
     world.hold(&held, true);
     world.cluster.delete("pods", &held);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!((world.pods().len(), world.ids()), (3, vec![0, 1]));
     assert_eq!(world.count("replicas"), 2);
     world.hold(&held, false);
@@ -191,10 +191,10 @@ fn scale_reconcile_persistent_sequence() {
     assert_eq!(world.names(), names);
     world.hold("web-7", true);
     world.cluster.delete("pods", "web-7");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!((world.pods().len(), world.count("replicas")), (20, 20));
     world.hold("web-7", false);
-    world.settle();
+    world.converge();
     assert_eq!(world.names(), names);
     world.falls_to([1, 0]);
 }
@@ -203,12 +203,12 @@ fn scale_reconcile_persistent_sequence() {
 fn scale_in_cancel() {
     let mut world = set(2, policy("Recreate", 0));
     world.scale(1);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let key = LabelKind::OperationType.key(COLLASET);
     let leaving = world.live().into_iter().find(|pod| pod.get(&key) == Some("scale-in")).unwrap();
     world.permit(leaving.name());
     world.scale(2);
-    world.settle();
+    world.converge();
     assert!(world.pod(leaving.name()).is_none(), "it was given, so it goes");
     counts(&world, [2, 2, 2, 0]);
 }
@@ -225,7 +225,7 @@ fn scale_in_order() {
     }
     world.scale(1);
     world.reconcile();
-    world.settle();
+    world.converge();
     assert_eq!(world.names(), [older]);
 }
 
@@ -246,7 +246,7 @@ fn update_reconcile() {
         };
         let fresh = updated.iter().filter(|pod| noted(pod)).count();
         assert_eq!(fresh, usize::from(kept < 4), "the one that was updated just now");
-        world.settle();
+        world.converge();
         counts(&world, [4, 4, 4 - kept, 0]);
     }
     world.strategy(json!({ "rollingUpdate": { "byPartition": null, "byLabel": {} } }));
@@ -254,7 +254,7 @@ fn update_reconcile() {
     for done in 1..=4 {
         let name = world.of_image("v2")[0].name().to_owned();
         world.label(&name, well_known::UPDATE_INCLUDED, Some("true"));
-        world.settle();
+        world.converge();
         counts(&world, [4, 4, done, 0]);
         assert!(!world.pod(&name).unwrap().has(well_known::UPDATE_INCLUDED));
     }
@@ -265,16 +265,16 @@ fn scale_succeed_and_update_parallel() {
     let mut world = set(2, policy("Recreate", 1));
     world.scale(3);
     world.image("v2");
-    world.settle();
+    world.converge();
     counts(&world, [3, 3, 2, 0]);
     for pod in world.of_image("v2") {
         world.cluster.delete("pods", pod.name());
     }
-    world.settle();
+    world.converge();
     counts(&world, [3, 3, 2, 0]);
     world.scale(10);
     world.strategy(policy("Recreate", 8));
-    world.settle();
+    world.converge();
     counts(&world, [10, 10, 2, 0]);
 }
 
@@ -284,7 +284,7 @@ fn scale_failed_and_update_parallel() {
     world.cluster.refuses = Some(("missing".to_owned(), "volume not found".to_owned()));
     world.scale(3);
     world.image("missing");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     // Better than the peer, which deletes two Pods before it finds out.
     counts(&world, [2, 3, 0, 0]);
     let conditions = world.status()["conditions"].as_array().unwrap();
@@ -297,7 +297,7 @@ fn scale_failed_and_update_parallel() {
     world.cluster.refuses = None;
     world.strategy(policy("Recreate", 0));
     world.image("v3");
-    world.settle();
+    world.converge();
     counts(&world, [3, 3, 3, 0]);
 }
 
@@ -310,17 +310,17 @@ fn update_pod_policy() {
         json!({ "template": template })
     };
     world.edit(labelled(json!({ "set": "1", "both": "1" })));
-    world.settle();
+    world.converge();
     let name = world.names()[0].clone();
     for (key, value) in [("set", None), ("both", Some("edited")), ("mine", Some("1"))] {
         world.label(&name, key, value);
     }
     world.edit(json!({ "template": { "metadata": { "labels": { "set": "1", "both": "2" } } } }));
-    world.settle();
+    world.converge();
     let pod = world.pod(&name).unwrap();
     assert_eq!(["both", "mine", "set"].map(|key| pod.get(key)), [Some("2"), Some("1"), None]);
     world.edit(json!({ "template": { "metadata": { "labels": { "both": null } } } }));
-    world.settle();
+    world.converge();
     assert!(!world.pod(&name).unwrap().has("both"), "the template took it away");
     world.strategy(policy("Recreate", 0));
     world.edit(json!({ "template": { "metadata": { "labels": { "again": "1" } } } }));
@@ -338,7 +338,7 @@ fn update_pod_policy() {
 fn pod_recreate_with_its_current_revision() {
     let mut world = set(2, policy("Recreate", 1));
     world.image("v2");
-    world.settle();
+    world.converge();
     let of = |world: &World| {
         world.live().iter().map(|pod| (pod.id(), pod.revision().to_owned())).collect::<Vec<_>>()
     };
@@ -346,7 +346,7 @@ fn pod_recreate_with_its_current_revision() {
     for name in world.names() {
         world.cluster.delete("pods", &name);
     }
-    world.settle();
+    world.converge();
     let mut after = of(&world);
     before.sort();
     after.sort();
@@ -359,14 +359,14 @@ fn replace_update_by_partition() {
     world.image("v2");
     for kept in [3, 2, 1, 0] {
         world.strategy(policy("Replace", kept));
-        world.settle_without_lifecycle();
+        world.converge_without_lifecycle();
         assert_eq!(world.live().len(), usize::try_from(8 - kept).unwrap(), "each has its new Pod");
         assert_eq!(world.count("operatingReplicas"), 0);
     }
     for pod in world.of_image("v2") {
         world.serve(pod.name());
     }
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     for origin in world.of_image("v1") {
         let labels = [
             well_known::TO_DELETE,
@@ -375,7 +375,7 @@ fn replace_update_by_partition() {
         ];
         assert!(labels.into_iter().all(|label| origin.has(label)));
     }
-    world.settle();
+    world.converge();
     counts(&world, [4, 4, 4, 0]);
 }
 
@@ -385,10 +385,10 @@ fn replace_update_by_label() {
     world.image("v2");
     for (done, name) in world.names().into_iter().enumerate() {
         world.label(&name, well_known::UPDATE_INCLUDED, Some("true"));
-        world.settle_without_lifecycle();
+        world.converge_without_lifecycle();
         assert_eq!((world.live().len(), world.count("operatingReplicas")), (5 + done, 0));
     }
-    world.settle();
+    world.converge();
     counts(&world, [4, 4, 4, 0]);
 }
 
@@ -398,16 +398,16 @@ fn replace_pod_by_label() {
     let origin = world.names()[0].clone();
     world.image("v2");
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let new = world.new_of(&origin).unwrap();
     assert!(
         new.image() == "v1" && world.is_linked(&origin),
         "the new template is not its business"
     );
     world.serve(new.name());
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert!(world.pod(&origin).unwrap().has(well_known::TO_DELETE));
-    world.settle();
+    world.converge();
     counts(&world, [1, 1, 0, 0]);
 }
 
@@ -416,15 +416,15 @@ fn replace_pod_with_update_v1_to_v3() {
     let mut world = set(1, policy("Replace", 0));
     let origin = world.names()[0].clone();
     world.image("v2");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let v2 = world.new_of(&origin).unwrap();
     world.image("v3");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let updated = world.status()["updatedRevision"].as_str().unwrap().to_owned();
     let by = world.pod(&origin).unwrap();
     assert_eq!(by.get(well_known::REPLACED_BY_REPLACE_UPDATE), Some(updated.as_str()));
     assert!(world.pod(v2.name()).unwrap().has(well_known::TO_DELETE));
-    world.settle();
+    world.converge();
     assert_eq!(world.live()[0].image(), "v3");
     counts(&world, [1, 1, 1, 0]);
 }
@@ -434,9 +434,9 @@ fn delete_origin_pod_when_replace() {
     let mut world = set(1, policy("Recreate", 0));
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     world.cluster.delete("pods", &origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let live = world.live();
     assert!(live.len() == 1 && !live[0].has(well_known::REPLACE_PAIR_ORIGIN_NAME));
 }
@@ -446,10 +446,10 @@ fn delete_new_pod_when_replace() {
     let mut world = set(1, policy("Recreate", 0));
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let first = world.new_of(&origin).unwrap();
     world.cluster.delete("pods", first.name());
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_ne!(world.new_of(&origin).unwrap().name(), first.name());
     assert!(world.is_linked(&origin));
 }
@@ -459,7 +459,7 @@ fn delete_new_pod_by_scale_strategy_when_replace() {
     let mut world = set(1, policy("Recreate", 0));
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     let new = world.new_of(&origin).unwrap();
     world.serve(new.name());
     world.hold(&origin, true);
@@ -470,11 +470,11 @@ fn delete_new_pod_by_scale_strategy_when_replace() {
     }
     assert!(world.pod(&origin).unwrap().is_deleting());
     world.edit(json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [new.name()] } }));
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert!(world.pod(new.name()).unwrap().is_live());
     counts(&world, [1, 1, 1, 1]);
     world.hold(&origin, false);
-    world.settle();
+    world.converge();
     assert!(world.pods().is_empty() && world.cluster.get("resourcecontexts", SET).is_none());
 }
 
@@ -483,9 +483,9 @@ fn cancel_pod_replace() {
     let mut world = set(1, policy("Recreate", 0));
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     world.label(&origin, well_known::TO_REPLACE, None);
-    world.settle();
+    world.converge();
     assert_eq!(world.names(), [origin]);
     counts(&world, [1, 1, 1, 0]);
 }
@@ -495,10 +495,10 @@ fn replace_update_with_roll_back() {
     let mut world = set(2, policy("Replace", 0));
     let before = world.names();
     world.image("v2");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!(world.live().len(), 4);
     world.image("v1");
-    world.settle();
+    world.converge();
     assert_eq!(world.names(), before);
     let labels = [well_known::TO_REPLACE, well_known::REPLACED_BY_REPLACE_UPDATE];
     assert!(world.live().iter().all(|pod| labels.into_iter().all(|label| !pod.has(label))));
@@ -509,17 +509,17 @@ fn replace_update_with_roll_back() {
 fn replace_update_change_to_inplace_update() {
     let mut world = set(2, policy("Replace", 1));
     world.image("v2");
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!(world.live().len(), 3);
     let replaced = world.live().into_iter().find(|pod| pod.has(well_known::TO_REPLACE)).unwrap();
     world.strategy(policy("InPlaceIfPossible", 0));
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert_eq!(world.count("operatingReplicas"), 2);
     assert!(world.pod(replaced.name()).unwrap().has(well_known::TO_REPLACE));
     world.permit_all();
     world.reconcile();
     assert_eq!(world.of_image("v2").len(), 2, "one in place, one by its replacement");
-    world.settle();
+    world.converge();
     counts(&world, [2, 2, 2, 0]);
     assert!(world.pod(replaced.name()).is_none());
 }
@@ -536,7 +536,7 @@ fn with_claims(replicas: i64, strategy: Value, retention: Value) -> World {
         "updateStrategy": strategy,
         "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": retention },
     }));
-    world.settle();
+    world.converge();
     world
 }
 
@@ -567,7 +567,7 @@ fn pvc_template_provision() {
     world.claims_are(["1Gi", "1Gi"]);
     for replicas in [1, 3] {
         world.scale(replicas);
-        world.settle();
+        world.converge();
         world.claims_are(["1Gi", "1Gi"]);
     }
 }
@@ -579,7 +579,7 @@ fn pvc_template_update() {
         world.edit(json!({ "volumeClaimTemplates": claims(["2Gi", "1Gi"]) }));
         for kept in [1, 0] {
             world.strategy(policy(strategy, kept));
-            world.settle();
+            world.converge();
             assert_eq!(world.claims().len(), 4, "two a Pod");
         }
         world.claims_are(["2Gi", "1Gi"]);
@@ -592,7 +592,7 @@ fn pvc_template_replace() {
     let mut world = with_claims(3, policy("Recreate", 0), json!({}));
     let origin = world.names()[0].clone();
     world.replace(&origin);
-    world.settle();
+    world.converge();
     world.claims_are(["1Gi", "1Gi"]);
 }
 
@@ -608,18 +608,18 @@ fn pvc_template_retention_policy() {
     let before = names(&world);
     for replicas in [1, 2] {
         world.scale(replicas);
-        world.settle();
+        world.converge();
         assert_eq!(names(&world), before);
     }
     world.edit(json!({ "scaleStrategy": { "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Retain" } } }));
     let spec = world.set()["spec"].clone();
     world.cluster.delete("collasets", SET);
-    world.settle();
+    world.converge();
     assert!(world.pods().is_empty() && world.cluster.get("collasets", SET).is_none());
     assert_eq!(names(&world), before);
     let again = World::with(spec);
     world.cluster.put("collasets", again.set().clone());
-    world.settle();
+    world.converge();
     assert_eq!(names(&world), before);
     world.claims_are(["1Gi", "1Gi"]);
 }
@@ -630,17 +630,17 @@ fn pod_to_delete() {
     let list = |names: &[&String]| json!({ "scaleStrategy": { "podToDelete": names } });
     let listed = world.names()[0].clone();
     world.edit(list(&[&listed]));
-    world.settle();
+    world.converge();
     assert!(world.pod(&listed).is_none());
     counts(&world, [2, 2, 2, 0]);
     let [listed, other] = [0, 1].map(|place| world.names()[place].clone());
     world.edit(list(&[&listed]));
     world.scale(1);
-    world.settle();
+    world.converge();
     assert_eq!(world.names(), std::slice::from_ref(&other));
     world.edit(list(&[&other]));
     world.scale(2);
-    world.settle();
+    world.converge();
     assert!(world.pod(&other).is_none());
     counts(&world, [2, 2, 2, 0]);
 }
@@ -655,7 +655,7 @@ fn exclude_and_include_pod() {
     let pod = world.live()[0].clone();
     world.edit(lists(&[pod.name()], &[]));
     world.scale(1);
-    world.settle();
+    world.converge();
     let out = world.pod(pod.name()).unwrap();
     assert!(!out.is_owned() && out.get(well_known::ORPHANED) == Some("true"));
     for claim in out.mounts() {
@@ -666,7 +666,7 @@ fn exclude_and_include_pod() {
     counts(&world, [1, 1, 1, 0]);
     world.edit(lists(&[], &[pod.name()]));
     world.scale(2);
-    world.settle();
+    world.converge();
     assert!(world.pod(pod.name()).unwrap().is_owned());
     world.claims_are(["1Gi", "1Gi"]);
     counts(&world, [2, 2, 2, 0]);
@@ -678,13 +678,13 @@ fn exclude_replace_pod() {
         let mut world = set(1, policy("Recreate", 0));
         let origin = world.names()[0].clone();
         world.replace(&origin);
-        world.settle_without_lifecycle();
+        world.converge_without_lifecycle();
         let new = world.new_of(&origin).unwrap();
         let named = if excludes_origin { &origin } else { new.name() };
         world.edit(lists(&[named], &[]));
-        world.settle_without_lifecycle();
+        world.converge_without_lifecycle();
         assert!(world.pod(named).unwrap().is_owned(), "not while it is one of a pair");
-        world.settle();
+        world.converge();
         assert!(world.pod(&origin).is_none(), "it was replaced");
         let is_out = world.pod(new.name()).is_some_and(|pod| !pod.is_owned());
         assert_eq!(is_out, !excludes_origin);
@@ -698,16 +698,16 @@ fn include_pod_without_revision() {
     let name = world.names()[0].clone();
     world.edit(lists(&[&name], &[]));
     world.scale(1);
-    world.settle();
+    world.converge();
     world.label(&name, well_known::REVISION, None);
     world.strategy(policy("InPlaceIfPossible", 2));
     world.edit(lists(&[], &[&name]));
     world.scale(2);
-    world.settle();
+    world.converge();
     counts(&world, [2, 2, 1, 0]);
     world.strategy(policy("InPlaceIfPossible", 0));
     world.image("v2");
-    world.settle();
+    world.converge();
     assert!(world.pod(&name).is_none(), "nobody knows the way from what it is, so it is recreated");
     counts(&world, [2, 2, 2, 0]);
 }
@@ -716,9 +716,9 @@ fn include_pod_without_revision() {
 fn clean_up_collaset() {
     let mut world = with_claims(2, policy("Recreate", 0), json!({}));
     world.cluster.delete("collasets", SET);
-    world.settle_without_lifecycle();
+    world.converge_without_lifecycle();
     assert!(world.live().iter().all(|pod| pod.has(well_known::TO_DELETE)));
-    world.settle();
+    world.converge();
     assert!(world.pods().is_empty());
     assert!(world.cluster.get("collasets", SET).is_none());
     assert!(world.cluster.get("resourcecontexts", SET).is_none());
@@ -730,7 +730,7 @@ fn hostname_policy() {
     assert!(world.live()[0].0["spec"]["hostname"].is_null());
     world = sequence(1);
     world.image("v2");
-    world.settle();
+    world.converge();
     let pod = world.pod("web-0").unwrap();
     assert_eq!((pod.0["spec"]["hostname"].as_str(), pod.image()), (Some("web-0"), "v2"));
 }

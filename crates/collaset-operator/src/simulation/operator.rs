@@ -18,11 +18,11 @@ use serde::de::DeserializeOwned;
 
 use super::{Pod, SET, World, cluster::Cluster};
 use crate::{
-    plan::{self, Action, Hindrance, Plan, claims::retention},
+    plan::{self, Action, Blocker, Plan, claims::retention},
     render,
     shell::observe::{Caches, observe, owner, trim_claim, trim_pod, trim_revision},
     status::status,
-    view::{Observed, note_last_pods},
+    view::{Observed, record_last_pods},
 };
 
 /// What the operator keeps in mind, and what it has in hand.
@@ -35,7 +35,7 @@ pub(super) struct Operator {
     /// IDs of Pods that were replaced, or that replaced others.
     replaced: BTreeSet<i64>,
     /// Revisions that it asked the server about.
-    trials: BTreeMap<String, Result<(), String>>,
+    dry_runs: BTreeMap<String, Result<(), String>>,
     /// Claims that a Pod has mounted.
     used: BTreeSet<String>,
 }
@@ -43,13 +43,13 @@ pub(super) struct Operator {
 /// A plan and what it was made of.
 #[derive(Clone, Debug)]
 struct InHand {
-    seen: Observed,
+    observed: Observed,
     plan: Plan,
     /// The Pods as they were.
     pods: Vec<Pod>,
 }
 
-fn mirror<K>(
+fn store<K>(
     cluster: &Cluster,
     plural: &str,
     index: fn(&K) -> Option<String>,
@@ -58,15 +58,15 @@ fn mirror<K>(
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned,
 {
-    let mirror = IndexedStore::new(index);
-    mirror.apply_event(Event::Init);
+    let store = IndexedStore::new(index);
+    store.apply_event(Event::Init);
     for object in cluster.all(plural) {
         let mut object: K = serde_json::from_value(object.clone()).unwrap();
         trim(&mut object);
-        mirror.apply_event(Event::InitApply(object));
+        store.apply_event(Event::InitApply(object));
     }
-    mirror.apply_event(Event::InitDone);
-    mirror
+    store.apply_event(Event::InitDone);
+    store
 }
 
 impl World {
@@ -75,52 +75,52 @@ impl World {
         let Some(set) = self.cluster.get("collasets", SET) else { return };
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
         let caches = Caches {
-            pods: mirror(&self.cluster, "pods", owner, trim_pod),
-            claims: mirror(&self.cluster, "persistentvolumeclaims", owner, trim_claim),
-            revisions: mirror(&self.cluster, "controllerrevisions", owner, trim_revision),
-            contexts: mirror(&self.cluster, "resourcecontexts", |_| None, |_| ()),
+            pods: store(&self.cluster, "pods", owner, trim_pod),
+            claims: store(&self.cluster, "persistentvolumeclaims", owner, trim_claim),
+            revisions: store(&self.cluster, "controllerrevisions", owner, trim_revision),
+            contexts: store(&self.cluster, "resourcecontexts", |_| None, |_| ()),
         };
-        let mut seen = observe(&set, &caches);
-        note_last_pods(&mut self.operator.last_pods, &seen.pods);
-        seen.last_pods.clone_from(&self.operator.last_pods);
-        seen.can_resize = true;
-        seen.trials.clone_from(&self.operator.trials);
-        let plan = plan::plan(&seen, self.time());
+        let mut observed = observe(&set, &caches);
+        record_last_pods(&mut self.operator.last_pods, &observed.pods);
+        observed.last_pods.clone_from(&self.operator.last_pods);
+        observed.can_resize = true;
+        observed.dry_runs.clone_from(&self.operator.dry_runs);
+        let plan = plan::plan(&observed, self.time());
         self.operator.last_plan = plan.to_string();
         let pods = self.pods();
-        interrupts_no_more_than_allowed(&seen, &plan, &pods);
-        self.operator.in_hand = Some(InHand { seen, plan, pods });
+        interrupts_no_more_than_allowed(&observed, &plan, &pods);
+        self.operator.in_hand = Some(InHand { observed, plan, pods });
     }
 
     /// Writes what was planned, step by step; after so many writes the operator is killed and
     /// started anew.
     pub(super) fn act(&mut self, most: usize) {
         let Some(in_hand) = self.operator.in_hand.take() else { return };
-        let steps = render::render(&in_hand.seen, &in_hand.plan.actions, self.time());
+        let steps = render::render(&in_hand.observed, &in_hand.plan.actions, self.time());
         let mut left = most;
         let mut failures = Vec::new();
         let mut done = true;
-        for trial in steps.trials {
-            let Write::DryRunCreate(_, body) = &trial else { continue };
+        for dry_run in steps.dry_runs {
+            let Write::DryRunCreate(_, body) = &dry_run else { continue };
             let revision =
                 body["metadata"]["labels"][well_known::REVISION].as_str().unwrap().to_owned();
-            let outcome = self.cluster.apply(&trial);
+            let outcome = self.cluster.apply(&dry_run);
             let answer =
                 if let Outcome::Rejected(message) = outcome { Err(message) } else { Ok(()) };
-            self.operator.trials.insert(revision, answer);
+            self.operator.dry_runs.insert(revision, answer);
         }
-        for step in [steps.endings, steps.records] {
+        for step in [steps.claim_deletions, steps.bookkeeping] {
             done &= self.write_all(&in_hand, step, &mut left, &mut failures);
             if !done {
                 break;
             }
         }
         if done {
-            for step in [steps.creations, steps.changes] {
+            for step in [steps.creates, steps.changes] {
                 done &= self.write_all(&in_hand, step, &mut left, &mut failures);
             }
             if done {
-                self.write_all(&in_hand, steps.farewell, &mut left, &mut failures);
+                self.write_all(&in_hand, steps.finalizer_removal, &mut left, &mut failures);
             }
         }
         if left == 0 {
@@ -140,7 +140,7 @@ impl World {
         in_hand: &InHand,
         writes: Vec<Write>,
         left: &mut usize,
-        failures: &mut Vec<Hindrance>,
+        failures: &mut Vec<Blocker>,
     ) -> bool {
         let mut all = true;
         for write in writes {
@@ -153,7 +153,7 @@ impl World {
             all &= matches!(outcome, Outcome::Done(_));
             match outcome {
                 Outcome::Done(_) => self.was_right(&before, in_hand, &write),
-                Outcome::Rejected(message) => failures.push(Hindrance {
+                Outcome::Rejected(message) => failures.push(Blocker {
                     scaling: matches!(write, Write::Create(..)),
                     reason: "ScaleOutFailed",
                     message,
@@ -164,11 +164,11 @@ impl World {
         all
     }
 
-    fn report(&mut self, in_hand: &InHand, failures: &[Hindrance]) {
-        let (told, _) = status(&in_hand.seen, &in_hand.plan, failures, self.time());
-        claims_no_more_than_was_seen(&told, in_hand, self.time());
-        if told != in_hand.seen.status && self.cluster.get("collasets", SET).is_some() {
-            self.cluster.apply(&render::status(&in_hand.seen, &told));
+    fn report(&mut self, in_hand: &InHand, failures: &[Blocker]) {
+        let (reported, _) = status(&in_hand.observed, &in_hand.plan, failures, self.time());
+        claims_no_more_than_was_seen(&reported, in_hand, self.time());
+        if reported != in_hand.observed.status && self.cluster.get("collasets", SET).is_some() {
+            self.cluster.apply(&render::status(&in_hand.observed, &reported));
         }
     }
 
@@ -217,7 +217,7 @@ impl World {
     }
 
     fn there_are_not_too_many(&self, before: &World, in_hand: &InHand) {
-        let replicas = in_hand.seen.replicas();
+        let replicas = in_hand.observed.replicas();
         let Some(surge) = rolling(in_hand).and_then(|r| r.max_surge.clone()) else { return };
         let most = replicas + resolve(&surge, replicas, Rounding::Up);
         let (was, is) = (before.live().len(), self.live().len());
@@ -229,10 +229,10 @@ impl World {
     fn updated(&self, in_hand: &InHand) -> usize {
         let live = self.live();
         let updated = live.iter().filter(|pod| {
-            let leaves = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
+            let released = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
             let origin = pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
-            let is_extra = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
-            !leaves && !is_extra && pod.revision() == in_hand.plan.updated
+            let is_surge = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
+            !released && !is_surge && pod.revision() == in_hand.plan.updated
         });
         updated.count()
     }
@@ -243,7 +243,7 @@ impl World {
         if in_hand.plan.updated == in_hand.plan.current || partition == IntOrString::Int(0) {
             return;
         }
-        let replicas = in_hand.seen.replicas();
+        let replicas = in_hand.observed.replicas();
         let most = replicas.saturating_sub(resolve(&partition, replicas, Rounding::Up));
         let (was, is) = (before.updated(in_hand), self.updated(in_hand));
         assert!(is <= was || is <= most, "{is} are updated, at most {most}: {}", in_hand.plan);
@@ -255,14 +255,14 @@ impl World {
         let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
         let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
         let replaced = self.operator.replaced.contains(&id.parse().unwrap());
-        let kept = retention(&in_hand.seen).when_scaled == Retention::Retain;
+        let kept = retention(&in_hand.observed).when_scaled == Retention::Retain;
         let unused = !self.operator.used.contains(name);
         assert!(!kept || replaced || unused, "{name} was to be retained: {}", in_hand.plan);
     }
 }
 
 fn rolling(in_hand: &InHand) -> Option<&podops_api::collaset::RollingUpdate> {
-    in_hand.seen.spec.update_strategy.rolling_update.as_ref()
+    in_hand.observed.spec.update_strategy.rolling_update.as_ref()
 }
 
 fn labels(pod: &Pod) -> lifecycle::Labels {
@@ -271,10 +271,10 @@ fn labels(pod: &Pod) -> lifecycle::Labels {
 
 /// Updates begin in no more serving Pods than `maxUnavailable` leaves; counted anew, from the
 /// objects.
-fn interrupts_no_more_than_allowed(seen: &Observed, plan: &Plan, pods: &[Pod]) {
-    let rolling = seen.spec.update_strategy.rolling_update.as_ref();
+fn interrupts_no_more_than_allowed(observed: &Observed, plan: &Plan, pods: &[Pod]) {
+    let rolling = observed.spec.update_strategy.rolling_update.as_ref();
     let Some(most) = rolling.and_then(|r| r.max_unavailable.clone()) else { return };
-    let most = resolve(&most, seen.replicas(), Rounding::Down).max(1);
+    let most = resolve(&most, observed.replicas(), Rounding::Down).max(1);
     // However short: its users are served.
     let serves = |pod: &Pod| {
         pod.is_live()
@@ -290,29 +290,29 @@ fn interrupts_no_more_than_allowed(seen: &Observed, plan: &Plan, pods: &[Pod]) {
         return;
     }
     let left = pods.iter().filter(|pod| serves(pod) && !begun(pod)).count();
-    let least = seen.replicas().saturating_sub(most);
+    let least = observed.replicas().saturating_sub(most);
     assert!(left >= least, "{left} serve, at least {least} have to: {plan}");
 }
 
 /// The status speaks of nothing that was not seen.
-fn claims_no_more_than_was_seen(told: &CollaSetStatus, in_hand: &InHand, now: jiff::Timestamp) {
-    let seen = &in_hand.seen;
-    let named = seen.has_persistent_names();
+fn claims_no_more_than_was_seen(reported: &CollaSetStatus, in_hand: &InHand, now: jiff::Timestamp) {
+    let observed = &in_hand.observed;
+    let named = observed.has_persistent_names();
     let active: Vec<&Pod> =
         in_hand.pods.iter().filter(|pod| pod.is_live() || named && pod.is_owned()).collect();
     let count = |holds: &dyn Fn(&Pod) -> bool| -> i32 {
         active.iter().filter(|pod| holds(pod)).count().try_into().unwrap()
     };
-    let least = i128::from(seen.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
+    let least = i128::from(observed.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
     let available = |pod: &Pod| {
         let since = pod.get(well_known::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
         since.is_some_and(|since| now.as_nanosecond() - since >= least)
     };
-    let updated = |pod: &Pod| pod.revision() == told.updated_revision;
-    assert_eq!(told.replicas, count(&|_| true));
-    assert_eq!(told.ready_replicas, count(&Pod::is_ready));
-    assert_eq!(told.available_replicas, count(&available));
-    assert_eq!(told.updated_replicas, count(&updated));
-    assert_eq!(told.updated_available_replicas, count(&|pod| updated(pod) && available(pod)));
-    assert!(told.observed_generation <= seen.generation);
+    let updated = |pod: &Pod| pod.revision() == reported.updated_revision;
+    assert_eq!(reported.replicas, count(&|_| true));
+    assert_eq!(reported.ready_replicas, count(&Pod::is_ready));
+    assert_eq!(reported.available_replicas, count(&available));
+    assert_eq!(reported.updated_replicas, count(&updated));
+    assert_eq!(reported.updated_available_replicas, count(&|pod| updated(pod) && available(pod)));
+    assert!(reported.observed_generation <= observed.generation);
 }

@@ -10,7 +10,7 @@ use super::{Pod, World, template};
 
 fn world(replicas: i64, strategy: Value) -> World {
     let mut world = World::with(json!({ "replicas": replicas, "updateStrategy": strategy }));
-    world.settle();
+    world.converge();
     world
 }
 
@@ -49,7 +49,7 @@ impl World {
 fn a_partition_may_be_a_share() {
     let mut world = world(5, partition(json!("50%")));
     world.image("v2");
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1", "v1", "v2", "v2"], "what stays is rounded up");
     assert_eq!(world.condition("Progressing").1, "Settled", "it is where it was to go");
 }
@@ -59,11 +59,11 @@ fn raising_a_partition_brings_pods_back() {
     let mut world = world(3, partition(json!(0)));
     world.image("v2");
     world.edit(json!({ "updateStrategy": partition(json!(1)) }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v2", "v2"]);
     let (before, names) = (world.set()["status"]["currentRevision"].clone(), world.live());
     world.edit(json!({ "updateStrategy": partition(json!(3)) }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1", "v1"]);
     assert!(world.live().iter().all(|pod| pod.revision() == before));
     let same = |pod: &Pod| names.iter().any(|known| known.name() == pod.name());
@@ -74,7 +74,7 @@ fn raising_a_partition_brings_pods_back() {
 fn no_more_pods_than_allowed_are_out_of_service() {
     let mut world = world(4, json!({ "rollingUpdate": { "maxUnavailable": 1 } }));
     world.image("v2");
-    let (mut least, mut told) = (4, false);
+    let (mut least, mut reported) = (4, false);
     for _ in 0..80 {
         world.second();
         let serving =
@@ -82,9 +82,9 @@ fn no_more_pods_than_allowed_are_out_of_service() {
         least = least.min(serving);
         assert!(world.operated() <= 2, "one ends while the next begins");
         let queued = world.waits_for("Queued");
-        told |= queued.as_deref() == Some("spec.updateStrategy.rollingUpdate.maxUnavailable");
+        reported |= queued.as_deref() == Some("spec.updateStrategy.rollingUpdate.maxUnavailable");
     }
-    assert_eq!((least, told), (3, true));
+    assert_eq!((least, reported), (3, true));
     assert_eq!(world.images(), ["v2"; 4]);
 }
 
@@ -92,11 +92,11 @@ fn no_more_pods_than_allowed_are_out_of_service() {
 fn pods_that_serve_nobody_are_updated_whatever_the_limit() {
     let mut world = world(3, json!({ "rollingUpdate": { "maxUnavailable": "1%" } }));
     world.image("bad");
-    world.settle();
+    world.converge();
     let broken = world.images().iter().filter(|image| *image == "bad").count();
     assert_eq!(broken, 1, "the first that does not come back stops the rest");
     world.image("v3");
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v3"; 3]);
 }
 
@@ -148,7 +148,7 @@ fn a_rollout_without_progress_is_told_after_its_deadline() {
     let overdue = ("False".to_owned(), "ProgressDeadlineExceeded".to_owned());
     assert_eq!(world.condition("Progressing"), overdue);
     world.image("v2");
-    world.settle();
+    world.converge();
     assert_eq!(world.condition("Progressing").1, "Settled");
     assert!(world.status()["lastProgressTime"].is_null());
 }
@@ -158,19 +158,19 @@ fn pods_follow_a_revision_that_is_named() {
     let mut world = world(2, json!({}));
     let first = world.status()["updatedRevision"].clone();
     world.image("v2");
-    world.settle();
+    world.converge();
     world.edit(json!({ "updateStrategy": { "revision": first } }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1"]);
     world.image("v3");
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1"], "for as long as it is named");
     world.edit(json!({ "updateStrategy": { "revision": "web-never" } }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1"]);
     assert_eq!(world.condition("Update"), ("False".to_owned(), "RevisionNotFound".to_owned()));
     world.edit(json!({ "updateStrategy": { "revision": null } }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v3", "v3"]);
 }
 
@@ -182,7 +182,7 @@ fn pods_of_higher_priority_are_updated_first() {
         pod["metadata"]["annotations"][well_known::UPDATE_PRIORITY] = json!("10");
     });
     world.image("v2");
-    world.settle();
+    world.converge();
     assert_eq!(world.pod(&canary).unwrap().image(), "v2");
 }
 
@@ -195,13 +195,13 @@ fn resources_change_in_place() {
     let mut world = world(2, json!({}));
     let before = world.live();
     world.image("v1@2");
-    world.settle();
+    world.converge();
     let after = world.live();
     assert!(after.iter().all(|pod| cpu(pod) == "2000m"));
     assert!(before.iter().zip(&after).all(|(old, new)| old.name() == new.name()));
     assert_eq!(world.count("updatedAvailableReplicas"), 2);
     world.image("v2@3");
-    world.settle();
+    world.converge();
     assert!(world.live().iter().all(|pod| cpu(pod) == "3000m" && pod.image() == "v2"));
 }
 
@@ -217,7 +217,7 @@ fn a_pod_that_no_node_can_give_its_resources_waits_and_says_so() {
     assert!(said.contains("no node has so much"), "{said}");
     assert_eq!(world.condition("Degraded"), ("True".to_owned(), "ResizeInfeasible".to_owned()));
     world.image("v1@1");
-    world.settle();
+    world.converge();
     assert_eq!(world.live()[0].name(), name);
     assert_eq!(world.condition("Degraded").0, "False");
 }
@@ -238,7 +238,7 @@ fn resources_are_recreated_where_the_class_would_change() {
     let mut template = template("v1");
     template["spec"]["containers"][0]["resources"] = json!({ "limits": { "cpu": "1", "memory": "1Gi" }, "requests": { "cpu": "1", "memory": "1Gi" } });
     world.edit(json!({ "template": template }));
-    world.settle();
+    world.converge();
     assert!(world.pod(&name).is_none());
 }
 
@@ -265,12 +265,12 @@ fn scaling_in_amid_a_canary_leaves_the_way_back() {
     let mut world = world(5, partition(json!(3)));
     let before = world.status()["currentRevision"].clone();
     world.image("v2");
-    world.settle();
+    world.converge();
     world.edit(json!({ "replicas": 2 }));
-    world.settle();
+    world.converge();
     assert_eq!(world.status()["currentRevision"], before);
     world.edit(json!({ "replicas": 5 }));
-    world.settle();
+    world.converge();
     assert_eq!(world.images(), ["v1", "v1", "v1", "v2", "v2"]);
 }
 
@@ -280,11 +280,11 @@ fn a_new_template_is_never_told_to_be_settled() {
     world.image("v2");
     for _ in 0..10 {
         world.reconcile();
-        let told = world.status();
-        let is_done = told["updatedAvailableReplicas"] == 2;
-        let is_current = told["observedGeneration"] == world.set()["metadata"]["generation"];
-        let settled = world.condition("Progressing").1 == "Settled";
-        assert!(!settled || !is_current || is_done, "{told}");
+        let reported = world.status();
+        let is_done = reported["updatedAvailableReplicas"] == 2;
+        let is_current = reported["observedGeneration"] == world.set()["metadata"]["generation"];
+        let rolled_out = world.condition("Progressing").1 == "Settled";
+        assert!(!rolled_out || !is_current || is_done, "{reported}");
         world.kubelet();
         world.lifecycle();
     }
@@ -296,7 +296,7 @@ fn a_pod_that_may_not_be_replaced_is_not_kept_out_of_service_for_it() {
     let name = world.live()[0].name().to_owned();
     world.label(&name, well_known::TO_REPLACE, Some("true"));
     world.image("v2");
-    world.settle();
+    world.converge();
     let pod = world.pod(&name).unwrap();
     assert!(pod.image() == "v2" && pod.has(well_known::SERVICE_AVAILABLE));
     assert_eq!(world.live().len(), 1);
@@ -307,13 +307,13 @@ fn a_template_that_is_not_followed_is_recorded_once() {
     let mut world = World::with(json!({
         "replicas": 2, "historyLimit": 0, "updateStrategy": partition(json!(1)),
     }));
-    world.settle();
+    world.converge();
     let first = world.status()["updatedRevision"].clone();
     world.image("v2");
-    world.settle();
+    world.converge();
     world.edit(json!({ "updateStrategy": { "revision": first } }));
     world.image("v3");
-    world.settle();
+    world.converge();
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn resources_are_taken_back_with_the_template() {
     }
     assert!(resized(&world), "{}", world.operator.last_plan);
     world.image("v1");
-    world.settle();
+    world.converge();
     let pod = world.pod(&name).unwrap();
     assert_eq!((pod.image(), cpu(&pod)), ("v1", "1000m"));
 }

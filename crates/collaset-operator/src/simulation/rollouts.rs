@@ -247,13 +247,13 @@ impl World {
 /// The same runs each time, unless others are asked for: from `PROPTEST_RNG_SEED` on,
 /// `PROPTEST_CASES` of them.
 fn config() -> ProptestConfig {
-    let asked = ProptestConfig::default();
-    let is_default = asked.rng_seed == RngSeed::Random;
+    let requested = ProptestConfig::default();
+    let is_default = requested.rng_seed == RngSeed::Random;
     ProptestConfig {
-        cases: if is_default { 400 } else { asked.cases },
-        rng_seed: if is_default { RngSeed::Fixed(1) } else { asked.rng_seed },
+        cases: if is_default { 400 } else { requested.cases },
+        rng_seed: if is_default { RngSeed::Fixed(1) } else { requested.rng_seed },
         failure_persistence: None,
-        ..asked
+        ..requested
     }
 }
 
@@ -269,7 +269,7 @@ proptest! {
         for event in &moves {
             world.happen(&setting, event);
         }
-        world.settle();
+        world.converge();
         world.is_as_asked_for(&setting);
     }
 }

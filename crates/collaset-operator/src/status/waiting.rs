@@ -18,7 +18,7 @@ use crate::{
 
 /// How long a Pod may stay in a phase before it counts as waiting: what goes well takes less, and
 /// is not worth telling.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
+const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// The phase of Pods that no operation has begun in though one is due.
 const QUEUED: &str = "Queued";
 /// The phase of Pods that have not served yet.
@@ -31,33 +31,34 @@ const NAMED_MAX: usize = 5;
 /// The Pods that wait, those alike together; and when to look again for more.
 #[must_use]
 pub(super) fn waiting(
-    seen: &Observed,
+    observed: &Observed,
     plan: &Plan,
     now: Timestamp,
 ) -> (Vec<WaitingPods>, Option<Duration>) {
     let mut groups = BTreeMap::<(String, String), WaitingPods>::new();
-    let mut look_again: Option<SignedDuration> = None;
+    let mut requeue_after: Option<SignedDuration> = None;
     for (pod, limit) in &plan.held {
         let group = (QUEUED.to_owned(), format!("spec.updateStrategy.{limit}"));
         add(&mut groups, group, pod, None);
     }
-    for pod in &seen.pods {
-        let Some((phase, mut reason, since)) = wait_of(pod).or_else(|| birth_of(seen, pod)) else {
+    for pod in &observed.pods {
+        let Some((phase, mut reason, since)) = wait_of(pod).or_else(|| created_at(observed, pod))
+        else {
             continue;
         };
-        let refused = seen.refused_resizes.get(&pod.uid);
+        let refused = observed.rejected_resizes.get(&pod.uid);
         if refused.is_some_and(|revision| revision == pod.revision()) {
             // Its words name the Pod; they are told in a condition.
             "the server to accept its resources".clone_into(&mut reason);
         }
-        let left = PATIENCE - now.duration_since(since);
+        let left = REPORT_AFTER - now.duration_since(since);
         if left.is_positive() {
-            look_again = Some(look_again.map_or(left, |known| known.min(left)));
+            requeue_after = Some(requeue_after.map_or(left, |known| known.min(left)));
             continue;
         }
         add(&mut groups, (phase, reason), &pod.name, Some(since));
     }
-    (groups.into_values().collect(), look_again.and_then(|left| Duration::try_from(left).ok()))
+    (groups.into_values().collect(), requeue_after.and_then(|left| Duration::try_from(left).ok()))
 }
 
 fn add(
@@ -87,10 +88,10 @@ fn add(
 }
 
 /// What keeps a Pod that is in no operation from serving, and since when it is there.
-fn birth_of(seen: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
-    let waits = pod.ready.is_none() && !pod.deleting && !pod.ended && !seen.deleting;
-    let trouble = pod.trouble.clone().filter(|_| waits)?;
-    Some((STARTING.to_owned(), trouble, pod.created))
+fn created_at(observed: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
+    let waits = pod.ready.is_none() && !pod.deleting && !pod.terminal && !observed.deleting;
+    let not_running_reason = pod.not_running_reason.clone().filter(|_| waits)?;
+    Some((STARTING.to_owned(), not_running_reason, pod.created))
 }
 
 /// Where the set's operation on a Pod is, for whom it waits, and since when.
@@ -148,8 +149,8 @@ fn operation_under_way(pod: &PodView) -> String {
         Some(Resize::InProgress) => return "the node to give the resources".to_owned(),
         None => {}
     }
-    if let Some(trouble) = &pod.trouble {
-        return trouble.clone();
+    if let Some(not_running_reason) = &pod.not_running_reason {
+        return not_running_reason.clone();
     }
     let noted =
         pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
@@ -179,15 +180,15 @@ mod tests {
         PodView { name: name.to_owned(), labels: labels.collect(), ..PodView::default() }
     }
 
-    fn told(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
-        let seen = Observed { pods, ..Observed::default() };
-        let (groups, look_again) =
-            waiting(&seen, &Plan::default(), Timestamp::from_second(100).unwrap());
+    fn reported(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
+        let observed = Observed { pods, ..Observed::default() };
+        let (groups, requeue_after) =
+            waiting(&observed, &Plan::default(), Timestamp::from_second(100).unwrap());
         let text = |g: &WaitingPods| {
             let since = g.since.as_ref().map_or(0, |t| t.0.as_second());
             format!("{} {} {} since {since}: {}", g.count, g.phase, g.pods.join(" "), g.reason)
         };
-        (groups.iter().map(text).collect(), look_again.map(|wait| wait.as_secs()))
+        (groups.iter().map(text).collect(), requeue_after.map(|wait| wait.as_secs()))
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
         }
         let mut checked = pod("c", &[(LabelKind::Operating, 10), (LabelKind::PreCheck, 30)]);
         checked.labels.insert(format!("{}/rules", well_known::PRE_CHECK_GATE), "1".to_owned());
-        let (groups, _) = told(held.into_iter().chain([checked]).collect());
+        let (groups, _) = reported(held.into_iter().chain([checked]).collect());
         assert_eq!(
             groups,
             [
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn who_has_just_begun_does_not_wait_yet() {
-        let (groups, look_again) = told(vec![pod("a", &[(LabelKind::Operating, 98)])]);
-        assert_eq!((groups.len(), look_again), (0, Some(3)));
+        let (groups, requeue_after) = reported(vec![pod("a", &[(LabelKind::Operating, 98)])]);
+        assert_eq!((groups.len(), requeue_after), (0, Some(3)));
     }
 }

@@ -19,7 +19,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Answer, Backend, Employer, Fault, Pass, Silent, Wanted, pace::Pace};
+use super::{
+    Answer, Backend, BackendError, CircuitBreaker, Employer, SyncResult, Wanted,
+    rate_limiter::RateLimiter,
+};
 use crate::view::Traffic;
 
 /// The label by which the cloud's controller says which load balancer a Service has.
@@ -56,8 +59,8 @@ pub struct AlibabaClb {
     /// Without credentials nobody is asked.
     account: Option<Account>,
     client: https::Client,
-    pace: Pace,
-    silent: Silent,
+    rate_limiter: RateLimiter,
+    circuit_breaker: CircuitBreaker,
 }
 
 impl AlibabaClb {
@@ -80,30 +83,38 @@ impl AlibabaClb {
             ),
         };
         let client = https::client().map_err(anyhow::Error::msg)?;
-        Ok(Self { account, client, pace: Pace::new(rate), silent: Silent::default() })
+        Ok(Self {
+            account,
+            client,
+            rate_limiter: RateLimiter::new(rate),
+            circuit_breaker: CircuitBreaker::default(),
+        })
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         let all = |traffic: Traffic| wanted.iter().map(|w| (w.uid.clone(), traffic)).collect();
         // Nobody has given it a load balancer yet, or somebody has taken it away.
         let Some(id) = employer.labels.get(LOAD_BALANCER) else {
-            return Ok(Pass::of(all(Traffic::Absent)));
+            return Ok(SyncResult::of(all(Traffic::Absent)));
         };
         let account = self.account.as_ref().ok_or_else(|| {
-            Fault::Params("the operator has no credentials: ALIYUN_SLB_AK_KEY".to_owned())
+            BackendError::Params("the operator has no credentials: ALIYUN_SLB_AK_KEY".to_owned())
         })?;
         if !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-            return Err(Fault::Params(format!("{LOAD_BALANCER}: {id} is no load balancer's ID")));
+            return Err(BackendError::Params(format!(
+                "{LOAD_BALANCER}: {id} is no load balancer's ID"
+            )));
         }
-        let servers = self.silent.ask(&account.endpoint, self.ask(account, id)).await?;
-        let seen = wanted.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
-        Ok(Pass::of(seen.collect()))
+        let servers = self.circuit_breaker.ask(&account.endpoint, self.ask(account, id)).await?;
+        let observed = wanted.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
+        Ok(SyncResult::of(observed.collect()))
     }
 
-    async fn ask(&self, account: &Account, id: &str) -> Result<Vec<Server>, Fault> {
-        self.pace.turn().await;
-        let unreachable = |reason: String| Fault::Unreachable(format!("Alibaba Cloud: {reason}"));
+    async fn ask(&self, account: &Account, id: &str) -> Result<Vec<Server>, BackendError> {
+        self.rate_limiter.turn().await;
+        let unreachable =
+            |reason: String| BackendError::Unreachable(format!("Alibaba Cloud: {reason}"));
         let nonce = Uuid::new_v4().simple().to_string();
         let query = format!("LoadBalancerId={id}");
         let signed = sign(account, (ACTION, VERSION), &query, &nonce, clock::now());
@@ -122,16 +133,20 @@ impl AlibabaClb {
             let told = format!("Alibaba Cloud: {status}: {}: {}", refusal.code, refusal.message);
             let known = ["InvalidLoadBalancerId", "InvalidAccessKeyId", "Forbidden"];
             let theirs = known.iter().any(|code| refusal.code.starts_with(code));
-            return Err(if theirs { Fault::Params(told) } else { Fault::Unreachable(told) });
+            return Err(if theirs {
+                BackendError::Params(told)
+            } else {
+                BackendError::Unreachable(told)
+            });
         }
         let read: Health = serde_json::from_slice(&body)
-            .map_err(|error| Fault::Garbage(format!("Alibaba Cloud: {error}: {shown:?}")))?;
+            .map_err(|error| BackendError::Garbage(format!("Alibaba Cloud: {error}: {shown:?}")))?;
         Ok(read.backend_servers.backend_server)
     }
 }
 
 impl Backend for AlibabaClb {
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 

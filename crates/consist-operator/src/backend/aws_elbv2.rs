@@ -17,7 +17,8 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{
-    Answer, Backend, Claims, Employer, Fault, Pass, Silent, Wanted, pace::Pace, permit, together,
+    Answer, Backend, BackendError, CircuitBreaker, Employer, ExclusiveBackends, SyncResult, Wanted,
+    permit, rate_limiter::RateLimiter, together,
 };
 use crate::{plan::Want, view::Traffic};
 
@@ -64,9 +65,9 @@ pub struct AwsElbV2 {
     /// Which target groups employers may name, as [`permit`] has it: the operator's account may have
     /// others' too.
     allowed: Vec<String>,
-    pace: Pace,
-    claims: Claims,
-    silent: Silent,
+    rate_limiter: RateLimiter,
+    exclusive_backends: ExclusiveBackends,
+    circuit_breaker: CircuitBreaker,
     clients: Mutex<BTreeMap<String, Client>>,
 }
 
@@ -77,9 +78,9 @@ impl AwsElbV2 {
     pub fn new(allowed: Vec<String>, rate: NonZeroU32) -> Self {
         Self {
             allowed,
-            pace: Pace::new(rate),
-            claims: Claims::default(),
-            silent: Silent::default(),
+            rate_limiter: RateLimiter::new(rate),
+            exclusive_backends: ExclusiveBackends::default(),
+            circuit_breaker: CircuitBreaker::default(),
             clients: Mutex::default(),
         }
     }
@@ -95,53 +96,58 @@ impl AwsElbV2 {
         client
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         let arn = &params.target_group;
         permit(&self.allowed, &employer.namespace, arn, "target groups")?;
         let region = arn.split(':').nth(3).filter(|region| !region.is_empty());
-        let region =
-            region.ok_or_else(|| Fault::Params(format!("backend-params: {arn} is no ARN")))?;
+        let region = region
+            .ok_or_else(|| BackendError::Params(format!("backend-params: {arn} is no ARN")))?;
         let client = self.client(region).await;
         if !params.observe_only {
-            self.claims.claim(employer, std::slice::from_ref(arn))?;
+            self.exclusive_backends.claim(employer, std::slice::from_ref(arn))?;
         }
         let (mut targets, mut refusal) =
-            (self.silent.ask(region, self.look(&client, &params)).await?, None);
+            (self.circuit_breaker.ask(region, self.look(&client, &params)).await?, None);
         let changes = changes(&targets, &params, wanted);
         if !params.observe_only && !changes.is_empty() {
             let refused = self.change(&client, arn, &changes).await;
             // What one of them is refused keeps nobody from looking at the others.
             targets = match self.look(&client, &params).await {
                 Ok(targets) => targets,
-                Err(fault) => return Ok(Pass::blind(wanted, fault)),
+                Err(fault) => return Ok(SyncResult::blind(wanted, fault)),
             };
             refusal = refused.err();
         }
-        let seen = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
+        let observed = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
         // What AWS refuses it does not do; of anything else nobody knows what will come of it yet.
-        let known = matches!(refusal, Some(Fault::Params(_)));
-        let (undone, fault) = if known { (refusal, None) } else { (None, refusal) };
-        Ok(Pass { seen: seen.collect(), fault, undone })
+        let known = matches!(refusal, Some(BackendError::Params(_)));
+        let (unfulfilled, fault) = if known { (refusal, None) } else { (None, refusal) };
+        Ok(SyncResult { observed: observed.collect(), fault, unfulfilled })
     }
 
     /// Deregisters and registers, as far as it goes: the first refusal is told.
-    async fn change(&self, client: &Client, arn: &str, changes: &Changes) -> Result<(), Fault> {
+    async fn change(
+        &self,
+        client: &Client,
+        arn: &str,
+        changes: &Changes,
+    ) -> Result<(), BackendError> {
         let mut first = Ok(());
         for batch in changes.deregister.chunks(TARGETS_MAX) {
-            self.pace.turn().await;
+            self.rate_limiter.turn().await;
             let call = client.deregister_targets().target_group_arn(arn);
             let done = call.set_targets(Some(batch.to_vec())).send().await;
             first = first.and(done.map(drop).map_err(|error| fault(&error)));
         }
         let mut batches: Vec<_> = changes.register.chunks(TARGETS_MAX).collect();
         while let Some(batch) = batches.pop() {
-            self.pace.turn().await;
+            self.rate_limiter.turn().await;
             let call = client.register_targets().target_group_arn(arn);
             let done = call.set_targets(Some(batch.to_vec())).send().await;
             let done = done.map(drop).map_err(|error| fault(&error));
             // AWS refuses all for one that it cannot take: the others are not to wait for it.
-            if matches!(done, Err(Fault::Params(_))) && batch.len() > 1 {
+            if matches!(done, Err(BackendError::Params(_))) && batch.len() > 1 {
                 let (one, other) = batch.split_at(batch.len() / 2);
                 batches.extend([one, other]);
                 continue;
@@ -151,23 +157,23 @@ impl AwsElbV2 {
         first
     }
 
-    async fn look(&self, client: &Client, params: &Params) -> Result<Vec<Target>, Fault> {
-        self.pace.turn().await;
+    async fn look(&self, client: &Client, params: &Params) -> Result<Vec<Target>, BackendError> {
+        self.rate_limiter.turn().await;
         let call = client.describe_target_health().target_group_arn(&params.target_group);
         let told = call.send().await.map_err(|error| fault(&error))?;
         let told = told.target_health_descriptions;
         let told =
-            told.ok_or_else(|| Fault::Garbage("AWS: an answer without targets".to_owned()))?;
+            told.ok_or_else(|| BackendError::Garbage("AWS: an answer without targets".to_owned()))?;
         Ok(told.iter().filter_map(read).collect())
     }
 }
 
 impl Backend for AwsElbV2 {
     fn release(&self, employer: &str) {
-        self.claims.release(employer);
+        self.exclusive_backends.release(employer);
     }
 
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 }
@@ -186,7 +192,7 @@ async fn config(region: &str) -> SdkConfig {
 }
 
 /// Why a call came to nothing.
-fn fault<E, R>(error: &SdkError<E, R>) -> Fault
+fn fault<E, R>(error: &SdkError<E, R>) -> BackendError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
     R: std::fmt::Debug,
@@ -199,9 +205,11 @@ where
     };
     let told: String = told.chars().take(SHOWN_MAX).collect();
     match (error, code) {
-        (SdkError::ResponseError(_), _) => Fault::Garbage(told),
-        (SdkError::ServiceError(_), Some(code)) if !PASSES.contains(&code) => Fault::Params(told),
-        _ => Fault::Unreachable(told),
+        (SdkError::ResponseError(_), _) => BackendError::Garbage(told),
+        (SdkError::ServiceError(_), Some(code)) if !PASSES.contains(&code) => {
+            BackendError::Params(told)
+        }
+        _ => BackendError::Unreachable(told),
     }
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::{Api, Client, api::ListParams};
 use podops_api::consist;
 
-use super::{Answer, Backend, Employer, Fault, Pass, Wanted};
+use super::{Answer, Backend, BackendError, Employer, SyncResult, Wanted};
 use crate::view::Traffic;
 
 /// The label that says whose slice it is.
@@ -31,24 +31,27 @@ impl EndpointSlices {
 
 impl Backend for EndpointSlices {
     /// Lists the slices: a cache could show what was, and a Pod would be let go while it has traffic.
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move {
             let slices: Api<EndpointSlice> =
                 Api::namespaced(self.client.clone(), &employer.namespace);
             if employer.kind != consist::SERVICE {
                 let told = format!("{} has no EndpointSlices; name another backend", employer.kind);
-                return Fault::Params(told).into();
+                return BackendError::Params(told).into();
             }
             let of_service =
                 ListParams::default().labels(&format!("{SERVICE_NAME}={}", employer.name));
             let listed = match slices.list(&of_service).await {
                 Ok(listed) => listed,
-                Err(error) => return Fault::Unreachable(format!("EndpointSlices: {error}")).into(),
+                Err(error) => {
+                    return BackendError::Unreachable(format!("EndpointSlices: {error}")).into();
+                }
             };
-            let seen = look(&listed.items);
-            let told = |w: &Wanted| seen.get(w.uid.as_str()).copied().unwrap_or(Traffic::Absent);
-            let seen = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
-            Pass::of(seen)
+            let observed = look(&listed.items);
+            let told =
+                |w: &Wanted| observed.get(w.uid.as_str()).copied().unwrap_or(Traffic::Absent);
+            let observed = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
+            SyncResult::of(observed)
         })
     }
 
@@ -60,18 +63,18 @@ impl Backend for EndpointSlices {
 
 /// What slices say of Pods, by UID. One that is ready in any slice has traffic.
 fn look(slices: &[EndpointSlice]) -> BTreeMap<&str, Traffic> {
-    let mut seen = BTreeMap::new();
+    let mut observed = BTreeMap::new();
     for endpoint in slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()) {
         let Some(uid) = endpoint.target_ref.as_ref().and_then(|pod| pod.uid.as_deref()) else {
             continue;
         };
         if is_ready(endpoint) {
-            seen.insert(uid, Traffic::Serving);
+            observed.insert(uid, Traffic::Serving);
         } else {
-            seen.entry(uid).or_insert(Traffic::Absent);
+            observed.entry(uid).or_insert(Traffic::Absent);
         }
     }
-    seen
+    observed
 }
 
 fn is_ready(endpoint: &Endpoint) -> bool {

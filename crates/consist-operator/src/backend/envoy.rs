@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use self::fleet::{Fleet, Shared};
-use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Wanted};
+use super::{Answer, Backend, BackendError, ChangeNotifier, Coming, Employer, SyncResult, Wanted};
 use crate::{plan::Want, view::Traffic};
 
 /// The annotation's content.
@@ -72,8 +72,8 @@ pub struct Envoy {
 impl Envoy {
     /// Keeps what Envoys are served; `served` says whether they are.
     #[must_use]
-    pub fn new(nudge: Nudge, served: bool) -> Self {
-        Self { fleet: Arc::new(Shared::new(Fleet::new(Instant::now()), nudge)), on: served }
+    pub fn new(notifier: ChangeNotifier, served: bool) -> Self {
+        Self { fleet: Arc::new(Shared::new(Fleet::new(Instant::now()), notifier)), on: served }
     }
 
     /// Serves Envoys for as long as it is polled, once the Lease is held: others would serve them
@@ -91,19 +91,21 @@ impl Envoy {
         }
     }
 
-    fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+    fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         if !self.on {
-            return Err(Fault::Params("the operator serves no Envoy: --xds-address".to_owned()));
+            return Err(BackendError::Params(
+                "the operator serves no Envoy: --xds-address".to_owned(),
+            ));
         }
-        let pass = self.fleet.lock().pass(&employer.key(), &params, wanted, Instant::now());
+        let sync = self.fleet.lock().sync(&employer.key(), &params, wanted, Instant::now());
         self.fleet.publish();
-        Ok(pass)
+        Ok(sync)
     }
 }
 
 impl Backend for Envoy {
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(std::future::ready(self.at(employer, wanted).into()))
     }
 

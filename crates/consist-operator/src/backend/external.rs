@@ -24,7 +24,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Answer, Backend, Coming, Employer, Fault, Nudge, Pass, Seen, Silent, Wanted, allows};
+use super::{
+    Answer, Backend, BackendError, ChangeNotifier, CircuitBreaker, Coming, Employer, SyncResult,
+    TrafficByPod, Wanted, allows,
+};
 use crate::{plan::Want, view::Traffic};
 
 /// How long an adapter may take to answer.
@@ -54,7 +57,7 @@ struct Adapter {
     client: Client,
     /// Whether it is known to speak our version.
     agreed: AtomicBool,
-    silent: Silent,
+    circuit_breaker: CircuitBreaker,
 }
 
 /// What an adapter is told of one employer: what its user says, and what is wanted.
@@ -83,30 +86,30 @@ impl External {
     /// # Errors
     ///
     /// If one is given otherwise.
-    pub fn new(told: &[String], nudge: &Nudge) -> anyhow::Result<Self> {
+    pub fn new(told: &[String], notifier: &ChangeNotifier) -> anyhow::Result<Self> {
         let read = |told: &String| {
             let (pattern, address) = told.split_once('=').context("there is no address")?;
             anyhow::ensure!(pattern.contains('/'), "there is no namespace");
             let client = Client::at(address, DEADLINE).map_err(anyhow::Error::msg)?;
             let pattern = pattern.to_owned();
-            let (agreed, silent) = (AtomicBool::new(false), Silent::default());
-            Ok(Arc::new(Adapter { pattern, client, agreed, silent }))
+            let (agreed, circuit_breaker) = (AtomicBool::new(false), CircuitBreaker::default());
+            Ok(Arc::new(Adapter { pattern, client, agreed, circuit_breaker }))
         };
         let adapters = told.iter().map(|told| read(told).with_context(|| told.clone()));
         let adapters = adapters.collect::<anyhow::Result<Vec<Arc<Adapter>>>>()?;
         let mut watches = JoinSet::new();
         for adapter in &adapters {
-            watches.spawn(watch(adapter.clone(), nudge.clone()));
+            watches.spawn(watch(adapter.clone(), notifier.clone()));
         }
         Ok(Self { adapters, applied: Mutex::default(), _watches: watches })
     }
 
-    fn adapter(&self, namespace: &str, name: &str) -> Result<&Adapter, Fault> {
+    fn adapter(&self, namespace: &str, name: &str) -> Result<&Adapter, BackendError> {
         let fits = |adapter: &&Arc<Adapter>| {
             allows(std::slice::from_ref(&adapter.pattern), namespace, name)
         };
         self.adapters.iter().find(fits).map(|adapter| &**adapter).ok_or_else(|| {
-            Fault::Params(format!(
+            BackendError::Params(format!(
                 "backend-params: the operator knows no adapter {name} for this namespace"
             ))
         })
@@ -136,46 +139,46 @@ impl External {
         })
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         let adapter = self.adapter(&employer.namespace, &params.adapter)?;
         let told = as_told(employer, &params);
-        let seen = async {
+        let observed = async {
             adapter.agree().await?;
             adapter.observe(&told, wanted).await
         };
-        let seen = adapter.silent.ask(&adapter.pattern, seen).await?;
+        let observed = adapter.circuit_breaker.ask(&adapter.pattern, observed).await?;
         let all: Vec<v1::Wanted> = wanted.iter().map(as_wanted).collect();
         let content = (told.params.clone(), all);
         let taken = self.applied(employer, |applied| {
             applied.taken && applied.sent.as_ref().is_some_and(|(sent, _)| *sent == content)
         });
-        if taken && wanted.iter().all(|w| is_so(w, seen.get(&w.uid).copied())) {
-            return Ok(Pass::of(seen));
+        if taken && wanted.iter().all(|w| is_so(w, observed.get(&w.uid).copied())) {
+            return Ok(SyncResult::of(observed));
         }
         let generation = self.generation(employer, &content);
         let (employer_told, members) = (Some(told.clone()), content.1);
         let said = v1::ApplyRequest { employer: employer_told, generation, members };
-        let undone = match adapter.checked(adapter.client.apply(said).await) {
+        let unfulfilled = match adapter.checked(adapter.client.apply(said).await) {
             Ok(answer) => {
                 self.applied(employer, |applied| applied.taken = true);
                 let mut outcomes = answer.outcomes.into_iter();
                 let invalid = outcomes.find(|outcome| outcome.outcome == INVALID);
-                invalid.map(|outcome| Fault::Params(outcome.message))
+                invalid.map(|outcome| BackendError::Params(outcome.message))
             }
-            Err(refusal @ Fault::Params(_)) => Some(refusal),
-            Err(fault) => return Ok(Pass::blind(wanted, fault)),
+            Err(refusal @ BackendError::Params(_)) => Some(refusal),
+            Err(fault) => return Ok(SyncResult::blind(wanted, fault)),
         };
-        let seen = adapter.observe(&told, wanted).await;
-        Ok(seen.map_or_else(
-            |fault| Pass::blind(wanted, fault),
-            |seen| Pass { undone, ..Pass::of(seen) },
+        let observed = adapter.observe(&told, wanted).await;
+        Ok(observed.map_or_else(
+            |fault| SyncResult::blind(wanted, fault),
+            |observed| SyncResult { unfulfilled, ..SyncResult::of(observed) },
         ))
     }
 }
 
 impl Backend for External {
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at(employer, wanted).await.into() })
     }
 
@@ -195,7 +198,7 @@ impl Backend for External {
 
 impl Adapter {
     /// Agrees on a version, unless that is done.
-    async fn agree(&self) -> Result<(), Fault> {
+    async fn agree(&self) -> Result<(), BackendError> {
         if !self.agreed.load(Ordering::Relaxed) {
             let agreed = self.checked(self.client.handshake(OPERATOR).await)?;
             tracing::info!(adapter = self.pattern, name = agreed.name, "An adapter answers");
@@ -205,47 +208,59 @@ impl Adapter {
     }
 
     /// What came of asking. Who cannot be reached may come back as another version.
-    fn checked<T>(&self, answer: Result<T, Error>) -> Result<T, Fault> {
+    fn checked<T>(&self, answer: Result<T, Error>) -> Result<T, BackendError> {
         answer.map_err(|error| {
             let told = format!("adapter {}: {error}", self.pattern);
             match error {
-                Error::Refused(_) => Fault::Params(told),
-                Error::Garbage(_) => Fault::Garbage(told),
+                Error::Refused(_) => BackendError::Params(told),
+                Error::Garbage(_) => BackendError::Garbage(told),
                 Error::Unreachable(_) => {
                     self.agreed.store(false, Ordering::Relaxed);
-                    Fault::Unreachable(told)
+                    BackendError::Unreachable(told)
                 }
             }
         })
     }
 
-    async fn observe(&self, told: &v1::Employer, wanted: &[Wanted]) -> Result<Seen, Fault> {
+    async fn observe(
+        &self,
+        told: &v1::Employer,
+        wanted: &[Wanted],
+    ) -> Result<TrafficByPod, BackendError> {
         let members = wanted.iter().map(as_member).collect();
         let asked = v1::ObserveRequest { employer: Some(told.clone()), members };
         let answer = self.checked(self.client.observe(asked).await)?;
         let known: BTreeSet<&str> = wanted.iter().map(|w| w.uid.as_str()).collect();
-        let about = answer.members.into_iter().filter(|seen| known.contains(seen.uid.as_str()));
+        let about =
+            answer.members.into_iter().filter(|observed| known.contains(observed.uid.as_str()));
         about
-            .map(|seen| {
-                let traffic = traffic(&seen).ok_or_else(|| {
+            .map(|observed| {
+                let traffic = traffic(&observed).ok_or_else(|| {
                     let pattern = &self.pattern;
-                    Fault::Garbage(format!("adapter {pattern}: {:?} is no state", seen.state))
+                    BackendError::Garbage(format!(
+                        "adapter {pattern}: {:?} is no state",
+                        observed.state
+                    ))
                 })?;
-                Ok((seen.uid, traffic))
+                Ok((observed.uid, traffic))
             })
             .collect()
     }
 }
 
 /// Tells of employers whose adapter says that something changed.
-async fn watch(adapter: Arc<Adapter>, nudge: Nudge) {
+async fn watch(adapter: Arc<Adapter>, notifier: ChangeNotifier) {
     loop {
         match adapter.client.watch().await {
             Ok(None) => return,
             Ok(Some(mut changes)) => {
                 while let Ok(Some(changed)) = changes.message().await {
                     let employer = changed.employer.unwrap_or_default();
-                    nudge.tell(employer_key(&employer.kind, &employer.namespace, &employer.name));
+                    notifier.tell(employer_key(
+                        &employer.kind,
+                        &employer.namespace,
+                        &employer.name,
+                    ));
                 }
             }
             Err(error) => tracing::debug!(%error, adapter = adapter.pattern, "Watching an adapter"),
@@ -255,18 +270,18 @@ async fn watch(adapter: Arc<Adapter>, nudge: Nudge) {
 }
 
 /// Whether what is seen needs nobody to say what is wanted.
-fn is_so(wanted: &Wanted, seen: Option<Traffic>) -> bool {
+fn is_so(wanted: &Wanted, observed: Option<Traffic>) -> bool {
     match wanted.want {
-        Want::Serve => matches!(seen, Some(Traffic::Serving | Traffic::Unhealthy)),
-        Want::Off => matches!(seen, Some(Traffic::Draining(_) | Traffic::Absent)),
+        Want::Serve => matches!(observed, Some(Traffic::Serving | Traffic::Unhealthy)),
+        Want::Off => matches!(observed, Some(Traffic::Draining(_) | Traffic::Absent)),
     }
 }
 
-fn traffic(seen: &v1::Observed) -> Option<Traffic> {
-    match seen.state.as_str() {
+fn traffic(observed: &v1::Observed) -> Option<Traffic> {
+    match observed.state.as_str() {
         SERVING => Some(Traffic::Serving),
         UNHEALTHY => Some(Traffic::Unhealthy),
-        DRAINING => Some(Traffic::Draining(seen.in_flight.map(u64::from))),
+        DRAINING => Some(Traffic::Draining(observed.in_flight.map(u64::from))),
         ABSENT => Some(Traffic::Absent),
         _ => None,
     }
@@ -306,7 +321,7 @@ mod tests {
 
     fn external(told: &[&str]) -> anyhow::Result<External> {
         let told: Vec<String> = told.iter().map(|told| (*told).to_owned()).collect();
-        External::new(&told, &Nudge(mpsc::unbounded_channel().0))
+        External::new(&told, &ChangeNotifier(mpsc::unbounded_channel().0))
     }
 
     #[tokio::test]
@@ -316,7 +331,7 @@ mod tests {
         let fault = async |namespace: &str, params: Value| {
             let namespace = namespace.to_owned();
             let employer = Employer { namespace, params, ..Employer::default() };
-            external.pass(&employer, &[]).await.fault.map(|fault| fault.class())
+            external.sync(&employer, &[]).await.fault.map(|fault| fault.class())
         };
         assert_eq!(fault("shop", json!({ "adapter": "f5" })).await, Some("unreachable"));
         assert_eq!(fault("other", json!({ "adapter": "all" })).await, Some("unreachable"));
@@ -371,8 +386,8 @@ mod tests {
             _: Request<v1::ObserveRequest>,
         ) -> Result<Response<v1::ObserveResponse>, Status> {
             let (uid, state) = ("1".to_owned(), DRAINING.to_owned());
-            let seen = v1::Observed { uid, state, in_flight: Some(2) };
-            Ok(Response::new(v1::ObserveResponse { members: vec![seen] }))
+            let observed = v1::Observed { uid, state, in_flight: Some(2) };
+            Ok(Response::new(v1::ObserveResponse { members: vec![observed] }))
         }
 
         async fn apply(
@@ -419,18 +434,21 @@ mod tests {
         );
         let (nudges, mut news) = mpsc::unbounded_channel();
         let told = format!("shop/test=unix://{}", socket.display());
-        let external = External::new(&[told], &Nudge(nudges)).unwrap();
+        let external = External::new(&[told], &ChangeNotifier(nudges)).unwrap();
         assert_eq!(news.recv().await.as_deref(), Some("Service/shop/web"));
         let (namespace, params) = ("shop".to_owned(), json!({ "adapter": "test" }));
         let employer = Employer { namespace, params, ..Employer::default() };
         let addresses = vec!["10.0.0.1".parse().unwrap()];
         let name = String::new();
         let wanted = Wanted { name, uid: "1".to_owned(), addresses, want: Want::Off };
-        let pass = external.pass(&employer, std::slice::from_ref(&wanted)).await;
-        assert_eq!(pass.seen.get("1"), Some(&Traffic::Draining(Some(2))));
-        assert_eq!((pass.fault, pass.undone), (None, Some(Fault::Params("full".to_owned()))));
+        let sync = external.sync(&employer, std::slice::from_ref(&wanted)).await;
+        assert_eq!(sync.observed.get("1"), Some(&Traffic::Draining(Some(2))));
+        assert_eq!(
+            (sync.fault, sync.unfulfilled),
+            (None, Some(BackendError::Params("full".to_owned())))
+        );
         // What is so already is not said again.
-        assert_eq!(external.pass(&employer, &[wanted]).await.undone, None);
+        assert_eq!(external.sync(&employer, &[wanted]).await.unfulfilled, None);
         std::fs::remove_file(socket).unwrap();
     }
 }

@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use super::{
-    Answer, Backend, Claims, Employer, Fault, Pass, Seen, Silent, Wanted, permit, together,
+    Answer, Backend, BackendError, CircuitBreaker, Employer, ExclusiveBackends, SyncResult,
+    TrafficByPod, Wanted, permit, together,
 };
 use crate::{plan::Want, view::Traffic};
 
@@ -55,8 +56,8 @@ pub struct Haproxy {
     /// Which instances employers may name, as [`permit`] has it: who can speak to a Runtime API can do
     /// anything to it.
     allowed: Vec<String>,
-    claims: Claims,
-    silent: Silent,
+    exclusive_backends: ExclusiveBackends,
+    circuit_breaker: CircuitBreaker,
     numbers: Numbers,
 }
 
@@ -70,14 +71,16 @@ impl Haproxy {
         Self { allowed, ..Self::default() }
     }
 
-    fn params(&self, employer: &Employer) -> Result<Params, Fault> {
+    fn params(&self, employer: &Employer) -> Result<Params, BackendError> {
         let params: Params = employer.params()?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.:-".contains(c);
         if params.backend.is_empty() || !params.backend.chars().all(plain) {
-            return Err(Fault::Params("backend-params: backend is no name of one".to_owned()));
+            return Err(BackendError::Params(
+                "backend-params: backend is no name of one".to_owned(),
+            ));
         }
         if params.instances.is_empty() {
-            return Err(Fault::Params("backend-params: there are no instances".to_owned()));
+            return Err(BackendError::Params("backend-params: there are no instances".to_owned()));
         }
         for instance in &params.instances {
             permit(&self.allowed, &employer.namespace, instance, "instances")?;
@@ -85,32 +88,36 @@ impl Haproxy {
         Ok(params)
     }
 
-    async fn at_all(&self, employer: &Employer, wanted: &[Wanted]) -> Result<Pass, Fault> {
+    async fn at_all(
+        &self,
+        employer: &Employer,
+        wanted: &[Wanted],
+    ) -> Result<SyncResult, BackendError> {
         let params = self.params(employer)?;
         let own: Vec<String> =
             params.instances.iter().map(|at| format!("{} at {at}", params.backend)).collect();
-        self.claims.claim(employer, &own)?;
+        self.exclusive_backends.claim(employer, &own)?;
         // One that does not answer keeps nobody from telling the others.
         let all = params.instances.iter().map(|at| self.at_one(at, &params, wanted));
-        let mut pass = Pass::default();
+        let mut sync = SyncResult::default();
         for here in join_all(all).await {
-            merge(&mut pass.seen, here.seen, wanted);
-            pass.fault = pass.fault.or(here.fault);
-            pass.undone = pass.undone.or(here.undone);
+            merge(&mut sync.observed, here.observed, wanted);
+            sync.fault = sync.fault.or(here.fault);
+            sync.unfulfilled = sync.unfulfilled.or(here.unfulfilled);
         }
-        Ok(pass)
+        Ok(sync)
     }
 
     /// Brings about what is wanted at one instance, and looks.
-    async fn at_one(&self, instance: &str, params: &Params, wanted: &[Wanted]) -> Pass {
+    async fn at_one(&self, instance: &str, params: &Params, wanted: &[Wanted]) -> SyncResult {
         let look = || look(instance, &params.backend, &self.numbers);
-        let mut slots = match self.silent.ask(instance, look()).await {
+        let mut slots = match self.circuit_breaker.ask(instance, look()).await {
             Ok(slots) => slots,
             Err(fault) => return fault.into(),
         };
         let Commands { said, full } = commands(&slots, params, wanted);
         let no_slot = || format!("haproxy at {instance}: {} has no free slot", params.backend);
-        let undone = full.then(|| Fault::Params(no_slot()));
+        let unfulfilled = full.then(|| BackendError::Params(no_slot()));
         let mut fault = None;
         if !said.is_empty() {
             if let Err(refused) = tell(instance, &said).await {
@@ -118,25 +125,25 @@ impl Haproxy {
             }
             slots = match look().await {
                 Ok(slots) => slots,
-                Err(fault) => return Pass::blind(wanted, fault),
+                Err(fault) => return SyncResult::blind(wanted, fault),
             };
         }
-        let seen = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, w))).collect();
-        Pass { seen, fault, undone }
+        let observed = wanted.iter().map(|w| (w.uid.clone(), traffic(&slots, w))).collect();
+        SyncResult { observed, fault, unfulfilled }
     }
 }
 
 impl Backend for Haproxy {
     fn release(&self, employer: &str) {
-        self.claims.release(employer);
+        self.exclusive_backends.release(employer);
     }
 
-    fn pass<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
         Box::pin(async move { self.at_all(employer, wanted).await.into() })
     }
 }
 
-async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
+async fn tell(instance: &str, commands: &[String]) -> Result<(), BackendError> {
     for commands in commands.chunks(COMMANDS_MAX) {
         let commands = commands.join(";");
         let said = ask(instance, &commands).await?;
@@ -148,7 +155,7 @@ async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
         });
         if let Some(refused) = refused {
             let refused: String = refused.chars().take(SHOWN_MAX).collect();
-            return Err(Fault::Garbage(format!("haproxy at {instance}: {refused:?}")));
+            return Err(BackendError::Garbage(format!("haproxy at {instance}: {refused:?}")));
         }
     }
     Ok(())
@@ -156,8 +163,8 @@ async fn tell(instance: &str, commands: &[String]) -> Result<(), Fault> {
 
 /// What is said of servers and of their statistics: in one exchange, once it is known by which number
 /// HAProxy counts the backend. A frontend may have the same name.
-async fn look(instance: &str, backend: &str, numbers: &Numbers) -> Result<Vec<Slot>, Fault> {
-    let garbage = |fault| Fault::Garbage(format!("haproxy at {instance}: {fault}"));
+async fn look(instance: &str, backend: &str, numbers: &Numbers) -> Result<Vec<Slot>, BackendError> {
+    let garbage = |fault| BackendError::Garbage(format!("haproxy at {instance}: {fault}"));
     let of = (instance.to_owned(), backend.to_owned());
     let known = numbers.lock().unwrap_or_else(PoisonError::into_inner).get(&of).cloned();
     if let Some(number) = known {
@@ -180,11 +187,11 @@ async fn look(instance: &str, backend: &str, numbers: &Numbers) -> Result<Vec<Sl
 }
 
 /// What all instances together say of Pods.
-fn merge(seen: &mut Seen, here: Seen, wanted: &[Wanted]) {
+fn merge(observed: &mut TrafficByPod, here: TrafficByPod, wanted: &[Wanted]) {
     for (uid, there) in here {
         let serve = wanted.iter().any(|w| w.uid == uid && w.want == Want::Serve);
-        let both = seen.get(&uid).map_or(there, |known| together(*known, there, serve));
-        seen.insert(uid, both);
+        let both = observed.get(&uid).map_or(there, |known| together(*known, there, serve));
+        observed.insert(uid, both);
     }
 }
 
@@ -369,8 +376,9 @@ fn first_line(answer: &str, backend: &str) -> String {
 }
 
 /// Says something, and reads what is answered.
-async fn ask(instance: &str, command: &str) -> Result<String, Fault> {
-    let fault = |reason: String| Fault::Unreachable(format!("haproxy at {instance}: {reason}"));
+async fn ask(instance: &str, command: &str) -> Result<String, BackendError> {
+    let fault =
+        |reason: String| BackendError::Unreachable(format!("haproxy at {instance}: {reason}"));
     let answer = async {
         if let Some(address) = instance.strip_prefix("tcp://") {
             exchange(TcpStream::connect(address).await?, command).await

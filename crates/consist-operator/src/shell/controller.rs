@@ -27,10 +27,10 @@ use super::{
     observe::SlimPod,
 };
 use crate::{
-    backend::{Backend, Fault, Wanted},
+    backend::{Backend, BackendError, Wanted},
     plan::{self, Plan, Want, want},
     render::{self, PODS},
-    view::{EmployerView, MemberView, Observed, Sighting, Tenure},
+    view::{EmployerState, EmployerView, MemberView, Observed, TrafficObservation},
 };
 
 /// The first and the longest wait until a backend is asked again about Pods that wait.
@@ -73,19 +73,19 @@ pub(super) async fn reconcile(
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     context.forget_the_gone();
-    if !employer.is_concerned() {
+    if !employer.is_managed_or_releasing() {
         context.forget(&key);
         return Ok(Requeue::AwaitChange);
     }
     let view = employer.view();
     let now = clock::now();
     let members = context.members(&employer, &view, now);
-    let sighting = context.look(&employer, &view, &members).await;
-    let seen = Observed { employer: view, members, sighting };
-    let plan = plan::plan(&seen, clock::now());
-    context.tell(&employer, &seen, &plan).await;
-    let next = context.next(&key, &employer, &plan, seen.sighting.is_whole());
-    context.carry_out(&employer, &seen, &plan, next).await?;
+    let observation = context.look(&employer, &view, &members).await;
+    let observed = Observed { employer: view, members, observation };
+    let plan = plan::plan(&observed, clock::now());
+    context.tell(&employer, &observed, &plan).await;
+    let next = context.next(&key, &employer, &plan, observed.observation.is_whole());
+    context.carry_out(&employer, &observed, &plan, next).await?;
     Ok(next)
 }
 
@@ -140,7 +140,7 @@ impl Context {
         now: Timestamp,
     ) -> Vec<MemberView> {
         let (pods, finalizer) = (self.pods.find(&view.namespace), view.finalizer());
-        let selects = |pod: &SlimPod| view.tenure == Tenure::Employs && employer.selects(pod);
+        let selects = |pod: &SlimPod| view.state == EmployerState::Active && employer.selects(pod);
         let views = pods.iter().filter_map(|pod| {
             let selected = selects(pod);
             (selected || pod.is_held_by(employer)).then(|| pod.view(selected, &finalizer))
@@ -149,7 +149,7 @@ impl Context {
         self.remember(&key(employer), |memory| {
             let mut wants = BTreeMap::new();
             for member in &mut views {
-                let want = want(view.tenure, member);
+                let want = want(view.state, member);
                 let before = memory.wants.get(&member.uid).filter(|(before, _)| *before == want);
                 let since = before.map_or(now, |(_, since)| *since);
                 match want {
@@ -174,15 +174,18 @@ impl Context {
         employer: &SlimEmployer,
         view: &EmployerView,
         members: &[MemberView],
-    ) -> Sighting {
-        let failed = |fault: String| Sighting { fault: Some(fault), ..Sighting::default() };
+    ) -> TrafficObservation {
+        let failed = |fault: String| TrafficObservation {
+            fault: Some(fault),
+            ..TrafficObservation::default()
+        };
         if let Some(fault) = view.faults.first() {
             return failed(fault.clone());
         }
         // Nobody gets traffic from an employer that could vanish and leave it to them.
-        let waits = view.tenure == Tenure::Employs && !view.is_held();
-        if view.tenure == Tenure::Free || waits {
-            return Sighting::default();
+        let waits = view.state == EmployerState::Active && !view.is_held();
+        if view.state == EmployerState::Unmanaged || waits {
+            return TrafficObservation::default();
         }
         let (name, backend) = match self.backend(employer) {
             Ok(found) => found,
@@ -192,7 +195,7 @@ impl Context {
             Ok(asked) => asked,
             Err(fault) => return failed(fault),
         };
-        let wanted: Vec<Wanted> = members.iter().map(|m| wanted(m, view.tenure)).collect();
+        let wanted: Vec<Wanted> = members.iter().map(|m| wanted(m, view.state)).collect();
         let (key, address) = (key(employer), (name.to_owned(), asked.params.clone()));
         // It is asked for a Pod that is not as it is to be, because something else is wanted, or because
         // nothing was for long.
@@ -203,7 +206,7 @@ impl Context {
         });
         let told = |memory: &mut Memory| memory.is_told(&wanted, &address, backend.resync());
         if settled && self.remember(&key, told) {
-            return Sighting::default();
+            return TrafficObservation::default();
         }
         // Whatever comes of it, part of it may have been done.
         self.remember(&key, |memory| {
@@ -214,11 +217,12 @@ impl Context {
         });
         self.release_but(Some(name), &asked.key());
         let timer = self.metrics.backend_seconds.with_label_values(&[name]).start_timer();
-        let pass = backend.pass(&asked, &wanted).await;
+        let sync = backend.sync(&asked, &wanted).await;
         timer.observe_duration();
-        let outcome = pass.fault.as_ref().or(pass.undone.as_ref()).map_or("seen", Fault::class);
-        self.metrics.backend_passes.with_label_values(&[name, outcome]).inc();
-        self.remember(&key, |memory| memory.note(&wanted, pass, address, clock::now()))
+        let outcome =
+            sync.fault.as_ref().or(sync.unfulfilled.as_ref()).map_or("seen", BackendError::class);
+        self.metrics.backend_syncs.with_label_values(&[name, outcome]).inc();
+        self.remember(&key, |memory| memory.note(&wanted, sync, address, clock::now()))
     }
 
     fn backend(&self, employer: &SlimEmployer) -> Result<(&'static str, &dyn Backend), String> {
@@ -234,7 +238,7 @@ impl Context {
     async fn carry_out(
         &self,
         employer: &SlimEmployer,
-        seen: &Observed,
+        observed: &Observed,
         plan: &Plan,
         next: Requeue,
     ) -> Result<(), ReconcileError> {
@@ -245,7 +249,7 @@ impl Context {
         let reports = plan.reports.iter().map(|report| render::report(&key.0, report, now));
         results.extend(self.applier.apply_all(reports.collect()).await);
         let uid = employer.metadata.uid.as_deref().unwrap_or_default();
-        if let Some(write) = render::employer(self.kind.resource, &seen.employer, uid, plan) {
+        if let Some(write) = render::employer(self.kind.resource, &observed.employer, uid, plan) {
             let result = self.applier.apply(&write).await;
             if matches!(result, Ok(Outcome::Done(_))) {
                 self.release(employer, plan).await;
@@ -255,7 +259,7 @@ impl Context {
         for (write, result) in &results {
             if let Ok(Outcome::Done(version)) = result {
                 self.note(&key, write, version.as_deref());
-                self.note_moved(seen, plan, write);
+                self.note_moved(observed, plan, write);
             }
         }
         self.judge(employer, &results, next).await
@@ -326,7 +330,7 @@ impl Context {
             memory.waiting = waiting;
             memory.waits
         });
-        let due = plan.look_again.and_then(|left| Duration::try_from(left).ok());
+        let due = plan.requeue_after.and_then(|left| Duration::try_from(left).ok());
         // Many that wait for one backend do not ask it all at once.
         let asked = pause(waits).map(|wait| wait.mul_f64(0.5 + fastrand::f64() / 2.0));
         let resync = self.backend(employer).ok().and_then(|(_, backend)| backend.resync());
@@ -344,13 +348,13 @@ fn pause(waits: u32) -> Option<Duration> {
 }
 
 /// What is wanted for a Pod, in its backend's words.
-fn wanted(member: &MemberView, tenure: Tenure) -> Wanted {
+fn wanted(member: &MemberView, state: EmployerState) -> Wanted {
     Wanted {
         name: member.name.clone(),
         uid: member.uid.clone(),
         // The address of a Pod that ended may be another's by now.
-        addresses: if member.ended { Vec::new() } else { member.addresses.clone() },
-        want: want(tenure, member),
+        addresses: if member.terminal { Vec::new() } else { member.addresses.clone() },
+        want: want(state, member),
     }
 }
 

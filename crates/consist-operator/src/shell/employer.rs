@@ -30,7 +30,7 @@ use crate::{
     backend,
     policy::DrainPolicy,
     render::SERVICES,
-    view::{EmployerView, Tenure},
+    view::{EmployerState, EmployerView},
 };
 
 /// The backend that Kubernetes itself is.
@@ -298,7 +298,7 @@ impl SlimEmployer {
     }
 
     /// Whether it is under control, or was.
-    pub(super) fn is_concerned(&self) -> bool {
+    pub(super) fn is_managed_or_releasing(&self) -> bool {
         self.controlled || self.metadata.finalizers.iter().flatten().any(|f| is_ours(f))
     }
 
@@ -332,15 +332,15 @@ impl SlimEmployer {
         let metadata = &self.metadata;
         // Nobody keeps the slices of a Service without a selector.
         let is_plain = self.is_by_slices() && self.pods.is_none() && self.fault.is_none();
-        let tenure = if !self.controlled || is_plain {
-            Tenure::Free
+        let state = if !self.controlled || is_plain {
+            EmployerState::Unmanaged
         } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
-            Tenure::Employs
+            EmployerState::Active
         } else if self.is_by_slices() {
             // Its traffic ends with the Service itself, and not before.
-            Tenure::Free
+            EmployerState::Unmanaged
         } else {
-            Tenure::Ends
+            EmployerState::Deleting
         };
         let mut faults = Vec::new();
         let drain = self.annotation(consist::DRAIN).map_or(Ok(DrainPolicy::default()), |text| {
@@ -357,8 +357,8 @@ impl SlimEmployer {
             name: metadata.name.clone().unwrap_or_default(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotated: metadata.annotations.is_some(),
-            told_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
-            tenure,
+            reported_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
+            state,
             drain,
             faults,
         }
@@ -401,22 +401,22 @@ mod tests {
 
     #[test]
     fn a_service_that_sends_no_traffic_by_itself_employs_nobody() {
-        let tenure = |annotations: Value, spec: Value| {
+        let state = |annotations: Value, spec: Value| {
             let metadata = json!({
                 "labels": { "kusionstack.io/control": "true" }, "annotations": annotations,
             });
             let employer = service(&metadata, &spec);
-            (employer.view().tenure, employer.view().faults.len())
+            (employer.view().state, employer.view().faults.len())
         };
         let selector = json!({ "app": "web" });
-        assert_eq!(tenure(json!({}), json!({ "selector": selector })), (Tenure::Employs, 0));
-        assert_eq!(tenure(json!({}), json!({})), (Tenure::Free, 0));
+        assert_eq!(state(json!({}), json!({ "selector": selector })), (EmployerState::Active, 0));
+        assert_eq!(state(json!({}), json!({})), (EmployerState::Unmanaged, 0));
         let external = json!({ "selector": selector, "type": "ExternalName" });
-        assert_eq!(tenure(json!({}), external), (Tenure::Free, 0));
+        assert_eq!(state(json!({}), external), (EmployerState::Unmanaged, 0));
         // What Kubernetes does with addresses is no matter of who drives another backend.
         let always = json!({ "selector": selector, "publishNotReadyAddresses": true });
-        assert_eq!(tenure(json!({}), always.clone()), (Tenure::Employs, 1));
-        assert_eq!(tenure(json!({ consist::BACKEND: "envoy" }), always), (Tenure::Employs, 0));
+        assert_eq!(state(json!({}), always.clone()), (EmployerState::Active, 1));
+        assert_eq!(state(json!({ consist::BACKEND: "envoy" }), always), (EmployerState::Active, 0));
     }
 
     #[test]
@@ -440,7 +440,7 @@ mod tests {
         };
         let (web, other) = (pod(&json!({ "app": "web" })), pod(&json!({ "app": "x" })));
         let plain = gateway(".spec.pods", json!({ "pods": { "app": "web" } }));
-        assert!(plain.selects(&web) && !plain.selects(&other) && plain.is_concerned());
+        assert!(plain.selects(&web) && !plain.selects(&other) && plain.is_managed_or_releasing());
         let expressions = json!([{ "key": "app", "operator": "In", "values": ["web"] }]);
         let deep = json!({ "pools": [{ "pods": { "matchExpressions": expressions } }] });
         let deep = gateway("$.spec.pools[0].pods", deep);

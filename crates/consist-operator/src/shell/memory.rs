@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use podops_runtime::freshness::LastWrite;
 
 use crate::{
-    backend::{Pass, Wanted},
+    backend::{SyncResult, Wanted},
     plan::Want,
-    view::{Sighting, Traffic},
+    view::{Traffic, TrafficObservation},
 };
 
 /// What is remembered of one employer.
@@ -63,15 +63,15 @@ impl Memory {
     pub(super) fn note(
         &mut self,
         wanted: &[Wanted],
-        pass: Pass,
+        sync: SyncResult,
         address: Address,
         now: Timestamp,
-    ) -> Sighting {
+    ) -> TrafficObservation {
         let is_off = |w: &&Wanted| {
-            let seen = pass.seen.get(&w.uid);
+            let observed = sync.observed.get(&w.uid);
             let none =
                 |t: &Traffic| matches!(t, Traffic::Absent | Traffic::Draining(Some(0) | None));
-            w.want == Want::Off && pass.fault.is_none() && seen.is_some_and(none)
+            w.want == Want::Off && sync.fault.is_none() && observed.is_some_and(none)
         };
         let off: BTreeSet<&String> = wanted.iter().filter(is_off).map(|w| &w.uid).collect();
         self.off_since.retain(|uid, _| off.contains(uid));
@@ -79,31 +79,32 @@ impl Memory {
             self.off_since.entry(uid.clone()).or_insert(now);
         }
         let given = |w: &&Wanted| {
-            let seen = pass.seen.get(&w.uid).is_some_and(|traffic| *traffic != Traffic::Absent);
-            (seen || self.unseen.contains(&w.uid)) && !self.off_since.contains_key(&w.uid)
+            let observed =
+                sync.observed.get(&w.uid).is_some_and(|traffic| *traffic != Traffic::Absent);
+            (observed || self.unseen.contains(&w.uid)) && !self.off_since.contains_key(&w.uid)
         };
         self.unseen = wanted.iter().filter(given).map(|w| w.uid.clone()).collect();
-        let sighting = Sighting {
-            traffic: pass.seen,
+        let observation = TrafficObservation {
+            traffic: sync.observed,
             off_since: self.off_since.clone(),
             unseen: self.unseen.clone(),
-            fault: pass.fault.map(|fault| fault.to_string()),
-            undone: pass.undone.map(|undone| undone.to_string()),
+            fault: sync.fault.map(|fault| fault.to_string()),
+            unfulfilled: sync.unfulfilled.map(|unfulfilled| unfulfilled.to_string()),
         };
         // Who is to have none is asked about until that is seen.
         let all_off =
             wanted.iter().all(|w| w.want == Want::Serve || self.off_since.contains_key(&w.uid));
-        if sighting.is_whole() && all_off {
+        if observation.is_whole() && all_off {
             self.told = Some((wanted.to_vec(), address, Instant::now()));
         }
-        sighting
+        observation
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Fault;
+    use crate::backend::BackendError;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -117,18 +118,18 @@ mod tests {
         ("haproxy".to_owned(), serde_json::Value::Null)
     }
 
-    fn pass(traffic: Traffic, fault: Option<Fault>) -> Pass {
-        Pass { fault, ..Pass::of([("a".to_owned(), traffic)].into()) }
+    fn sync(traffic: Traffic, fault: Option<BackendError>) -> SyncResult {
+        SyncResult { fault, ..SyncResult::of([("a".to_owned(), traffic)].into()) }
     }
 
     #[test]
     fn off_is_off_without_a_break() {
         let mut memory = Memory::default();
         let mut off_since = |want, traffic, fault, second| {
-            let seen = memory.note(&wanted(want), pass(traffic, fault), address(), at(second));
-            seen.off_since.get("a").map(|at| at.as_second())
+            let observed = memory.note(&wanted(want), sync(traffic, fault), address(), at(second));
+            observed.off_since.get("a").map(|at| at.as_second())
         };
-        let fault = || Some(Fault::Unreachable("gone".to_owned()));
+        let fault = || Some(BackendError::Unreachable("gone".to_owned()));
         assert_eq!(off_since(Want::Off, Traffic::Draining(Some(1)), None, 1), None);
         assert_eq!(off_since(Want::Off, Traffic::Draining(Some(0)), None, 2), Some(2));
         assert_eq!(off_since(Want::Off, Traffic::Absent, None, 3), Some(2));
@@ -143,13 +144,13 @@ mod tests {
     fn who_was_given_to_the_backend_is_unseen_until_it_was_seen_off() {
         let mut memory = Memory::default();
         let mut unseen = |want, traffic, fault| {
-            let seen = memory.note(&wanted(want), pass(traffic, fault), address(), at(1));
-            seen.unseen.contains("a")
+            let observed = memory.note(&wanted(want), sync(traffic, fault), address(), at(1));
+            observed.unseen.contains("a")
         };
-        let silent = || Some(Fault::Unreachable("gone".to_owned()));
-        assert!(!unseen(Want::Serve, Traffic::Absent, silent()));
-        assert!(unseen(Want::Serve, Traffic::Unhealthy, silent()));
-        assert!(unseen(Want::Off, Traffic::Absent, silent()));
+        let circuit_breaker = || Some(BackendError::Unreachable("gone".to_owned()));
+        assert!(!unseen(Want::Serve, Traffic::Absent, circuit_breaker()));
+        assert!(unseen(Want::Serve, Traffic::Unhealthy, circuit_breaker()));
+        assert!(unseen(Want::Off, Traffic::Absent, circuit_breaker()));
         assert!(unseen(Want::Off, Traffic::Draining(Some(1)), None));
         assert!(!unseen(Want::Off, Traffic::Absent, None));
     }
@@ -157,18 +158,18 @@ mod tests {
     #[test]
     fn what_a_backend_was_told_counts_if_nothing_failed_and_it_is_the_same() {
         let mut memory = Memory::default();
-        let fault = Some(Fault::Garbage("no".to_owned()));
-        memory.note(&wanted(Want::Off), pass(Traffic::Absent, fault), address(), at(1));
+        let fault = Some(BackendError::Garbage("no".to_owned()));
+        memory.note(&wanted(Want::Off), sync(Traffic::Absent, fault), address(), at(1));
         assert!(!memory.is_told(&wanted(Want::Off), &address(), None));
-        memory.note(&wanted(Want::Off), pass(Traffic::Absent, None), address(), at(2));
+        memory.note(&wanted(Want::Off), sync(Traffic::Absent, None), address(), at(2));
         assert!(memory.is_told(&wanted(Want::Off), &address(), None));
         assert!(!memory.is_told(&wanted(Want::Off), &address(), Some(Duration::ZERO)));
         assert!(!memory.is_told(&wanted(Want::Serve), &address(), None));
-        memory.note(&wanted(Want::Off), pass(Traffic::Serving, None), address(), at(3));
+        memory.note(&wanted(Want::Off), sync(Traffic::Serving, None), address(), at(3));
         memory.told = None;
-        memory.note(&wanted(Want::Off), pass(Traffic::Serving, None), address(), at(4));
+        memory.note(&wanted(Want::Off), sync(Traffic::Serving, None), address(), at(4));
         assert!(memory.told.is_none(), "it has traffic yet");
-        memory.note(&wanted(Want::Off), pass(Traffic::Absent, None), address(), at(5));
+        memory.note(&wanted(Want::Off), sync(Traffic::Absent, None), address(), at(5));
         let other = ("haproxy".to_owned(), serde_json::json!({ "backend": "other" }));
         assert!(!memory.is_told(&wanted(Want::Off), &other, None));
     }

@@ -19,7 +19,7 @@ pub(super) struct Metrics {
     /// How long backends took to answer.
     pub(super) backend_seconds: HistogramVec,
     /// What came of asking backends.
-    pub(super) backend_passes: IntCounterVec,
+    pub(super) backend_syncs: IntCounterVec,
 }
 
 impl Metrics {
@@ -68,11 +68,14 @@ impl Metrics {
             backend_seconds: add(
                 registry,
                 HistogramVec::new(
-                    seconds("podops_consist_backend_sync_duration_seconds", "How long backends took to answer."),
+                    seconds(
+                        "podops_consist_backend_sync_duration_seconds",
+                        "How long backends took to answer.",
+                    ),
                     &["backend"],
                 )?,
             )?,
-            backend_passes: add(
+            backend_syncs: add(
                 registry,
                 IntCounterVec::new(
                     Opts::new(

@@ -151,7 +151,7 @@ impl SlimPod {
             ready_since: if ready { self.ready_since() } else { None },
             told: self.told(finalizer),
             deleting,
-            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotated: metadata.annotations.is_some(),
             conditions: self.conditions().cloned(),

@@ -42,10 +42,10 @@ use super::{
     employer::{ENDPOINTSLICE, Kind, SlimEmployer, Told, told},
     metrics::Metrics,
     observe::{SlimPod, SlimSlice, trim_pod},
-    sweep::{Standing, Sweeper},
+    orphan_gc::{EmployerLookup, OrphanCollector},
 };
 use crate::backend::{
-    Backend, Nudge,
+    Backend, ChangeNotifier,
     alibaba_clb::AlibabaClb,
     aws_elbv2::AwsElbV2,
     endpointslice::{EndpointSlices, SERVICE_NAME},
@@ -105,7 +105,7 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
         common: operator.metrics.clone(),
         metrics: Metrics::register(&operator.registry)?,
         pods: pods.clone(),
-        backends: backends(operator, args, &Nudge(nudges))?,
+        backends: backends(operator, args, &ChangeNotifier(nudges))?,
         listeners: Listeners::default(),
     };
     let services = WatchProgress::default();
@@ -128,9 +128,9 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
 fn backends(
     operator: &mut Operator,
     args: &ConsistArgs,
-    nudge: &Nudge,
+    notifier: &ChangeNotifier,
 ) -> anyhow::Result<Backends> {
-    let envoy = Envoy::new(nudge.clone(), args.xds_address.is_some());
+    let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
         let served = Served { address, tls: args.xds_tls.clone() };
         operator.task("xds server", envoy.serve(served, operator.lease.clone()));
@@ -142,7 +142,7 @@ fn backends(
         ("aws-elbv2", Box::new(elb)),
         (ENDPOINTSLICE, Box::new(EndpointSlices::new(operator.client.clone()))),
         ("envoy", Box::new(envoy)),
-        ("external", Box::new(External::new(&args.adapters, nudge).context("--adapters")?)),
+        ("external", Box::new(External::new(&args.adapters, notifier).context("--adapters")?)),
         ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
     ];
     Ok(Arc::new(BTreeMap::from(all)))
@@ -244,13 +244,13 @@ impl Shared {
             memory: Mutex::default(),
             tidied: Mutex::default(),
         });
-        let sweeper = self.sweeper(kind, store.clone(), progress);
+        let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
         let work = self.work(objects, store, triggers);
         let driven = run(work, self.stop.clone(), move |one| reconcile(one, context.clone()));
         async move {
             tokio::select! {
-                ended = driven => ended,
-                ended = sweeper.run() => ended,
+                terminal = driven => terminal,
+                terminal = orphan_collector.run() => terminal,
             }
         }
     }
@@ -259,9 +259,14 @@ impl Shared {
         Applier::new(self.client.clone(), NAME, self.common.clone(), concurrency)
     }
 
-    fn sweeper(&self, kind: Kind, known: Store<SlimEmployer>, progress: &WatchProgress) -> Sweeper {
+    fn orphan_collector(
+        &self,
+        kind: Kind,
+        known: Store<SlimEmployer>,
+        progress: &WatchProgress,
+    ) -> OrphanCollector {
         let listed = progress.ready();
-        Sweeper {
+        OrphanCollector {
             client: self.client.clone(),
             applier: self.applier(1),
             events: Events::new(self.client.clone(), NAME),
@@ -269,10 +274,12 @@ impl Shared {
             kind,
             known: Box::new(move |namespace, name| {
                 match known.get(&ObjectRef::new(name).within(namespace)) {
-                    Some(employer) if !employer.is_concerned() => Standing::Plain,
-                    None if *listed.borrow() => Standing::Gone,
+                    Some(employer) if !employer.is_managed_or_releasing() => {
+                        EmployerLookup::Unmanaged
+                    }
+                    None if *listed.borrow() => EmployerLookup::NotFound,
                     // Before all are known, none is missed.
-                    _ => Standing::Employs,
+                    _ => EmployerLookup::Active,
                 }
             }),
             lease: self.lease.clone(),
@@ -315,7 +322,7 @@ async fn tell_all<K>(
 fn employers(known: &Store<SlimEmployer>, pod: &SlimPod) -> Vec<ObjectRef<SlimEmployer>> {
     let concerns = |employer: &SlimEmployer| {
         employer.metadata.namespace == pod.metadata.namespace
-            && employer.is_concerned()
+            && employer.is_managed_or_releasing()
             && (employer.selects(pod) || pod.is_held_by(employer))
     };
     let all = known.state();

@@ -18,7 +18,7 @@ use crate::{
 
 impl Context {
     /// Counts who waits, and tells of those that wait for long.
-    pub(super) async fn tell(&self, employer: &SlimEmployer, seen: &Observed, plan: &Plan) {
+    pub(super) async fn tell(&self, employer: &SlimEmployer, observed: &Observed, plan: &Plan) {
         let (key, now) = (key(employer), clock::now());
         let is_stuck = |wait: &&Wait| {
             wait.leaves && wait.since.is_some_and(|since| now.duration_since(since) > PATIENCE)
@@ -33,11 +33,11 @@ impl Context {
         };
         let before = self.remember(&key, |m| std::mem::replace(&mut m.counted, counts));
         self.count(&key, before, counts);
-        if let Some(fault) = &seen.sighting.fault {
+        if let Some(fault) = &observed.observation.fault {
             self.warn(employer, "BackendUnavailable", fault.clone()).await;
         }
-        if let Some(undone) = &seen.sighting.undone {
-            self.warn(employer, "BackendRejected", undone.clone()).await;
+        if let Some(unfulfilled) = &observed.observation.unfulfilled {
+            self.warn(employer, "BackendRejected", unfulfilled.clone()).await;
         }
         if let Some(wait) = plan.waits.iter().find(is_stuck) {
             let message = format!("Pod {} waits for {}", wait.pod, wait.reason);
@@ -54,16 +54,16 @@ impl Context {
     }
 
     /// Notes how long a Pod waited until its traffic was seen to come, or to go.
-    pub(super) fn note_moved(&self, seen: &Observed, plan: &Plan, write: &Write) {
+    pub(super) fn note_moved(&self, observed: &Observed, plan: &Plan, write: &Write) {
         let Target { resource, name, subresource, .. } = write.target();
         let mut pods = plan.pods.iter().filter(|_| *resource == PODS && subresource.is_none());
         let moved = pods.find(|change| change.finalizers.is_some() && change.name == *name);
         let Some(change) = moved else { return };
-        let Some(member) = seen.members.iter().find(|member| member.uid == change.uid) else {
+        let Some(member) = observed.members.iter().find(|member| member.uid == change.uid) else {
             return;
         };
-        let was_seen_off = seen.sighting.off_since.contains_key(&change.uid);
-        let (began, histogram) = if change.lets_go {
+        let was_seen_off = observed.observation.off_since.contains_key(&change.uid);
+        let (began, histogram) = if change.releases {
             (member.unready_since.filter(|_| was_seen_off), &self.metrics.off_seconds)
         } else {
             (member.ready_since, &self.metrics.on_seconds)

@@ -116,10 +116,10 @@ fn a_new_pod_gets_the_gates_it_is_to_wait_at_and_an_old_one_does_not() {
 fn a_newborn_pod_is_left_to_the_kubelet_for_a_moment() {
     check("newborn starting", "");
     assert_eq!(
-        plan(&pod("newborn starting"), now()).unwrap().look_again,
+        plan(&pod("newborn starting"), now()).unwrap().requeue_after,
         Some(Duration::from_secs(2))
     );
-    let wait = plan(&pod("newborn scheduled starting"), now()).unwrap().look_again;
+    let wait = plan(&pod("newborn scheduled starting"), now()).unwrap().requeue_after;
     assert_eq!(wait, Some(Duration::from_secs(30)), "its kubelet is at work");
     check("newborn", "gate true");
     check("starting", "gate true");
@@ -160,9 +160,9 @@ fn services_hold_a_pod_back_from_operate() {
 
 #[test]
 fn expected_finalizers_hold_a_pod_back_from_available() {
-    let ended = &UPDATING.replace("operating/a ", "");
+    let terminal = &UPDATING.replace("operating/a ", "");
     check(
-        &format!("{ended} expect=web"),
+        &format!("{terminal} expect=web"),
         "+completing/a +done-operation-type/a -operate/a +operated/a -operation-permission/update \
          -operation-type/a +post-checked/a -pre-checked/a gate true",
     );
@@ -235,7 +235,10 @@ fn all_operations_end_before_any_goes_on() {
 fn an_operation_without_a_type_waits_for_it() {
     check("open operating/a", "+pre-check/a");
     let waits = plan(&pod("open operating/a pre-check/a"), now()).unwrap().waits;
-    assert_eq!(waits, [Wait { id: "a".to_owned(), phase: Phase::PreCheck, who: Who::Requester }]);
+    assert_eq!(
+        waits,
+        [Wait { id: "a".to_owned(), phase: Phase::PreCheck, who: WaitingFor::Requester }]
+    );
 }
 
 #[test]

@@ -34,11 +34,11 @@ use podops_runtime::{
 
 use super::{
     NAME,
-    guard::{self, Guard},
+    deletion_webhook::{self, DeletionWebhook},
     metrics::Metrics,
     observe::{SlimPod, SlimService, trim},
 };
-use crate::{leave::DeletionPolicy, plan, render};
+use crate::{graceful_deletion::DeletionPolicy, plan, render};
 
 /// Above this many remembered writes those that were seen are forgotten.
 const WRITTEN_MAX: usize = 4096;
@@ -81,7 +81,7 @@ struct Context {
     pods: WatchProgress,
     checkers: Vec<String>,
     written: Mutex<BTreeMap<Key, LastWrite>>,
-    garbled: Mutex<BTreeSet<Key>>,
+    invalid_labels: Mutex<BTreeSet<Key>>,
     metrics: Metrics,
 }
 
@@ -103,18 +103,23 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
         pods: pods.clone(),
         checkers: args.gate_new_pods.clone(),
         written: Mutex::default(),
-        garbled: Mutex::default(),
+        invalid_labels: Mutex::default(),
         metrics: Metrics::register(&operator.registry)?,
     });
 
-    let guard = Guard {
+    let deletion_webhook = DeletionWebhook {
         client: client.clone(),
         applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
         events: Events::new(client.clone(), NAME),
         services: services.clone(),
         deletion_policy: args.deletion_policy,
     };
-    admission::start(operator, NAME, &args.admission, guard::handlers(&Arc::new(guard)))?;
+    admission::start(
+        operator,
+        NAME,
+        &args.admission,
+        deletion_webhook::handlers(&Arc::new(deletion_webhook)),
+    )?;
 
     let (store, writer) = reflector::store::<SlimPod>();
     let watched = watcher::Config::default().labels(well_known::CONTROLLED);
@@ -164,24 +169,24 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     }
     let (view, now) = (pod.view(&context.services, &context.checkers), clock::now());
     if view.deleting {
-        context.forget_garbled(&key);
+        context.forget_invalid_labels(&key);
         return Ok(Requeue::AwaitChange);
     }
     let plan = match plan::plan(&view, now) {
         Ok(plan) => plan,
-        Err(garbled) => {
-            context.report_garbled(&pod, &garbled.to_string()).await;
+        Err(invalid_labels) => {
+            context.report_invalid_labels(&pod, &invalid_labels.to_string()).await;
             return Ok(Requeue::AwaitChange);
         }
     };
-    context.forget_garbled(&key);
+    context.forget_invalid_labels(&key);
     if let Err(unreadable) = &view.expected {
         let message = format!("{}: {unreadable}", well_known::AVAILABLE_CONDITIONS);
         context.warn(&pod, "AvailableConditionsInvalid", message).await;
     }
     if let Some(write) = render::render(&plan, &pod.identity(), now) {
         tracing::debug!(%plan, "Planned");
-        let seen = context.pods.version();
+        let observed = context.pods.version();
         let outcome = context.applier.apply(&write).await;
         let outcome = outcome.map_err(|error| ReconcileError::transient("write", error))?;
         match outcome {
@@ -190,7 +195,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted the Pod");
                 }
-                context.note(key, version.as_deref(), seen);
+                context.note(key, version.as_deref(), observed);
             }
             Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             Outcome::Rejected(message) => {
@@ -199,7 +204,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             }
         }
     }
-    Ok(plan.look_again.map_or(Requeue::AwaitChange, Requeue::After))
+    Ok(plan.requeue_after.map_or(Requeue::AwaitChange, Requeue::After))
 }
 
 impl Context {
@@ -212,29 +217,37 @@ impl Context {
         fresh
     }
 
-    fn note(&self, key: Key, version: Option<&str>, seen: podops_runtime::freshness::CacheVersion) {
+    fn note(
+        &self,
+        key: Key,
+        version: Option<&str>,
+        observed: podops_runtime::freshness::CacheVersion,
+    ) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.len() > WRITTEN_MAX {
             let now = self.pods.version();
             written.retain(|_, w| !w.is_observed_by(now));
         }
-        written.entry(key).or_default().record(version, seen);
+        written.entry(key).or_default().record(version, observed);
     }
 
-    async fn report_garbled(&self, pod: &SlimPod, message: &str) {
+    async fn report_invalid_labels(&self, pod: &SlimPod, message: &str) {
         let count = {
-            let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
-            garbled.insert(key(pod));
-            garbled.len()
+            let mut invalid_labels =
+                self.invalid_labels.lock().unwrap_or_else(PoisonError::into_inner);
+            invalid_labels.insert(key(pod));
+            invalid_labels.len()
         };
-        self.metrics.garbled.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.metrics.invalid_labels.set(i64::try_from(count).unwrap_or(i64::MAX));
         self.warn(pod, "LifecycleLabelInvalid", format!("{message}; the Pod is left alone")).await;
     }
 
-    fn forget_garbled(&self, key: &Key) {
-        let mut garbled = self.garbled.lock().unwrap_or_else(PoisonError::into_inner);
-        if garbled.remove(key) {
-            self.metrics.garbled.set(i64::try_from(garbled.len()).unwrap_or(i64::MAX));
+    fn forget_invalid_labels(&self, key: &Key) {
+        let mut invalid_labels = self.invalid_labels.lock().unwrap_or_else(PoisonError::into_inner);
+        if invalid_labels.remove(key) {
+            self.metrics
+                .invalid_labels
+                .set(i64::try_from(invalid_labels.len()).unwrap_or(i64::MAX));
         }
     }
 
@@ -289,7 +302,7 @@ mod tests {
             pods: WatchProgress::default(),
             checkers: Vec::new(),
             written: Mutex::default(),
-            garbled: Mutex::default(),
+            invalid_labels: Mutex::default(),
             metrics: Metrics::register(&registry).unwrap(),
         });
         let mut looks = Vec::new();

@@ -8,7 +8,7 @@ use podops_runtime::shell::metrics::add;
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     /// Pods left alone because a lifecycle label of theirs cannot be read.
-    pub(super) garbled: IntGauge,
+    pub(super) invalid_labels: IntGauge,
     /// Pods deleted after their lifecycle.
     pub(super) deleted: IntCounter,
 }
@@ -21,7 +21,7 @@ impl Metrics {
     /// If a metric of the same name is there already.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         Ok(Self {
-            garbled: add(
+            invalid_labels: add(
                 registry,
                 IntGauge::new(
                     "podops_lifecycle_invalid_label_pods",

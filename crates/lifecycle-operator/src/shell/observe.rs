@@ -10,7 +10,7 @@ use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    leave::{Leaver, budget::Running},
+    graceful_deletion::{DeletionCandidate, budget::Running},
     pod::PodView,
     render::Identity,
 };
@@ -129,20 +129,20 @@ impl SlimPod {
     }
 
     /// The Pod as one that is to go; to be read off a whole Pod.
-    pub(super) fn leaver(&self, services: &IndexedStore<SlimService>) -> Leaver {
+    pub(super) fn candidate(&self, services: &IndexedStore<SlimService>) -> DeletionCandidate {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         let annotations = self.metadata.annotations.iter().flatten();
         let details =
             annotations.clone().filter(|(key, _)| key.starts_with(well_known::RULE_DETAIL));
-        Leaver {
+        DeletionCandidate {
             pod: self.view(services, &[]),
-            ended: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             of_set: owners.iter().any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
             deletion_policy: annotations
                 .clone()
                 .find(|(key, _)| *key == well_known::DELETION_POLICY)
                 .map(|(_, value)| value.clone()),
-            objections: details.flat_map(|(_, text)| objections(text)).collect(),
+            rejections: details.flat_map(|(_, text)| rejections(text)).collect(),
         }
     }
 
@@ -191,7 +191,7 @@ impl SlimService {
 }
 
 /// What rules have against an operation; an annotation of somebody else's making says nothing.
-fn objections(text: &str) -> Vec<RejectInfo> {
+fn rejections(text: &str) -> Vec<RejectInfo> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Detail {
@@ -224,10 +224,10 @@ mod tests {
     }
 
     fn services(selector: &serde_json::Value) -> std::sync::Arc<IndexedStore<SlimService>> {
-        let mirror = IndexedStore::new(|_| None);
+        let store = IndexedStore::new(|_| None);
         let service = json!({ "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": selector } });
-        mirror.apply_event(Event::Apply(serde_json::from_value(service).unwrap()));
-        mirror
+        store.apply_event(Event::Apply(serde_json::from_value(service).unwrap()));
+        store
     }
 
     #[test]

@@ -161,7 +161,8 @@ impl Elector {
         let mut renewed: Option<Instant> = None;
         loop {
             // A read that hangs must not outlast the deadline for renewing.
-            let seen = timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await;
+            let seen =
+                timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await;
             let lease = match seen {
                 Ok(Ok(lease)) => {
                     observe(sight, lease.as_ref());
@@ -209,7 +210,8 @@ impl Elector {
         }
         spec.holder_identity = Some(self.me.clone());
         spec.renew_time = Some(now);
-        spec.lease_duration_seconds = i32::try_from(self.args.leader_elect_lease_duration.as_secs()).ok();
+        spec.lease_duration_seconds =
+            i32::try_from(self.args.leader_elect_lease_duration.as_secs()).ok();
         let params = PostParams::default();
         let written = if fresh {
             self.api.create(&params, &lease).await

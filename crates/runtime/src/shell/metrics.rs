@@ -94,10 +94,7 @@ impl Metrics {
                     &["verb"],
                 )?,
             )?,
-            leader: add(
-                registry,
-                IntGauge::new("podops_leader", "1 while this replica acts.")?,
-            )?,
+            leader: add(registry, IntGauge::new("podops_leader", "1 while this replica acts.")?)?,
             watch_errors: counter(
                 "podops_watch_errors_total",
                 "Watches that ended in an error, by resource.",

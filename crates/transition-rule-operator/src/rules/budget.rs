@@ -14,17 +14,17 @@ use crate::view::{Observed, PodView, RuleView};
 /// The Pods that are out of service, or have been given leave to go out, by UID: nobody's budget is
 /// spent on one of them twice.
 #[derive(Clone, Debug, Default)]
-pub struct Out<'a>(BTreeSet<&'a str>);
+pub struct UnavailablePods<'a>(BTreeSet<&'a str>);
 
-impl<'a> Out<'a> {
+impl<'a> UnavailablePods<'a> {
     /// Those that are out by what their labels say, or by a reservation that still holds.
     #[must_use]
-    pub fn of(seen: &'a Observed) -> Self {
+    pub fn of(observed: &'a Observed) -> Self {
         let by_name: BTreeMap<&str, &PodView> =
-            seen.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
-        let reserved = seen.rules.iter().flat_map(|rule| &rule.status.reservations);
+            observed.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+        let reserved = observed.rules.iter().flat_map(|rule| &rule.status.reservations);
         let reserved = reserved.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.holds(r)));
-        let out = seen.pods.iter().filter(|pod| !pod.is_available());
+        let out = observed.pods.iter().filter(|pod| !pod.is_available());
         Self(out.chain(reserved.copied()).map(|pod| pod.uid.as_str()).collect())
     }
 
@@ -46,12 +46,12 @@ impl<'a> Out<'a> {
 /// made anew does not leave the count meanwhile. A Pod of a CollaSet that is being deleted is counted
 /// by what takes its place; one of anybody else is counted until it is gone.
 #[must_use]
-pub fn count(rule: &RuleView, seen: &Observed, out: &Out<'_>) -> PodCounts {
-    let known: BTreeSet<&str> = seen.sets.iter().map(|set| set.uid.as_str()).collect();
+pub fn count(rule: &RuleView, observed: &Observed, out: &UnavailablePods<'_>) -> PodCounts {
+    let known: BTreeSet<&str> = observed.sets.iter().map(|set| set.uid.as_str()).collect();
     let mut live: BTreeMap<&str, usize> = BTreeMap::new();
     let mut concerned: BTreeSet<&str> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
-    for pod in &seen.pods {
+    for pod in &observed.pods {
         let set = pod.owner.as_ref().filter(|owner| known.contains(owner.uid.as_str()));
         let selected = rule.selects(pod);
         if let Some(set) = set {
@@ -65,7 +65,7 @@ pub fn count(rule: &RuleView, seen: &Observed, out: &Out<'_>) -> PodCounts {
             concerned.insert(&set.uid);
         }
     }
-    for set in &seen.sets {
+    for set in &observed.sets {
         let uid = set.uid.as_str();
         // A set may have no Pod left that could tell.
         if concerned.contains(uid) || rule.selector.matches(&set.template_labels) {

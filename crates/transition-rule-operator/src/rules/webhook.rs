@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Which rule asks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asker {
+pub struct RuleRef {
     /// The UID of the PodTransitionRule.
     pub uid: String,
     /// The rule's name.
@@ -28,7 +28,7 @@ pub struct Subject {
 
 /// What a service said about a Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum WebhookVerdict {
     /// It may pass.
     Passed,
     /// It may not; to be asked again from this time on.
@@ -41,11 +41,11 @@ pub enum Said {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// About whom.
-    pub said: BTreeMap<(Asker, Subject), Said>,
+    pub said: BTreeMap<(RuleRef, Subject), WebhookVerdict>,
     /// The tasks that they work on.
-    pub tasks: BTreeMap<Asker, WebhookStatus>,
+    pub tasks: BTreeMap<RuleRef, WebhookStatus>,
     /// What is wrong with a service.
-    pub faults: BTreeMap<Asker, String>,
+    pub validation_errors: BTreeMap<RuleRef, String>,
 }
 
 /// A question, as it goes over the wire.
@@ -182,16 +182,16 @@ fn reason(said: &str) -> String {
 
 /// Reads an answer to a question about these Pods; `None` if it is none.
 #[must_use]
-pub fn read_answer(body: &[u8], asked: &BTreeSet<String>) -> Option<Outcome> {
+pub fn read_answer(body: &[u8], requested: &BTreeSet<String>) -> Option<Outcome> {
     let answer: Answer = serde_json::from_slice(body).ok()?;
     let finished = answer.finished_names.unwrap_or_default();
-    let finished = finished.intersection(asked).cloned().collect();
+    let finished = finished.intersection(requested).cloned().collect();
     let said = answer.message.unwrap_or_default();
     if !answer.success {
         return Some(Outcome::Judged { passed: finished, reason: reason(&said) });
     }
     if answer.poll != Some(true) && answer.asynchronous != Some(true) {
-        return Some(Outcome::Judged { passed: asked.clone(), reason: String::new() });
+        return Some(Outcome::Judged { passed: requested.clone(), reason: String::new() });
     }
     let names = [answer.task_id, answer.trace_id].into_iter().flatten();
     let Some(id) = names.map(|name| message(&name)).find(|name| !name.is_empty()) else {
@@ -218,20 +218,21 @@ pub struct Step {
     /// Pods that pass by now.
     pub passed: BTreeSet<String>,
     /// Whether the service works on it no longer.
-    pub ended: bool,
+    pub terminal: bool,
     /// What the service said.
     pub message: String,
 }
 
 /// Reads how far a task about these Pods has come; `None` if the answer is none.
 #[must_use]
-pub fn read_progress(body: &[u8], asked: &BTreeSet<String>) -> Option<Step> {
+pub fn read_progress(body: &[u8], requested: &BTreeSet<String>) -> Option<Step> {
     let progress: Progress = serde_json::from_slice(body).ok()?;
     let all = progress.success && progress.finished == Some(true);
     let finished = progress.finished_names.unwrap_or_default();
-    let passed = if all { asked.clone() } else { finished.intersection(asked).cloned().collect() };
+    let passed =
+        if all { requested.clone() } else { finished.intersection(requested).cloned().collect() };
     let said = progress.message.unwrap_or_default();
-    Some(Step { passed, ended: all || progress.stop == Some(true), message: message(&said) })
+    Some(Step { passed, terminal: all || progress.stop == Some(true), message: message(&said) })
 }
 
 #[cfg(test)]
@@ -291,7 +292,7 @@ mod tests {
     fn a_task_passes_pods_until_it_ends() {
         let step = |answer: Value| {
             let step = read_progress(answer.to_string().as_bytes(), &names(&["a", "b"])).unwrap();
-            (step.passed.into_iter().collect::<Vec<_>>(), step.ended)
+            (step.passed.into_iter().collect::<Vec<_>>(), step.terminal)
         };
         let some = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         assert_eq!(

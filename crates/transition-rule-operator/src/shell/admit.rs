@@ -8,7 +8,7 @@ use kube::core::{DynamicObject, Status, admission::AdmissionRequest};
 use podops_api::transition_rule::{PodTransitionRule, TransitionRule};
 use podops_runtime::shell::admission::{Handler, Handlers, Verdict};
 
-use super::ask;
+use super::webhook_client;
 use crate::view::RuleView;
 
 /// The name of the webhook, as `deploy/components/rule-admission` has it; Kuperator's.
@@ -28,26 +28,26 @@ fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
     }
     let Some(object) = request.object else { return Verdict::Allow };
     let rule = serde_json::to_value(object).and_then(serde_json::from_value);
-    let faults = match rule {
-        Ok(rule) => faults(&rule),
+    let validation_errors = match rule {
+        Ok(rule) => validation_errors(&rule),
         Err(error) => vec![error.to_string()],
     };
-    if faults.is_empty() {
+    if validation_errors.is_empty() {
         return Verdict::Allow;
     }
-    let status = Status { code: 422, ..Status::failure(&faults.join("; "), "Invalid") };
+    let status = Status { code: 422, ..Status::failure(&validation_errors.join("; "), "Invalid") };
     Verdict::Deny(Box::new(status))
 }
 
 /// What is wrong with a rule, each with its field.
-fn faults(rule: &PodTransitionRule) -> Vec<String> {
-    let mut faults = match RuleView::read(rule, &BTreeSet::new()) {
-        Ok(view) => view.faults,
+fn validation_errors(rule: &PodTransitionRule) -> Vec<String> {
+    let mut validation_errors = match RuleView::read(rule, &BTreeSet::new()) {
+        Ok(view) => view.validation_errors,
         Err(error) => vec![format!("spec.selector: {error}")],
     };
     let counts = |rule: &&TransitionRule| !rule.disabled && rule.conditions.is_empty();
-    faults.extend(rule.spec.rules.iter().filter(counts).flat_map(certificates));
-    faults
+    validation_errors.extend(rule.spec.rules.iter().filter(counts).flat_map(certificates));
+    validation_errors
 }
 
 fn certificates(rule: &TransitionRule) -> Vec<String> {
@@ -56,7 +56,7 @@ fn certificates(rule: &TransitionRule) -> Vec<String> {
     };
     let poll = client.poll.as_ref().and_then(|poll| poll.ca_bundle.as_deref());
     let bundles = [("caBundle", client.ca_bundle.as_deref()), ("poll.caBundle", poll)];
-    let unreadable = bundles.iter().filter(|(_, bundle)| !ask::is_authority(*bundle));
+    let unreadable = bundles.iter().filter(|(_, bundle)| !webhook_client::is_authority(*bundle));
     unreadable
         .map(|(field, _)| {
             let place = format!("spec.rules[{}].webhook.clientConfig.{field}", rule.name);
@@ -79,7 +79,7 @@ mod tests {
         })
     }
 
-    fn told(object: &Value, before: &Value) -> String {
+    fn reported(object: &Value, before: &Value) -> String {
         let request = json!({
             "uid": "1", "kind": { "group": "", "version": "", "kind": "" },
             "resource": { "group": "", "version": "", "resource": "" },
@@ -113,11 +113,11 @@ mod tests {
                 "clientConfig.poll.caBundle",
             ),
         ] {
-            let told_of = told(&rule(bad.clone()), &Value::Null);
+            let told_of = reported(&rule(bad.clone()), &Value::Null);
             assert!(told_of.contains(reason), "{bad}: {told_of}");
-            assert_eq!(told(&rule(bad.clone()), &rule(bad)), "", "it is stored already");
+            assert_eq!(reported(&rule(bad.clone()), &rule(bad)), "", "it is stored already");
         }
         let good = rule(json!({ "cel": { "expression": "pod.metadata.name != ''" } }));
-        assert_eq!(told(&good, &Value::Null), "");
+        assert_eq!(reported(&good, &Value::Null), "");
     }
 }

@@ -40,18 +40,18 @@ use tokio::sync::OnceCell;
 
 use super::{
     NAME, admit,
-    ask::Services,
     metrics::Metrics,
     observe::{
         Caches, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, Whole, is_marked,
         namespace, observe, trim,
     },
+    webhook_client::Services,
 };
 use crate::{
     plan::{self, Plan, PodChange},
     render::{self, PODS},
     rules::Kind,
-    status::{News, news, status},
+    status::{StatusChange, news, status},
     view::{Observed, PodView, RuleView},
 };
 
@@ -96,7 +96,7 @@ struct Memory {
     pods: LastWrite,
     rules: LastWrite,
     /// When each rule's status was written, by UID.
-    told: BTreeMap<String, Instant>,
+    reported: BTreeMap<String, Instant>,
     /// When Pods were told why they wait, by UID.
     told_pods: BTreeMap<String, Instant>,
     /// Pods that were fetched whole, by UID, at the version that was looked at.
@@ -156,7 +156,12 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
     let triggers = stream::select(triggers, answered).boxed();
     let context = Arc::new(Context {
         client: client.clone(),
-        applier: Applier::new(client.clone(), NAME, shared.clone(), operator.args.max_concurrent_reconciles),
+        applier: Applier::new(
+            client.clone(),
+            NAME,
+            shared.clone(),
+            operator.args.max_concurrent_reconciles,
+        ),
         events: Events::new(client, NAME),
         caches,
         skipped,
@@ -260,20 +265,20 @@ async fn reconcile(
     }
     context.release(&name).await;
     let Some(rules) = context.read_rules(&name).await else { return Ok(Requeue::AwaitChange) };
-    let (seen, plan, now) = context.decide(&name, rules).await?;
+    let (observed, plan, now) = context.decide(&name, rules).await?;
     tracing::debug!(%plan, "Planned");
-    context.count(&name, &seen, &plan, now);
-    context.services.ask(&name, &seen, &plan.asks, now);
-    let (writes, wait) = context.statuses(&name, &seen, &plan, now);
+    context.count(&name, &observed, &plan, now);
+    context.services.webhook_client(&name, &observed, &plan.asks, now);
+    let (writes, wait) = context.statuses(&name, &observed, &plan, now);
     let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&str, &PodView> =
-        seen.pods.iter().map(|p| (p.name.as_str(), p)).collect();
+        observed.pods.iter().map(|p| (p.name.as_str(), p)).collect();
     let changes = plan.pods.iter().filter(|change| context.may_tell(&name, change));
     let changes = changes.filter_map(|change| {
         Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
     });
     results.extend(context.write(&name, changes.collect()).await);
-    context.report(&name, &seen, &plan).await;
+    context.report(&name, &observed, &plan).await;
     if apply::is_unfinished(&results) {
         let errors = results.iter().filter_map(|(_, result)| result.as_ref().err());
         let errors: Vec<String> =
@@ -281,7 +286,7 @@ async fn reconcile(
         let error = anyhow::anyhow!("{}", errors.join("; "));
         return Err(ReconcileError::transient("write", error).requeue_within(wait));
     }
-    let waits = [wait, plan.look_again, context.applier.retry_after(&results), Some(RESYNC)];
+    let waits = [wait, plan.requeue_after, context.applier.retry_after(&results), Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -293,9 +298,9 @@ impl Context {
             return true;
         }
         let mut memory = self.memory();
-        let told = &mut memory.entry(namespace.to_owned()).or_default().told_pods;
-        told.retain(|_, at| at.elapsed() < TELL_PAUSE);
-        told.insert(change.uid.clone(), Instant::now()).is_none()
+        let reported = &mut memory.entry(namespace.to_owned()).or_default().told_pods;
+        reported.retain(|_, at| at.elapsed() < TELL_PAUSE);
+        reported.insert(change.uid.clone(), Instant::now()).is_none()
     }
 
     fn memory(&self) -> MutexGuard<'_, BTreeMap<String, Memory>> {
@@ -324,13 +329,13 @@ impl Context {
 
     /// Whether the cluster serves CollaSets; asked once.
     async fn has_sets(&self) -> Result<bool, ReconcileError> {
-        let ask = async || {
+        let webhook_client = async || {
             let group = format!("{GROUP}/{VERSION}");
             let group = self.client.list_api_group_resources(&group).await?;
             Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
         };
-        let asked = self.has_sets.get_or_try_init(ask).await;
-        asked.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        let requested = self.has_sets.get_or_try_init(webhook_client).await;
+        requested.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
     /// Whether there is a rule, or what is left of one.
@@ -353,20 +358,20 @@ impl Context {
         rules: Vec<RuleView>,
     ) -> Result<(Observed, Plan, Timestamp), ReconcileError> {
         let (pods, version) = self.pods(namespace, &rules).await?;
-        let mut seen = observe(namespace, rules, &pods, version, &self.caches);
-        seen.answers = self.services.answers(namespace, &seen, clock::now());
-        self.add_whole(namespace, &mut seen);
-        let mut plan = plan::plan(&seen, clock::now());
+        let mut observed = observe(namespace, rules, &pods, version, &self.caches);
+        observed.answers = self.services.answers(namespace, &observed, clock::now());
+        self.add_whole(namespace, &mut observed);
+        let mut plan = plan::plan(&observed, clock::now());
         if !plan.fetch.is_empty() {
-            self.fetch(namespace, &seen, &plan.fetch).await;
-            self.add_whole(namespace, &mut seen);
-            plan = plan::plan(&seen, clock::now());
+            self.fetch(namespace, &observed, &plan.fetch).await;
+            self.add_whole(namespace, &mut observed);
+            plan = plan::plan(&observed, clock::now());
         }
         if !plan.fetch.is_empty() {
-            let again = plan.look_again.map_or(FETCH_AGAIN, |wait| wait.min(FETCH_AGAIN));
-            plan.look_again = Some(again);
+            let again = plan.requeue_after.map_or(FETCH_AGAIN, |wait| wait.min(FETCH_AGAIN));
+            plan.requeue_after = Some(again);
         }
-        Ok((seen, plan, clock::now()))
+        Ok((observed, plan, clock::now()))
     }
 
     /// The namespace's Pods: from the cache, unless somebody decided on newer ones already.
@@ -381,9 +386,9 @@ impl Context {
         let decided_on = rules.iter().filter_map(|rule| {
             rule.status.pods_version.as_deref().and_then(|version| version.parse::<u64>().ok())
         });
-        let seen = self.caches.pods.progress.version().resource_version;
-        if decided_on.max().unwrap_or_default() <= seen {
-            return Ok((self.caches.pods.find(namespace), seen));
+        let observed = self.caches.pods.progress.version().resource_version;
+        if decided_on.max().unwrap_or_default() <= observed {
+            return Ok((self.caches.pods.find(namespace), observed));
         }
         tracing::info!("Listing Pods, as others have seen newer ones");
         let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
@@ -393,11 +398,11 @@ impl Context {
         let mut pods = list.items;
         pods.iter_mut().for_each(trim);
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        Ok((pods.into_iter().map(Arc::new).collect(), version.unwrap_or(seen)))
+        Ok((pods.into_iter().map(Arc::new).collect(), version.unwrap_or(observed)))
     }
 
     /// Adds the Pods that were fetched whole, as far as they are still the same.
-    fn add_whole(&self, namespace: &str, seen: &mut Observed) {
+    fn add_whole(&self, namespace: &str, observed: &mut Observed) {
         let mut memory = self.memory();
         let Some(memory) = memory.get_mut(namespace) else { return };
         // Only those that wait are looked at whole.
@@ -406,20 +411,20 @@ impl Context {
                 || !pod.waiting(RuleStage::PostCheck).is_empty()
         };
         let waiting: BTreeSet<&str> =
-            seen.pods.iter().filter(waits).map(|pod| pod.uid.as_str()).collect();
+            observed.pods.iter().filter(waits).map(|pod| pod.uid.as_str()).collect();
         memory.whole.retain(|uid, _| waiting.contains(uid.as_str()));
-        for pod in &mut seen.pods {
+        for pod in &mut observed.pods {
             let whole = memory.whole.get(&pod.uid).filter(|(version, _)| *version == pod.version);
             pod.object = whole.map(|(_, object)| object.clone());
         }
     }
 
-    async fn fetch(&self, namespace: &str, seen: &Observed, names: &BTreeSet<String>) {
+    async fn fetch(&self, namespace: &str, observed: &Observed, names: &BTreeSet<String>) {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let mut wanted = Vec::new();
-        for pod in seen.pods.iter().filter(|pod| names.contains(&pod.name)) {
+        for pod in observed.pods.iter().filter(|pod| names.contains(&pod.name)) {
             wanted.push((pod.name.clone(), pod.uid.clone(), pod.version));
         }
         let one = |(name, uid, version): (String, String, u64)| {
@@ -451,28 +456,34 @@ impl Context {
     fn statuses(
         &self,
         namespace: &str,
-        seen: &Observed,
+        observed: &Observed,
         plan: &Plan,
         now: Timestamp,
     ) -> (Vec<Write>, Option<Duration>) {
         let mut memory = self.memory();
         let memory = memory.entry(namespace.to_owned()).or_default();
-        memory.told.retain(|uid, _| seen.rules.iter().any(|rule| rule.uid == *uid));
+        memory.reported.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
         let (mut writes, mut wait) = (Vec::new(), None::<Duration>);
-        for rule in &seen.rules {
+        for rule in &observed.rules {
             let Some(decided) = plan.rules.get(&rule.name) else { continue };
-            let new = status(rule, decided, &faults(seen, rule), seen.pods_version, now);
+            let new = status(
+                rule,
+                decided,
+                &validation_errors(observed, rule),
+                observed.pods_version,
+                now,
+            );
             let pause = match news(&rule.status, &new) {
-                News::None => continue,
-                News::Progress => PROGRESS_PAUSE,
-                News::Urgent => STATUS_PAUSE,
+                StatusChange::None => continue,
+                StatusChange::Progress => PROGRESS_PAUSE,
+                StatusChange::Urgent => STATUS_PAUSE,
             };
-            let since = memory.told.get(&rule.uid).map_or(pause, Instant::elapsed);
+            let since = memory.reported.get(&rule.uid).map_or(pause, Instant::elapsed);
             if let Some(left) = pause.checked_sub(since).filter(|left| !left.is_zero()) {
                 wait = Some(wait.map_or(left, |wait| wait.min(left)));
                 continue;
             }
-            memory.told.insert(rule.uid.clone(), Instant::now());
+            memory.reported.insert(rule.uid.clone(), Instant::now());
             writes.push(render::rule(namespace, rule, &new));
         }
         (writes, wait)
@@ -500,10 +511,12 @@ impl Context {
     }
 
     /// Counts what was decided.
-    fn count(&self, namespace: &str, seen: &Observed, plan: &Plan, now: Timestamp) {
+    fn count(&self, namespace: &str, observed: &Observed, plan: &Plan, now: Timestamp) {
         let (mut rejecting, mut budgets) = (BTreeSet::new(), BTreeSet::new());
         for (owner, decided) in &plan.rules {
-            let Some(rule) = seen.rules.iter().find(|rule| rule.name == *owner) else { continue };
+            let Some(rule) = observed.rules.iter().find(|rule| rule.name == *owner) else {
+                continue;
+            };
             let decision = |name: &str, verdict: &str| {
                 let kind = rule.rules.iter().find(|r| r.spec.name == name);
                 let kind = kind.and_then(|r| Kind::of(&r.spec)).map_or("", Kind::as_str);
@@ -546,8 +559,8 @@ impl Context {
                 self.metrics.waited.with_label_values(&[stage.as_str()]).observe(seconds);
             }
             if !change.grants.is_empty() {
-                let broken = u64::try_from(change.broken_glass.len()).unwrap_or_default();
-                self.metrics.broken_glass.with_label_values(&[namespace]).inc_by(broken);
+                let broken = u64::try_from(change.overridden_rules.len()).unwrap_or_default();
+                self.metrics.overridden_rules.with_label_values(&[namespace]).inc_by(broken);
             }
         }
         let mut memory = self.memory();
@@ -607,13 +620,13 @@ impl Context {
     }
 
     /// Tells people what they should know.
-    async fn report(&self, namespace: &str, seen: &Observed, plan: &Plan) {
-        for rule in &seen.rules {
-            let faults = faults(seen, rule);
-            if faults.is_empty() {
+    async fn report(&self, namespace: &str, observed: &Observed, plan: &Plan) {
+        for rule in &observed.rules {
+            let validation_errors = validation_errors(observed, rule);
+            if validation_errors.is_empty() {
                 continue;
             }
-            let message = faults.join("; ");
+            let message = validation_errors.join("; ");
             let note = Note { warning: true, reason: "RuleEvaluationFailed", message };
             let object: ObjectRef<podops_api::transition_rule::PodTransitionRule> =
                 ObjectRef::new(&rule.name).within(namespace);
@@ -621,10 +634,12 @@ impl Context {
             reference.uid = Some(rule.uid.clone());
             self.events.publish(&reference, &note).await;
         }
-        for change in plan.pods.iter().filter(|change| !change.broken_glass.is_empty()) {
-            self.events.publish(&reference(namespace, change), &broken_glass(seen, change)).await;
+        for change in plan.pods.iter().filter(|change| !change.overridden_rules.is_empty()) {
+            self.events
+                .publish(&reference(namespace, change), &overridden_rules(observed, change))
+                .await;
         }
-        for pod in &seen.pods {
+        for pod in &observed.pods {
             let waits = !pod.waiting(RuleStage::PreCheck).is_empty();
             if let (Some(Err(fault)), true) = (&pod.glass, waits) {
                 let message = format!("{}: {fault}", well_known::BREAK_GLASS);
@@ -641,11 +656,12 @@ impl Context {
 }
 
 /// What is wrong with a rule: with what it says, or with whom it asks.
-fn faults(seen: &Observed, rule: &RuleView) -> Vec<String> {
-    let asking = seen.answers.faults.iter().filter(|(asker, _)| asker.uid == rule.uid);
+fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
     let asking =
-        asking.map(|(asker, fault)| format!("spec.rules[{}].webhook: {fault}", asker.rule));
-    rule.faults.iter().cloned().chain(asking).collect()
+        observed.answers.validation_errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
+    let asking =
+        asking.map(|(rule_ref, fault)| format!("spec.rules[{}].webhook: {fault}", rule_ref.rule));
+    rule.validation_errors.iter().cloned().chain(asking).collect()
 }
 
 fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1::ObjectReference {
@@ -659,9 +675,9 @@ fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1:
     }
 }
 
-fn broken_glass(seen: &Observed, change: &PodChange) -> Note {
+fn overridden_rules(observed: &Observed, change: &PodChange) -> Note {
     let glass =
-        seen.pods.iter().find(|pod| pod.uid == change.uid).and_then(|pod| pod.glass.as_ref());
+        observed.pods.iter().find(|pod| pod.uid == change.uid).and_then(|pod| pod.glass.as_ref());
     let (until, reason) = match glass {
         Some(Ok(glass)) => (glass.until.to_string(), glass.reason.as_str()),
         Some(Err(_)) | None => (String::new(), ""),
@@ -669,7 +685,7 @@ fn broken_glass(seen: &Observed, change: &PodChange) -> Note {
     let reason = if reason.is_empty() { "no reason is given" } else { reason };
     let message = format!(
         "passed without {}, skipped until {until}: {reason}",
-        change.broken_glass.join(", ")
+        change.overridden_rules.join(", ")
     );
     Note { warning: true, reason: "RuleOverridden", message }
 }

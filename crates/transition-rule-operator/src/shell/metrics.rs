@@ -15,11 +15,11 @@ pub(super) struct Metrics {
     /// What an availablePolicy comes to in numbers.
     pub(super) budget: IntGaugeVec,
     /// Grants that a rule had no say in, because somebody broke the glass.
-    pub(super) broken_glass: IntCounterVec,
+    pub(super) overridden_rules: IntCounterVec,
     /// How long services took to answer, or not to.
     pub(super) asked_seconds: Histogram,
     /// Requests to services, by what came of them.
-    pub(super) asked: IntCounterVec,
+    pub(super) requested: IntCounterVec,
 }
 
 impl Metrics {
@@ -44,7 +44,7 @@ impl Metrics {
                 registry,
                 Histogram::with_opts(asked_seconds.buckets(buckets.clone()))?,
             )?,
-            asked: add(
+            requested: add(
                 registry,
                 IntCounterVec::new(
                     opts(
@@ -72,7 +72,7 @@ impl Metrics {
                     &["namespace", "rule", "limit"],
                 )?,
             )?,
-            broken_glass: add(
+            overridden_rules: add(
                 registry,
                 IntCounterVec::new(
                     opts(

@@ -30,12 +30,12 @@ impl RuleView {
                 && spec.conditions.is_empty()
                 && Kind::of(spec).is_some_and(|kind| !skipped.contains(kind.as_str()))
         };
-        let (mut rules, mut faults) = (Vec::new(), Vec::new());
+        let (mut rules, mut validation_errors) = (Vec::new(), Vec::new());
         for spec in rule.spec.rules.iter().filter(counts) {
             let mut read = |field: &str, selector: &LabelSelector| {
                 let read = Selector::try_from(selector.clone());
                 let place = format!("spec.rules[{}].{field}", spec.name);
-                read.map_err(|error| faults.push(format!("{place}: {error}"))).ok()
+                read.map_err(|error| validation_errors.push(format!("{place}: {error}"))).ok()
             };
             let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
             let requires = spec.label_check.as_ref().map(|check| &check.requires);
@@ -43,13 +43,14 @@ impl RuleView {
             let requires = requires.and_then(|requires| read("labelCheck.requires", requires));
             let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
             if let Some(Err(fault)) = &expression {
-                faults.push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
+                validation_errors
+                    .push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
             }
             if let Some(schedule) = &spec.schedule
                 && !crate::rules::schedule::is_zone(&schedule.time_zone)
             {
                 let zone = &schedule.time_zone;
-                faults.push(format!(
+                validation_errors.push(format!(
                     "spec.rules[{}].schedule.timeZone: {zone} is not known",
                     spec.name
                 ));
@@ -70,7 +71,7 @@ impl RuleView {
             deleting: metadata.deletion_timestamp.is_some(),
             selector: Selector::try_from(rule.spec.selector.clone())?,
             rules,
-            faults,
+            validation_errors,
             status: rule.status.clone().unwrap_or_default(),
         })
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{Fault, IpAddr, Nudge, Params, Pass, Traffic, Want, Wanted};
+use super::{BackendError, ChangeNotifier, IpAddr, Params, SyncResult, Traffic, Want, Wanted};
 
 /// How long an Envoy that is away may still send traffic by what it knew: it tries again at least
 /// every 30 s, by its own default.
@@ -23,12 +23,12 @@ pub(super) struct Shared {
     fleet: Mutex<Fleet>,
     /// Counts changes that Envoys have to hear of.
     news: watch::Sender<u64>,
-    nudge: Nudge,
+    notifier: ChangeNotifier,
 }
 
 impl Shared {
-    pub(super) fn new(fleet: Fleet, nudge: Nudge) -> Self {
-        Self { fleet: Mutex::new(fleet), news: watch::channel(0).0, nudge }
+    pub(super) fn new(fleet: Fleet, notifier: ChangeNotifier) -> Self {
+        Self { fleet: Mutex::new(fleet), news: watch::channel(0).0, notifier }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Fleet> {
@@ -45,8 +45,8 @@ impl Shared {
     }
 
     /// Has an employer looked at.
-    pub(super) fn nudge(&self, cluster: &str) {
-        self.nudge.tell(cluster.to_owned());
+    pub(super) fn notifier(&self, cluster: &str) {
+        self.notifier.tell(cluster.to_owned());
     }
 }
 
@@ -239,13 +239,13 @@ impl Fleet {
     }
 
     /// Brings about what is wanted, and says what is known to be so.
-    pub(super) fn pass(
+    pub(super) fn sync(
         &mut self,
         name: &str,
         params: &Params,
         wanted: &[Wanted],
         now: Instant,
-    ) -> Pass {
+    ) -> SyncResult {
         let cluster = self.clusters.entry(name.to_owned()).or_default();
         if cluster.wish(params.port, wanted, self.version + 1) {
             self.version += 1;
@@ -257,16 +257,16 @@ impl Fleet {
         let mute = nodes.difference(&telling).next().map(|node| (*node).clone());
         let missing = cluster.missing(params, now.duration_since(self.since));
         let known = Known { name, loads, mute, missing, params, now };
-        let mut seen = BTreeMap::new();
+        let mut observed = BTreeMap::new();
         for pod in wanted {
             let traffic = match pod.addresses.first() {
                 Some(ip) => cluster.traffic(*ip, pod.want, &known),
                 None => Some(Traffic::Absent),
             };
-            seen.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
+            observed.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
         }
         cluster.curious = params.load_reports && cluster.is_waited_for();
-        Pass { fault: cluster.fault(known), ..Pass::of(seen) }
+        SyncResult { fault: cluster.fault(known), ..SyncResult::of(observed) }
     }
 }
 
@@ -439,20 +439,20 @@ impl Cluster {
     }
 
     /// Why not all is known that there is to be known.
-    fn fault(&self, known: Known<'_>) -> Option<Fault> {
+    fn fault(&self, known: Known<'_>) -> Option<BackendError> {
         let refusal = self.subscribers.values().find_map(|subscriber| {
             let (_, words) = subscriber.refused.as_ref().filter(|(v, _)| *v == self.version)?;
             Some(format!("Envoy {} refuses its endpoints: {words}", subscriber.node))
         });
         if let Some(refusal) = refusal {
-            return Some(Fault::Garbage(refusal));
+            return Some(BackendError::Garbage(refusal));
         }
         if let Some(node) = known.twins() {
-            return Some(Fault::Params(format!("two Envoys have the node ID {node}")));
+            return Some(BackendError::Params(format!("two Envoys have the node ID {node}")));
         }
         let mute = known.mute.filter(|_| self.is_waited_for() && known.params.load_reports);
         let mute = mute.map(|node| format!("Envoy {node} tells of no requests in flight"));
-        known.missing.or(mute).map(Fault::Unreachable)
+        known.missing.or(mute).map(BackendError::Unreachable)
     }
 }
 

@@ -214,7 +214,7 @@ impl EndpointStream {
         let now = Instant::now();
         self.fleet.lock().subscribe(self.id, &self.node, &clusters);
         for cluster in clusters.difference(&self.clusters) {
-            self.fleet.nudge(cluster);
+            self.fleet.notifier(cluster);
         }
         self.sent.retain(|cluster, _| clusters.contains(cluster));
         self.clusters = clusters;
@@ -226,7 +226,7 @@ impl EndpointStream {
             tracing::warn!(node = self.node, cluster, words, "An Envoy refuses its endpoints");
         }
         self.fleet.lock().answered(self.id, (&cluster, version), refused, now);
-        self.fleet.nudge(&cluster);
+        self.fleet.notifier(&cluster);
     }
 
     /// What the Envoy was not sent yet. One cluster: what is refused is refused as a whole.
@@ -248,7 +248,7 @@ impl EndpointStream {
 impl Drop for EndpointStream {
     fn drop(&mut self) {
         for cluster in self.fleet.lock().lost(self.id, Instant::now()) {
-            self.fleet.nudge(&cluster);
+            self.fleet.notifier(&cluster);
         }
     }
 }
@@ -352,7 +352,7 @@ impl LoadStream {
         }
         for (cluster, in_flight) in in_flight(&report.cluster_stats) {
             if self.fleet.lock().told(self.id, &cluster, in_flight, now) {
-                self.fleet.nudge(&cluster);
+                self.fleet.notifier(&cluster);
             }
         }
     }

@@ -129,24 +129,24 @@ fn only_what_the_operator_was_told_of_is_driven_and_only_by_names() {
 
 #[test]
 fn what_is_seen_is_what_haproxy_counts() {
-    let seen = |server| traffic(&slots(&[server]), &wanted("10.0.0.1", Want::Off));
-    assert_eq!(seen(("10.0.0.1", 2, 4, 3)), Serving);
-    assert_eq!(seen(("10.0.0.1", 0, 4, 3)), Traffic::Unhealthy);
-    assert_eq!(seen(("10.0.0.1", 2, 12, 3)), Draining(Some(3)));
-    assert_eq!(seen(("10.0.0.1", 0, 5, 2)), Draining(Some(2)));
-    assert_eq!(seen(("10.0.0.1", 0, 5, 0)), Absent);
-    assert_eq!(seen(("10.0.0.2", 2, 4, 3)), Absent);
+    let observed = |server| traffic(&slots(&[server]), &wanted("10.0.0.1", Want::Off));
+    assert_eq!(observed(("10.0.0.1", 2, 4, 3)), Serving);
+    assert_eq!(observed(("10.0.0.1", 0, 4, 3)), Traffic::Unhealthy);
+    assert_eq!(observed(("10.0.0.1", 2, 12, 3)), Draining(Some(3)));
+    assert_eq!(observed(("10.0.0.1", 0, 5, 2)), Draining(Some(2)));
+    assert_eq!(observed(("10.0.0.1", 0, 5, 0)), Absent);
+    assert_eq!(observed(("10.0.0.2", 2, 4, 3)), Absent);
 }
 
 #[test]
 fn several_instances_serve_together_and_drain_each_for_itself() {
     let merged = |want, first, second| {
         let pods = [wanted("10.0.0.1", want)];
-        let mut seen = Seen::new();
+        let mut observed = TrafficByPod::new();
         for one in [first, second] {
-            merge(&mut seen, Seen::from([("10.0.0.1".to_owned(), one)]), &pods);
+            merge(&mut observed, TrafficByPod::from([("10.0.0.1".to_owned(), one)]), &pods);
         }
-        seen["10.0.0.1"]
+        observed["10.0.0.1"]
     };
     assert_eq!(merged(Want::Serve, Serving, Serving), Serving);
     // In either it has traffic, and is not to be touched.

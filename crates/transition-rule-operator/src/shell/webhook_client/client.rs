@@ -32,7 +32,7 @@ const ANSWER_MAX: usize = 64 * 1024;
 /// Why there is no answer. The texts are all that anybody is told: nothing of an answer that is none
 /// is repeated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::shell) enum Fault {
+pub(in crate::shell) enum WebhookError {
     #[error("its service's address is not an http or https address")]
     Address,
     #[error("its service is at an address that may not be asked")]
@@ -51,7 +51,7 @@ pub(in crate::shell) enum Fault {
     Invalid,
 }
 
-impl Fault {
+impl WebhookError {
     /// The fault as metrics call it.
     pub(in crate::shell) fn class(&self) -> &'static str {
         match self {
@@ -80,17 +80,17 @@ pub(in crate::shell) struct Call<'a> {
 
 /// Sends one request and reads the whole answer. Redirects are answers like any other; proxies are
 /// not used.
-pub(in crate::shell) async fn send(call: Call<'_>) -> Result<Bytes, Fault> {
+pub(in crate::shell) async fn send(call: Call<'_>) -> Result<Bytes, WebhookError> {
     let within = call.within;
-    timeout(within, exchange(call)).await.unwrap_or(Err(Fault::Timeout(within)))
+    timeout(within, exchange(call)).await.unwrap_or(Err(WebhookError::Timeout(within)))
 }
 
-async fn exchange(call: Call<'_>) -> Result<Bytes, Fault> {
-    let uri: Uri = call.url.parse().map_err(|_| Fault::Address)?;
-    let host = uri.host().ok_or(Fault::Address)?.trim_matches(['[', ']']);
+async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
+    let uri: Uri = call.url.parse().map_err(|_| WebhookError::Address)?;
+    let host = uri.host().ok_or(WebhookError::Address)?.trim_matches(['[', ']']);
     // An address in the place of a name is not resolved, so the resolver would not see it.
     if host.parse().is_ok_and(|address| !may_be_asked(address, call.local)) {
-        return Err(Fault::Forbidden);
+        return Err(WebhookError::Forbidden);
     }
     let mut connector = HttpConnector::new_with_resolver(Resolver { local: call.local });
     connector.enforce_http(false);
@@ -101,18 +101,18 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, Fault> {
     let request = Request::builder().method(method).uri(uri);
     let request = request.header(CONTENT_TYPE, "application/json");
     let body = Full::new(Bytes::from(call.body.unwrap_or_default()));
-    let request = request.body(body).map_err(|_| Fault::Address)?;
+    let request = request.body(body).map_err(|_| WebhookError::Address)?;
     let answer = client.request(request).await.map_err(|error| {
         tracing::debug!(%error, source = ?std::error::Error::source(&error), "Asking a service");
-        if is_forbidden(&error) { Fault::Forbidden } else { Fault::Unreachable }
+        if is_forbidden(&error) { WebhookError::Forbidden } else { WebhookError::Unreachable }
     })?;
     if !answer.status().is_success() {
-        return Err(Fault::Status(answer.status().as_u16()));
+        return Err(WebhookError::Status(answer.status().as_u16()));
     }
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
     let body = body.map_err(|error| {
         let long = error.is::<http_body_util::LengthLimitError>();
-        if long { Fault::Long } else { Fault::Unreachable }
+        if long { WebhookError::Long } else { WebhookError::Unreachable }
     })?;
     Ok(body.to_bytes())
 }
@@ -122,7 +122,7 @@ pub(in crate::shell) fn is_authority(authority: Option<&str>) -> bool {
     tls(authority).is_ok()
 }
 
-fn tls(authority: Option<&str>) -> Result<ClientConfig, Fault> {
+fn tls(authority: Option<&str>) -> Result<ClientConfig, WebhookError> {
     let Some(text) = authority.map(str::trim).filter(|text| !["", "Cg=="].contains(text)) else {
         // A system that trusts nobody can still ask over plain HTTP.
         let trusted = ClientConfig::builder().with_native_roots();
@@ -132,14 +132,14 @@ fn tls(authority: Option<&str>) -> Result<ClientConfig, Fault> {
         return Ok(trusted.with_no_client_auth());
     };
     let text: String = text.split_whitespace().collect();
-    let pem = STANDARD.decode(text).map_err(|_| Fault::Authority)?;
+    let pem = STANDARD.decode(text).map_err(|_| WebhookError::Authority)?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|_| Fault::Authority)?;
-        roots.add(certificate).map_err(|_| Fault::Authority)?;
+        let certificate = certificate.map_err(|_| WebhookError::Authority)?;
+        roots.add(certificate).map_err(|_| WebhookError::Authority)?;
     }
     if roots.is_empty() {
-        return Err(Fault::Authority);
+        return Err(WebhookError::Authority);
     }
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }
@@ -263,7 +263,7 @@ mod tests {
                 within: Duration::from_secs(5),
                 local: false,
             };
-            assert_eq!(send(call).await, Err(Fault::Forbidden), "{url}");
+            assert_eq!(send(call).await, Err(WebhookError::Forbidden), "{url}");
         }
         let call = Call {
             url: "http://127.0.0.1:1/",
@@ -272,7 +272,7 @@ mod tests {
             within: Duration::from_secs(5),
             local: true,
         };
-        assert_eq!(send(call).await, Err(Fault::Unreachable));
+        assert_eq!(send(call).await, Err(WebhookError::Unreachable));
     }
 
     /// A certificate that is its own authority, and its key.
@@ -303,7 +303,7 @@ mod tests {
             }
         };
         let bundle = |certificate: &rcgen::Certificate| STANDARD.encode(certificate.pem());
-        let ask = async {
+        let webhook_client = async {
             let mut answers = Vec::new();
             for authority in [Some(bundle(&own.cert)), Some(bundle(&certificate().cert)), None] {
                 let call = Call {
@@ -318,17 +318,17 @@ mod tests {
             answers
         };
         let answers = tokio::select! {
-            answers = ask => answers,
+            answers = webhook_client => answers,
             () = serve => Vec::new(),
         };
-        let refused = || Err(Fault::Unreachable);
+        let refused = || Err(WebhookError::Unreachable);
         assert_eq!(answers, [Ok(Bytes::from_static(b"ok")), refused(), refused()]);
     }
 
     #[test]
     fn an_authority_that_is_none_is_told() {
-        assert_eq!(tls(Some("bm90IFBFTQ==")).err(), Some(Fault::Authority));
-        assert_eq!(tls(Some("%%%")).err(), Some(Fault::Authority));
+        assert_eq!(tls(Some("bm90IFBFTQ==")).err(), Some(WebhookError::Authority));
+        assert_eq!(tls(Some("%%%")).err(), Some(WebhookError::Authority));
         assert!(tls(Some("Cg==")).is_ok());
     }
 }

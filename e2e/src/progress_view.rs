@@ -16,7 +16,7 @@ use podops_api::{
 };
 
 /// The set as it was last shown.
-pub struct Show {
+pub struct ProgressView {
     all: MultiProgress,
     bar: ProgressBar,
     pods: BTreeMap<String, ProgressBar>,
@@ -26,7 +26,7 @@ pub struct Show {
     began: Instant,
 }
 
-impl Show {
+impl ProgressView {
     /// Begins to show how `replicas` Pods get where they should be.
     ///
     /// # Errors

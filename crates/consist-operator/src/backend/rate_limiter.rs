@@ -2,17 +2,17 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use governor::{DefaultDirectRateLimiter, Jitter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, Jitter, Quota};
 
 /// How far calls that had to wait are spread.
 const JITTER: Duration = Duration::from_millis(100);
 
 /// Lets so many calls through.
-pub(super) struct Pace(DefaultDirectRateLimiter);
+pub(super) struct RateLimiter(DefaultDirectRateLimiter);
 
-impl Pace {
+impl RateLimiter {
     pub(super) fn new(calls_per_second: NonZeroU32) -> Self {
-        Self(RateLimiter::direct(Quota::per_second(calls_per_second)))
+        Self(governor::RateLimiter::direct(Quota::per_second(calls_per_second)))
     }
 
     /// Waits for this call's turn.

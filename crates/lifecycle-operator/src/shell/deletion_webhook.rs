@@ -28,9 +28,9 @@ use tokio::time::timeout;
 
 use super::observe::{SlimPod, SlimService};
 use crate::{
-    leave::{
+    graceful_deletion::{
         Decision, DeletionPolicy,
-        budget::{self, Refusal},
+        budget::{self, Denial},
     },
     render::PODS,
 };
@@ -54,7 +54,7 @@ const EVENT: Duration = Duration::from_secs(1);
 
 /// How somebody wants a Pod gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum RequestKind {
     /// By deleting it.
     Delete,
     /// By evicting it, as a drain of its node does.
@@ -62,7 +62,7 @@ enum Way {
 }
 
 /// What answering takes.
-pub(super) struct Guard {
+pub(super) struct DeletionWebhook {
     pub(super) client: Client,
     pub(super) applier: Applier,
     pub(super) events: Events,
@@ -71,8 +71,8 @@ pub(super) struct Guard {
 }
 
 /// A request to be done with a Pod.
-struct Wish {
-    way: Way,
+struct DeletionRequest {
+    kind: RequestKind,
     /// Nothing is to change.
     dry_run: bool,
     /// Who asks.
@@ -80,24 +80,27 @@ struct Wish {
 }
 
 /// The webhooks' handlers.
-pub(super) fn handlers(guard: &Arc<Guard>) -> Handlers {
-    let handler = |way| -> Handler {
-        let guard = guard.clone();
+pub(super) fn handlers(deletion_webhook: &Arc<DeletionWebhook>) -> Handlers {
+    let handler = |kind| -> Handler {
+        let deletion_webhook = deletion_webhook.clone();
         Box::new(move |request| {
-            let guard = guard.clone();
-            Box::pin(guard.review(way, request))
+            let deletion_webhook = deletion_webhook.clone();
+            Box::pin(deletion_webhook.review(kind, request))
         })
     };
-    Handlers::from([(DELETES, handler(Way::Delete)), (EVICTIONS, handler(Way::Evict))])
+    Handlers::from([
+        (DELETES, handler(RequestKind::Delete)),
+        (EVICTIONS, handler(RequestKind::Evict)),
+    ])
 }
 
-impl Guard {
+impl DeletionWebhook {
     async fn review(
         self: Arc<Self>,
-        way: Way,
+        kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
     ) -> Verdict {
-        let answer = timeout(ANSWER, self.answer(way, request)).await;
+        let answer = timeout(ANSWER, self.answer(kind, request)).await;
         let error = match answer {
             Ok(Ok(verdict)) => return verdict,
             Ok(Err(error)) => format!("{error:#}"),
@@ -105,38 +108,45 @@ impl Guard {
         };
         tracing::warn!(error, "Cannot answer about a Pod");
         let message = format!("the Pod's lifecycle cannot be begun: {error}");
-        match way {
-            Way::Delete => deny(503, "ServiceUnavailable", &message, None),
-            Way::Evict => wait(way, &message),
+        match kind {
+            RequestKind::Delete => deny(503, "ServiceUnavailable", &message, None),
+            RequestKind::Evict => wait(kind, &message),
         }
     }
 
     async fn answer(
         &self,
-        way: Way,
+        kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
     ) -> anyhow::Result<Verdict> {
-        let wish = Wish {
-            way,
+        let deletion = DeletionRequest {
+            kind,
             dry_run: request.dry_run || is_dry(request.object.as_ref()),
             user: request.user_info.username.clone().unwrap_or_default(),
         };
         let Some(pod) = self.pod(&request).await? else { return Ok(Verdict::Allow) };
-        let leaver = pod.leaver(&self.services);
-        match leaver.decide(self.deletion_policy, clock::now()) {
+        let candidate = pod.candidate(&self.services);
+        match candidate.decide(self.deletion_policy, clock::now()) {
             Decision::Pass => Ok(Verdict::Allow),
             // The API server says of an eviction what a budget has against it, and evicts nobody.
-            Decision::Later { .. } if wish.dry_run && way == Way::Evict => Ok(Verdict::Allow),
-            Decision::Later { begin: Some(label), message } if !wish.dry_run => {
-                self.begin(&pod, label, &wish, message).await
+            Decision::Later { .. } if deletion.dry_run && kind == RequestKind::Evict => {
+                Ok(Verdict::Allow)
+            }
+            Decision::Later { begin: Some(label), message } if !deletion.dry_run => {
+                self.begin(&pod, label, &deletion, message).await
             }
             // Kubernetes forgets a part that was not used for a while.
             Decision::Later { message, .. }
-                if way == Way::Evict && !wish.dry_run && leaver.takes_part() =>
+                if kind == RequestKind::Evict
+                    && !deletion.dry_run
+                    && candidate.consumes_disruption() =>
             {
-                Ok(self.take_part(&pod).await?.map_or_else(refused, |()| wait(way, &message)))
+                Ok(self
+                    .consume_disruption(&pod)
+                    .await?
+                    .map_or_else(refused, |()| wait(kind, &message)))
             }
-            Decision::Later { message, .. } => Ok(wait(way, &message)),
+            Decision::Later { message, .. } => Ok(wait(kind, &message)),
         }
     }
 
@@ -169,13 +179,13 @@ impl Guard {
         &self,
         pod: &SlimPod,
         label: &'static str,
-        wish: &Wish,
+        deletion: &DeletionRequest,
         message: String,
     ) -> anyhow::Result<Verdict> {
         // A Pod that is replaced first is missed by nobody.
-        if wish.way == Way::Evict
+        if deletion.kind == RequestKind::Evict
             && label == well_known::TO_DELETE
-            && let Err(refusal) = self.take_part(pod).await?
+            && let Err(refusal) = self.consume_disruption(pod).await?
         {
             return Ok(refused(refusal));
         }
@@ -190,14 +200,17 @@ impl Guard {
         let body = json!({ "metadata": { "uid": identity.uid, "labels": labels } });
         match self.applier.apply(&Write::Patch(target, Change::Merge(body))).await? {
             Outcome::Done(_) => {
-                tracing::info!(user = wish.user, way = ?wish.way, label, "A Pod begins to leave");
-                let reason =
-                    if wish.way == Way::Evict { "EvictionRequested" } else { "DeletionRequested" };
-                let asked = format!("asked for by {}", wish.user);
+                tracing::info!(user = deletion.user, kind = ?deletion.kind, label, "A Pod begins to leave");
+                let reason = if deletion.kind == RequestKind::Evict {
+                    "EvictionRequested"
+                } else {
+                    "DeletionRequested"
+                };
+                let asked = format!("asked for by {}", deletion.user);
                 let note = Note { warning: false, reason, message: asked };
                 let told = timeout(EVENT, self.events.publish(&pod.object_ref(&()), &note)).await;
                 told.unwrap_or_else(|_| tracing::debug!("Nobody waits longer for an event"));
-                Ok(wait(wish.way, &message))
+                Ok(wait(deletion.kind, &message))
             }
             Outcome::NotFound => Ok(Verdict::Allow),
             Outcome::Conflict | Outcome::AlreadyExists => {
@@ -208,7 +221,7 @@ impl Guard {
     }
 
     /// Takes the Pod's part of its PodDisruptionBudget.
-    async fn take_part(&self, pod: &SlimPod) -> anyhow::Result<Result<(), Refusal>> {
+    async fn consume_disruption(&self, pod: &SlimPod) -> anyhow::Result<Result<(), Denial>> {
         let identity = pod.identity();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         let budgets: Api<PodDisruptionBudget> =
@@ -229,7 +242,7 @@ impl Guard {
             }
         }
         let (message, cause) = ("many Pods are evicted at once".to_owned(), String::new());
-        Ok(Err(Refusal { message, cause, passing: true }))
+        Ok(Err(Denial { message, cause, passing: true }))
     }
 }
 
@@ -240,10 +253,10 @@ fn is_dry(eviction: Option<&DynamicObject>) -> bool {
 }
 
 /// The answer about a Pod that goes later.
-fn wait(way: Way, message: &str) -> Verdict {
-    match way {
-        Way::Delete => deny(403, "Forbidden", message, None),
-        Way::Evict => {
+fn wait(kind: RequestKind, message: &str) -> Verdict {
+    match kind {
+        RequestKind::Delete => deny(403, "Forbidden", message, None),
+        RequestKind::Evict => {
             let cause = Some(("PodOpsLifecycle", message.to_owned()));
             deny(429, "TooManyRequests", message, cause)
         }
@@ -251,8 +264,8 @@ fn wait(way: Way, message: &str) -> Verdict {
 }
 
 /// The answer about a Pod that its budget does not let go, as the API server gives it.
-fn refused(refusal: Refusal) -> Verdict {
-    let Refusal { message, cause, passing } = refusal;
+fn refused(refusal: Denial) -> Verdict {
+    let Denial { message, cause, passing } = refusal;
     if passing {
         deny(429, "TooManyRequests", &message, Some(("DisruptionBudget", cause)))
     } else {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Fault;
+use super::BackendError;
 
 /// How long it takes until somebody counts as silent, and how long it is left alone.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -16,9 +16,9 @@ const LEFT_ALONE: Duration = Duration::from_secs(5);
 /// Who did not answer in time, and is left alone for a while: many employers that wait for one that is
 /// silent are not to keep others from being looked after.
 #[derive(Debug, Default)]
-pub(super) struct Silent(Mutex<BTreeMap<String, (Instant, Fault)>>);
+pub(super) struct CircuitBreaker(Mutex<BTreeMap<String, (Instant, BackendError)>>);
 
-impl Silent {
+impl CircuitBreaker {
     /// What comes of asking somebody, unless it was silent a moment ago.
     ///
     /// # Errors
@@ -27,8 +27,8 @@ impl Silent {
     pub(super) async fn ask<T>(
         &self,
         whom: &str,
-        answer: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
+        answer: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, fault)) = lock().get_mut(whom) {
             if at.elapsed() < LEFT_ALONE {
@@ -55,19 +55,23 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_silent_is_left_alone_for_a_while() {
-        let (silent, fault) = (Silent::default(), Fault::Unreachable("silent".to_owned()));
-        let quick = silent.ask("a", async { Err::<(), _>(fault.clone()) }).await;
-        assert!(quick.is_err() && silent.ask("a", async { Ok(()) }).await.is_ok(), "it answered");
+        let (circuit_breaker, fault) =
+            (CircuitBreaker::default(), BackendError::Unreachable("silent".to_owned()));
+        let quick = circuit_breaker.ask("a", async { Err::<(), _>(fault.clone()) }).await;
+        assert!(
+            quick.is_err() && circuit_breaker.ask("a", async { Ok(()) }).await.is_ok(),
+            "it answered"
+        );
         let late = async {
             tokio::time::sleep(SILENCE).await;
             Err::<(), _>(fault.clone())
         };
-        assert!(silent.ask("a", late).await.is_err());
-        assert_eq!(silent.ask("a", async { Ok(()) }).await, Err(fault));
-        assert_eq!(silent.ask("b", async { Ok(()) }).await, Ok(()));
+        assert!(circuit_breaker.ask("a", late).await.is_err());
+        assert_eq!(circuit_breaker.ask("a", async { Ok(()) }).await, Err(fault));
+        assert_eq!(circuit_breaker.ask("b", async { Ok(()) }).await, Ok(()));
         let ago = Instant::now().checked_sub(LEFT_ALONE).unwrap();
-        silent.0.lock().unwrap().get_mut("a").unwrap().0 = ago;
-        assert_eq!(silent.ask("a", async { Ok(()) }).await, Ok(()));
-        assert!(silent.0.lock().unwrap().is_empty());
+        circuit_breaker.0.lock().unwrap().get_mut("a").unwrap().0 = ago;
+        assert_eq!(circuit_breaker.ask("a", async { Ok(()) }).await, Ok(()));
+        assert!(circuit_breaker.0.lock().unwrap().is_empty());
     }
 }

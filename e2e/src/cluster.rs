@@ -50,10 +50,14 @@ const NODES: usize = 5;
 
 /// Short times for Leases, as tests kill operators and wait for the next; too short for a machine
 /// that has its hands full.
-const HASTY: &[&str] = &["--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms"];
+const HASTY: &[&str] = &[
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=500ms",
+];
 
 /// A control plane, nodes and operators; all end when it is dropped.
-pub struct Lab {
+pub struct TestCluster {
     /// The control plane.
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, Kept>,
@@ -77,7 +81,7 @@ struct Told {
     env: Vec<(String, String)>,
 }
 
-impl Lab {
+impl TestCluster {
     /// Starts everything; the operators' programs are in `programs`.
     ///
     /// # Errors
@@ -97,9 +101,9 @@ impl Lab {
     }
 
     async fn start_with(programs: &Path, lease: &'static [&'static str]) -> anyhow::Result<Self> {
-        let mut lab = Self { lease, ..Self::prepare(programs).await? };
-        lab.start_operators().await?;
-        Ok(lab)
+        let mut cluster = Self { lease, ..Self::prepare(programs).await? };
+        cluster.start_operators().await?;
+        Ok(cluster)
     }
 
     /// Starts all operators, and waits until they lead.
@@ -131,12 +135,12 @@ impl Lab {
     ///
     /// If a part does not start.
     pub async fn start_guarded(programs: &Path) -> anyhow::Result<Self> {
-        let mut lab = Self::bare(programs).await?;
-        lab.install_crds().await?;
-        lab.guard().await?;
-        lab.start_operators().await?;
-        lab.wait_for_admission().await?;
-        Ok(lab)
+        let mut cluster = Self::bare(programs).await?;
+        cluster.install_crds().await?;
+        cluster.guard().await?;
+        cluster.start_operators().await?;
+        cluster.wait_for_admission().await?;
+        Ok(cluster)
     }
 
     /// Installs everything with the webhooks, which the API server finds here rather than behind
@@ -181,10 +185,10 @@ impl Lab {
     ///
     /// If a part does not start.
     pub async fn prepare(programs: &Path) -> anyhow::Result<Self> {
-        let lab = Self::bare(programs).await?;
-        lab.install_crds().await?;
-        lab.install("deploy/overlays/all").await?;
-        Ok(lab)
+        let cluster = Self::bare(programs).await?;
+        cluster.install_crds().await?;
+        cluster.install("deploy/overlays/all").await?;
+        Ok(cluster)
     }
 
     /// Starts a control plane and nodes, and installs nothing.
@@ -198,7 +202,7 @@ impl Lab {
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
         let server = programs.join("podops-lab");
         let nodes = nodes::start(client, NODES, delays, server, &mut simulated).await?;
-        let lab = Self {
+        let cluster = Self {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
@@ -209,8 +213,8 @@ impl Lab {
             nodes: Some(nodes),
             _simulated: simulated,
         };
-        lab.wait_for_namespace().await?;
-        Ok(lab)
+        cluster.wait_for_namespace().await?;
+        Ok(cluster)
     }
 
     /// Installs CRDs and roles in the cluster of a context, and runs the operators here, in a
@@ -220,7 +224,7 @@ impl Lab {
     ///
     /// If the cluster refuses.
     pub async fn attach(programs: &Path, context: &str) -> anyhow::Result<Self> {
-        let mut lab = Self {
+        let mut cluster = Self {
             plane: ControlPlane::existing(context).await?,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
@@ -231,17 +235,17 @@ impl Lab {
             nodes: None,
             _simulated: JoinSet::new(),
         };
-        lab.install_crds().await?;
-        lab.install("deploy/namespace").await?;
+        cluster.install_crds().await?;
+        cluster.install("deploy/namespace").await?;
         for name in OPERATORS {
             let roles = root().join("deploy").join(name).join("rbac.yaml").display().to_string();
-            lab.plane.kubectl(&["apply", "--server-side", "-f", &roles]).await?;
-            lab.start_operator(name).await?;
+            cluster.plane.kubectl(&["apply", "--server-side", "-f", &roles]).await?;
+            cluster.start_operator(name).await?;
         }
-        lab.plane.kubectl(&["create", "namespace", &lab.namespace]).await?;
-        lab.wait_for_namespace().await?;
-        lab.wait_for_leaders().await?;
-        Ok(lab)
+        cluster.plane.kubectl(&["create", "namespace", &cluster.namespace]).await?;
+        cluster.wait_for_namespace().await?;
+        cluster.wait_for_leaders().await?;
+        Ok(cluster)
     }
 
     /// Takes away what was made in somebody else's cluster; CRDs and roles stay.
@@ -707,7 +711,7 @@ pub fn image(pod: &Pod) -> &str {
     first.and_then(|container| container.image.as_deref()).unwrap_or_default()
 }
 
-/// The selector of the Pods of a set that [`Lab::create`] makes.
+/// The selector of the Pods of a set that [`TestCluster::create`] makes.
 #[must_use]
 pub fn app(set: &str) -> Value {
     json!({ "matchLabels": { "app": set } })

@@ -17,8 +17,8 @@ use kube::{
 };
 use podops_api::{lifecycle, well_known};
 use podops_e2e::{
-    lab::{Lab, SOON, app, eventually, programs},
-    outages::{Outages, TEAM},
+    availability::{Outages, TEAM},
+    cluster::{SOON, TestCluster, app, eventually, programs},
     process::{Signal, signal},
 };
 use serde_json::{Value, json};
@@ -30,17 +30,17 @@ use tokio::{
 /// Kuperator's words, which people look for.
 const KNOWN: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
-async fn lab() -> Lab {
-    Lab::start_guarded(&programs().unwrap()).await.unwrap()
+async fn cluster() -> TestCluster {
+    TestCluster::start_guarded(&programs().unwrap()).await.unwrap()
 }
 
-async fn pod_of(lab: &Lab, set: &str) -> Pod {
-    lab.pods_of(set).await.unwrap().remove(0)
+async fn pod_of(cluster: &TestCluster, set: &str) -> Pod {
+    cluster.pods_of(set).await.unwrap().remove(0)
 }
 
 /// What the server has against a delete; empty if it has nothing.
-async fn delete(lab: &Lab, pod: &str, params: &DeleteParams) -> String {
-    match lab.pods().delete(pod, params).await {
+async fn delete(cluster: &TestCluster, pod: &str, params: &DeleteParams) -> String {
+    match cluster.pods().delete(pod, params).await {
         Ok(_) => String::new(),
         Err(kube::Error::Api(status)) => status.message,
         Err(other) => panic!("{other}"),
@@ -48,8 +48,8 @@ async fn delete(lab: &Lab, pod: &str, params: &DeleteParams) -> String {
 }
 
 /// What the server has against an eviction.
-async fn evict(lab: &Lab, pod: &str) -> Result<(), Box<Status>> {
-    let pods = Api::<Pod>::namespaced(lab.plane.impatient().await.unwrap(), &lab.namespace);
+async fn evict(cluster: &TestCluster, pod: &str) -> Result<(), Box<Status>> {
+    let pods = Api::<Pod>::namespaced(cluster.plane.impatient().await.unwrap(), &cluster.namespace);
     match pods.evict(pod, &EvictParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) => Err(status),
@@ -63,62 +63,63 @@ fn hold(kind: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_go_when_their_lifecycles_let_them() {
-    let lab = lab().await;
+    let cluster = cluster().await;
     tokio::join!(
-        a_deleted_pod_leaves_service_first_and_another_takes_its_place(&lab),
-        who_waits_is_told_what_for_and_may_change_their_mind(&lab),
-        weakness_7_a_dry_run_changes_nothing(&lab),
-        weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(&lab),
-        pods_that_are_not_under_control_go_as_ever(&lab),
-        an_evicted_pod_is_waited_for(&lab),
-        budgets_count_the_pods_that_are_on_their_way(&lab),
-        a_pod_is_replaced_before_it_leaves(&lab),
-        rules_that_cannot_be_kept_are_refused(&lab),
+        a_deleted_pod_leaves_service_first_and_another_takes_its_place(&cluster),
+        who_waits_is_told_what_for_and_may_change_their_mind(&cluster),
+        weakness_7_a_dry_run_changes_nothing(&cluster),
+        weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(&cluster),
+        pods_that_are_not_under_control_go_as_ever(&cluster),
+        an_evicted_pod_is_waited_for(&cluster),
+        budgets_count_the_pods_that_are_on_their_way(&cluster),
+        a_pod_is_replaced_before_it_leaves(&cluster),
+        rules_that_cannot_be_kept_are_refused(&cluster),
     );
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }
 
-async fn a_deleted_pod_leaves_service_first_and_another_takes_its_place(lab: &Lab) {
-    lab.make("leaving", 2, &json!({})).await.unwrap();
-    let pod = pod_of(lab, "leaving").await;
+async fn a_deleted_pod_leaves_service_first_and_another_takes_its_place(cluster: &TestCluster) {
+    cluster.make("leaving", 2, &json!({})).await.unwrap();
+    let pod = pod_of(cluster, "leaving").await;
     let name = pod.name_any();
     let finalizer = format!("{}/balancer", well_known::PROTECTION_FINALIZER);
-    lab.change_pod(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
-    let told = delete(lab, &name, &DeleteParams::default()).await;
+    cluster.change_pod(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
+    let told = delete(cluster, &name, &DeleteParams::default()).await;
     assert!(told.contains(KNOWN) && told.contains(&format!("finalizers: [{finalizer}]")), "{told}");
-    lab.until_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
+    cluster
+        .until_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
-    let told = delete(lab, &name, &DeleteParams::default().grace_period(0)).await;
+    let told = delete(cluster, &name, &DeleteParams::default().grace_period(0)).await;
     assert!(told.contains("pod-delete is in Preparing and waits for services since"), "{told}");
-    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("leaving", [2; 4]).await.unwrap();
-    lab.until_event(&name, "DeletionRequested").await.unwrap();
+    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("leaving", [2; 4]).await.unwrap();
+    cluster.until_event(&name, "DeletionRequested").await.unwrap();
 }
 
-async fn who_waits_is_told_what_for_and_may_change_their_mind(lab: &Lab) {
-    lab.make("staying", 1, &json!({})).await.unwrap();
-    lab.make_rule("staying", app("staying"), hold("none-may-go")).await.unwrap();
-    let name = pod_of(lab, "staying").await.name_any();
-    assert!(delete(lab, &name, &DeleteParams::default()).await.contains(KNOWN));
-    lab.until_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
-    let told = delete(lab, &name, &DeleteParams::default()).await;
+async fn who_waits_is_told_what_for_and_may_change_their_mind(cluster: &TestCluster) {
+    cluster.make("staying", 1, &json!({})).await.unwrap();
+    cluster.make_rule("staying", app("staying"), hold("none-may-go")).await.unwrap();
+    let name = pod_of(cluster, "staying").await.name_any();
+    assert!(delete(cluster, &name, &DeleteParams::default()).await.contains(KNOWN));
+    cluster.until_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
+    let told = delete(cluster, &name, &DeleteParams::default()).await;
     assert!(told.contains("pod-delete is in PreCheck and waits for a checker"), "{told}");
-    lab.change_pod(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
+    cluster.change_pod(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
     let stays = |pod: &Pod| {
         !lifecycle::is_operated_on(pod.labels())
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
             && !pod.labels().contains_key(well_known::PREPARING_TO_DELETE)
     };
-    lab.until_pod(&name, stays).await.unwrap();
+    cluster.until_pod(&name, stays).await.unwrap();
 }
 
-async fn weakness_7_a_dry_run_changes_nothing(lab: &Lab) {
-    lab.make("dry", 1, &json!({})).await.unwrap();
-    let before = pod_of(lab, "dry").await;
+async fn weakness_7_a_dry_run_changes_nothing(cluster: &TestCluster) {
+    cluster.make("dry", 1, &json!({})).await.unwrap();
+    let before = pod_of(cluster, "dry").await;
     let name = before.name_any();
-    let told = delete(lab, &name, &DeleteParams::default().dry_run()).await;
+    let told = delete(cluster, &name, &DeleteParams::default().dry_run()).await;
     assert!(told.contains(KNOWN), "{told}");
     // As kubectl asks for it: in the eviction, not in the request; kube's own way is lost on the server.
     let options = json!({ "dryRun": ["All"] });
@@ -128,59 +129,59 @@ async fn weakness_7_a_dry_run_changes_nothing(lab: &Lab) {
     });
     let params = PostParams::default();
     let answer: Value =
-        lab.pods().create_subresource("eviction", &name, &params, &eviction).await.unwrap();
+        cluster.pods().create_subresource("eviction", &name, &params, &eviction).await.unwrap();
     assert_eq!(answer["status"], "Success");
-    let asked = ["delete", "pod", &name, "--dry-run=server", "--namespace", &lab.namespace];
-    assert!(lab.plane.kubectl(&asked).await.unwrap_err().to_string().contains(KNOWN));
-    let after = lab.pods().get(&name).await.unwrap();
+    let asked = ["delete", "pod", &name, "--dry-run=server", "--namespace", &cluster.namespace];
+    assert!(cluster.plane.kubectl(&asked).await.unwrap_err().to_string().contains(KNOWN));
+    let after = cluster.pods().get(&name).await.unwrap();
     assert_eq!(after.resource_version(), before.resource_version());
 }
 
-async fn weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(lab: &Lab) {
-    lab.make("ended", 2, &json!({})).await.unwrap();
-    let name = pod_of(lab, "ended").await.name_any();
+async fn weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(cluster: &TestCluster) {
+    cluster.make("ended", 2, &json!({})).await.unwrap();
+    let name = pod_of(cluster, "ended").await.name_any();
     let held = json!({ "finalizers": ["podops.test/held"] });
-    lab.change_pod(&name, held).await.unwrap();
-    assert!(evict(lab, &name).await.is_err());
+    cluster.change_pod(&name, held).await.unwrap();
+    assert!(evict(cluster, &name).await.is_err());
     // It terminates and is held by somebody else's finalizer: whoever deletes it again may.
-    lab.until_pod(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await.unwrap();
-    assert_eq!(delete(lab, &name, &DeleteParams::default().grace_period(0)).await, "");
-    assert!(evict(lab, &name).await.is_ok());
-    lab.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("ended", [2; 4]).await.unwrap();
+    cluster.until_pod(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await.unwrap();
+    assert_eq!(delete(cluster, &name, &DeleteParams::default().grace_period(0)).await, "");
+    assert!(evict(cluster, &name).await.is_ok());
+    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("ended", [2; 4]).await.unwrap();
 }
 
-async fn pods_that_are_not_under_control_go_as_ever(lab: &Lab) {
+async fn pods_that_are_not_under_control_go_as_ever(cluster: &TestCluster) {
     let make = async |name: &str| {
         let spec = json!({ "terminationGracePeriodSeconds": 0, "containers": [{ "name": "c", "image": "nginx:1" }] });
         let pod = json!({ "metadata": { "name": name }, "spec": spec });
         let pod = serde_json::from_value(pod).unwrap();
-        lab.pods().create(&PostParams::default(), &pod).await.unwrap();
+        cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
     };
     make("free").await;
-    assert_eq!(delete(lab, "free", &DeleteParams::default()).await, "");
+    assert_eq!(delete(cluster, "free", &DeleteParams::default()).await, "");
     make("free-too").await;
-    assert!(evict(lab, "free-too").await.is_ok());
-    lab.until_gone("free-too").await.unwrap();
+    assert!(evict(cluster, "free-too").await.is_ok());
+    cluster.until_gone("free-too").await.unwrap();
 }
 
-async fn an_evicted_pod_is_waited_for(lab: &Lab) {
-    lab.make("evicted", 2, &json!({})).await.unwrap();
-    let name = pod_of(lab, "evicted").await.name_any();
-    let status = evict(lab, &name).await.unwrap_err();
+async fn an_evicted_pod_is_waited_for(cluster: &TestCluster) {
+    cluster.make("evicted", 2, &json!({})).await.unwrap();
+    let name = pod_of(cluster, "evicted").await.name_any();
+    let status = evict(cluster, &name).await.unwrap_err();
     assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"), "{status:?}");
     let details = status.details.unwrap();
     assert!(details.retry_after_seconds > 0);
     assert_eq!(details.causes[0].reason, "PodOpsLifecycle");
     assert!(details.causes[0].message.contains(KNOWN));
-    lab.until_gone(&name).await.unwrap();
-    lab.counts("evicted", [2; 4]).await.unwrap();
+    cluster.until_gone(&name).await.unwrap();
+    cluster.counts("evicted", [2; 4]).await.unwrap();
 }
 
-async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
-    lab.make("budgeted", 4, &json!({})).await.unwrap();
-    let budgets: Api<PodDisruptionBudget> = lab.all_of();
+async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
+    cluster.make("budgeted", 4, &json!({})).await.unwrap();
+    let budgets: Api<PodDisruptionBudget> = cluster.all_of();
     let budget = json!({
         "metadata": { "name": "budgeted" },
         "spec": { "minAvailable": 3, "selector": app("budgeted") },
@@ -192,13 +193,13 @@ async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
         Ok(status.is_some_and(|s| s.disruptions_allowed == Some(1)))
     };
     eventually(SOON, counted).await.unwrap();
-    let pods = lab.pods_of("budgeted").await.unwrap();
+    let pods = cluster.pods_of("budgeted").await.unwrap();
     let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
     let answers = tokio::join!(
-        evict(lab, &names[0]),
-        evict(lab, &names[1]),
-        evict(lab, &names[2]),
-        evict(lab, &names[3]),
+        evict(cluster, &names[0]),
+        evict(cluster, &names[1]),
+        evict(cluster, &names[2]),
+        evict(cluster, &names[3]),
     );
     let answers = [answers.0, answers.1, answers.2, answers.3].map(Result::unwrap_err);
     let cause = |status: &Status| status.details.as_ref().unwrap().causes[0].reason.clone();
@@ -206,7 +207,7 @@ async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
     causes.sort();
     let over = "DisruptionBudget";
     assert_eq!(causes, [over, over, over, "PodOpsLifecycle"], "{answers:#?}");
-    let asked: Vec<bool> = lab
+    let asked: Vec<bool> = cluster
         .pods_of("budgeted")
         .await
         .unwrap()
@@ -214,33 +215,33 @@ async fn budgets_count_the_pods_that_are_on_their_way(lab: &Lab) {
         .map(|pod| pod.labels().contains_key(well_known::TO_DELETE))
         .collect();
     assert!(asked.iter().filter(|asked| **asked).count() <= 1, "{asked:?}");
-    lab.counts("budgeted", [4; 4]).await.unwrap();
+    cluster.counts("budgeted", [4; 4]).await.unwrap();
 }
 
-async fn a_pod_is_replaced_before_it_leaves(lab: &Lab) {
+async fn a_pod_is_replaced_before_it_leaves(cluster: &TestCluster) {
     let marked = json!({ "app": "replaced", TEAM: "replaced" });
     let template = json!({
         "metadata": { "labels": marked, "annotations": { well_known::DELETION_POLICY: "Replace" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
-    lab.make("replaced", 1, &json!({ "template": template })).await.unwrap();
-    let seen = Outages::follow(lab).await.unwrap();
+    cluster.make("replaced", 1, &json!({ "template": template })).await.unwrap();
+    let seen = Outages::follow(cluster).await.unwrap();
     for way in ["delete", "evict"] {
-        let name = pod_of(lab, "replaced").await.name_any();
+        let name = pod_of(cluster, "replaced").await.name_any();
         if way == "delete" {
-            let told = delete(lab, &name, &DeleteParams::default()).await;
+            let told = delete(cluster, &name, &DeleteParams::default()).await;
             assert!(told.contains("another Pod takes its place first"), "{told}");
         } else {
-            assert_eq!(evict(lab, &name).await.unwrap_err().code, 429);
+            assert_eq!(evict(cluster, &name).await.unwrap_err().code, 429);
         }
-        lab.until_gone(&name).await.unwrap();
-        lab.counts("replaced", [1; 4]).await.unwrap();
+        cluster.until_gone(&name).await.unwrap();
+        cluster.counts("replaced", [1; 4]).await.unwrap();
     }
     assert_eq!(seen.fewest("replaced"), 1, "at every instant one served");
 }
 
 /// What the schema cannot judge; all of it is in the operator's own tests.
-async fn rules_that_cannot_be_kept_are_refused(lab: &Lab) {
+async fn rules_that_cannot_be_kept_are_refused(cluster: &TestCluster) {
     let rule = |name: &str, expression: &str| {
         let kinds = json!([{ "name": "one", "cel": { "expression": expression } }]);
         let spec = json!({ "selector": app("nobody"), "rules": kinds });
@@ -249,26 +250,27 @@ async fn rules_that_cannot_be_kept_are_refused(lab: &Lab) {
     // The API server takes a moment to ask.
     let dry = PostParams { dry_run: true, ..PostParams::default() };
     let refused = async || {
-        let made = lab.rules().create(&dry, &rule("bad", "pod.metadata ==")).await;
+        let made = cluster.rules().create(&dry, &rule("bad", "pod.metadata ==")).await;
         Ok(made.is_err_and(|e| e.to_string().contains("spec.rules[one].cel.expression: ")))
     };
     eventually(SOON, refused).await.unwrap();
     let good = rule("good", "has(pod.metadata)");
-    lab.rules().create(&PostParams::default(), &good).await.unwrap();
+    cluster.rules().create(&PostParams::default(), &good).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on() {
-    let lab = lab().await;
-    lab.make("web", 1, &json!({})).await.unwrap();
-    let name = pod_of(&lab, "web").await.name_any();
-    forged_reviews_begin_nothing(&lab, &name).await;
-    let name = pod_of(&lab, "web").await.name_any();
-    lab.plane.kubectl(&["create", "namespace", "ending"]).await.unwrap();
-    let (owned, ending) = (lab.pods(), Api::<Pod>::namespaced(lab.plane.admin.clone(), "ending"));
-    let accounts: Api<ServiceAccount> = Api::namespaced(lab.plane.admin.clone(), "ending");
+    let cluster = cluster().await;
+    cluster.make("web", 1, &json!({})).await.unwrap();
+    let name = pod_of(&cluster, "web").await.name_any();
+    forged_reviews_begin_nothing(&cluster, &name).await;
+    let name = pod_of(&cluster, "web").await.name_any();
+    cluster.plane.kubectl(&["create", "namespace", "ending"]).await.unwrap();
+    let (owned, ending) =
+        (cluster.pods(), Api::<Pod>::namespaced(cluster.plane.admin.clone(), "ending"));
+    let accounts: Api<ServiceAccount> = Api::namespaced(cluster.plane.admin.clone(), "ending");
     eventually(SOON, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
-    let maps = lab.all_of::<ConfigMap>();
+    let maps = cluster.all_of::<ConfigMap>();
     let map = serde_json::from_value(json!({ "metadata": { "name": "owner" } })).unwrap();
     let map = maps.create(&PostParams::default(), &map).await.unwrap();
     let owner_of = json!([{
@@ -283,7 +285,11 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
         let serves = async || {
-            Ok(pods.get("graceful-deletion").await?.labels().contains_key(well_known::SERVICE_AVAILABLE))
+            Ok(pods
+                .get("graceful-deletion")
+                .await?
+                .labels()
+                .contains_key(well_known::SERVICE_AVAILABLE))
         };
         eventually(SOON, serves).await.unwrap();
     }
@@ -300,28 +306,28 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
     owned.patch_status("failed", &PatchParams::default(), &phase).await.unwrap();
 
-    let down = lab.operator("lifecycle-operator").unwrap().pid();
+    let down = cluster.operator("lifecycle-operator").unwrap().pid();
     signal(down, Signal::STOP).unwrap();
-    let told = delete(&lab, &name, &DeleteParams::default()).await;
+    let told = delete(&cluster, &name, &DeleteParams::default()).await;
     assert!(told.contains("failed calling webhook"), "{told}");
-    assert_eq!(evict(&lab, &name).await.unwrap_err().code, 500);
-    assert_eq!(delete(&lab, "failed", &DeleteParams::default()).await, "");
+    assert_eq!(evict(&cluster, &name).await.unwrap_err().code, 500);
+    assert_eq!(delete(&cluster, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    lab.until_gone("graceful-deletion").await.unwrap();
-    lab.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
+    cluster.until_gone("graceful-deletion").await.unwrap();
+    cluster.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
     signal(down, Signal::CONT).unwrap();
 }
 
 /// Who can reach the port, and sends what the API server sends, is no API server.
-async fn forged_reviews_begin_nothing(lab: &Lab, pod: &str) {
-    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(lab.plane.admin.clone());
+async fn forged_reviews_begin_nothing(cluster: &TestCluster, pod: &str) {
+    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.plane.admin.clone());
     let hooks = hooks.get("podops-lifecycle-operator").await.unwrap().webhooks.unwrap();
     let url: http::Uri = hooks[1].client_config.url.as_ref().unwrap().parse().unwrap();
     let bundle = &hooks[1].client_config.ca_bundle.as_ref().unwrap().0;
     let request = json!({
         "uid": "1", "kind": { "group": "policy", "version": "v1", "kind": "Eviction" },
         "resource": { "group": "", "version": "v1", "resource": "pods" }, "subResource": "eviction",
-        "name": pod, "namespace": lab.namespace, "operation": "CREATE", "userInfo": {},
+        "name": pod, "namespace": cluster.namespace, "operation": "CREATE", "userInfo": {},
     });
     let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
     let (known, guessed) = (url.path(), url.path().replacen('/', "/0", 1));
@@ -329,12 +335,12 @@ async fn forged_reviews_begin_nothing(lab: &Lab, pod: &str) {
     assert_eq!(post(&url, bundle, "/", &review.to_string()).await, 404);
     assert_eq!(post(&url, bundle, known, "{").await, 400);
     assert_eq!(post(&url, bundle, known, &" ".repeat(9 << 20)).await, 413);
-    let labels = async || lab.pods().get(pod).await.unwrap().labels().clone();
+    let labels = async || cluster.pods().get(pod).await.unwrap().labels().clone();
     assert!(!labels().await.contains_key(well_known::TO_DELETE));
     // The same review begins something where the API server sends it.
     assert_eq!(post(&url, bundle, known, &review.to_string()).await, 200);
-    lab.until_gone(pod).await.unwrap();
-    lab.counts("web", [1; 4]).await.unwrap();
+    cluster.until_gone(pod).await.unwrap();
+    cluster.counts("web", [1; 4]).await.unwrap();
 }
 
 /// Posts over TLS, trusting whom the API server trusts; the status that comes back.
@@ -365,11 +371,11 @@ const DRAINED: [(&str, i32, usize); 5] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
-    let lab = lab().await;
+    let cluster = cluster().await;
     let node = "node-0";
     let others = ["node-1", "node-2", "node-3", "node-4"];
     for other in others {
-        lab.plane.kubectl(&["cordon", other]).await.unwrap();
+        cluster.plane.kubectl(&["cordon", other]).await.unwrap();
     }
     for (name, replicas, out) in DRAINED {
         let single = if replicas == 1 { "Replace" } else { "Delete" };
@@ -383,29 +389,29 @@ async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
             json!({ "maxUnavailableValue": out })
         };
         let rule = json!([{ "name": "pace", "availablePolicy": policy }]);
-        lab.make_rule(name, app(name), rule).await.unwrap();
-        lab.make(name, replicas, &json!({ "template": template })).await.unwrap();
+        cluster.make_rule(name, app(name), rule).await.unwrap();
+        cluster.make(name, replicas, &json!({ "template": template })).await.unwrap();
     }
     let on_node = async || {
-        let pods = lab.pods().list(&ListParams::default()).await?.items;
+        let pods = cluster.pods().list(&ListParams::default()).await?.items;
         let of = |pod: &&Pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
         anyhow::Ok(pods.iter().filter(of).count())
     };
     assert_eq!(on_node().await.unwrap(), 30);
     for other in others {
-        lab.plane.kubectl(&["uncordon", other]).await.unwrap();
+        cluster.plane.kubectl(&["uncordon", other]).await.unwrap();
     }
-    let (seen, from) = (Outages::follow(&lab).await.unwrap(), lab.log_end().unwrap());
-    lab.plane.kubectl(&["drain", node, "--timeout=180s"]).await.unwrap();
-    let (requests, _) = lab.requests(from).unwrap();
+    let (seen, from) = (Outages::follow(&cluster).await.unwrap(), cluster.log_end().unwrap());
+    cluster.plane.kubectl(&["drain", node, "--timeout=180s"]).await.unwrap();
+    let (requests, _) = cluster.requests(from).unwrap();
     assert_eq!(on_node().await.unwrap(), 0);
     for (name, replicas, out) in DRAINED {
-        lab.counts(name, [replicas; 4]).await.unwrap();
+        cluster.counts(name, [replicas; 4]).await.unwrap();
         let least = usize::try_from(replicas).unwrap() - out;
         assert!(seen.fewest(name) >= least, "{name}: {} of {replicas} served", seen.fewest(name));
         assert!(seen.worst(name) <= out.max(1), "{name}: {} were out", seen.worst(name));
     }
     let evictions = requests.iter().filter(|r| r.subresource() == "eviction").count();
     assert!(evictions >= 30, "{evictions} evictions were asked for");
-    lab.nothing_forbidden().unwrap();
+    cluster.nothing_forbidden().unwrap();
 }

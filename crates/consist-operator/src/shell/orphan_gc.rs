@@ -28,20 +28,20 @@ const SWEEP: Duration = Duration::from_secs(30);
 
 /// What is known of whoever a Pod's entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum EmployerLookup {
     /// It employs, or may.
-    Employs,
+    Active,
     /// It is there, and no employer.
-    Plain,
+    Unmanaged,
     /// There is none.
-    Gone,
+    NotFound,
 }
 
 /// What is known of an employer of this namespace and name.
-pub(super) type Known = Box<dyn Fn(&str, &str) -> Standing + Send + Sync>;
+pub(super) type Known = Box<dyn Fn(&str, &str) -> EmployerLookup + Send + Sync>;
 
 /// What sweeping takes.
-pub(super) struct Sweeper {
+pub(super) struct OrphanCollector {
     pub(super) client: Client,
     pub(super) applier: Applier,
     pub(super) events: Events,
@@ -51,7 +51,7 @@ pub(super) struct Sweeper {
     pub(super) lease: Leadership,
 }
 
-impl Sweeper {
+impl OrphanCollector {
     /// Sweeps for as long as it is polled.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         loop {
@@ -73,7 +73,7 @@ impl Sweeper {
         let all: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &self.kind.api);
         let Ok(found) = all.get_opt(employer).await else { return };
-        if found.is_some_and(|found| self.kind.slim(found).is_concerned()) {
+        if found.is_some_and(|found| self.kind.slim(found).is_managed_or_releasing()) {
             return;
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
@@ -94,7 +94,7 @@ impl Sweeper {
 fn orphaned(
     pod: &SlimPod,
     kind: &str,
-    known: impl Fn(&str, &str) -> Standing,
+    known: impl Fn(&str, &str) -> EmployerLookup,
 ) -> Option<(String, PodChange)> {
     let member = pod.view(false, "");
     let namespace = pod.metadata.namespace.as_deref()?;
@@ -109,8 +109,8 @@ fn orphaned(
         let finalizer = lifecycle_finalizer(kind, namespace, name);
         let held = member.finalizers.contains(&finalizer);
         // What only expects a Service that is gone is the lifecycle's to strike off; it knows no other kind.
-        let others = !held && kind == consist::SERVICE && standing == Standing::Gone;
-        if standing == Standing::Employs || others {
+        let others = !held && kind == consist::SERVICE && standing == EmployerLookup::NotFound;
+        if standing == EmployerLookup::Active || others {
             return None;
         }
         let mut left = expected.clone();
@@ -124,7 +124,7 @@ fn orphaned(
             version: member.version.clone(),
             annotated: member.annotated,
             finalizers: held.then(|| (member.finalizers.clone(), others)),
-            lets_go: held,
+            releases: held,
             conditions: Some((member.conditions.clone(), text)),
         };
         Some((name.to_owned(), change))
@@ -150,18 +150,20 @@ mod tests {
             } }))
             .unwrap()
         };
-        let gone = |_: &str, _: &str| Standing::Gone;
+        let gone = |_: &str, _: &str| EmployerLookup::NotFound;
         let (service, change) = orphaned(&pod(&held), "Service", gone).unwrap();
         assert_eq!(
             (service.as_str(), change.finalizers.unwrap().1),
             ("web", vec!["other".to_owned()])
         );
-        assert!(orphaned(&pod(&held), "Service", |_, _| Standing::Employs).is_none());
+        assert!(orphaned(&pod(&held), "Service", |_, _| EmployerLookup::Active).is_none());
         assert!(orphaned(&pod(&held), "Gateway", gone).is_none());
         assert!(orphaned(&pod("somebody's"), "Service", gone).is_none());
         // One that lost its label and our finalizer in one write never let go of anybody.
         for finalizer in [&held, "somebody's"] {
-            assert!(orphaned(&pod(finalizer), "Service", |_, _| Standing::Plain).is_some());
+            assert!(
+                orphaned(&pod(finalizer), "Service", |_, _| EmployerLookup::Unmanaged).is_some()
+            );
         }
     }
 
@@ -174,10 +176,10 @@ mod tests {
             "annotations": { well_known::AVAILABLE_CONDITIONS: entries },
         } }))
         .unwrap();
-        let (gateway, change) = orphaned(&pod, "Gateway", |_, _| Standing::Gone).unwrap();
+        let (gateway, change) = orphaned(&pod, "Gateway", |_, _| EmployerLookup::NotFound).unwrap();
         assert_eq!((gateway.as_str(), change.finalizers), ("web", None));
         let left = change.conditions.unwrap().1;
         assert!(left.contains("Service/ns/web") && !left.contains("Gateway"), "{left}");
-        assert!(orphaned(&pod, "Gateway", |_, _| Standing::Employs).is_none());
+        assert!(orphaned(&pod, "Gateway", |_, _| EmployerLookup::Active).is_none());
     }
 }

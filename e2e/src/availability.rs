@@ -14,7 +14,7 @@ use kube::{
 };
 use tokio::task::JoinSet;
 
-use crate::lab::Lab;
+use crate::cluster::TestCluster;
 
 const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
 const INSTANCE: &str = "collaset.kusionstack.io/instance-id";
@@ -51,8 +51,8 @@ impl Outages {
     /// # Errors
     ///
     /// If they cannot be listed.
-    pub async fn follow(lab: &Lab) -> anyhow::Result<Self> {
-        let pods: Api<Pod> = lab.pods();
+    pub async fn follow(cluster: &TestCluster) -> anyhow::Result<Self> {
+        let pods: Api<Pod> = cluster.pods();
         let list = pods.list(&ListParams::default()).await?;
         let state = Arc::<Mutex<State>>::default();
         for pod in &list.items {

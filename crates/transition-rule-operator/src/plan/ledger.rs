@@ -6,15 +6,15 @@ use kube::core::SelectorExt as _;
 use podops_api::transition_rule::PodCounts;
 
 use crate::{
-    rules::budget::{Out, count, limits},
+    rules::budget::{UnavailablePods, count, limits},
     view::{Observed, PodView, Rule, RuleView},
 };
 
 /// Who is out, and what that leaves to each rule.
 #[derive(Clone, Debug)]
-pub struct Places<'a> {
-    seen: &'a Observed,
-    out: Out<'a>,
+pub struct BudgetLedger<'a> {
+    observed: &'a Observed,
+    out: UnavailablePods<'a>,
     /// Of each PodTransitionRule, by name.
     counts: BTreeMap<&'a str, PodCounts>,
     /// Pods that are about to be disrupted by each PodDisruptionBudget, which has not counted them.
@@ -23,20 +23,21 @@ pub struct Places<'a> {
     spread: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, usize>>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> BudgetLedger<'a> {
     /// The places as they stand before anybody is let through.
     #[must_use]
-    pub fn new(seen: &'a Observed) -> Self {
-        let out = Out::of(seen);
-        let counts = seen.rules.iter().map(|rule| (rule.name.as_str(), count(rule, seen, &out)));
-        let mut places = Self {
-            seen,
+    pub fn new(observed: &'a Observed) -> Self {
+        let out = UnavailablePods::of(observed);
+        let counts =
+            observed.rules.iter().map(|rule| (rule.name.as_str(), count(rule, observed, &out)));
+        let mut ledger = Self {
+            observed,
             counts: counts.collect(),
-            uncounted: vec![0; seen.budgets.len()],
+            uncounted: vec![0; observed.budgets.len()],
             spread: BTreeMap::new(),
             out: out.clone(),
         };
-        for (budget, uncounted) in seen.budgets.iter().zip(&mut places.uncounted) {
+        for (budget, uncounted) in observed.budgets.iter().zip(&mut ledger.uncounted) {
             let is_uncounted = |pod: &&PodView| {
                 let selected = budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels));
                 // Its own controller counts a Pod out when it stops being Ready, and a little later.
@@ -45,18 +46,18 @@ impl<'a> Places<'a> {
                     && !budget.given.contains(&pod.name)
                     && (pod.ready || pod.is_granted() && pod.version > budget.version)
             };
-            *uncounted = seen.pods.iter().filter(is_uncounted).count();
+            *uncounted = observed.pods.iter().filter(is_uncounted).count();
         }
-        for rule in &seen.rules {
+        for rule in &observed.rules {
             let keys = rule.rules.iter().filter_map(|r| r.spec.topology_spread.as_ref());
             for key in keys.map(|spread| spread.topology_key.as_str()) {
-                let by_value = places.spread.entry((&rule.name, key)).or_default();
-                for pod in seen.pods.iter().filter(|pod| rule.selects(pod) && out.has(pod)) {
-                    *by_value.entry(value(seen, pod, key)).or_default() += 1;
+                let by_value = ledger.spread.entry((&rule.name, key)).or_default();
+                for pod in observed.pods.iter().filter(|pod| rule.selects(pod) && out.has(pod)) {
+                    *by_value.entry(value(observed, pod, key)).or_default() += 1;
                 }
             }
         }
-        places
+        ledger
     }
 
     /// How many of the Pods that a PodTransitionRule selects are what.
@@ -84,7 +85,8 @@ impl<'a> Places<'a> {
         let (most, least) = self.limits(owner, rule);
         let beyond = most.map_or(0, |most| counts.unavailable - most);
         let below = least.map_or(0, |least| least - counts.available);
-        let granted = self.seen.pods.iter().filter(|pod| owner.selects(pod) && pod.is_granted());
+        let granted =
+            self.observed.pods.iter().filter(|pod| owner.selects(pod) && pod.is_granted());
         beyond.max(below).clamp(0, i32::try_from(granted.count()).unwrap_or(i32::MAX))
     }
 
@@ -105,7 +107,7 @@ impl<'a> Places<'a> {
             return least.map(|least| format!("at least {least} Pods must be available"));
         }
         if let Some(spread) = &spec.topology_spread {
-            let value = value(self.seen, pod, &spread.topology_key);
+            let value = value(self.observed, pod, &spread.topology_key);
             let by_value = self.spread.get(&(owner.name.as_str(), spread.topology_key.as_str()));
             let out = by_value.and_then(|by| by.get(value)).copied().unwrap_or_default();
             let most = usize::try_from(spread.max_unavailable).unwrap_or_default();
@@ -120,7 +122,7 @@ impl<'a> Places<'a> {
     }
 
     fn disruption(&self, pod: &PodView) -> Option<String> {
-        let budgets = self.seen.budgets.iter().zip(&self.uncounted);
+        let budgets = self.observed.budgets.iter().zip(&self.uncounted);
         let selecting = budgets.filter(|(b, _)| {
             !b.given.contains(&pod.name)
                 && b.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
@@ -145,18 +147,18 @@ impl<'a> Places<'a> {
             return;
         }
         self.out.add(pod);
-        for rule in self.seen.rules.iter().filter(|rule| rule.selects(pod)) {
+        for rule in self.observed.rules.iter().filter(|rule| rule.selects(pod)) {
             if let Some(counts) = self.counts.get_mut(rule.name.as_str()) {
                 counts.available -= 1;
                 counts.unavailable += 1;
             }
             for ((name, key), by_value) in &mut self.spread {
                 if *name == rule.name {
-                    *by_value.entry(value(self.seen, pod, key)).or_default() += 1;
+                    *by_value.entry(value(self.observed, pod, key)).or_default() += 1;
                 }
             }
         }
-        for (budget, uncounted) in self.seen.budgets.iter().zip(&mut self.uncounted) {
+        for (budget, uncounted) in self.observed.budgets.iter().zip(&mut self.uncounted) {
             let selects = budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels));
             if selects && !budget.given.contains(&pod.name) {
                 *uncounted += 1;
@@ -166,7 +168,7 @@ impl<'a> Places<'a> {
 }
 
 /// The value of a label of the node that a Pod is on; empty if there is none.
-fn value<'a>(seen: &'a Observed, pod: &PodView, key: &str) -> &'a str {
-    let labels = pod.node.as_ref().and_then(|node| seen.nodes.get(node));
+fn value<'a>(observed: &'a Observed, pod: &PodView, key: &str) -> &'a str {
+    let labels = pod.node.as_ref().and_then(|node| observed.nodes.get(node));
     labels.and_then(|labels| labels.get(key)).map_or("", String::as_str)
 }

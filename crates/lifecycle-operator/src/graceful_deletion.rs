@@ -11,8 +11,8 @@ use podops_api::{
 };
 
 use crate::{
-    machine::Who,
-    plan::{Wait, is_leaving, may_leave, plan},
+    machine::WaitingFor,
+    plan::{Wait, is_being_deleted, may_be_deleted, plan},
     pod::PodView,
 };
 
@@ -30,17 +30,17 @@ pub enum DeletionPolicy {
 
 /// A Pod that somebody wants gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaver {
+pub struct DeletionCandidate {
     /// The Pod as the lifecycle sees it.
     pub pod: PodView,
     /// Whether its containers have ended for good.
-    pub ended: bool,
+    pub terminal: bool,
     /// Whether it belongs to a CollaSet, which can replace it.
     pub of_set: bool,
     /// What its annotation says is to become of it.
     pub deletion_policy: Option<String>,
     /// What rules last had against its operations.
-    pub objections: Vec<RejectInfo>,
+    pub rejections: Vec<RejectInfo>,
 }
 
 /// What is answered.
@@ -57,14 +57,14 @@ pub enum Decision {
     },
 }
 
-impl Leaver {
+impl DeletionCandidate {
     /// Whether the lifecycle has a say in this: it has in Pods under control that take traffic by the
     /// readiness gate, until they terminate or end.
-    fn is_guarded(&self) -> bool {
+    fn is_protected(&self) -> bool {
         well_known::is_controlled(&self.pod.labels)
             && self.pod.gated
             && !self.pod.deleting
-            && !self.ended
+            && !self.terminal
     }
 
     fn is_replaced(&self, default: DeletionPolicy) -> bool {
@@ -81,7 +81,7 @@ impl Leaver {
     /// Whether it is asked to leave by its deletion, and still takes traffic: an eviction of it has to
     /// have a part of its budget.
     #[must_use]
-    pub fn takes_part(&self) -> bool {
+    pub fn consumes_disruption(&self) -> bool {
         self.pod.labels.contains_key(well_known::TO_DELETE) && self.pod.gate == Some(true)
     }
 
@@ -89,10 +89,10 @@ impl Leaver {
     #[must_use]
     pub fn decide(&self, default: DeletionPolicy, now: Timestamp) -> Decision {
         let labels = &self.pod.labels;
-        if !self.is_guarded() || may_leave(labels) {
+        if !self.is_protected() || may_be_deleted(labels) {
             return Decision::Pass;
         }
-        if is_leaving(labels) {
+        if is_being_deleted(labels) {
             return Decision::Later { begin: None, message: self.message(now) };
         }
         let (begin, words) = if self.is_replaced(default) {
@@ -118,7 +118,7 @@ impl Leaver {
         }];
         match plan(&self.pod, now) {
             Ok(plan) => parts.extend(plan.waits.iter().map(|wait| self.tell(wait))),
-            Err(garbled) => parts.push(format!("{garbled}: the Pod is left alone")),
+            Err(invalid_labels) => parts.push(format!("{invalid_labels}: the Pod is left alone")),
         }
         parts.join("; ")
     }
@@ -126,9 +126,9 @@ impl Leaver {
     fn tell(&self, wait: &Wait) -> String {
         let mut parts =
             vec![format!("{} is in {} and waits for {}", wait.id, wait.phase, wait.who)];
-        if wait.who == Who::Checker {
+        if wait.who == WaitingFor::Checker {
             let told = |o: &RejectInfo| format!(": rule {}: {}", o.rule_name, o.reason);
-            parts.extend(self.objections.iter().map(told));
+            parts.extend(self.rejections.iter().map(told));
         }
         parts.extend(self.since(wait).map(|at| format!(" since {at:.0}")));
         parts.concat()

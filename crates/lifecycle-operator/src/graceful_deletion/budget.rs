@@ -28,7 +28,7 @@ pub enum Running {
 
 /// Why a Pod may not be evicted now, as the API server tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Denial {
     /// For people.
     pub message: String,
     /// What is behind it.
@@ -48,7 +48,7 @@ pub fn take(
     labels: &Labels,
     running: Running,
     now: Timestamp,
-) -> Result<Option<Write>, Refusal> {
+) -> Result<Option<Write>, Denial> {
     if running == Running::NotYet {
         return Ok(None);
     }
@@ -63,7 +63,7 @@ pub fn take(
         let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                        subresource does not support.";
         let (message, cause) = (message.to_owned(), String::new());
-        return Err(Refusal { message, cause, passing: false });
+        return Err(Denial { message, cause, passing: false });
     }
     if running == Running::Unready && goes_unready(budget) {
         return Ok(None);
@@ -89,10 +89,10 @@ fn take_from(
     budget: &PodDisruptionBudget,
     pod: &str,
     now: Timestamp,
-) -> Result<Option<Write>, Refusal> {
+) -> Result<Option<Write>, Denial> {
     let metadata = &budget.metadata;
     let name = metadata.name.clone().unwrap_or_default();
-    let refusal = |cause: String| Refusal {
+    let refusal = |cause: String| Denial {
         message: "Cannot evict pod as it would violate the pod's disruption budget.".to_owned(),
         cause,
         passing: true,

@@ -21,12 +21,13 @@ use podops_runtime::{
 };
 use tokio::{sync::Semaphore, time::sleep};
 
-use self::client::{Call, Fault, send};
+use self::client::{Call, WebhookError, send};
 use super::metrics::Metrics;
 use crate::{
-    plan::{Ask, whole_second},
+    plan::{WebhookCall, whole_second},
     rules::webhook::{
-        Answers, Asker, Outcome, Request, Resource, Said, Subject, read_answer, read_progress,
+        Answers, Outcome, Request, Resource, RuleRef, Subject, WebhookVerdict, read_answer,
+        read_progress,
     },
     view::{Observed, Rule, RuleView},
 };
@@ -47,7 +48,7 @@ const HISTORY_MAX: usize = 10;
 
 /// What services said, and who asks them.
 pub(super) struct Services {
-    memory: Mutex<BTreeMap<Asker, Memory>>,
+    memory: Mutex<BTreeMap<RuleRef, Memory>>,
     questions: mpsc::UnboundedSender<Question>,
     /// Namespaces that are to be looked at again.
     wake: mpsc::UnboundedSender<String>,
@@ -60,7 +61,7 @@ pub(super) struct Services {
 struct Memory {
     namespace: String,
     spec: TransitionRuleWebhook,
-    said: BTreeMap<Subject, Said>,
+    said: BTreeMap<Subject, WebhookVerdict>,
     /// By our own number: a service may name two tasks alike.
     tasks: BTreeMap<u64, Task>,
     tasks_begun: u64,
@@ -82,14 +83,14 @@ struct Task {
 
 /// What is to be sent.
 pub(super) struct Question {
-    asker: Asker,
+    rule_ref: RuleRef,
     namespace: String,
     spec: TransitionRuleWebhook,
     kind: Kind,
 }
 
 enum Kind {
-    Ask { request: Request, subjects: BTreeMap<String, Subject> },
+    WebhookCall { request: Request, subjects: BTreeMap<String, Subject> },
     Poll { task: u64 },
 }
 
@@ -104,35 +105,37 @@ pub(super) struct Ends {
 impl Services {
     /// Nobody has been asked; requests go to this machine and its link only if `local`.
     pub(super) fn new(local: bool, metrics: Metrics) -> (Arc<Self>, Ends) {
-        let (questions, asked) = mpsc::unbounded();
+        let (questions, requested) = mpsc::unbounded();
         let (wake, woken) = mpsc::unbounded();
         let services = Self { memory: Mutex::default(), questions, wake, local, metrics };
-        (Arc::new(services), Ends { questions: asked, wake: woken })
+        (Arc::new(services), Ends { questions: requested, wake: woken })
     }
 
-    fn memory(&self) -> MutexGuard<'_, BTreeMap<Asker, Memory>> {
+    fn memory(&self) -> MutexGuard<'_, BTreeMap<RuleRef, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells what is known, and forgets who does not wait any more. Tasks that another process began
     /// are taken over from the rules' statuses.
-    pub(super) fn answers(&self, namespace: &str, seen: &Observed, now: Timestamp) -> Answers {
+    pub(super) fn answers(&self, namespace: &str, observed: &Observed, now: Timestamp) -> Answers {
         let mut memory = self.memory();
-        memory.retain(|asker, known| {
-            let mut rules = webhooks(seen);
+        memory.retain(|rule_ref, known| {
+            let mut rules = webhooks(observed);
             known.namespace != namespace
-                || rules.any(|(owner, rule)| owner.uid == asker.uid && rule.spec.name == asker.rule)
+                || rules.any(|(owner, rule)| {
+                    owner.uid == rule_ref.uid && rule.spec.name == rule_ref.rule
+                })
         });
         let mut answers = Answers::default();
-        for (owner, rule) in webhooks(seen) {
-            let asker = Asker { uid: owner.uid.clone(), rule: rule.spec.name.clone() };
+        for (owner, rule) in webhooks(observed) {
+            let rule_ref = RuleRef { uid: owner.uid.clone(), rule: rule.spec.name.clone() };
             let Some(spec) = &rule.spec.webhook else { continue };
-            let known = memory.entry(asker.clone()).or_insert_with(|| {
+            let known = memory.entry(rule_ref.clone()).or_insert_with(|| {
                 let namespace = namespace.to_owned();
-                let memory = Memory { namespace, ..adopt(owner, rule, spec, seen) };
+                let memory = Memory { namespace, ..adopt(owner, rule, spec, observed) };
                 for task in memory.tasks.keys() {
                     self.send(question(
-                        &asker,
+                        &rule_ref,
                         &memory.namespace,
                         spec,
                         Kind::Poll { task: *task },
@@ -145,22 +148,22 @@ impl Services {
                 let namespace = namespace.to_owned();
                 *known = Memory { namespace, spec: spec.clone(), ..Memory::default() };
             }
-            let waiting = subjects(seen, rule);
+            let waiting = subjects(observed, rule);
             known.said.retain(|subject, _| waiting.contains(subject));
             known.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains(s)));
             known.history.retain(|task| {
                 task.last_time.as_ref().is_some_and(|at| now.duration_since(at.0) < TOLD)
             });
             for (subject, said) in &known.said {
-                answers.said.insert((asker.clone(), subject.clone()), said.clone());
+                answers.said.insert((rule_ref.clone(), subject.clone()), said.clone());
             }
-            if let Some((_, fault)) = &known.open {
-                answers.faults.insert(asker.clone(), fault.clone());
+            if let Some((_, error)) = &known.open {
+                answers.validation_errors.insert(rule_ref.clone(), error.clone());
             }
             let tasks = known.tasks.values().map(|task| task.info.clone()).collect();
             let status = WebhookStatus { task_states: tasks, history: known.history.clone() };
             if status != WebhookStatus::default() {
-                answers.tasks.insert(asker, status);
+                answers.tasks.insert(rule_ref, status);
             }
         }
         answers
@@ -172,43 +175,54 @@ impl Services {
     }
 
     /// Sends the questions of a plan, unless their services are known to fail.
-    pub(super) fn ask(&self, namespace: &str, seen: &Observed, asks: &[Ask], now: Timestamp) {
-        for ask in asks {
-            let rule = webhooks(seen).find(|(owner, rule)| {
-                owner.uid == ask.asker.uid && rule.spec.name == ask.asker.rule
+    pub(super) fn webhook_client(
+        &self,
+        namespace: &str,
+        observed: &Observed,
+        asks: &[WebhookCall],
+        now: Timestamp,
+    ) {
+        for webhook_client in asks {
+            let rule = webhooks(observed).find(|(owner, rule)| {
+                owner.uid == webhook_client.rule_ref.uid
+                    && rule.spec.name == webhook_client.rule_ref.rule
             });
             let Some((_, rule)) = rule else { continue };
             let Some(spec) = &rule.spec.webhook else { continue };
             let mut memory = self.memory();
-            let Some(known) = memory.get_mut(&ask.asker) else { continue };
+            let Some(known) = memory.get_mut(&webhook_client.rule_ref) else { continue };
             if known.busy {
                 continue;
             }
-            if let Some((until, fault)) = known.open.clone().filter(|(until, _)| now < *until) {
-                known.fail(ask.subjects.values(), &fault, until);
+            if let Some((until, error)) = known.open.clone().filter(|(until, _)| now < *until) {
+                known.fail(webhook_client.subjects.values(), &error, until);
                 self.wake(namespace);
                 continue;
             }
             known.busy = true;
-            for subject in ask.subjects.values() {
-                let pending = Said::Pending("its service is being asked".to_owned());
+            for subject in webhook_client.subjects.values() {
+                let pending = WebhookVerdict::Pending("its service is being asked".to_owned());
                 known.said.insert(subject.clone(), pending);
             }
             let object = |name: &String| {
-                seen.pods.iter().find(|pod| pod.name == *name).and_then(|pod| pod.object.clone())
+                observed
+                    .pods
+                    .iter()
+                    .find(|pod| pod.name == *name)
+                    .and_then(|pod| pod.object.clone())
             };
-            let resources = ask.subjects.keys();
+            let resources = webhook_client.subjects.keys();
             let resources = resources
                 .map(|name| Resource::pod(name, &spec.parameters, object(name).as_deref()))
                 .collect();
             let request = Request {
                 trace_id: uuid::Uuid::new_v4().to_string(),
-                rule_name: ask.asker.rule.clone(),
+                rule_name: webhook_client.rule_ref.rule.clone(),
                 stage: rule.spec.stage,
                 resources,
             };
-            let kind = Kind::Ask { request, subjects: ask.subjects.clone() };
-            self.send(question(&ask.asker, namespace, spec, kind));
+            let kind = Kind::WebhookCall { request, subjects: webhook_client.subjects.clone() };
+            self.send(question(&webhook_client.rule_ref, namespace, spec, kind));
         }
     }
 
@@ -227,7 +241,7 @@ impl Services {
     /// Asks whatever there is to ask, until it is time to end.
     pub(super) async fn run(
         self: Arc<Self>,
-        mut asked: mpsc::UnboundedReceiver<Question>,
+        mut requested: mpsc::UnboundedReceiver<Question>,
         stop: Shutdown,
     ) -> anyhow::Result<()> {
         let mut permits: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
@@ -236,7 +250,7 @@ impl Services {
         loop {
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                Some(question) = asked.next() => {
+                Some(question) = requested.next() => {
                     permits.retain(|_, permit| Arc::strong_count(permit) > 1);
                     let permit = permits.entry(question.namespace.clone());
                     let permit = permit.or_insert_with(|| Arc::new(Semaphore::new(CONCURRENT)));
@@ -250,7 +264,7 @@ impl Services {
     /// Sees one question through, and what comes of it: a task is polled to its end.
     async fn answer(self: Arc<Self>, question: Question, permits: Arc<Semaphore>) {
         let task = match &question.kind {
-            Kind::Ask { request, subjects } => {
+            Kind::WebhookCall { request, subjects } => {
                 let answer = self.post(&question.spec, request, &permits).await;
                 let task = self.note(&question, subjects, answer);
                 self.wake(&question.namespace);
@@ -268,8 +282,8 @@ impl Services {
         spec: &TransitionRuleWebhook,
         request: &Request,
         permits: &Semaphore,
-    ) -> Result<Bytes, Fault> {
-        let mut body = serde_json::to_vec(request).map_err(|_| Fault::Invalid)?;
+    ) -> Result<Bytes, WebhookError> {
+        let mut body = serde_json::to_vec(request).map_err(|_| WebhookError::Invalid)?;
         body.push(b'\n');
         let config = &spec.client_config;
         let authority = config.ca_bundle.as_deref();
@@ -282,15 +296,15 @@ impl Services {
         authority: Option<&str>,
         body: Option<Vec<u8>>,
         (spec, permits): (&TransitionRuleWebhook, &Semaphore),
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Bytes, WebhookError> {
         let within = u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30);
         let within = Duration::from_secs(within);
         let _permit = permits.acquire().await;
         let timer = self.metrics.asked_seconds.start_timer();
         let answer = send(Call { url, authority, body, within, local: self.local }).await;
         timer.observe_duration();
-        let outcome = answer.as_ref().map_or_else(Fault::class, |_| "answered");
-        self.metrics.asked.with_label_values(&[outcome]).inc();
+        let outcome = answer.as_ref().map_or_else(WebhookError::class, |_| "answered");
+        self.metrics.requested.with_label_values(&[outcome]).inc();
         answer
     }
 
@@ -299,23 +313,24 @@ impl Services {
         &self,
         question: &Question,
         subjects: &BTreeMap<String, Subject>,
-        answer: Result<Bytes, Fault>,
+        answer: Result<Bytes, WebhookError>,
     ) -> Option<u64> {
         let (mut memory, now) = (self.memory(), clock::now());
-        let known = memory.get_mut(&question.asker);
+        let known = memory.get_mut(&question.rule_ref);
         let known = known.filter(|known| known.spec == question.spec)?;
         known.busy = false;
         let names: BTreeSet<String> = subjects.keys().cloned().collect();
-        let outcome = answer.and_then(|body| read_answer(&body, &names).ok_or(Fault::Invalid));
+        let outcome =
+            answer.and_then(|body| read_answer(&body, &names).ok_or(WebhookError::Invalid));
         match outcome {
-            Err(fault) => {
+            Err(error) => {
                 known.failures = known.failures.saturating_add(1);
                 let wait = backoff::wait(backoff::Kind::Rejected, known.failures);
                 let until =
                     SignedDuration::try_from(wait).ok().and_then(|w| now.checked_add(w).ok());
                 let until = until.unwrap_or(now);
-                known.open = Some((until, fault.to_string()));
-                known.fail(subjects.values(), &fault.to_string(), until);
+                known.open = Some((until, error.to_string()));
+                known.fail(subjects.values(), &error.to_string(), until);
                 None
             }
             Ok(outcome) => {
@@ -340,7 +355,7 @@ impl Services {
                 Some(url) => {
                     self.call(&url, poll.ca_bundle.as_deref(), None, (spec, permits)).await
                 }
-                None => Err(Fault::Address),
+                None => Err(WebhookError::Address),
             };
             let goes_on = self.note_progress(question, task, answer, limit);
             self.wake(namespace);
@@ -353,7 +368,7 @@ impl Services {
     /// The service's name for a task, while anybody waits for it and the rule asks as it did.
     fn task_name(&self, question: &Question, task: u64) -> Option<String> {
         let memory = self.memory();
-        let known = memory.get(&question.asker).filter(|known| known.spec == question.spec)?;
+        let known = memory.get(&question.rule_ref).filter(|known| known.spec == question.spec)?;
         known.tasks.get(&task).map(|task| task.info.task_id.clone())
     }
 
@@ -362,34 +377,35 @@ impl Services {
         &self,
         question: &Question,
         number: u64,
-        answer: Result<Bytes, Fault>,
+        answer: Result<Bytes, WebhookError>,
         limit: SignedDuration,
     ) -> bool {
         let now = clock::now();
         let mut memory = self.memory();
-        let known = memory.get_mut(&question.asker);
+        let known = memory.get_mut(&question.rule_ref);
         let Some(known) = known.filter(|known| known.spec == question.spec) else { return false };
         let Some(mut task) = known.tasks.remove(&number) else { return false };
         let names: BTreeSet<String> = task.subjects.keys().cloned().collect();
-        let step = answer.and_then(|body| read_progress(&body, &names).ok_or(Fault::Invalid));
+        let step =
+            answer.and_then(|body| read_progress(&body, &names).ok_or(WebhookError::Invalid));
         let begun = task.info.begin_time.as_ref().map_or(now, |at| at.0);
         let late = now.duration_since(begun) >= limit;
         task.info.last_time = Some(Time(whole_second(now)));
-        let ended = match &step {
+        let terminal = match &step {
             Ok(step) => {
                 task.pass(&step.passed);
                 task.info.message.clone_from(&step.message);
                 for (_, subject) in task.subjects.iter().filter(|(n, _)| step.passed.contains(*n)) {
-                    known.said.insert(subject.clone(), Said::Passed);
+                    known.said.insert(subject.clone(), WebhookVerdict::Passed);
                 }
-                step.ended
+                step.terminal
             }
-            Err(fault) => {
-                task.info.message = fault.to_string();
+            Err(error) => {
+                task.info.message = error.to_string();
                 false
             }
         };
-        if !ended && !late {
+        if !terminal && !late {
             known.tasks.insert(number, task);
             return true;
         }
@@ -400,12 +416,12 @@ impl Services {
             .map(|(_, subject)| subject.clone())
             .collect();
         let until = now.checked_add(AGAIN).unwrap_or(now);
-        if let Err(fault) = step {
+        if let Err(error) = step {
             // It could not be asked to the end.
-            known.fail(left.iter(), &fault.to_string(), until);
+            known.fail(left.iter(), &error.to_string(), until);
         } else {
             let late = "its service's task took too long";
-            let reason = if ended { "its service stopped its task" } else { late };
+            let reason = if terminal { "its service stopped its task" } else { late };
             known.reject(left.iter(), reason, until);
         }
         known.history.push(task.info);
@@ -427,14 +443,14 @@ impl Memory {
     fn fail<'a>(
         &mut self,
         subjects: impl Iterator<Item = &'a Subject>,
-        fault: &str,
+        error: &str,
         until: Timestamp,
     ) {
         match self.spec.failure_policy {
             FailurePolicy::Ignore => {
-                self.said.extend(subjects.map(|subject| (subject.clone(), Said::Passed)));
+                self.said.extend(subjects.map(|subject| (subject.clone(), WebhookVerdict::Passed)));
             }
-            FailurePolicy::Fail => self.reject(subjects, fault, until),
+            FailurePolicy::Fail => self.reject(subjects, error, until),
         }
     }
 
@@ -444,7 +460,7 @@ impl Memory {
         reason: &str,
         until: Timestamp,
     ) {
-        let rejected = || Said::Rejected(reason.to_owned(), until);
+        let rejected = || WebhookVerdict::Rejected(reason.to_owned(), until);
         self.said.extend(subjects.map(|subject| (subject.clone(), rejected())));
     }
 
@@ -466,12 +482,13 @@ impl Memory {
         };
         let (pass, wait): (Vec<_>, Vec<_>) =
             subjects.iter().partition(|(name, _)| passed.contains(*name));
-        self.said.extend(pass.iter().map(|(_, subject)| ((*subject).clone(), Said::Passed)));
+        self.said
+            .extend(pass.iter().map(|(_, subject)| ((*subject).clone(), WebhookVerdict::Passed)));
         let Some((id, message)) = task.filter(|_| !wait.is_empty()) else {
             self.reject(wait.into_iter().map(|(_, subject)| subject), &reason, again);
             return None;
         };
-        let pending = || Said::Pending("its service works on it".to_owned());
+        let pending = || WebhookVerdict::Pending("its service works on it".to_owned());
         self.said.extend(wait.iter().map(|(_, subject)| ((*subject).clone(), pending())));
         let info = TaskInfo {
             task_id: id,
@@ -495,18 +512,29 @@ impl Task {
     }
 }
 
-fn question(asker: &Asker, namespace: &str, spec: &TransitionRuleWebhook, kind: Kind) -> Question {
-    Question { asker: asker.clone(), namespace: namespace.to_owned(), spec: spec.clone(), kind }
+fn question(
+    rule_ref: &RuleRef,
+    namespace: &str,
+    spec: &TransitionRuleWebhook,
+    kind: Kind,
+) -> Question {
+    Question {
+        rule_ref: rule_ref.clone(),
+        namespace: namespace.to_owned(),
+        spec: spec.clone(),
+        kind,
+    }
 }
 
-fn webhooks(seen: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
-    let all = seen.rules.iter().flat_map(|owner| owner.rules.iter().map(move |rule| (owner, rule)));
+fn webhooks(observed: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
+    let all =
+        observed.rules.iter().flat_map(|owner| owner.rules.iter().map(move |rule| (owner, rule)));
     all.filter(|(_, rule)| rule.spec.webhook.is_some())
 }
 
 /// Everybody who waits at a rule's stage.
-fn subjects(seen: &Observed, rule: &Rule) -> BTreeSet<Subject> {
-    let waiting = seen.pods.iter().map(|pod| (pod, pod.waiting(rule.stage)));
+fn subjects(observed: &Observed, rule: &Rule) -> BTreeSet<Subject> {
+    let waiting = observed.pods.iter().map(|pod| (pod, pod.waiting(rule.stage)));
     let waiting = waiting.filter(|(_, operations)| !operations.is_empty());
     waiting.map(|(pod, operations)| Subject::of(pod, &operations)).collect()
 }
@@ -514,7 +542,12 @@ fn subjects(seen: &Observed, rule: &Rule) -> BTreeSet<Subject> {
 /// What another process left in a rule's status: tasks that are still to be polled.
 ///
 /// A status names Pods; an operation that began after the task is another one.
-fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Observed) -> Memory {
+fn adopt(
+    owner: &RuleView,
+    rule: &Rule,
+    spec: &TransitionRuleWebhook,
+    observed: &Observed,
+) -> Memory {
     let mut memory = Memory { spec: spec.clone(), ..Memory::default() };
     let state = owner.status.rule_states.iter().find(|state| state.name == rule.spec.name);
     let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else { return memory };
@@ -525,7 +558,7 @@ fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Obs
     for info in &status.task_states {
         let begun = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
         let mut of_task = BTreeMap::new();
-        for pod in &seen.pods {
+        for pod in &observed.pods {
             let waiting = pod.waiting(rule.stage);
             // Statuses tell whole seconds.
             let is_older = |at: Timestamp| at.as_second() <= begun.as_second();
@@ -535,12 +568,13 @@ fn adopt(owner: &RuleView, rule: &Rule, spec: &TransitionRuleWebhook, seen: &Obs
             }
             let subject = Subject::of(pod, &waiting);
             if info.processing.contains(&pod.name) {
-                memory
-                    .said
-                    .insert(subject.clone(), Said::Pending("its service works on it".to_owned()));
+                memory.said.insert(
+                    subject.clone(),
+                    WebhookVerdict::Pending("its service works on it".to_owned()),
+                );
                 of_task.insert(pod.name.clone(), subject);
             } else if info.approved.contains(&pod.name) {
-                memory.said.insert(subject.clone(), Said::Passed);
+                memory.said.insert(subject.clone(), WebhookVerdict::Passed);
                 of_task.insert(pod.name.clone(), subject);
             }
         }

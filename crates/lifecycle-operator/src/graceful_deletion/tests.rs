@@ -4,26 +4,32 @@ use super::*;
 use crate::plan::tests::{now, pod};
 
 /// A Pod of a CollaSet, in the words of the plan's tests.
-fn leaver(text: &str) -> Leaver {
+fn candidate(text: &str) -> DeletionCandidate {
     let mut pod = pod(text);
     pod.labels.insert(well_known::CONTROL.to_owned(), well_known::CONTROL_ON.to_owned());
-    Leaver { pod, ended: false, of_set: true, deletion_policy: None, objections: Vec::new() }
+    DeletionCandidate {
+        pod,
+        terminal: false,
+        of_set: true,
+        deletion_policy: None,
+        rejections: Vec::new(),
+    }
 }
 
-fn decide(leaver: &Leaver) -> Decision {
-    leaver.decide(DeletionPolicy::Delete, now())
+fn decide(candidate: &DeletionCandidate) -> Decision {
+    candidate.decide(DeletionPolicy::Delete, now())
 }
 
 /// Whether a Pod may go; the error is what has to be asked for first, if it is not yet.
-fn may_go(leaver: &Leaver) -> Result<(), Option<&'static str>> {
-    match decide(leaver) {
+fn may_go(candidate: &DeletionCandidate) -> Result<(), Option<&'static str>> {
+    match decide(candidate) {
         Decision::Pass => Ok(()),
         Decision::Later { begin, .. } => Err(begin),
     }
 }
 
-fn message(leaver: &Leaver) -> String {
-    match decide(leaver) {
+fn message(candidate: &DeletionCandidate) -> String {
+    match decide(candidate) {
         Decision::Pass => String::new(),
         Decision::Later { message, .. } => message,
     }
@@ -31,10 +37,10 @@ fn message(leaver: &Leaver) -> String {
 
 #[test]
 fn a_pod_that_serves_begins_to_leave_and_is_told_so() {
-    let leaver = leaver("open ready available");
-    assert_eq!(may_go(&leaver), Err(Some(well_known::TO_DELETE)));
+    let candidate = candidate("open ready available");
+    assert_eq!(may_go(&candidate), Err(Some(well_known::TO_DELETE)));
     assert_eq!(
-        message(&leaver),
+        message(&candidate),
         "pod deletion process is underway and being managed by PodOpsLifecycle; it begins now"
     );
 }
@@ -48,7 +54,7 @@ fn a_pod_that_is_leaving_is_asked_for_nothing_more() {
          pre-checked/collaset operation-permission/scale-in protected",
         "open operating/collaset operation-type/collaset=update preparing-to-delete",
     ] {
-        assert_eq!(may_go(&leaver(text)), Err(None), "{text}");
+        assert_eq!(may_go(&candidate(text)), Err(None), "{text}");
     }
 }
 
@@ -61,7 +67,7 @@ fn a_pod_in_an_operation_that_keeps_it_is_asked_to_leave() {
         "closed operated/collaset done-operation-type/collaset=scale-in post-check/collaset",
         "open operating/collaset operation-type/collaset=scale-in undo-operation-type/collaset",
     ] {
-        assert_eq!(may_go(&leaver(text)), Err(Some(well_known::TO_DELETE)), "{text}");
+        assert_eq!(may_go(&candidate(text)), Err(Some(well_known::TO_DELETE)), "{text}");
     }
 }
 
@@ -72,9 +78,9 @@ fn a_pod_may_go_once_any_operation_that_ends_it_may_operate() {
         let text = format!(
             "closed preparing-to-delete {id} operation-type/x={kind} operation-permission/{kind}"
         );
-        assert_eq!(decide(&leaver(&text)), Decision::Pass, "{kind}");
+        assert_eq!(decide(&candidate(&text)), Decision::Pass, "{kind}");
         let forged = format!("closed preparing-to-delete {id} operation-type/x={kind}");
-        assert_ne!(decide(&leaver(&forged)), Decision::Pass, "{kind} that nobody permitted");
+        assert_ne!(decide(&candidate(&forged)), Decision::Pass, "{kind} that nobody permitted");
     }
 }
 
@@ -88,9 +94,9 @@ fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
         "{updating} to-delete pre-gate operating/pod-delete=9 operation-type/pod-delete=delete \
          pre-check/pod-delete=9"
     );
-    assert_eq!(may_go(&leaver(&asked)), Err(None));
+    assert_eq!(may_go(&candidate(&asked)), Err(None));
     let back = asked.replace(" to-delete", "");
-    let mut left = leaver(&back);
+    let mut left = candidate(&back);
     let labels = plan(&left.pod, now()).unwrap().labels;
     assert_eq!(labels.get(well_known::PREPARING_TO_DELETE), Some(&None));
     for (key, value) in labels {
@@ -102,7 +108,7 @@ fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
     assert_eq!(may_go(&left), Err(Some(well_known::TO_DELETE)));
     // Somebody who re-creates the Pod has marked it before.
     assert_eq!(
-        may_go(&leaver(&asked.replace("preparing-to-delete=9", "preparing-to-delete=1"))),
+        may_go(&candidate(&asked.replace("preparing-to-delete=9", "preparing-to-delete=1"))),
         Ok(())
     );
 }
@@ -110,11 +116,11 @@ fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
 #[test]
 fn pods_that_are_not_guarded_pass() {
     for text in ["open deleting", "ungated ready"] {
-        assert_eq!(decide(&leaver(text)), Decision::Pass, "{text}");
+        assert_eq!(decide(&candidate(text)), Decision::Pass, "{text}");
     }
-    let ended = Leaver { ended: true, ..leaver("open") };
-    assert_eq!(decide(&ended), Decision::Pass);
-    let mut free = leaver("open ready");
+    let terminal = DeletionCandidate { terminal: true, ..candidate("open") };
+    assert_eq!(decide(&terminal), Decision::Pass);
+    let mut free = candidate("open ready");
     free.pod.labels.remove(well_known::CONTROL);
     assert_eq!(decide(&free), Decision::Pass);
 }
@@ -123,17 +129,18 @@ fn pods_that_are_not_guarded_pass() {
 #[test]
 fn weakness_6_a_pod_that_terminates_may_always_be_deleted() {
     for text in ["open ready deleting to-delete protected", "closed deleting to-delete/x"] {
-        assert_eq!(decide(&leaver(text)), Decision::Pass, "{text}");
+        assert_eq!(decide(&candidate(text)), Decision::Pass, "{text}");
     }
 }
 
 #[test]
 fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it() {
-    let says = |words: &str| Leaver {
+    let says = |words: &str| DeletionCandidate {
         deletion_policy: Some(words.to_owned()),
-        ..leaver("open ready available")
+        ..candidate("open ready available")
     };
-    let begun_with = |leaver: &Leaver, default| match leaver.decide(default, now()) {
+    let begun_with = |candidate: &DeletionCandidate, default| match candidate.decide(default, now())
+    {
         Decision::Later { begin, .. } => begin,
         Decision::Pass => None,
     };
@@ -141,13 +148,14 @@ fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it(
     assert_eq!(begun_with(&says("Replace"), DeletionPolicy::Delete), replace);
     assert_eq!(begun_with(&says("Delete"), DeletionPolicy::Replace), delete);
     assert_eq!(begun_with(&says("Whatever"), DeletionPolicy::Delete), delete);
-    assert_eq!(begun_with(&leaver("open available"), DeletionPolicy::Replace), replace);
-    let broken = Leaver { deletion_policy: Some("Replace".to_owned()), ..leaver("open") };
+    assert_eq!(begun_with(&candidate("open available"), DeletionPolicy::Replace), replace);
+    let broken =
+        DeletionCandidate { deletion_policy: Some("Replace".to_owned()), ..candidate("open") };
     assert_eq!(begun_with(&broken, DeletionPolicy::Delete), delete, "it would wait for ever");
     let mut new = says("Replace");
     new.pod.labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), "web-0".to_owned());
     assert_eq!(begun_with(&new, DeletionPolicy::Delete), replace, "its origin may be gone already");
-    let of_another = Leaver { of_set: false, ..says("Replace") };
+    let of_another = DeletionCandidate { of_set: false, ..says("Replace") };
     assert_eq!(begun_with(&of_another, DeletionPolicy::Replace), delete);
     let mut asked = says("Replace");
     asked.pod.labels.insert(well_known::TO_REPLACE.to_owned(), "1".to_owned());
@@ -156,19 +164,19 @@ fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it(
 
 #[test]
 fn a_pod_that_waits_says_what_for_and_since_when() {
-    let mut waiting = leaver(
+    let mut waiting = candidate(
         "open ready to-delete pre-gate operating/pod-delete=5000000000 \
          operation-type/pod-delete=delete pre-check/pod-delete=5000000000",
     );
     let reason = "2 of 3 Pods are unavailable".to_owned();
-    waiting.objections = vec![RejectInfo { rule_name: "pace".to_owned(), reason }];
+    waiting.rejections = vec![RejectInfo { rule_name: "pace".to_owned(), reason }];
     assert_eq!(
         message(&waiting),
         "pod deletion process is underway and being managed by PodOpsLifecycle; pod-delete is in \
          PreCheck and waits for a checker: rule pace: 2 of 3 Pods are unavailable since \
          1970-01-01T00:00:05Z"
     );
-    let held = leaver(
+    let held = candidate(
         "closed to-delete protected operating/pod-delete=1 operation-type/pod-delete=delete \
          preparing/pod-delete=5000000000 pre-checked/pod-delete=2 operation-permission/delete",
     );
@@ -178,6 +186,6 @@ fn a_pod_that_waits_says_what_for_and_since_when() {
          [prot.podopslifecycle.kusionstack.io/x]; pod-delete is in Preparing and waits for \
          services since 1970-01-01T00:00:05Z"
     );
-    let garbled = leaver("open to-delete operating");
-    assert!(message(&garbled).contains("invalid label"), "{}", message(&garbled));
+    let invalid_labels = candidate("open to-delete operating");
+    assert!(message(&invalid_labels).contains("invalid label"), "{}", message(&invalid_labels));
 }
