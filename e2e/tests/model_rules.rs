@@ -32,7 +32,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{
     plan::{Plan, plan},
     render,
-    rules::webhook::{Answers, RuleRef, Said, Subject},
+    rules::webhook::{Answers, RuleRef, WebhookVerdict, Subject},
     view::{Observed, PodView, RuleView, SetView},
 };
 
@@ -633,7 +633,7 @@ fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed
     let said = pods.iter().filter_map(|pod| {
         let waiting = pod.waiting(RuleStage::PreCheck);
         let said =
-            if service { Said::Passed } else { Said::Rejected("down".to_owned(), Timestamp::MAX) };
+            if service { WebhookVerdict::Passed } else { WebhookVerdict::Rejected("down".to_owned(), Timestamp::MAX) };
         (!waiting.is_empty()).then(|| ((rule_ref(), Subject::of(pod, &waiting)), said))
     });
     Observed {
