@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 
 mod crds;
 mod reference;
+mod tidy;
 
 const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
@@ -25,7 +26,9 @@ Commands:
                    behind HAProxy under load, and counts what fails
   soak [--rounds N] [--seed N]
                    Random rollouts under shared rules with faults; writes docs/soak.md
-  test             Everything CI runs: formatting, lints, unit and property tests, the model, e2e";
+  test             Everything CI runs: formatting, lints, unit and property tests, the models, e2e
+  tidy [--report]  Check what no compiler does: terms, shape of the code, imports, links,
+                   dependencies; with --report, print the figures";
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -36,6 +39,8 @@ fn main() -> anyhow::Result<()> {
         ["demo", args @ ..] => demo(args),
         ["soak", args @ ..] => keep("soak", args, "docs/soak.md"),
         ["test"] => test(),
+        ["tidy"] => tidy::check(),
+        ["tidy", "--report"] => Ok(io::stdout().write_all(tidy::report()?.as_bytes())?),
         _ => bail!("{USAGE}"),
     }
 }

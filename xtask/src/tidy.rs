@@ -1,0 +1,56 @@
+//! `cargo xtask tidy`: the rules of this repository that no compiler checks.
+//!
+//! Each rule is a module and returns [`Finding`]s. With `--report` the figures behind the rules are
+//! printed as a table instead.
+
+use anyhow::bail;
+
+mod dependencies;
+mod imports;
+mod links;
+mod report;
+mod rust;
+mod shape;
+mod sources;
+mod terms;
+
+use rust::RustFile;
+
+/// One violation of a rule.
+pub(crate) struct Finding {
+    /// Path from the repository's root, and the line where there is one: `<path>[:<line>]`.
+    place: String,
+    /// The rule that is violated and what to write instead.
+    message: String,
+}
+
+/// Checks every rule.
+///
+/// # Errors
+///
+/// If a rule is violated, after all violations have been printed to standard error, or if a source
+/// cannot be read.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let rust = RustFile::read_all()?;
+    let mut findings = terms::check(&rust)?;
+    findings.extend(shape::check(&rust));
+    findings.extend(imports::check(&rust));
+    findings.extend(links::check()?);
+    findings.extend(dependencies::check(&rust)?);
+    for Finding { place, message } in &findings {
+        eprintln!("{place}: {message}");
+    }
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    Ok(())
+}
+
+/// The figures behind the rules, as a Markdown table.
+///
+/// # Errors
+///
+/// If a source cannot be read.
+pub(crate) fn report() -> anyhow::Result<String> {
+    report::table(&RustFile::read_all()?)
+}

@@ -1,0 +1,72 @@
+//! Links of Markdown pages to files and headings of this repository.
+
+use std::{collections::BTreeSet, path::Path};
+
+use pulldown_cmark::{Event, LinkType, Parser, Tag, TagEnd};
+
+use super::{Finding, sources};
+
+/// Fails for each relative link to a file or heading that does not exist.
+pub(super) fn check() -> anyhow::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for path in sources::with_extension("md")? {
+        for target in targets(&sources::text(&path)?) {
+            if !exists(&path, &target)? {
+                let message = format!("broken link to {target}");
+                findings.push(Finding { place: path.clone(), message });
+            }
+        }
+    }
+    Ok(findings)
+}
+
+fn targets(text: &str) -> Vec<String> {
+    let links = Parser::new_ext(text, options()).filter_map(|event| {
+        if let Event::Start(Tag::Link { link_type, dest_url, .. }) = event {
+            (link_type != LinkType::Autolink).then(|| dest_url.to_string())
+        } else {
+            None
+        }
+    });
+    links.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
+}
+
+fn exists(from: &str, target: &str) -> anyhow::Result<bool> {
+    let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+    let folder = Path::new(from).parent().unwrap_or(Path::new(""));
+    let path = if file.is_empty() { Path::new(from).to_owned() } else { folder.join(file) };
+    let path = sources::root().join(path);
+    if heading.is_empty() || !path.is_file() {
+        return Ok(path.exists());
+    }
+    Ok(headings(&std::fs::read_to_string(path)?).contains(heading))
+}
+
+/// The anchors of a page's headings, as code forges make them.
+#[allow(clippy::wildcard_enum_match_arm, reason = "a page has other parts than headings")]
+fn headings(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut heading: Option<String> = None;
+    for event in Parser::new_ext(text, options()) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => anchors.extend(heading.take().map(|h| anchor(&h))),
+            Event::Text(part) | Event::Code(part) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&part);
+                }
+            }
+            _ => {}
+        }
+    }
+    anchors
+}
+
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn options() -> pulldown_cmark::Options {
+    pulldown_cmark::Options::ENABLE_TABLES
+}
