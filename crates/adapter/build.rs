@@ -1,4 +1,4 @@
-//! Makes the messages and both ends of the service from the protocol's file.
+//! Generates the messages, the client and the server from the protocol's `.proto` file.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""An adapter for consist-operator over HTTP, with nothing but Python: it drives HAProxy.
+"""An adapter for consist-operator over HTTP in Python without dependencies: it configures HAProxy.
 
     python3 adapter.py --listen 127.0.0.1:9000 [--delay SECONDS]
 
-Its users tell it where HAProxy's Runtime API is: {"runtime": "127.0.0.1:9999", "backend": "web", "port": 8080}.
-It keeps nothing but the numbers of what it heard: HAProxy itself knows who serves. With --delay, taking a
-Pod off becomes effective only after that time, as with a slow control plane.
+Its parameters locate HAProxy's Runtime API and backend: {"runtime": "127.0.0.1:9999", "backend": "web", "port": 8080}.
+It keeps only the generations of the requests: HAProxy itself stores the members. With --delay, a drain
+takes effect only after that time, as with a slow control plane.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MAINTENANCE, DRAIN, RUNNING = 0x01 | 0x02 | 0x20 | 0x40, 0x08 | 0x10, 2
 DELAY = 0.0
-heard = {}  # employer's UID -> the greatest generation, and the addresses that are to serve
-leaving = {}  # employer's UID, slot, and address -> what will drain it
+heard = {}  # employer's UID -> the greatest generation, and the addresses of the enabled members
+leaving = {}  # employer's UID, slot, and address -> the timer of the pending drain
 busy = threading.Lock()
 
 
 class Refused(Exception):
-    """What was said makes no sense."""
+    """The request is invalid (HTTP 400)."""
 
 
 def ask(params, command):
@@ -36,7 +36,7 @@ def ask(params, command):
 
 
 def slots(params):
-    """Every server of the backend: name, address, state, and sessions."""
+    """Returns every server of the backend: name, address, state, and number of sessions."""
     states = ask(params, f"show servers state {params['backend']}").splitlines()
     columns = states[1].lstrip("# ").split()
     servers = [dict(zip(columns, line.split())) for line in states[2:] if line.strip()]
@@ -73,7 +73,7 @@ def observe(employer, params, request):
     all_slots = slots(params)
     seen = []
     for member in request.get("members", []):
-        # At whatever port: another one may have been told before.
+        # At any port: an earlier configuration may have had another one.
         states = [state(slot) for slot in all_slots if is_of(slot, member)]
         order = ["Serving", "Unhealthy", "Draining", "Absent"]
         most = dict(min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"}))
@@ -120,7 +120,7 @@ def applied(employer, params, generation, wanted):
 
 
 def leave(params, slot, who):
-    """Drains a slot, and empties it once nobody uses it any more."""
+    """Drains a slot, and disables it once it has no sessions."""
     if slot["admin"] & MAINTENANCE:
         return
     if slot["admin"] & DRAIN:
@@ -134,7 +134,7 @@ def leave(params, slot, who):
 
 
 def drain_late(params, who):
-    """Drains a slot if it is still wanted, and still the same: who has it by now must not go in its stead."""
+    """Drains a slot unless its address was enabled again or reused: another member must not be drained."""
     uid, name, address = who
     with busy:
         if leaving.pop(who, None) and address not in heard[uid][1]:

@@ -40,18 +40,18 @@ struct State {
 }
 
 /// Follows a namespace's Pods while it is there.
-pub struct Outages {
+pub struct AvailabilityMonitor {
     state: Arc<Mutex<State>>,
     task: Mutex<JoinSet<anyhow::Result<()>>>,
 }
 
-impl Outages {
+impl AvailabilityMonitor {
     /// Follows the Pods of the lab's namespace from now on.
     ///
     /// # Errors
     ///
     /// If they cannot be listed.
-    pub async fn follow(cluster: &TestCluster) -> anyhow::Result<Self> {
+    pub async fn start(cluster: &TestCluster) -> anyhow::Result<Self> {
         let pods: Api<Pod> = cluster.pods();
         let list = pods.list(&ListParams::default()).await?;
         let state = Arc::<Mutex<State>>::default();
@@ -87,13 +87,13 @@ impl Outages {
     ///
     /// If the watch has ended, as do all that look: what is counted would be of an earlier time.
     #[must_use]
-    pub fn worst(&self, team: &str) -> usize {
+    pub fn max_unavailable(&self, team: &str) -> usize {
         self.look(|state| state.worst.get(team).copied().unwrap_or_default())
     }
 
     /// The fewest Pods of a team that served at a time, whoever took them out.
     #[must_use]
-    pub fn fewest(&self, team: &str) -> usize {
+    pub fn min_available(&self, team: &str) -> usize {
         self.look(|state| state.fewest.get(team).copied().unwrap_or_default())
     }
 

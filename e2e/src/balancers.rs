@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{SOON, eventually},
+    cluster::{TIMEOUT, eventually},
     control_plane::free_ports,
     programs, server,
 };
@@ -45,7 +45,7 @@ impl Balancer {
 
     async fn until_up(&self) -> anyhow::Result<()> {
         let listens = async || Ok(TcpStream::connect(self.front).await.is_ok());
-        let up = eventually(SOON, listens).await;
+        let up = eventually(TIMEOUT, listens).await;
         up.with_context(|| {
             format!("{} does not listen; its log: {}", self.program.display(), self.log.display())
         })
@@ -85,7 +85,7 @@ fn spawn(program: &Path, args: &[String], log: &Path) -> anyhow::Result<Child> {
 /// # Errors
 ///
 /// If there is none.
-pub fn free() -> anyhow::Result<SocketAddr> {
+pub fn free_address() -> anyhow::Result<SocketAddr> {
     let [port] = free_ports()?;
     Ok(local(port))
 }
@@ -142,7 +142,7 @@ impl Haproxy {
 ///
 /// If it does not come up.
 pub async fn envoy(dir: &Path, xds: SocketAddr, aggregated: bool) -> anyhow::Result<Balancer> {
-    let front = free()?;
+    let front = free_address()?;
     let path = dir.join(format!("envoy-{}.json", front.port()));
     std::fs::write(&path, envoy_config(front, xds, aggregated).to_string())?;
     let args = [

@@ -15,12 +15,12 @@ use procfs::Current as _;
 use serde_json::{Value, json};
 
 use crate::{
-    availability::Outages,
+    availability::AvailabilityMonitor,
     balancers::Haproxy,
-    cluster::{OPERATORS, TestCluster, eventually, is_settled},
+    cluster::{OPERATORS, TestCluster, eventually, is_rolled_out},
     measure::{Cost, Process},
-    scenarios::Subject,
-    traffic::{Load, everything_is_done, nobody_looks, real},
+    scenarios::Scenario,
+    traffic::{Load, update_recreate_and_scale, update_without_consist, server_set},
 };
 
 /// The small set, of which each Pod's cost is counted.
@@ -60,7 +60,7 @@ struct Row {
 pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     sizes(programs, &mut rows)?;
-    let cluster = TestCluster::start_as_shipped(programs).await?;
+    let cluster = TestCluster::start_with_default_lease(programs).await?;
     say("100 Pods: created, updated in every way, and scaled in");
     costs(&cluster, &mut rows).await?;
     say("100 Pods under a rule");
@@ -101,9 +101,9 @@ async fn settle(cluster: &TestCluster, name: &str, replicas: usize) -> anyhow::R
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} Pods {elapsed}")?);
     let all = i32::try_from(replicas)?;
     cluster
-        .wait(name, STUCK, |status| {
+        .wait_for_status(name, STUCK, |status| {
             bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
-            is_settled(status, all)
+            is_rolled_out(status, all)
         })
         .await?;
     bar.finish_and_clear();
@@ -161,32 +161,32 @@ fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     ]) {
         #[allow(clippy::cast_precision_loss, reason = "programs are small")]
         let megabytes = programs.join(name).metadata()?.len() as f64 / 1e6;
-        rows.push(most(figure, megabytes, 10.0, " MB"));
+        rows.push(most(figure, megabytes, 12.0, " MB"));
     }
     Ok(())
 }
 
 async fn costs(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let web = Subject { cluster, set: "web", pods: SMALL };
+    let web = Scenario { cluster, set: "web", pods: SMALL };
     let created = web.create().await?;
     rows.push(most("requests per Pod to create", created.requests_per_pod(), 3.6, ""));
     let updated = web.update_in_place("nginx:1").await?;
     rows.extend([
         most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
         none("of these refused, in all", updated.rejected().len()),
-        none("of these without effect, in all", updated.without_effect()),
+        none("of these without effect, in all", updated.no_op_writes()),
         most("requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
         Row {
             figure: "CollaSet status writes in any second of that rollout",
             limit: "≤ 1".to_owned(),
-            measured: updated.status_writes_in_a_second("collasets").to_string(),
-            kept: Some(updated.status_writes_in_a_second("collasets") <= 1),
+            measured: updated.max_status_writes_per_second("collasets").to_string(),
+            kept: Some(updated.max_status_writes_per_second("collasets") <= 1),
         },
     ]);
     let (annotated, lost) = web.annotate("1").await?;
     let recreated = web.recreate("nginx:2").await?;
     let replaced = web.replace("nginx:3").await?;
-    let alone = web.leave_alone().await?;
+    let alone = web.annotate_from_another_client().await?;
     let went = web.scale_in(SMALL / 5).await?;
     rows.extend([
         most(
@@ -209,12 +209,12 @@ async fn costs(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()>
 /// What a rule costs that lets a tenth of the Pods go at a time.
 async fn under_a_rule(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
-    cluster.make_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
-    let availability = Outages::follow(cluster).await?;
-    let web = Subject { cluster, set: "web", pods: SMALL };
+    cluster.create_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
+    let availability = AvailabilityMonitor::start(cluster).await?;
+    let web = Scenario { cluster, set: "web", pods: SMALL };
     let updated = web.update_in_place("nginx:rule").await?;
-    let worst = availability.worst("");
-    let statuses = updated.status_writes_in_a_second("podtransitionrules");
+    let worst = availability.max_unavailable("");
+    let statuses = updated.max_status_writes_per_second("podtransitionrules");
     rows.extend([
         most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
         none("of these refused, in all", updated.rejected().len()),
@@ -236,16 +236,16 @@ async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     let cluster = TestCluster::start(programs).await?;
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await?;
     let annotations = Haproxy::annotations(&[haproxy.runtime]);
-    cluster.employ("web", json!({ "app": "web" }), &annotations).await?;
-    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await?;
+    cluster.create_managed_service("web", json!({ "app": "web" }), &annotations).await?;
+    cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await?;
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let done = everything_is_done(&cluster, &load).await;
+    let done = update_recreate_and_scale(&cluster, &load).await;
     let (tally, rate) = (load.tally(), load.rate());
     if tally.failed == 0 {
         done?;
     }
-    let careless = nobody_looks(&cluster, &load).await?;
+    let careless = update_without_consist(&cluster, &load).await?;
     let row = |figure, limit: &str, measured: String, kept| Row {
         figure,
         limit: limit.to_owned(),
@@ -284,23 +284,23 @@ async fn in_services(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Resu
         for part in 0..EACH {
             let service = format!("{name}-{part}");
             let selector = json!({ "app": name, "part": part.to_string() });
-            cluster.employ(&service, selector, &json!({})).await?;
+            cluster.create_managed_service(&service, selector, &json!({})).await?;
             employers.push(service);
         }
         for (at, pod) in cluster.pods_of(&name).await?.iter().enumerate() {
             let part = json!({ "labels": { "part": (at % EACH).to_string() } });
-            cluster.change_pod(&pod.name_any(), part).await?;
+            cluster.patch_pod_metadata(&pod.name_any(), part).await?;
         }
     }
     let held = async || {
         let pods = cluster.pods().list(&all).await?.items;
-        let is_held = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
-        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(is_held));
+        let has_protection_finalizer = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
+        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(has_protection_finalizer));
         Ok(held.count() == MANY)
     };
     eventually(STUCK, held).await.context("waiting for all to be held")?;
     tokio::time::sleep(REST / 4).await;
-    let from = cluster.log_end()?;
+    let from = cluster.audit_log_end()?;
     tokio::time::sleep(REST).await;
     let (requests, _) = cluster.requests(from)?;
     let own = requests.iter().filter(|r| r.is_work() && r.operator() == Some(operator));
@@ -317,7 +317,7 @@ async fn in_services(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Resu
         ),
     ]);
     for service in employers {
-        cluster.all_of::<Service>().delete(&service, &DeleteParams::default()).await?;
+        cluster.api::<Service>().delete(&service, &DeleteParams::default()).await?;
     }
     let free = async || {
         let pods = cluster.pods().list(&all).await?.items;
@@ -332,7 +332,7 @@ async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<(
     const SAMPLES: u32 = 150;
     const PACE: Duration = Duration::from_millis(200);
     let nobody = json!([{ "name": "nobody", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    cluster.make_rule("all", json!({}), nobody).await?;
+    cluster.create_rule("all", json!({}), nobody).await?;
     for set in cluster.sets().list(&ListParams::default()).await?.items {
         cluster.set_image(&set.name_any(), "nginx:wait").await?;
     }
@@ -349,14 +349,14 @@ async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<(
     let cost = Cost::of(cluster, MANY, async {
         for sample in 0..SAMPLES {
             let labels = json!({ "labels": { "example.com/sample": sample.to_string() } });
-            cluster.change_pod(&pod, labels).await?;
+            cluster.patch_pod_metadata(&pod, labels).await?;
             tokio::time::sleep(PACE).await;
         }
         Ok(())
     })
     .await?;
     let each = Process::of(cluster, operator)?.cpu_since(&before)?.as_secs_f64() * 1e3;
-    let statuses = cost.status_writes_in_a_second("podtransitionrules");
+    let statuses = cost.max_status_writes_per_second("podtransitionrules");
     rows.extend([
         most(
             "processor time of a look at 1,000 waiting Pods",
@@ -382,11 +382,11 @@ async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<(
 
 /// What an update costs where a Service has to let go of each Pod.
 async fn with_an_employer(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    cluster.employ("employed", json!({ "app": "employed" }), &json!({})).await?;
-    let set = Subject { cluster, set: "employed", pods: SMALL };
+    cluster.create_managed_service("employed", json!({ "app": "employed" }), &json!({})).await?;
+    let set = Scenario { cluster, set: "employed", pods: SMALL };
     set.create().await?;
     let cost = set.update_in_place("nginx:1").await?;
-    let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
+    let own = cost.operator_requests().filter(|r| r.operator() == Some("consist-operator"));
     let own = own.filter(|r| r.is_write() && r.resource() == "pods").count();
     #[allow(clippy::cast_precision_loss, reason = "not that many")]
     let each = own as f64 / SMALL as f64;
@@ -398,7 +398,7 @@ async fn with_an_employer(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow:
     cluster.sets().delete("employed", &DeleteParams::default()).await?;
     let gone = async || Ok(cluster.sets().get_opt("employed").await?.is_none());
     eventually(STUCK, gone).await?;
-    cluster.all_of::<Service>().delete("employed", &DeleteParams::default()).await?;
+    cluster.api::<Service>().delete("employed", &DeleteParams::default()).await?;
     Ok(())
 }
 
@@ -505,7 +505,7 @@ async fn memory(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()
 }
 
 async fn rest(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let settled = cluster.log_end()?;
+    let settled = cluster.audit_log_end()?;
     tokio::time::sleep(REST).await;
     let (requests, _) = cluster.requests(settled)?;
     let writes = requests.iter().filter(|r| r.is_work() && r.is_write()).count();

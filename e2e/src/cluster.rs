@@ -32,8 +32,8 @@ use tokio::task::JoinSet;
 use crate::{
     audit,
     control_plane::{ControlPlane, free_ports},
-    nodes::{self, Nodes},
-    process::{Kept, Signal, Spec},
+    nodes::{self, FakeNodes},
+    process::{SupervisedProcess, Signal, Spec},
 };
 
 /// The operators, by the names of their programs and ServiceAccounts.
@@ -44,7 +44,7 @@ pub const OPERATORS: [&str; 4] =
 const ADMITTING: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
 
 /// How long anything that is to happen at once may take.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// How many nodes there are.
 const NODES: usize = 5;
 
@@ -60,7 +60,7 @@ const HASTY: &[&str] = &[
 pub struct TestCluster {
     /// The control plane.
     pub plane: ControlPlane,
-    operators: BTreeMap<&'static str, Kept>,
+    operators: BTreeMap<&'static str, SupervisedProcess>,
     programs: PathBuf,
     /// The ports at which operators answer admission reviews, of those that do.
     admission: BTreeMap<&'static str, u16>,
@@ -70,7 +70,7 @@ pub struct TestCluster {
     lease: &'static [&'static str],
     /// Where its sets are.
     pub namespace: String,
-    nodes: Option<Arc<Nodes>>,
+    nodes: Option<Arc<FakeNodes>>,
     _simulated: JoinSet<anyhow::Result<()>>,
 }
 
@@ -96,12 +96,12 @@ impl TestCluster {
     /// # Errors
     ///
     /// If a part does not start.
-    pub async fn start_as_shipped(programs: &Path) -> anyhow::Result<Self> {
+    pub async fn start_with_default_lease(programs: &Path) -> anyhow::Result<Self> {
         Self::start_with(programs, &[]).await
     }
 
     async fn start_with(programs: &Path, lease: &'static [&'static str]) -> anyhow::Result<Self> {
-        let mut cluster = Self { lease, ..Self::prepare(programs).await? };
+        let mut cluster = Self { lease, ..Self::start_without_operators(programs).await? };
         cluster.start_operators().await?;
         Ok(cluster)
     }
@@ -119,12 +119,12 @@ impl TestCluster {
     }
 
     /// Has an operator be told more when it starts: arguments.
-    pub fn tell(&mut self, operator: &'static str, args: &[String]) {
+    pub fn add_args(&mut self, operator: &'static str, args: &[String]) {
         self.told.entry(operator).or_default().args.extend_from_slice(args);
     }
 
     /// Has an operator be told more when it starts: its environment.
-    pub fn tell_by_environment(&mut self, operator: &'static str, env: &[(&str, String)]) {
+    pub fn add_env(&mut self, operator: &'static str, env: &[(&str, String)]) {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         self.told.entry(operator).or_default().env.extend(env);
     }
@@ -134,8 +134,8 @@ impl TestCluster {
     /// # Errors
     ///
     /// If a part does not start.
-    pub async fn start_guarded(programs: &Path) -> anyhow::Result<Self> {
-        let mut cluster = Self::bare(programs).await?;
+    pub async fn start_with_graceful_deletion(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = Self::start_empty(programs).await?;
         cluster.install_crds().await?;
         cluster.guard().await?;
         cluster.start_operators().await?;
@@ -146,7 +146,7 @@ impl TestCluster {
     /// Installs everything with the webhooks, which the API server finds here rather than behind
     /// Services.
     async fn guard(&mut self) -> anyhow::Result<()> {
-        self.install("deploy/overlays").await?;
+        self.install("deploy/overlays/graceful-deletion").await?;
         let ports: [u16; ADMITTING.len()] = free_ports()?;
         self.admission = ADMITTING.into_iter().zip(ports).collect();
         for (operator, port) in &self.admission {
@@ -176,7 +176,7 @@ impl TestCluster {
             let known = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
             Ok(hooks.iter().flat_map(|h| h.webhooks.iter().flatten()).all(known))
         };
-        eventually(SOON, told).await.context("waiting for the webhooks")
+        eventually(TIMEOUT, told).await.context("waiting for the webhooks")
     }
 
     /// Starts everything but the operators.
@@ -184,8 +184,8 @@ impl TestCluster {
     /// # Errors
     ///
     /// If a part does not start.
-    pub async fn prepare(programs: &Path) -> anyhow::Result<Self> {
-        let cluster = Self::bare(programs).await?;
+    pub async fn start_without_operators(programs: &Path) -> anyhow::Result<Self> {
+        let cluster = Self::start_empty(programs).await?;
         cluster.install_crds().await?;
         cluster.install("deploy/overlays/all").await?;
         Ok(cluster)
@@ -196,7 +196,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If a part does not start.
-    pub async fn bare(programs: &Path) -> anyhow::Result<Self> {
+    pub async fn start_empty(programs: &Path) -> anyhow::Result<Self> {
         let plane = ControlPlane::start().await?;
         let mut simulated = JoinSet::new();
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
@@ -253,7 +253,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If the cluster refuses.
-    pub async fn leave(self) -> anyhow::Result<()> {
+    pub async fn clean_up(self) -> anyhow::Result<()> {
         if self.nodes.is_none() {
             let delete = ["delete", "--all", "collasets", "--namespace", &self.namespace];
             self.plane.kubectl(&delete).await?;
@@ -267,7 +267,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If the cluster has its own.
-    pub fn nodes(&self) -> anyhow::Result<&Nodes> {
+    pub fn nodes(&self) -> anyhow::Result<&FakeNodes> {
         self.nodes.as_deref().context("the nodes are somebody else's")
     }
 
@@ -285,7 +285,7 @@ impl TestCluster {
     async fn wait_for_leaders(&self) -> anyhow::Result<()> {
         for name in OPERATORS {
             let leads = async || Ok(!self.leader(name).await?.is_empty());
-            let waited = eventually(SOON, leads).await;
+            let waited = eventually(TIMEOUT, leads).await;
             waited.with_context(|| format!("waiting for {name} to lead"))?;
         }
         Ok(())
@@ -293,9 +293,9 @@ impl TestCluster {
 
     /// ServiceAccount admission refuses Pods of a namespace that has no account yet.
     async fn wait_for_namespace(&self) -> anyhow::Result<()> {
-        let accounts: Api<ServiceAccount> = self.all_of();
+        let accounts: Api<ServiceAccount> = self.api();
         let made = async || Ok(accounts.get_opt("default").await?.is_some());
-        let waited = eventually(SOON, made).await;
+        let waited = eventually(TIMEOUT, made).await;
         waited.context("waiting for the default ServiceAccount")
     }
 
@@ -353,7 +353,7 @@ impl TestCluster {
         args.extend(told.args);
         let (program, log) = (self.programs.join(name), self.log(name));
         let spec = Spec { program, args, env: told.env, kubeconfig, log };
-        self.operators.insert(name, Kept::start(spec));
+        self.operators.insert(name, SupervisedProcess::start(spec));
         Ok(())
     }
 
@@ -367,7 +367,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If it was not started.
-    pub fn operator(&self, name: &str) -> anyhow::Result<&Kept> {
+    pub fn operator(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
         self.operators.get(name).with_context(|| format!("{name} was not started"))
     }
 
@@ -377,7 +377,7 @@ impl TestCluster {
     ///
     /// If it does not run.
     pub async fn kill_and_restart(&self, name: &str) -> anyhow::Result<()> {
-        self.operator(name)?.end(Signal::KILL).await.map(drop)
+        self.operator(name)?.restart_with(Signal::KILL).await.map(drop)
     }
 
     /// Where an operator's log is.
@@ -400,7 +400,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If one did; the error is the requests.
-    pub fn nothing_forbidden(&self) -> anyhow::Result<()> {
+    pub fn assert_no_forbidden_requests(&self) -> anyhow::Result<()> {
         let (all, _) = self.requests(0)?;
         let is_forbidden = |r: &&audit::Request| r.is_work() && r.is_unauthorized();
         let forbidden: Vec<_> = all.iter().filter(is_forbidden).collect();
@@ -413,13 +413,13 @@ impl TestCluster {
     /// # Errors
     ///
     /// If the log cannot be read.
-    pub fn log_end(&self) -> anyhow::Result<u64> {
+    pub fn audit_log_end(&self) -> anyhow::Result<u64> {
         audit::end(&self.plane.dir.path().join("audit.log"))
     }
 
     /// Objects of a kind in the lab's namespace.
     #[must_use]
-    pub fn all_of<K>(&self) -> Api<K>
+    pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
@@ -429,19 +429,19 @@ impl TestCluster {
     /// The CollaSets.
     #[must_use]
     pub fn sets(&self) -> Api<CollaSet> {
-        self.all_of()
+        self.api()
     }
 
     /// The PodTransitionRules.
     #[must_use]
     pub fn rules(&self) -> Api<PodTransitionRule> {
-        self.all_of()
+        self.api()
     }
 
     /// The Pods.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
-        self.all_of()
+        self.api()
     }
 
     /// The Pods of a set.
@@ -495,7 +495,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If it is refused, or that takes too long.
-    pub async fn employ(
+    pub async fn create_managed_service(
         &self,
         name: &str,
         selector: Value,
@@ -506,13 +506,13 @@ impl TestCluster {
             "metadata": { "name": name, "labels": labels, "annotations": annotations },
             "spec": { "selector": selector, "ports": [{ "port": 80 }] },
         }))?;
-        let services: Api<Service> = self.all_of();
+        let services: Api<Service> = self.api();
         services.create(&PostParams::default(), &service).await?;
         let held = async || {
             let finalizers = services.get(name).await?.metadata.finalizers.unwrap_or_default();
             Ok(finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER))
         };
-        eventually(SOON, held).await.with_context(|| format!("waiting for {name} to be held"))
+        eventually(TIMEOUT, held).await.with_context(|| format!("waiting for {name} to be held"))
     }
 
     /// Makes a rule about the Pods that a selector selects, and waits until it is enforced.
@@ -520,11 +520,11 @@ impl TestCluster {
     /// # Errors
     ///
     /// If it is refused, or that takes too long.
-    pub async fn make_rule(&self, name: &str, selector: Value, kinds: Value) -> anyhow::Result<()> {
+    pub async fn create_rule(&self, name: &str, selector: Value, kinds: Value) -> anyhow::Result<()> {
         let spec = json!({ "selector": selector, "rules": kinds });
         let rule = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
         self.rules().create(&PostParams::default(), &rule).await?;
-        self.until_rule(name, |_| true).await
+        self.wait_for_rule(name, |_| true).await
     }
 
     /// Waits until a rule's status is of its current spec and `holds`.
@@ -532,12 +532,12 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long; the error is the status.
-    pub async fn until_rule(
+    pub async fn wait_for_rule(
         &self,
         name: &str,
         holds: impl Fn(&PodTransitionRuleStatus) -> bool,
     ) -> anyhow::Result<()> {
-        let waited = eventually(SOON, async || {
+        let waited = eventually(TIMEOUT, async || {
             let rule = self.rules().get(name).await?;
             let current = |s: &PodTransitionRuleStatus| {
                 Some(s.observed_generation) == rule.metadata.generation
@@ -545,7 +545,7 @@ impl TestCluster {
             Ok(rule.status.as_ref().is_some_and(|s| current(s) && holds(s)))
         });
         if waited.await.is_err() {
-            bail!("{name} after {SOON:?}: {:#?}", self.rules().get(name).await?.status);
+            bail!("{name} after {TIMEOUT:?}: {:#?}", self.rules().get(name).await?.status);
         }
         Ok(())
     }
@@ -555,8 +555,8 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long; the error is the status.
-    pub async fn until_rejected(&self, rule: &str, by: &str, reason: &str) -> anyhow::Result<()> {
-        self.until_rule(rule, |status| {
+    pub async fn wait_until_rejected(&self, rule: &str, by: &str, reason: &str) -> anyhow::Result<()> {
+        self.wait_for_rule(rule, |status| {
             let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
             infos.any(|info| info.rule_name == by && info.reason.contains(reason))
         })
@@ -568,9 +568,9 @@ impl TestCluster {
     /// # Errors
     ///
     /// If it is refused, or that takes too long.
-    pub async fn make(&self, name: &str, replicas: i32, more: &Value) -> anyhow::Result<()> {
+    pub async fn create_and_wait(&self, name: &str, replicas: i32, more: &Value) -> anyhow::Result<()> {
         self.create_with(name, usize::try_from(replicas)?, "nginx:1", more).await?;
-        self.counts(name, [replicas; 4]).await
+        self.wait_for_replicas(name, [replicas; 4]).await
     }
 
     /// Merges a change into a set.
@@ -600,7 +600,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long; the error is the status.
-    pub async fn wait(
+    pub async fn wait_for_status(
         &self,
         name: &str,
         within: Duration,
@@ -624,17 +624,17 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long; the error is the status.
-    pub async fn counts(&self, name: &str, expected: [i32; 4]) -> anyhow::Result<()> {
+    pub async fn wait_for_replicas(&self, name: &str, expected: [i32; 4]) -> anyhow::Result<()> {
         let are = |s: &CollaSetStatus| {
             [s.replicas, s.ready_replicas, s.available_replicas, s.updated_replicas] == expected
         };
-        self.wait(name, SOON, are).await?;
+        self.wait_for_status(name, TIMEOUT, are).await?;
         let live = async || {
             let pods = self.pods_of(name).await?;
             let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
             Ok(i32::try_from(live)? == expected[0])
         };
-        eventually(SOON, live).await.with_context(|| format!("waiting for {expected:?} Pods"))
+        eventually(TIMEOUT, live).await.with_context(|| format!("waiting for {expected:?} Pods"))
     }
 
     /// Merges a change into a Pod's metadata.
@@ -642,7 +642,7 @@ impl TestCluster {
     /// # Errors
     ///
     /// If it is refused.
-    pub async fn change_pod(&self, name: &str, metadata: Value) -> anyhow::Result<()> {
+    pub async fn patch_pod_metadata(&self, name: &str, metadata: Value) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         self.pods().patch(name, &PatchParams::default(), &patch).await?;
         Ok(())
@@ -653,10 +653,10 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long; the error is the Pod.
-    pub async fn until_pod(&self, name: &str, holds: impl Fn(&Pod) -> bool) -> anyhow::Result<()> {
-        let waited = eventually(SOON, async || Ok(holds(&self.pods().get(name).await?))).await;
+    pub async fn wait_for_pod(&self, name: &str, holds: impl Fn(&Pod) -> bool) -> anyhow::Result<()> {
+        let waited = eventually(TIMEOUT, async || Ok(holds(&self.pods().get(name).await?))).await;
         if waited.is_err() {
-            bail!("{name} after {SOON:?}: {:#?}", self.pods().get(name).await?);
+            bail!("{name} after {TIMEOUT:?}: {:#?}", self.pods().get(name).await?);
         }
         Ok(())
     }
@@ -666,9 +666,9 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long.
-    pub async fn until_gone(&self, name: &str) -> anyhow::Result<()> {
+    pub async fn wait_until_deleted(&self, name: &str) -> anyhow::Result<()> {
         let gone = async || Ok(self.pods().get_opt(name).await?.is_none());
-        eventually(SOON, gone).await.with_context(|| format!("waiting for the end of {name}"))
+        eventually(TIMEOUT, gone).await.with_context(|| format!("waiting for the end of {name}"))
     }
 
     /// Waits until an object was told of in an event with this reason.
@@ -676,8 +676,8 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long.
-    pub async fn until_event(&self, object: &str, reason: &str) -> anyhow::Result<()> {
-        let events: Api<Event> = self.all_of();
+    pub async fn wait_for_event(&self, object: &str, reason: &str) -> anyhow::Result<()> {
+        let events: Api<Event> = self.api();
         let told = async || {
             let events = events.list(&ListParams::default()).await?.items;
             Ok(events.iter().any(|event| {
@@ -685,7 +685,7 @@ impl TestCluster {
                 event.reason.as_deref() == Some(reason) && regarding == Some(object)
             }))
         };
-        let waited = eventually(SOON, told).await;
+        let waited = eventually(TIMEOUT, told).await;
         waited.with_context(|| format!("waiting for the event {reason} of {object}"))
     }
 
@@ -694,8 +694,8 @@ impl TestCluster {
     /// # Errors
     ///
     /// If that takes too long.
-    pub async fn settled(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
-        self.wait(name, within, |status| is_settled(status, replicas)).await
+    pub async fn wait_until_rolled_out(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
+        self.wait_for_status(name, within, |status| is_rolled_out(status, replicas)).await
     }
 }
 
@@ -719,7 +719,7 @@ pub fn app(set: &str) -> Value {
 
 /// Whether all of a set's Pods are of its template and serve, and nothing is under way.
 #[must_use]
-pub fn is_settled(status: &CollaSetStatus, replicas: i32) -> bool {
+pub fn is_rolled_out(status: &CollaSetStatus, replicas: i32) -> bool {
     status.replicas == replicas
         && status.updated_available_replicas == replicas
         && status.operating_replicas == 0

@@ -150,7 +150,7 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If it cannot be made.
-    pub async fn impatient(&self) -> anyhow::Result<Client> {
+    pub async fn client_without_retries(&self) -> anyhow::Result<Client> {
         let options = KubeConfigOptions::default();
         let mut config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await?;
         config.default_retry = false;

@@ -13,10 +13,10 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
     balancers::Haproxy,
     bench,
-    cluster::{TestCluster, is_settled},
+    cluster::{TestCluster, is_rolled_out},
     progress_view::ProgressView,
     server, soak,
-    traffic::{Load, Tally, nobody_looks, real},
+    traffic::{Load, Tally, update_without_consist, server_set},
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -98,7 +98,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Soak { rounds, seed } => {
             let cluster = TestCluster::start(&programs).await?;
             let report = soak::run(&cluster, rounds, seed).await?;
-            cluster.nothing_forbidden()?;
+            cluster.assert_no_forbidden_requests()?;
             #[allow(clippy::print_stdout, reason = "the report is what was asked for")]
             {
                 println!("{}", report.page(rounds, seed));
@@ -145,7 +145,7 @@ async fn demo(programs: &Path, keep: bool, context: Option<&str>) -> anyhow::Res
         eprintln!("==> until Ctrl-C: {}", cluster.plane.usage(&cluster.namespace));
         std::future::pending::<()>().await;
     }
-    cluster.leave().await?;
+    cluster.clean_up().await?;
     shown.map(drop)
 }
 
@@ -168,9 +168,9 @@ async fn traffic(programs: &Path) -> anyhow::Result<()> {
     eprintln!("==> starting etcd, kube-apiserver, nodes, operators and HAProxy");
     let cluster = TestCluster::start(programs).await?;
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await?;
-    cluster.employ(SET, json!({ "app": SET }), &Haproxy::annotations(&[haproxy.runtime])).await?;
-    let servers = real(SET, "InPlaceIfPossible", 3);
-    act(&cluster, "created", 10, None, cluster.make(SET, 10, &servers)).await?;
+    cluster.create_managed_service(SET, json!({ "app": SET }), &Haproxy::annotations(&[haproxy.runtime])).await?;
+    let servers = server_set(SET, "InPlaceIfPossible", 3);
+    act(&cluster, "created", 10, None, cluster.create_and_wait(SET, 10, &servers)).await?;
     let load = &Load::start(haproxy.balancer.front);
     let image = async |tag: u8| cluster.set_image(SET, &format!("{}:{tag}", server::IMAGE)).await;
     let scale = async |replicas: i32| cluster.patch(SET, json!({ "replicas": replicas })).await;
@@ -181,7 +181,7 @@ async fn traffic(programs: &Path) -> anyhow::Result<()> {
     shown.add(&act(&cluster, "scaled in to 5", 5, Some(load), scale(5)).await?);
     shown.add(&act(&cluster, "scaled out to 10", 10, Some(load), scale(10)).await?);
     let Tally { failed, told, .. } = load.tally();
-    let careless = async { nobody_looks(&cluster, load).await.map(drop) };
+    let careless = async { update_without_consist(&cluster, load).await.map(drop) };
     shown.add(&act(&cluster, "with nobody who looks", 10, Some(load), careless).await?);
     eprintln!("{}", shown.table);
     anyhow::ensure!(failed == 0, "{failed} requests failed: {told:#?}");
@@ -223,7 +223,7 @@ async fn act(
     load: Option<&Load>,
     change: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Act> {
-    let start = cluster.log_end().ok();
+    let start = cluster.audit_log_end().ok();
     let mut progress_view = ProgressView::begin(what, u64::try_from(replicas)?)?;
     let (mut change, mut changed) = (std::pin::pin!(change), false);
     let until = Instant::now() + PATIENCE;
@@ -245,7 +245,7 @@ async fn act(
         let there = u64::try_from(status.updated_available_replicas).unwrap_or_default();
         progress_view.update(&cluster.pods_of(SET).await?, there)?;
         let current = Some(status.observed_generation) == set.metadata.generation;
-        if changed && current && is_settled(&status, replicas) {
+        if changed && current && is_rolled_out(&status, replicas) {
             break;
         }
         anyhow::ensure!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {status:#?}");

@@ -47,7 +47,7 @@ impl Cost {
         change: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<Self> {
         let events = PodEvents::follow(cluster).await?;
-        let start = cluster.log_end()?;
+        let start = cluster.audit_log_end()?;
         let began = Instant::now();
         change.await?;
         let took = began.elapsed();
@@ -57,38 +57,38 @@ impl Cost {
     }
 
     /// Requests of operators, renewals of Leases aside.
-    pub fn work(&self) -> impl Iterator<Item = &Request> {
+    pub fn operator_requests(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(|r| r.is_work())
     }
 
     /// Requests of operators, for each Pod.
     #[must_use]
     pub fn requests_per_pod(&self) -> f64 {
-        self.per_pod(self.work().count())
+        self.per_pod(self.operator_requests().count())
     }
 
     /// Writes of operators to Pods, for each Pod.
     #[must_use]
     pub fn pod_writes_per_pod(&self) -> f64 {
-        self.per_pod(self.work().filter(|r| r.is_write() && r.resource() == "pods").count())
+        self.per_pod(self.operator_requests().filter(|r| r.is_write() && r.resource() == "pods").count())
     }
 
     /// Writes of operators.
     #[must_use]
     pub fn writes(&self) -> usize {
-        self.work().filter(|r| r.is_write()).count()
+        self.operator_requests().filter(|r| r.is_write()).count()
     }
 
     /// Writes of operators that were refused.
     #[must_use]
     pub fn rejected(&self) -> Vec<&Request> {
-        self.work().filter(|r| r.is_rejected_write()).collect()
+        self.operator_requests().filter(|r| r.is_rejected_write()).collect()
     }
 
     /// Writes to Pods, by anybody, that changed nothing: a write that changes something is an
     /// event, and one that changes nothing is none.
     #[must_use]
-    pub fn without_effect(&self) -> usize {
+    pub fn no_op_writes(&self) -> usize {
         let is_done = |r: &&Request| r.is_write() && r.resource() == "pods" && r.code() < 400;
         self.requests.iter().filter(is_done).count().saturating_sub(self.pod_events)
     }
@@ -96,10 +96,10 @@ impl Cost {
     /// The most writes of the status of objects of a kind in any second: of one object, provided
     /// only one changes.
     #[must_use]
-    pub fn status_writes_in_a_second(&self, plural: &str) -> usize {
+    pub fn max_status_writes_per_second(&self, plural: &str) -> usize {
         let is_status =
             |r: &&Request| r.is_write() && r.resource() == plural && r.subresource() == "status";
-        let mut times: Vec<_> = self.work().filter(is_status).map(|r| r.at).collect();
+        let mut times: Vec<_> = self.operator_requests().filter(is_status).map(|r| r.at).collect();
         times.sort_unstable();
         let within = |first: usize| {
             let second = jiff::SignedDuration::from_secs(1);

@@ -291,7 +291,7 @@ fn address(pod: &Pod) -> Ipv4Addr {
 type Process = (String, Child);
 
 /// The simulated nodes.
-pub struct Nodes {
+pub struct FakeNodes {
     client: Client,
     names: Vec<String>,
     delays: Delays,
@@ -328,7 +328,7 @@ pub async fn start(
     delays: Delays,
     program: PathBuf,
     tasks: &mut JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<Arc<Nodes>> {
+) -> anyhow::Result<Arc<FakeNodes>> {
     let names: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
     for (name, zone) in names.iter().zip(["a", "b"].iter().cycle()) {
         make_node(&client, name, zone).await?;
@@ -350,7 +350,7 @@ pub async fn start(
     Ok(nodes)
 }
 
-async fn run(nodes: Arc<Nodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
+async fn run(nodes: Arc<FakeNodes>, mut woken: mpsc::UnboundedReceiver<String>) -> anyhow::Result<()> {
     let pods = Api::<Pod>::all(nodes.client.clone());
     let mut events = watcher(pods, watcher::Config::default()).backoff(watch_backoff()).boxed();
     let all = Api::<Node>::all(nodes.client.clone());
@@ -413,14 +413,14 @@ async fn bind_claim(client: &Client, claim: &PersistentVolumeClaim) -> kube::Res
     claims.patch_status(&name, &params, &Patch::Merge(status)).await.map(drop)
 }
 
-impl Nodes {
+impl FakeNodes {
     /// Makes a node fall silent: what its Pods do is not told any more, nothing that is asked of
     /// them happens, and the cluster takes them for not ready.
     ///
     /// # Errors
     ///
     /// If the cluster cannot be told.
-    pub async fn silence(&self, node: &str) -> anyhow::Result<()> {
+    pub async fn disconnect(&self, node: &str) -> anyhow::Result<()> {
         lock(&self.silent).insert(node.to_owned());
         self.report_node(node, "Unknown").await?;
         for pod in self.pods_of(node) {
@@ -440,7 +440,7 @@ impl Nodes {
     /// # Errors
     ///
     /// If the cluster cannot be told.
-    pub async fn speak(&self, node: &str) -> anyhow::Result<()> {
+    pub async fn reconnect(&self, node: &str) -> anyhow::Result<()> {
         lock(&self.silent).remove(node);
         self.report_node(node, "True").await?;
         for pod in self.pods_of(node) {

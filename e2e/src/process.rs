@@ -51,7 +51,7 @@ pub struct Spec {
 }
 
 /// A program that is kept running until this is dropped.
-pub struct Kept {
+pub struct SupervisedProcess {
     state: Arc<Mutex<State>>,
     _task: JoinSet<anyhow::Result<()>>,
 }
@@ -62,7 +62,7 @@ struct State {
     exits: Vec<ExitStatus>,
 }
 
-impl Kept {
+impl SupervisedProcess {
     /// Starts the program.
     #[must_use]
     pub fn start(spec: Spec) -> Self {
@@ -89,7 +89,7 @@ impl Kept {
     /// # Errors
     ///
     /// If it does not run.
-    pub async fn end(&self, by: Signal) -> anyhow::Result<ExitStatus> {
+    pub async fn restart_with(&self, by: Signal) -> anyhow::Result<ExitStatus> {
         let before = self.exits().len();
         signal(self.pid(), by)?;
         loop {

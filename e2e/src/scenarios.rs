@@ -12,7 +12,7 @@ use crate::{cluster::TestCluster, measure::Cost};
 const STUCK: Duration = Duration::from_secs(900);
 
 /// A set that things are done to.
-pub struct Subject<'a> {
+pub struct Scenario<'a> {
     /// Where it is.
     pub cluster: &'a TestCluster,
     /// Its name.
@@ -21,7 +21,7 @@ pub struct Subject<'a> {
     pub pods: usize,
 }
 
-impl Subject<'_> {
+impl Scenario<'_> {
     /// Makes it.
     ///
     /// # Errors
@@ -76,11 +76,11 @@ impl Subject<'_> {
     }
 
     /// Lets somebody else write to all Pods; the set has nothing to do with it.
-    pub async fn leave_alone(&self) -> anyhow::Result<Cost> {
+    pub async fn annotate_from_another_client(&self) -> anyhow::Result<Cost> {
         Cost::of(self.cluster, self.pods, async {
             for pod in self.cluster.pods_of(self.set).await? {
                 let annotations = json!({ "annotations": { "example.com/by": "somebody" } });
-                self.cluster.change_pod(&pod.name_any(), annotations).await?;
+                self.cluster.patch_pod_metadata(&pod.name_any(), annotations).await?;
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
             Ok(())
@@ -111,6 +111,6 @@ impl Subject<'_> {
     }
 
     async fn settle(&self, pods: usize) -> anyhow::Result<()> {
-        self.cluster.settled(self.set, i32::try_from(pods)?, STUCK).await
+        self.cluster.wait_until_rolled_out(self.set, i32::try_from(pods)?, STUCK).await
     }
 }

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::{
-    availability::{Outages, TEAM},
+    availability::{AvailabilityMonitor, TEAM},
     cluster::{OPERATORS, TestCluster},
 };
 
@@ -107,7 +107,7 @@ impl Report {
 pub async fn run(cluster: &TestCluster, rounds: usize, seed: u64) -> anyhow::Result<Report> {
     let (mut report, mut dice) = (Report::default(), Rng::with_seed(seed));
     let began = Instant::now();
-    let availability = Outages::follow(cluster).await?;
+    let availability = AvailabilityMonitor::start(cluster).await?;
     let bar = ProgressBar::new(u64::try_from(rounds)?);
     for round in 0..rounds {
         bar.set_position(u64::try_from(round)?);
@@ -116,10 +116,10 @@ pub async fn run(cluster: &TestCluster, rounds: usize, seed: u64) -> anyhow::Res
         for team in &teams {
             establish(cluster, team).await.with_context(context)?;
         }
-        availability.forget();
+        availability.reset();
         roll_out(cluster, &teams, &mut dice, &mut report).await.with_context(context)?;
         for team in &teams {
-            let worst = availability.worst(&team.name);
+            let worst = availability.max_unavailable(&team.name);
             report.budgets += 1;
             report.used_up += usize::from(worst == team.budget);
             report.exceeded += usize::from(worst > team.budget);
@@ -160,7 +160,7 @@ async fn establish(cluster: &TestCluster, team: &Team) -> anyhow::Result<()> {
     let selector = json!({ "matchLabels": { TEAM: team.name } });
     let budget =
         json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": team.budget } }]);
-    cluster.make_rule(&team.name, selector, budget).await?;
+    cluster.create_rule(&team.name, selector, budget).await?;
     for (set, size) in &team.sets {
         let labels = json!({ "app": set, TEAM: team.name });
         let template = json!({
@@ -170,7 +170,7 @@ async fn establish(cluster: &TestCluster, team: &Team) -> anyhow::Result<()> {
         cluster.create_with(set, *size, "nginx:1", &json!({ "template": template })).await?;
     }
     for (set, size) in &team.sets {
-        cluster.settled(set, i32::try_from(*size)?, STUCK).await?;
+        cluster.wait_until_rolled_out(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ async fn roll_out(
             }
             1 => {
                 let node = format!("node-{}", dice.usize(0..5));
-                cluster.nodes()?.silence(&node).await?;
+                cluster.nodes()?.disconnect(&node).await?;
                 silent.push(node);
                 report.silences += 1;
             }
@@ -216,10 +216,10 @@ async fn roll_out(
     }
     tokio::time::sleep(Duration::from_millis(dice.u64(100..2500))).await;
     for node in silent {
-        cluster.nodes()?.speak(&node).await?;
+        cluster.nodes()?.reconnect(&node).await?;
     }
     for (set, size) in sets {
-        cluster.settled(set, i32::try_from(*size)?, STUCK).await?;
+        cluster.wait_until_rolled_out(set, i32::try_from(*size)?, STUCK).await?;
     }
     Ok(())
 }

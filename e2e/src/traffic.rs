@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 use crate::{
-    cluster::{SOON, TestCluster, eventually},
+    cluster::{TIMEOUT, TestCluster, eventually},
     server::{self, SLOW},
 };
 
@@ -56,7 +56,7 @@ pub struct Tally {
 
 /// A set whose Pods are processes behind a load balancer, so many of them out at a time.
 #[must_use]
-pub fn real(name: &str, policy: &str, at_once: u32) -> Value {
+pub fn server_set(name: &str, policy: &str, at_once: u32) -> Value {
     json!({
         "updateStrategy": {
             "podUpgradePolicy": policy, "rollingUpdate": { "maxUnavailable": at_once },
@@ -77,20 +77,20 @@ pub fn real(name: &str, policy: &str, at_once: u32) -> Value {
 /// # Errors
 ///
 /// If a request failed, or it takes too long.
-pub async fn everything_is_done(cluster: &TestCluster, load: &Load) -> anyhow::Result<()> {
-    load.nothing_failed("at rest")?;
+pub async fn update_recreate_and_scale(cluster: &TestCluster, load: &Load) -> anyhow::Result<()> {
+    load.assert_no_failed_requests("at rest")?;
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await?;
-    cluster.settled("web", 10, PATIENCE).await?;
-    load.nothing_failed("updated in place")?;
+    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
+    load.assert_no_failed_requests("updated in place")?;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     cluster.patch("web", recreate).await?;
     cluster.set_image("web", &format!("{}:3", server::IMAGE)).await?;
-    cluster.settled("web", 10, PATIENCE).await?;
-    load.nothing_failed("recreated")?;
+    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
+    load.assert_no_failed_requests("recreated")?;
     for replicas in [5, 10] {
         cluster.patch("web", json!({ "replicas": replicas })).await?;
-        cluster.settled("web", replicas, PATIENCE).await?;
-        load.nothing_failed(&format!("scaled to {replicas}"))?;
+        cluster.wait_until_rolled_out("web", replicas, PATIENCE).await?;
+        load.assert_no_failed_requests(&format!("scaled to {replicas}"))?;
     }
     anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests a second", load.rate());
     Ok(())
@@ -98,7 +98,7 @@ pub async fn everything_is_done(cluster: &TestCluster, load: &Load) -> anyhow::R
 
 /// Whether an employer of the Pod's namespace holds it.
 #[must_use]
-pub fn is_held(pod: &Pod, kind: &str, employer: &str) -> bool {
+pub fn has_protection_finalizer(pod: &Pod, kind: &str, employer: &str) -> bool {
     let namespace = pod.namespace().unwrap_or_default();
     pod.finalizers().contains(&lifecycle_finalizer(kind, &namespace, employer))
 }
@@ -108,19 +108,19 @@ pub fn is_held(pod: &Pod, kind: &str, employer: &str) -> bool {
 /// # Errors
 ///
 /// If it takes too long.
-pub async fn nobody_looks(cluster: &TestCluster, load: &Load) -> anyhow::Result<u64> {
+pub async fn update_without_consist(cluster: &TestCluster, load: &Load) -> anyhow::Result<u64> {
     let before = load.tally().failed;
     let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    cluster.all_of::<Service>().patch("web", &PatchParams::default(), &free).await?;
+    cluster.api::<Service>().patch("web", &PatchParams::default(), &free).await?;
     let free = async || {
         let pods = cluster.pods_of("web").await?;
-        Ok(!pods.iter().any(|pod| is_held(pod, SERVICE, "web")))
+        Ok(!pods.iter().any(|pod| has_protection_finalizer(pod, SERVICE, "web")))
     };
-    eventually(SOON, free).await.context("letting go of all")?;
+    eventually(TIMEOUT, free).await.context("letting go of all")?;
     let in_place = json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } });
     cluster.patch("web", in_place).await?;
     cluster.set_image("web", &format!("{}:99", server::IMAGE)).await?;
-    cluster.settled("web", 10, PATIENCE).await?;
+    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
     Ok(load.tally().failed - before)
 }
 
@@ -167,7 +167,7 @@ impl Load {
     /// # Errors
     ///
     /// If one failed; the error is what was told.
-    pub fn nothing_failed(&self, after: &str) -> anyhow::Result<()> {
+    pub fn assert_no_failed_requests(&self, after: &str) -> anyhow::Result<()> {
         let Tally { answered, failed, told } = self.tally();
         eprintln!("{after}: {answered} answered, {failed} failed, {:.0}/s", self.rate());
         anyhow::ensure!(failed == 0, "{after}: {told:#?}");

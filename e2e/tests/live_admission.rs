@@ -268,7 +268,7 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
 fn refused_rules() -> Vec<(Value, &'static str)> {
     let available = |policy: Value| json!({ "availablePolicy": policy });
     let asked = |config: Value| json!({ "webhook": { "clientConfig": config } });
-    let (by_time, kind) = (|schedule: Value| json!({ "schedule": schedule }), "exactly one kind");
+    let (by_time, kind) = (|schedule: Value| json!({ "schedule": schedule }), "exactly one of");
     vec![
         (json!({}), kind),
         (json!({ "labelCheck": { "requires": {} }, "disruptionBudget": {} }), kind),
@@ -301,13 +301,13 @@ fn refused_rules() -> Vec<(Value, &'static str)> {
         (json!({ "labelCheck": {} }), "spec.rules[0].labelCheck.requires: Required value"),
         (
             json!({ "labelCheck": { "requires": { "matchExpressions": [{ "key": "a", "operator": "In" }] } } }),
-            "In and NotIn need values",
+            "values is required for In and NotIn",
         ),
         (
             asked(json!({ "url": "ftp://example.com" })),
             "spec.rules[0].webhook.clientConfig.url: Invalid value",
         ),
-        (asked(json!({ "url": "example.com" })), "an http or https address is required"),
+        (asked(json!({ "url": "example.com" })), "an http or https URL is required"),
         (
             asked(json!({ "url": "https://example.com", "caBundle": "bm90IFBFTQ==" })),
             "clientConfig.caBundle: Invalid value",

@@ -29,10 +29,10 @@ use podops_api::{
     well_known,
 };
 use podops_e2e::{
-    balancers::{Haproxy, envoy, free},
-    cluster::{SOON, TestCluster, eventually, image, programs},
+    balancers::{Haproxy, envoy, free_address},
+    cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
-    traffic::{Load, everything_is_done, is_held, real},
+    traffic::{Load, update_recreate_and_scale, has_protection_finalizer, server_set},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -44,8 +44,8 @@ use tokio::{
 
 const CONSIST: &str = "consist-operator";
 
-async fn employ(cluster: &TestCluster, annotations: &Value) {
-    cluster.employ("web", json!({ "app": "web" }), annotations).await.unwrap();
+async fn create_managed_service(cluster: &TestCluster, annotations: &Value) {
+    cluster.create_managed_service("web", json!({ "app": "web" }), annotations).await.unwrap();
 }
 
 fn annotations(backend: &str, params: &Value) -> Value {
@@ -53,17 +53,17 @@ fn annotations(backend: &str, params: &Value) -> Value {
 }
 
 async fn settled(cluster: &TestCluster, replicas: i32) {
-    cluster.settled("web", replicas, Duration::from_secs(180)).await.unwrap();
+    cluster.wait_until_rolled_out("web", replicas, Duration::from_secs(180)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_through_two_envoys() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
-    let xds = free().unwrap();
-    cluster.tell(CONSIST, &[format!("--xds-address={xds}")]);
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    let xds = free_address().unwrap();
+    cluster.add_args(CONSIST, &[format!("--xds-address={xds}")]);
     cluster.start_operators().await.unwrap();
     let params = json!({ "port": server::PORT, "proxies": 2, "connectSeconds": 1 });
-    employ(&cluster, &annotations("envoy", &params)).await;
+    create_managed_service(&cluster, &annotations("envoy", &params)).await;
     let dir = cluster.plane.dir.path().to_owned();
     // What a platform would deploy for that is taken by the API server.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap();
@@ -83,17 +83,17 @@ async fn no_request_fails_through_two_envoys() {
         .unwrap();
     let (first, second) = tokio::join!(envoy(&dir, xds, false), envoy(&dir, xds, true));
     let (first, mut second) = (first.unwrap(), second.unwrap());
-    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let load = Load::start(first.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    everything_is_done(&cluster, &load).await.unwrap();
+    update_recreate_and_scale(&cluster, &load).await.unwrap();
 
     // The operator is killed in the middle, and knows nothing of what Envoys were told.
     cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.kill_and_restart(CONSIST).await.unwrap();
     settled(&cluster, 10).await;
-    load.nothing_failed("updated, with the operator killed").unwrap();
+    load.assert_no_failed_requests("updated, with the operator killed").unwrap();
 
     // An Envoy that is away may send traffic: nobody is touched until it is back.
     let before = cluster.pods_of("web").await.unwrap();
@@ -104,15 +104,15 @@ async fn no_request_fails_through_two_envoys() {
         let all = pods.iter().flat_map(conditions).filter_map(|c| c.message.as_deref());
         Ok(all
             .into_iter()
-            .any(|message| message.contains("away") || message.contains("of 2 Envoys")))
+            .any(|message| message.contains("disconnected") || message.contains("of 2 Envoys")))
     };
-    eventually(SOON * 2, told).await.unwrap();
+    eventually(TIMEOUT * 2, told).await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
         assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
     }
     second.restart().await.unwrap();
     settled(&cluster, 10).await;
-    load.nothing_failed("updated, with an Envoy away").unwrap();
+    load.assert_no_failed_requests("updated, with an Envoy away").unwrap();
 }
 
 /// The reference adapter in front of a HAProxy, where it takes ten seconds until anybody is taken off.
@@ -125,22 +125,22 @@ fn adapter(at: SocketAddr) -> Child {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
-    let at = free().unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    let at = free_address().unwrap();
     let _adapter = adapter(at);
-    eventually(SOON, async || Ok(TcpStream::connect(at).await.is_ok())).await.unwrap();
-    cluster.tell(CONSIST, &[format!("--adapters=default/slow=http://{at}")]);
+    eventually(TIMEOUT, async || Ok(TcpStream::connect(at).await.is_ok())).await.unwrap();
+    cluster.add_args(CONSIST, &[format!("--adapters=default/slow=http://{at}")]);
     cluster.start_operators().await.unwrap();
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     let own = json!({
         "runtime": haproxy.runtime.to_string(), "backend": "web", "port": server::PORT,
     });
-    employ(&cluster, &annotations("external", &json!({ "adapter": "slow", "params": own }))).await;
-    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 5)).await.unwrap();
+    create_managed_service(&cluster, &annotations("external", &json!({ "adapter": "slow", "params": own }))).await;
+    cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 5)).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();
-    everything_is_done(&cluster, &load).await.unwrap();
+    update_recreate_and_scale(&cluster, &load).await.unwrap();
     // Two times five in place, two times five anew, and five that leave.
     assert!(began.elapsed() >= Duration::from_secs(50), "somebody went before its traffic");
 }
@@ -151,25 +151,25 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     let dir = cluster.plane.dir.path();
     let (one, other) = tokio::join!(Haproxy::start(dir), Haproxy::start(dir));
     let (one, mut other) = (one.unwrap(), other.unwrap());
-    employ(&cluster, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
-    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    create_managed_service(&cluster, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
+    cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let loads = [&one, &other].map(|haproxy| Load::start(haproxy.balancer.front));
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     settled(&cluster, 10).await;
     for load in &loads {
-        load.nothing_failed("updated in place behind two").unwrap();
+        load.assert_no_failed_requests("updated in place behind two").unwrap();
     }
     // Who names what is another's gets nothing of it, however often the operator forgets whose it is.
     let annotations = Haproxy::annotations(&[one.runtime]);
-    cluster.employ("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
-    cluster.until_event("thief", "BackendUnavailable").await.unwrap();
+    cluster.create_managed_service("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
+    cluster.wait_for_event("thief", "BackendUnavailable").await.unwrap();
     cluster.kill_and_restart(CONSIST).await.unwrap();
     tokio::time::sleep(Duration::from_secs(12)).await;
     for load in &loads {
-        load.nothing_failed("with a thief, and the operator killed").unwrap();
+        load.assert_no_failed_requests("with a thief, and the operator killed").unwrap();
     }
-    cluster.all_of::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
+    cluster.api::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
     drop(loads);
     // With one of them unreachable nobody is touched, and the Pods say so.
     other.balancer.stop().await.unwrap();
@@ -184,33 +184,33 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
         let of = other.runtime.to_string();
         Ok(said().await?.iter().any(|message| message.contains(&of)))
     };
-    eventually(SOON * 2, told).await.unwrap();
+    eventually(TIMEOUT * 2, told).await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
         assert!(image(&pod).ends_with(":2"), "a Pod was touched");
     }
     other.balancer.restart().await.unwrap();
     settled(&cluster, 10).await;
     let silent = async || Ok(said().await?.is_empty());
-    eventually(SOON, silent).await.unwrap();
+    eventually(TIMEOUT, silent).await.unwrap();
 
     // They move: another Service takes them too, and the first one is deleted. It goes when the last request
     // through it is answered.
     let next = Haproxy::start(dir).await.unwrap();
     let annotations = Haproxy::annotations(&[next.runtime]);
-    cluster.employ("next", json!({ "app": "web" }), &annotations).await.unwrap();
+    cluster.create_managed_service("next", json!({ "app": "web" }), &annotations).await.unwrap();
     let both = async || {
         let pods = cluster.pods_of("web").await?;
-        Ok(pods.iter().all(|pod| is_held(pod, consist::SERVICE, "next")))
+        Ok(pods.iter().all(|pod| has_protection_finalizer(pod, consist::SERVICE, "next")))
     };
-    eventually(SOON, both).await.unwrap();
+    eventually(TIMEOUT, both).await.unwrap();
     let load = Load::start(next.balancer.front);
     let mut asked = TcpStream::connect(one.balancer.front).await.unwrap();
     let request = b"GET /slow/8 HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
     asked.write_all(request).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let left = cluster.all_of::<Service>().get_opt("web").await.unwrap();
+    let left = cluster.api::<Service>().get_opt("web").await.unwrap();
     assert!(left.is_some(), "it is gone, and its last request is not");
     let mut answer = String::new();
     asked.read_to_string(&mut answer).await.unwrap();
@@ -218,8 +218,8 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     gone(&cluster, "web").await;
     cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
     settled(&cluster, 10).await;
-    load.nothing_failed("moved, and updated").unwrap();
-    cluster.nothing_forbidden().unwrap();
+    load.assert_no_failed_requests("moved, and updated").unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
@@ -234,8 +234,8 @@ fn may_go(pod: &Pod) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
-    let at = free().unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    let at = free_address().unwrap();
     let python = podops_e2e::programs::python().unwrap().join("bin/python");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/elb.py");
     let mut emulator = Command::new(python);
@@ -244,17 +244,17 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     let mut emulator = emulator.spawn().unwrap();
     let mut lines = BufReader::new(emulator.stdout.take().unwrap()).lines();
     let group = lines.next_line().await.unwrap().unwrap();
-    cluster.tell(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
+    cluster.add_args(CONSIST, &["--aws-target-groups=default/*".to_owned()]);
     let aws = [
         ("AWS_ENDPOINT_URL", format!("http://{at}")),
         ("AWS_ACCESS_KEY_ID", "key".to_owned()),
         ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
     ];
-    cluster.tell_by_environment(CONSIST, &aws);
+    cluster.add_env(CONSIST, &aws);
     cluster.start_operators().await.unwrap();
     let params = json!({ "targetGroup": group, "port": 8080 });
-    employ(&cluster, &annotations("aws-elbv2", &params)).await;
-    cluster.make("web", 6, &json!({})).await.unwrap();
+    create_managed_service(&cluster, &annotations("aws-elbv2", &params)).await;
+    cluster.create_and_wait("web", 6, &json!({})).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(pods.iter().all(holds), "all are targets");
     let began = Instant::now();
@@ -275,18 +275,18 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     let waited = waited.unwrap();
     assert!(waited >= Duration::from_secs(4), "a Pod was let go after {waited:?}");
     settled(&cluster, 6).await;
-    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     gone(&cluster, "web").await;
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 fn holds(pod: &Pod) -> bool {
-    is_held(pod, consist::SERVICE, "web")
+    has_protection_finalizer(pod, consist::SERVICE, "web")
 }
 
 async fn gone(cluster: &TestCluster, service: &str) {
-    let gone = async || Ok(cluster.all_of::<Service>().get_opt(service).await?.is_none());
-    eventually(SOON * 2, gone).await.unwrap();
+    let gone = async || Ok(cluster.api::<Service>().get_opt(service).await?.is_none());
+    eventually(TIMEOUT * 2, gone).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
     assert!(!pods.iter().any(holds), "a Pod is still held");
 }
@@ -363,7 +363,7 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let cloud = Cloud::default();
     let (at, _api) = cloud.start().await;
     let aliyun = [
@@ -371,16 +371,16 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
         ("ALIYUN_SLB_AK_SECRET", "secret".to_owned()),
         ("ALIYUN_SLB_ENDPOINT", format!("http://{at}")),
     ];
-    cluster.tell_by_environment(CONSIST, &aliyun);
+    cluster.add_env(CONSIST, &aliyun);
     cluster.start_operators().await.unwrap();
-    employ(&cluster, &json!({ consist::BACKEND: "alibaba-clb" })).await;
+    create_managed_service(&cluster, &json!({ consist::BACKEND: "alibaba-clb" })).await;
     let given = Patch::Merge(json!({ "metadata": { "labels": {
         "service.k8s.alibaba/loadbalancer-id": "lb-1",
     } } }));
-    cluster.all_of::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
+    cluster.api::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
     let mut controller = JoinSet::new();
     controller.spawn(cloud_controller(cluster.pods(), cloud.clone()));
-    cluster.make("web", 4, &json!({})).await.unwrap();
+    cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
     let end = Instant::now() + Duration::from_secs(120);
     loop {
@@ -405,7 +405,7 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
     let before = cloud.asked.lock().unwrap().len();
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(cloud.asked.lock().unwrap().len(), before, "asked though nothing waits");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// A kind of employers of this test's own, and the role that lets the operator see it.
@@ -438,7 +438,7 @@ spec:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_leave_nothing() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let dir = cluster.plane.dir.path().to_owned();
     let (kinds, definition) = (dir.join("kinds.yaml"), dir.join("gateways.yaml"));
     let told =
@@ -446,7 +446,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     std::fs::write(&kinds, told).unwrap();
     std::fs::write(&definition, GATEWAYS).unwrap();
     let definition = definition.display().to_string();
-    cluster.tell(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
+    cluster.add_args(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
     cluster.start_operators().await.unwrap();
     // The kind comes later than the operator that is told of it.
     cluster.plane.kubectl(&["apply", "--server-side", "-f", &definition]).await.unwrap();
@@ -465,11 +465,11 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
     let applied = async || {
         Ok(cluster.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok())
     };
-    eventually(SOON, applied).await.unwrap();
-    let held_by_gateway = |pod: &Pod| is_held(pod, "Gateway", "web");
-    cluster.make("web", 3, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    eventually(TIMEOUT, applied).await.unwrap();
+    let held_by_gateway = |pod: &Pod| has_protection_finalizer(pod, "Gateway", "web");
+    cluster.create_and_wait("web", 3, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let all_held = async || Ok(cluster.pods_of("web").await?.iter().all(held_by_gateway));
-    eventually(SOON * 2, all_held).await.unwrap();
+    eventually(TIMEOUT * 2, all_held).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster
@@ -478,7 +478,7 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
         .unwrap();
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     settled(&cluster, 3).await;
-    load.nothing_failed("updated behind a Gateway").unwrap();
+    load.assert_no_failed_requests("updated behind a Gateway").unwrap();
     drop(load);
     // In the middle of a drain it is not under control any more, and lets go at once.
     let mut busy = TcpStream::connect(haproxy.balancer.front).await.unwrap();
@@ -501,5 +501,5 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
         assert!(!expects.unwrap_or_default().contains("Gateway"), "{} expects it", pod.name_any());
     }
     cluster.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -12,7 +12,7 @@ use kube::{
 use podops_api::{
     collaset::CollaSetStatus, condition::find, resource_context::ResourceContext, well_known,
 };
-use podops_e2e::cluster::{SOON, TestCluster, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 /// How long a refused set is watched.
@@ -31,7 +31,7 @@ async fn what_goes_wrong_with_pods_is_told_and_tried_again_with_patience() {
     // These are about every Pod of the namespace.
     a_refused_pod_is_told_and_asked_for_with_patience(&cluster).await;
     a_quota_is_told_and_waited_for(&cluster).await;
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn make<K>(cluster: &TestCluster, object: Value)
@@ -40,7 +40,7 @@ where
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
     let object: K = serde_json::from_value(object).unwrap();
-    cluster.all_of::<K>().create(&PostParams::default(), &object).await.unwrap();
+    cluster.api::<K>().create(&PostParams::default(), &object).await.unwrap();
 }
 
 /// Whether scaling failed, in these words of the server.
@@ -71,14 +71,14 @@ async fn a_refused_pod_is_told_and_asked_for_with_patience(cluster: &TestCluster
         json!({ "metadata": { "name": "small" }, "spec": { "limits": limits } }),
     )
     .await;
-    let start = cluster.log_end().unwrap();
+    let start = cluster.audit_log_end().unwrap();
     let resources = json!({ "requests": { "cpu": "1" }, "limits": { "cpu": "1" } });
     let containers = json!([{ "name": "web", "image": "nginx:1", "resources": resources }]);
     let template = json!({ "metadata": { "labels": { "app": "large" } }, "spec": { "containers": containers } });
     cluster.create_with("large", 20, "nginx:1", &json!({ "template": template })).await.unwrap();
     let words = "maximum cpu usage per Container is 500m";
-    cluster.wait("large", SOON, |s| refused(s, words)).await.unwrap();
-    cluster.until_event("large", "ScaleOutFailed").await.unwrap();
+    cluster.wait_for_status("large", TIMEOUT, |s| refused(s, words)).await.unwrap();
+    cluster.wait_for_event("large", "ScaleOutFailed").await.unwrap();
     tokio::time::sleep(A_WHILE).await;
     let tried = attempts(cluster, start);
     eprintln!("20 Pods refused for {A_WHILE:?}: {tried} attempts");
@@ -86,13 +86,13 @@ async fn a_refused_pod_is_told_and_asked_for_with_patience(cluster: &TestCluster
         (2..=12).contains(&tried),
         "{tried} attempts: one look asks for one Pod, and waits longer each time"
     );
-    cluster.all_of::<LimitRange>().delete("small", &DeleteParams::default()).await.unwrap();
-    cluster.settled("large", 20, SOON * 2).await.unwrap();
+    cluster.api::<LimitRange>().delete("small", &DeleteParams::default()).await.unwrap();
+    cluster.wait_until_rolled_out("large", 20, TIMEOUT * 2).await.unwrap();
     let fine =
         |s: &CollaSetStatus| find(&s.conditions, "Degraded").is_some_and(|c| c.status == "False");
-    cluster.wait("large", SOON, fine).await.unwrap();
+    cluster.wait_for_status("large", TIMEOUT, fine).await.unwrap();
     cluster.sets().delete("large", &DeleteParams::default()).await.unwrap();
-    eventually(SOON, async || Ok(cluster.pods_of("large").await?.is_empty())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods_of("large").await?.is_empty())).await.unwrap();
 }
 
 async fn a_quota_is_told_and_waited_for(cluster: &TestCluster) {
@@ -103,20 +103,20 @@ async fn a_quota_is_told_and_waited_for(cluster: &TestCluster) {
         json!({ "metadata": { "name": "few" }, "spec": { "hard": hard } }),
     )
     .await;
-    let quotas: Api<ResourceQuota> = cluster.all_of();
+    let quotas: Api<ResourceQuota> = cluster.api();
     let counted = async || {
         let status = quotas.get("few").await?.status.unwrap_or_default();
         Ok(status.used.is_some_and(|used| used.contains_key("pods")))
     };
-    eventually(SOON, counted).await.unwrap();
+    eventually(TIMEOUT, counted).await.unwrap();
     cluster.create("many", 4, "nginx:1").await.unwrap();
     // Pods that were on their way out when they were counted leave their room to these.
     let told = |s: &CollaSetStatus| {
         refused(s, "exceeded quota: few") && (1..4).contains(&s.available_replicas)
     };
-    cluster.wait("many", SOON, told).await.unwrap();
+    cluster.wait_for_status("many", TIMEOUT, told).await.unwrap();
     quotas.delete("few", &DeleteParams::default()).await.unwrap();
-    cluster.settled("many", 4, SOON * 2).await.unwrap();
+    cluster.wait_until_rolled_out("many", 4, TIMEOUT * 2).await.unwrap();
 }
 
 async fn a_pod_that_no_node_takes_says_so(cluster: &TestCluster) {
@@ -131,11 +131,11 @@ async fn a_pod_that_no_node_takes_says_so(cluster: &TestCluster) {
         groups
             .any(|g| g.phase == "Starting" && g.count == 2 && g.reason.contains("SchedulingGated"))
     };
-    cluster.wait("homeless", SOON, told).await.unwrap();
+    cluster.wait_for_status("homeless", TIMEOUT, told).await.unwrap();
 }
 
 async fn a_failed_pod_is_replaced(cluster: &TestCluster) {
-    cluster.make("failing", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("failing", 2, &json!({})).await.unwrap();
     let pod = cluster.pods_of("failing").await.unwrap().remove(0);
     let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
     cluster.pods().patch_status(&pod.name_any(), &PatchParams::default(), &failed).await.unwrap();
@@ -147,7 +147,7 @@ async fn a_failed_pod_is_replaced(cluster: &TestCluster) {
         };
         Ok(pods.iter().any(|p| p.uid() != pod.uid() && same(&p) && serve(&p)))
     };
-    eventually(SOON, again).await.unwrap();
+    eventually(TIMEOUT, again).await.unwrap();
 }
 
 async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
@@ -155,9 +155,9 @@ async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     });
-    cluster.make("losing", 1, &json!({ "volumeClaimTemplates": [claim] })).await.unwrap();
+    cluster.create_and_wait("losing", 1, &json!({ "volumeClaimTemplates": [claim] })).await.unwrap();
     let before = cluster.pods_of("losing").await.unwrap().remove(0);
-    let claims: Api<PersistentVolumeClaim> = cluster.all_of();
+    let claims: Api<PersistentVolumeClaim> = cluster.api();
     let of_set = ListParams::default().labels("app=losing");
     let claim = claims.list(&of_set).await.unwrap().items.remove(0).name_any();
     claims.delete(&claim, &DeleteParams::default()).await.unwrap();
@@ -180,18 +180,18 @@ async fn ids(cluster: &TestCluster, sets: &[&str]) -> Vec<String> {
 async fn sets_share_a_pool_of_ids(cluster: &TestCluster) {
     let pool = json!({ "scaleStrategy": { "context": "pool" } });
     let (one, other) =
-        tokio::join!(cluster.make("pool-a", 3, &pool), cluster.make("pool-b", 3, &pool));
+        tokio::join!(cluster.create_and_wait("pool-a", 3, &pool), cluster.create_and_wait("pool-b", 3, &pool));
     one.and(other).unwrap();
     assert_eq!(ids(cluster, &["pool-a", "pool-b"]).await, ["0", "1", "2", "3", "4", "5"]);
     cluster.patch("pool-a", json!({ "replicas": 5 })).await.unwrap();
-    cluster.counts("pool-a", [5; 4]).await.unwrap();
+    cluster.wait_for_replicas("pool-a", [5; 4]).await.unwrap();
     cluster.patch("pool-b", json!({ "replicas": 1 })).await.unwrap();
-    cluster.counts("pool-b", [1; 4]).await.unwrap();
+    cluster.wait_for_replicas("pool-b", [1; 4]).await.unwrap();
     let all = ids(cluster, &["pool-a", "pool-b"]).await;
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
     cluster.sets().delete("pool-a", &DeleteParams::default()).await.unwrap();
-    eventually(SOON, async || Ok(cluster.sets().get_opt("pool-a").await?.is_none())).await.unwrap();
-    let contexts: Api<ResourceContext> = cluster.all_of();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("pool-a").await?.is_none())).await.unwrap();
+    let contexts: Api<ResourceContext> = cluster.api();
     let left = contexts.get("pool").await.unwrap().spec.contexts;
     let owners: Vec<_> =
         left.iter().map(|entry| entry.data[well_known::context::OWNER].as_str()).collect();
@@ -201,7 +201,7 @@ async fn sets_share_a_pool_of_ids(cluster: &TestCluster) {
 
 async fn no_pod_is_deleted_for_a_template_that_is_refused(cluster: &TestCluster) {
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    cluster.make("kept", 3, &recreate).await.unwrap();
+    cluster.create_and_wait("kept", 3, &recreate).await.unwrap();
     let before = cluster.pods_of("kept").await.unwrap();
     let mounts = json!([{ "name": "nowhere", "mountPath": "/data" }]);
     let containers = json!([{ "name": "web", "image": "nginx:2", "volumeMounts": mounts }]);
@@ -215,7 +215,7 @@ async fn no_pod_is_deleted_for_a_template_that_is_refused(cluster: &TestCluster)
                 && c.message.as_ref().is_some_and(|m| m.contains("volumeMounts[0].name: Not found"))
         })
     };
-    cluster.wait("kept", SOON, told).await.unwrap();
+    cluster.wait_for_status("kept", TIMEOUT, told).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let after = cluster.pods_of("kept").await.unwrap();
     assert_eq!(
@@ -224,5 +224,5 @@ async fn no_pod_is_deleted_for_a_template_that_is_refused(cluster: &TestCluster)
     );
     assert!(after.iter().all(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE)));
     cluster.set_image("kept", "nginx:2").await.unwrap();
-    cluster.settled("kept", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("kept", 3, TIMEOUT).await.unwrap();
 }

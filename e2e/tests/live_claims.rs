@@ -9,7 +9,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use podops_api::well_known;
-use podops_e2e::cluster::{SOON, TestCluster, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,7 +23,7 @@ async fn claims_follow_their_instances() {
         claims_are_excluded_and_included_with_their_pods(&cluster),
         claims_outlive_their_set_if_they_are_to(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 fn spec(storage: &str, strategy: &Value) -> Value {
@@ -45,7 +45,7 @@ fn is_owned(object: &impl ResourceExt) -> bool {
 
 /// The set's claims that stay.
 async fn claims(cluster: &TestCluster, set: &str) -> Vec<PersistentVolumeClaim> {
-    let all: Api<PersistentVolumeClaim> = cluster.all_of();
+    let all: Api<PersistentVolumeClaim> = cluster.api();
     let of_set = ListParams::default().labels(&format!("app={set}"));
     let claims = all.list(&of_set).await.unwrap().items;
     claims.into_iter().filter(|c| c.metadata.deletion_timestamp.is_none()).collect()
@@ -56,7 +56,7 @@ async fn names(cluster: &TestCluster, set: &str) -> Vec<String> {
 }
 
 async fn claims_are(cluster: &TestCluster, set: &str, count: usize) {
-    let waited = eventually(SOON, async || Ok(claims(cluster, set).await.len() == count)).await;
+    let waited = eventually(TIMEOUT, async || Ok(claims(cluster, set).await.len() == count)).await;
     assert!(waited.is_ok(), "{set}: {:#?}", names(cluster, set).await);
 }
 
@@ -67,7 +67,7 @@ fn mounted(pod: &Pod) -> Vec<&str> {
 }
 
 async fn claims_go_with_pods_that_are_scaled_in(cluster: &TestCluster) {
-    cluster.make("falling", 3, &spec("100m", &json!({}))).await.unwrap();
+    cluster.create_and_wait("falling", 3, &spec("100m", &json!({}))).await.unwrap();
     let all = names(cluster, "falling").await;
     assert_eq!(all.len(), 3);
     for pod in cluster.pods_of("falling").await.unwrap() {
@@ -76,28 +76,28 @@ async fn claims_go_with_pods_that_are_scaled_in(cluster: &TestCluster) {
         assert!(mounted.iter().all(|claim| all.iter().any(|known| known == claim)));
     }
     cluster.patch("falling", json!({ "replicas": 1 })).await.unwrap();
-    cluster.counts("falling", [1; 4]).await.unwrap();
+    cluster.wait_for_replicas("falling", [1; 4]).await.unwrap();
     assert_eq!(claims(cluster, "falling").await.len(), 1, "the status announces what is done");
 }
 
 /// [10]
 async fn claims_that_are_retained_are_used_again(cluster: &TestCluster) {
-    cluster.make("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
+    cluster.create_and_wait("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let before = names(cluster, "retained").await;
     for replicas in [1, 2] {
         cluster.patch("retained", json!({ "replicas": replicas })).await.unwrap();
-        cluster.counts("retained", [replicas; 4]).await.unwrap();
+        cluster.wait_for_replicas("retained", [replicas; 4]).await.unwrap();
         assert_eq!(names(cluster, "retained").await, before);
     }
 }
 
 /// [15]
 async fn another_template_makes_other_claims(cluster: &TestCluster) {
-    cluster.make("growing", 2, &spec("100m", &json!({}))).await.unwrap();
+    cluster.create_and_wait("growing", 2, &spec("100m", &json!({}))).await.unwrap();
     let before = names(cluster, "growing").await;
     let templates = spec("200m", &json!({}))["volumeClaimTemplates"].clone();
     cluster.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
-    cluster.settled("growing", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("growing", 2, TIMEOUT).await.unwrap();
     claims_are(cluster, "growing", 2).await;
     let after = names(cluster, "growing").await;
     assert!(before.iter().all(|old| !after.contains(old)));
@@ -108,53 +108,53 @@ async fn another_template_makes_other_claims(cluster: &TestCluster) {
 
 /// [21]
 async fn a_replaced_pod_takes_its_claim_along(cluster: &TestCluster) {
-    cluster.make("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
+    cluster.create_and_wait("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let name = cluster.pods_of("changed").await.unwrap()[0].name_any();
     let request = json!({ "labels": { well_known::TO_REPLACE: "true" } });
-    cluster.change_pod(&name, request).await.unwrap();
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("changed", [1; 4]).await.unwrap();
+    cluster.patch_pod_metadata(&name, request).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("changed", [1; 4]).await.unwrap();
     // The counts never told of the replaced Pod, so they do not announce that its claim went.
     let ids = async || {
         let left = claims(cluster, "changed").await;
         left.iter().map(|claim| claim.labels()[well_known::INSTANCE_ID].clone()).collect::<Vec<_>>()
     };
-    let waited = eventually(SOON, async || Ok(ids().await == ["1"])).await;
+    let waited = eventually(TIMEOUT, async || Ok(ids().await == ["1"])).await;
     assert!(waited.is_ok(), "{:?}", ids().await);
 }
 
 /// [5]
 async fn claims_are_excluded_and_included_with_their_pods(cluster: &TestCluster) {
-    cluster.make("parting", 2, &spec("100m", &json!({}))).await.unwrap();
+    cluster.create_and_wait("parting", 2, &spec("100m", &json!({}))).await.unwrap();
     let pod = cluster.pods_of("parting").await.unwrap()[0].clone();
     let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
-    let all: Api<PersistentVolumeClaim> = cluster.all_of();
+    let all: Api<PersistentVolumeClaim> = cluster.api();
     let out = json!({ "podToExclude": [name] });
     cluster.patch("parting", json!({ "replicas": 1, "scaleStrategy": out })).await.unwrap();
-    cluster.until_pod(&name, |pod| !is_owned(pod)).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| !is_owned(pod)).await.unwrap();
     assert!(!is_owned(&all.get(&claim).await.unwrap()), "the claim goes first");
-    cluster.wait("parting", SOON, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
+    cluster.wait_for_status("parting", TIMEOUT, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
     let back = json!({ "podToExclude": [], "podToInclude": [name] });
     cluster.patch("parting", json!({ "replicas": 2, "scaleStrategy": back })).await.unwrap();
-    cluster.until_pod(&name, is_owned).await.unwrap();
+    cluster.wait_for_pod(&name, is_owned).await.unwrap();
     let owned = async || Ok(is_owned(&all.get(&claim).await?));
-    eventually(SOON, owned).await.unwrap();
-    cluster.counts("parting", [2; 4]).await.unwrap();
+    eventually(TIMEOUT, owned).await.unwrap();
+    cluster.wait_for_replicas("parting", [2; 4]).await.unwrap();
     assert_eq!(claims(cluster, "parting").await.len(), 2);
 }
 
 async fn claims_outlive_their_set_if_they_are_to(cluster: &TestCluster) {
-    cluster.make("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
+    cluster.create_and_wait("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
     let before = names(cluster, "ending").await;
     cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
-    eventually(SOON, async || Ok(cluster.sets().get_opt("ending").await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("ending").await?.is_none())).await.unwrap();
     let left = claims(cluster, "ending").await;
     assert!(left.len() == 1 && !is_owned(&left[0]));
-    cluster.make("ending", 1, &spec("100m", &json!({}))).await.unwrap();
+    cluster.create_and_wait("ending", 1, &spec("100m", &json!({}))).await.unwrap();
     assert_eq!(names(cluster, "ending").await, before);
     assert_eq!(mounted(&cluster.pods_of("ending").await.unwrap()[0]), before);
     cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
     // The garbage collector looks for new kinds only now and then.
     let collected = async || Ok(claims(cluster, "ending").await.is_empty());
-    eventually(SOON * 3, collected).await.unwrap();
+    eventually(TIMEOUT * 3, collected).await.unwrap();
 }

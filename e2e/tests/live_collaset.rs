@@ -19,7 +19,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_e2e::cluster::{SOON, TestCluster, eventually, image, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
 /// How long something that must not happen is given to happen.
@@ -51,7 +51,7 @@ async fn sets_do_what_their_users_rely_on() {
         a_sequence_names_pods_by_their_ids(&cluster),
         a_node_that_falls_silent_holds_up_no_other_pod(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 fn partition(kept: i32) -> Value {
@@ -75,12 +75,12 @@ fn has(pod: &Pod, key: &str) -> bool {
 }
 
 async fn a_partition_holds_pods_back(cluster: &TestCluster) {
-    cluster.make("partition", 4, &partition(4)).await.unwrap();
+    cluster.create_and_wait("partition", 4, &partition(4)).await.unwrap();
     cluster.set_image("partition", "nginx:2").await.unwrap();
-    cluster.counts("partition", [4, 4, 4, 0]).await.unwrap();
+    cluster.wait_for_replicas("partition", [4, 4, 4, 0]).await.unwrap();
     for kept in [3, 2, 0] {
         cluster.patch("partition", partition(kept)).await.unwrap();
-        cluster.counts("partition", [4, 4, 4, 4 - kept]).await.unwrap();
+        cluster.wait_for_replicas("partition", [4, 4, 4, 4 - kept]).await.unwrap();
         let new = pods(cluster, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
         assert_eq!(i32::try_from(new).unwrap(), 4 - kept);
     }
@@ -88,28 +88,28 @@ async fn a_partition_holds_pods_back(cluster: &TestCluster) {
 
 /// [46]
 async fn a_partition_raised_while_a_pod_waits_cancels_its_update(cluster: &TestCluster) {
-    cluster.make("raised", 1, &partition(0)).await.unwrap();
+    cluster.create_and_wait("raised", 1, &partition(0)).await.unwrap();
     let name = pods(cluster, "raised").await[0].name_any();
-    cluster.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     cluster.set_image("raised", "nginx:2").await.unwrap();
     cluster
-        .until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+        .wait_for_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
     cluster.patch("raised", partition(1)).await.unwrap();
     cluster
-        .until_pod(&name, |pod| {
+        .wait_for_pod(&name, |pod| {
             has(pod, well_known::SERVICE_AVAILABLE)
                 && !has(pod, &LabelKind::Operating.key(lifecycle::COLLASET))
         })
         .await
         .unwrap();
     assert_eq!(image(&cluster.pods().get(&name).await.unwrap()), "nginx:1");
-    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
 }
 
 async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
-    cluster.make("asking", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("asking", 2, &json!({})).await.unwrap();
     let healthy = |type_: &str, expected: &str, s: &CollaSetStatus| {
         s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
     };
@@ -118,9 +118,9 @@ async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
             && healthy("Progressing", "False", s)
             && healthy("Degraded", "False", s)
     };
-    cluster.wait("asking", SOON, settled).await.unwrap();
+    cluster.wait_for_status("asking", TIMEOUT, settled).await.unwrap();
     let name = pods(cluster, "asking").await[0].name_any();
-    cluster.change_pod(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     cluster.set_image("asking", "nginx:2").await.unwrap();
     let told = |s: &CollaSetStatus| {
         healthy("Available", "False", s)
@@ -132,40 +132,40 @@ async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
                     && group.since.is_some()
             })
     };
-    cluster.wait("asking", SOON, told).await.unwrap();
-    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    cluster.settled("asking", 2, SOON).await.unwrap();
-    cluster.wait("asking", SOON, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
+    cluster.wait_for_status("asking", TIMEOUT, told).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.wait_until_rolled_out("asking", 2, TIMEOUT).await.unwrap();
+    cluster.wait_for_status("asking", TIMEOUT, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
 }
 
 /// [13]
 async fn labels_choose_the_pods_to_update(cluster: &TestCluster) {
     cluster
-        .make("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
+        .create_and_wait("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
         .await
         .unwrap();
     cluster.set_image("chosen", "nginx:2").await.unwrap();
-    cluster.counts("chosen", [3, 3, 3, 0]).await.unwrap();
+    cluster.wait_for_replicas("chosen", [3, 3, 3, 0]).await.unwrap();
     let name = pods(cluster, "chosen").await[0].name_any();
     cluster
-        .change_pod(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
+        .patch_pod_metadata(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
         .await
         .unwrap();
-    cluster.counts("chosen", [3, 3, 3, 1]).await.unwrap();
+    cluster.wait_for_replicas("chosen", [3, 3, 3, 1]).await.unwrap();
     cluster
-        .until_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
+        .wait_for_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
         .await
         .unwrap();
 }
 
 async fn recreated_pods_keep_their_ids(cluster: &TestCluster) {
     cluster
-        .make("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
+        .create_and_wait("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
         .await
         .unwrap();
     let before = pods(cluster, "recreated").await;
     cluster.set_image("recreated", "nginx:2").await.unwrap();
-    cluster.settled("recreated", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("recreated", 3, TIMEOUT).await.unwrap();
     let after = pods(cluster, "recreated").await;
     assert_eq!(ids(&before), ids(&after));
     assert!(uids(&before).is_disjoint(&uids(&after)));
@@ -174,20 +174,20 @@ async fn recreated_pods_keep_their_ids(cluster: &TestCluster) {
 
 /// [3]
 async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(cluster: &TestCluster) {
-    cluster.make("lost", 2, &partition(2)).await.unwrap();
+    cluster.create_and_wait("lost", 2, &partition(2)).await.unwrap();
     cluster.patch("lost", partition(1)).await.unwrap();
     cluster.set_image("lost", "nginx:2").await.unwrap();
-    cluster.counts("lost", [2, 2, 2, 1]).await.unwrap();
+    cluster.wait_for_replicas("lost", [2, 2, 2, 1]).await.unwrap();
     let status = cluster.sets().get("lost").await.unwrap().status.unwrap();
     let old = pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(old.labels()[well_known::REVISION], status.current_revision);
     cluster
-        .change_pod(&old.name_any(), json!({ "labels": { well_known::TO_DELETE: "true" } }))
+        .patch_pod_metadata(&old.name_any(), json!({ "labels": { well_known::TO_DELETE: "true" } }))
         .await
         .unwrap();
     let name = old.name_any();
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("lost", [2, 2, 2, 1]).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("lost", [2, 2, 2, 1]).await.unwrap();
     let again = pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
     assert_eq!(again.labels()[well_known::REVISION], status.current_revision);
     assert_eq!(again.labels()[well_known::INSTANCE_ID], old.labels()[well_known::INSTANCE_ID]);
@@ -195,7 +195,7 @@ async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(cluster: 
 
 async fn in_place_only_recreates_nothing(cluster: &TestCluster) {
     cluster
-        .make("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
+        .create_and_wait("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
         .await
         .unwrap();
     let before = uids(&pods(cluster, "careful").await);
@@ -209,30 +209,30 @@ async fn in_place_only_recreates_nothing(cluster: &TestCluster) {
             c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateNotPossible")
         })
     };
-    cluster.wait("careful", SOON, refused).await.unwrap();
-    cluster.until_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
+    cluster.wait_for_status("careful", TIMEOUT, refused).await.unwrap();
+    cluster.wait_for_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(before, uids(&pods(cluster, "careful").await));
     cluster.set_image("careful", "nginx:2").await.unwrap();
-    cluster.settled("careful", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("careful", 2, TIMEOUT).await.unwrap();
     assert_eq!(before, uids(&pods(cluster, "careful").await));
 }
 
 /// [14], [45]
 async fn a_delay_keeps_a_given_pod_out_of_traffic_first(cluster: &TestCluster) {
     cluster
-        .make("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
+        .create_and_wait("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
         .await
         .unwrap();
     let name = pods(cluster, "delayed").await[0].name_any();
     cluster.set_image("delayed", "nginx:2").await.unwrap();
     let operate = LabelKind::Operate.key(lifecycle::COLLASET);
-    cluster.until_pod(&name, |pod| has(pod, &operate)).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| has(pod, &operate)).await.unwrap();
     let pod = cluster.pods().get(&name).await.unwrap();
     assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
     let given: i128 = pod.labels()[&operate].parse().unwrap();
     cluster
-        .until_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
+        .wait_for_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
     let back: i128 = cluster.pods().get(&name).await.unwrap().labels()
@@ -243,55 +243,55 @@ async fn a_delay_keeps_a_given_pod_out_of_traffic_first(cluster: &TestCluster) {
 }
 
 async fn a_paused_set_begins_nothing(cluster: &TestCluster) {
-    cluster.make("paused", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("paused", 2, &json!({})).await.unwrap();
     cluster.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
     cluster.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
-    cluster.wait("paused", SOON, paused).await.unwrap();
+    cluster.wait_for_status("paused", TIMEOUT, paused).await.unwrap();
     tokio::time::sleep(A_WHILE).await;
     let held = pods(cluster, "paused").await;
     assert!(held.len() == 2 && held.iter().all(|pod| image(pod) == "nginx:1"));
     cluster.patch("paused", json!({ "paused": false })).await.unwrap();
-    cluster.settled("paused", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("paused", 3, TIMEOUT).await.unwrap();
 }
 
 async fn an_image_that_never_pulls_is_replaced_by_one_that_does(cluster: &TestCluster) {
-    cluster.make("bad", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("bad", 3, &json!({})).await.unwrap();
     let born = uids(&pods(cluster, "bad").await);
     cluster.set_image("bad", "nginx:non-exist").await.unwrap();
-    cluster.counts("bad", [3, 0, 0, 3]).await.unwrap();
+    cluster.wait_for_replicas("bad", [3, 0, 0, 3]).await.unwrap();
     cluster.set_image("bad", "nginx:2").await.unwrap();
-    cluster.settled("bad", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("bad", 3, TIMEOUT).await.unwrap();
     assert_eq!(born, uids(&pods(cluster, "bad").await));
 }
 
 async fn another_tag_of_the_same_image_ends_the_update(cluster: &TestCluster) {
-    cluster.make("same", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("same", 1, &json!({})).await.unwrap();
     let id = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.image_id, status.container_id)
     };
     let before = id(&pods(cluster, "same").await[0]);
     cluster.set_image("same", "nginx:1-again").await.unwrap();
-    cluster.settled("same", 1, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("same", 1, TIMEOUT).await.unwrap();
     let after = id(&pods(cluster, "same").await[0]);
     assert!(before.0 == after.0 && before.1 != after.1, "{before:?}, {after:?}");
 }
 
 async fn metadata_changes_in_traffic(cluster: &TestCluster) {
-    cluster.make("marked", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("marked", 2, &json!({})).await.unwrap();
     let before = pods(cluster, "marked").await;
     let since: BTreeMap<String, String> = before
         .iter()
         .map(|p| (p.name_any(), p.labels()[well_known::SERVICE_AVAILABLE].clone()))
         .collect();
     cluster
-        .change_pod(&before[0].name_any(), json!({ "labels": { "mine": "kept" } }))
+        .patch_pod_metadata(&before[0].name_any(), json!({ "labels": { "mine": "kept" } }))
         .await
         .unwrap();
     let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
     cluster.patch("marked", json!({ "template": metadata })).await.unwrap();
-    cluster.settled("marked", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("marked", 2, TIMEOUT).await.unwrap();
     for pod in pods(cluster, "marked").await {
         assert_eq!(pod.annotations().get("note").map(String::as_str), Some("new"));
         assert_eq!(pod.labels()[well_known::SERVICE_AVAILABLE], since[&pod.name_any()]);
@@ -300,87 +300,87 @@ async fn metadata_changes_in_traffic(cluster: &TestCluster) {
 }
 
 async fn a_scale_in_is_cancelled_before_the_pod_is_given(cluster: &TestCluster) {
-    cluster.make("cancelled", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("cancelled", 2, &json!({})).await.unwrap();
     let before = pods(cluster, "cancelled").await;
     for pod in &before {
-        cluster.change_pod(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
+        cluster.patch_pod_metadata(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
     }
     cluster.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
     let leaving = |s: &CollaSetStatus| s.operating_replicas == 1;
-    cluster.wait("cancelled", SOON, leaving).await.unwrap();
+    cluster.wait_for_status("cancelled", TIMEOUT, leaving).await.unwrap();
     cluster.patch("cancelled", json!({ "replicas": 2 })).await.unwrap();
-    cluster.settled("cancelled", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("cancelled", 2, TIMEOUT).await.unwrap();
     let after = pods(cluster, "cancelled").await;
     assert_eq!(uids(&before), uids(&after));
     for pod in &after {
         assert!(!pod.labels().keys().any(|key| key.contains(".podopslifecycle.")));
-        cluster.change_pod(&pod.name_any(), json!({ "finalizers": null })).await.unwrap();
+        cluster.patch_pod_metadata(&pod.name_any(), json!({ "finalizers": null })).await.unwrap();
     }
 }
 
 /// [47]
 async fn a_second_update_takes_over_from_one_that_completes(cluster: &TestCluster) {
-    cluster.make("twice", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("twice", 1, &json!({})).await.unwrap();
     let name = pods(cluster, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ well_known::AVAILABLE_CONDITIONS: expected });
     // What protects it has it stand still where its finalizers are changed.
     let both = json!(["example.com/lb", format!("{}/test", well_known::PROTECTION_FINALIZER)]);
     cluster
-        .change_pod(&name, json!({ "annotations": annotations, "finalizers": both }))
+        .patch_pod_metadata(&name, json!({ "annotations": annotations, "finalizers": both }))
         .await
         .unwrap();
     cluster.set_image("twice", "nginx:2").await.unwrap();
     cluster
-        .until_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
+        .wait_for_pod(&name, |pod| has(pod, &LabelKind::Preparing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
-    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
     cluster
-        .until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+        .wait_for_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
     cluster.set_image("twice", "nginx:3").await.unwrap();
-    cluster.until_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
+    cluster.wait_for_pod(&name, |pod| image(pod) == "nginx:3").await.unwrap();
     cluster
-        .until_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
+        .wait_for_pod(&name, |pod| has(pod, &LabelKind::Completing.key(lifecycle::COLLASET)))
         .await
         .unwrap();
-    cluster.change_pod(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
-    cluster.settled("twice", 1, SOON).await.unwrap();
-    cluster.change_pod(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
+    cluster.wait_until_rolled_out("twice", 1, TIMEOUT).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
 }
 
 async fn a_pod_that_no_longer_matches_is_released(cluster: &TestCluster) {
-    cluster.make("released", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("released", 2, &json!({})).await.unwrap();
     let name = pods(cluster, "released").await[0].name_any();
-    cluster.change_pod(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
-    cluster.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    cluster.counts("released", [2; 4]).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
+    cluster.wait_for_replicas("released", [2; 4]).await.unwrap();
     cluster.pods().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
 async fn pods_that_outlive_their_set_are_taken_in_by_the_next(cluster: &TestCluster) {
-    cluster.make("reborn", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("reborn", 3, &json!({})).await.unwrap();
     let before = uids(&pods(cluster, "reborn").await);
     let orphan = DeleteParams::orphan();
     cluster.sets().delete("reborn", &orphan).await.unwrap();
-    eventually(SOON, async || Ok(cluster.sets().get_opt("reborn").await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("reborn").await?.is_none())).await.unwrap();
     let left = pods(cluster, "reborn").await;
     assert_eq!(before, uids(&left));
     assert!(left.iter().all(|pod| pod.owner_references().is_empty()));
-    cluster.make("reborn", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("reborn", 3, &json!({})).await.unwrap();
     let taken = pods(cluster, "reborn").await;
     assert_eq!(before, uids(&taken));
     assert!(taken.iter().all(|pod| pod.owner_references().len() == 1));
-    let revisions: Api<ControllerRevision> = cluster.all_of();
+    let revisions: Api<ControllerRevision> = cluster.api();
     let of_set = ListParams::default().labels("app=reborn");
     assert_eq!(revisions.list(&of_set).await.unwrap().items.len(), 1);
 }
 
 async fn a_sequence_names_pods_by_their_ids(cluster: &TestCluster) {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
-    cluster.make("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
+    cluster.create_and_wait("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
     let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
     let all = pods(cluster, "sequence").await;
     assert_eq!(names(&all), ["sequence-0", "sequence-1", "sequence-2"]);
@@ -388,20 +388,20 @@ async fn a_sequence_names_pods_by_their_ids(cluster: &TestCluster) {
     assert_eq!(hostname(&all[0]).as_deref(), Some("sequence-0"));
     for replicas in [1, 3] {
         cluster.patch("sequence", json!({ "replicas": replicas })).await.unwrap();
-        cluster.counts("sequence", [replicas; 4]).await.unwrap();
+        cluster.wait_for_replicas("sequence", [replicas; 4]).await.unwrap();
     }
     assert_eq!(names(&pods(cluster, "sequence").await).len(), 3);
     cluster.patch("sequence", json!({ "replicas": 0 })).await.unwrap();
-    cluster.counts("sequence", [0; 4]).await.unwrap();
+    cluster.wait_for_replicas("sequence", [0; 4]).await.unwrap();
     let contexts: Api<ResourceContext> = Api::namespaced(cluster.plane.admin.clone(), "default");
-    eventually(SOON, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
 }
 
 async fn a_node_that_falls_silent_holds_up_no_other_pod(cluster: &TestCluster) {
-    cluster.make("spread", 6, &json!({})).await.unwrap();
+    cluster.create_and_wait("spread", 6, &json!({})).await.unwrap();
     let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
     let silent = node(&pods(cluster, "spread").await[0]);
-    cluster.nodes().unwrap().silence(&silent).await.unwrap();
+    cluster.nodes().unwrap().disconnect(&silent).await.unwrap();
     cluster.set_image("spread", "nginx:2").await.unwrap();
     let others_are_done = async || {
         let pods = cluster.pods_of("spread").await?;
@@ -410,7 +410,7 @@ async fn a_node_that_falls_silent_holds_up_no_other_pod(cluster: &TestCluster) {
             .filter(|pod| node(pod) != silent)
             .all(|pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE)))
     };
-    eventually(SOON, others_are_done).await.unwrap();
-    cluster.nodes().unwrap().speak(&silent).await.unwrap();
-    cluster.settled("spread", 6, SOON).await.unwrap();
+    eventually(TIMEOUT, others_are_done).await.unwrap();
+    cluster.nodes().unwrap().reconnect(&silent).await.unwrap();
+    cluster.wait_until_rolled_out("spread", 6, TIMEOUT).await.unwrap();
 }

@@ -8,7 +8,7 @@ use tokio::process::Command;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_runs_on_an_existing_cluster_and_leaves_nothing_of_its_own() {
     let programs = programs().unwrap();
-    let cluster = TestCluster::bare(&programs).await.unwrap();
+    let cluster = TestCluster::start_empty(&programs).await.unwrap();
     let demo = Command::new(programs.join("podops-lab"))
         .args(["demo", "--context", "podops"])
         .env("KUBECONFIG", cluster.plane.dir.path().join("admin.kubeconfig"))

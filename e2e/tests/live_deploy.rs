@@ -13,7 +13,7 @@ use podops_api::well_known;
 use podops_e2e::cluster::{TestCluster, eventually, programs};
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn root(path: &str) -> String {
     format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))
@@ -30,10 +30,10 @@ async fn serving(cluster: &TestCluster) -> Vec<Pod> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later() {
-    let mut cluster = TestCluster::bare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install("deploy/overlays/lifecycle-only").await.unwrap();
     cluster.start_operator("lifecycle-operator").await.unwrap();
-    let deployments: Api<Deployment> = cluster.all_of();
+    let deployments: Api<Deployment> = cluster.api();
     let deployment = json!({
         "metadata": { "name": "native" },
         "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "native" } }, "template": {
@@ -47,14 +47,14 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     });
     let deployment = serde_json::from_value(deployment).unwrap();
     deployments.create(&PostParams::default(), &deployment).await.unwrap();
-    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
     let leaving = serving(&cluster).await[0].name_any();
     let wanted =
         Patch::Merge(json!({ "metadata": { "labels": { well_known::TO_DELETE: "true" } } }));
     cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
-    eventually(SOON, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
     // Rules need no CollaSets, not even their kind.
     let crd = root("crds/apps.kusionstack.io_podtransitionrules.yaml");
@@ -64,29 +64,29 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     cluster.install("deploy/transition-rule-operator").await.unwrap();
     cluster.start_operator("transition-rule-operator").await.unwrap();
     let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    cluster.make_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
+    cluster.create_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
     let leaving = serving(&cluster).await[0].name_any();
     cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
-    cluster.until_rule("native", |status| status.details.len() == 1).await.unwrap();
+    cluster.wait_for_rule("native", |status| status.details.len() == 1).await.unwrap();
     assert_eq!(serving(&cluster).await.len(), 3, "who waits still serves");
     let one = json!([{ "op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 1 }]);
     let one = Patch::Json::<()>(serde_json::from_value(one).unwrap());
     cluster.rules().patch("native", &PatchParams::default(), &one).await.unwrap();
-    eventually(SOON, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(SOON, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
 
     cluster.install_crds().await.unwrap();
     cluster.install("deploy/overlays/all").await.unwrap();
     cluster.start_operator("collaset-operator").await.unwrap();
     cluster.create("web", 3, "nginx:1").await.unwrap();
-    cluster.settled("web", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
 
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
-    let cluster = TestCluster::bare(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install("deploy/namespace").await.unwrap();
     cluster.install_crds().await.unwrap();
     for part in [
@@ -95,7 +95,7 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
         "lifecycle-operator",
         "transition-rule-operator",
         "overlays/all",
-        "overlays",
+        "overlays/graceful-deletion",
         "overlays/lifecycle-only",
     ] {
         cluster.install(&format!("deploy/{part}")).await.unwrap();

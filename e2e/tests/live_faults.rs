@@ -33,7 +33,7 @@ fn dice(turn: u64, below: u64) -> u64 {
 async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behind() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     cluster.create("web", 10, "nginx:0").await.unwrap();
-    cluster.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
     let born = uids(&cluster).await;
     for turn in 0..KILLS {
         cluster.set_image("web", &format!("nginx:{}", turn + 1)).await.unwrap();
@@ -43,7 +43,7 @@ async fn a_kill_at_any_point_of_a_rollout_leaves_nothing_stuck_and_no_label_behi
         nothing_is_stuck(&cluster, &format!("after kill {turn} of {victim}")).await;
     }
     assert_eq!(born, uids(&cluster).await, "a Pod was lost on the way");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn uids(cluster: &TestCluster) -> Vec<Option<String>> {
@@ -52,7 +52,7 @@ async fn uids(cluster: &TestCluster) -> Vec<Option<String>> {
 
 /// The rollout comes to its end, and no label is left behind.
 async fn nothing_is_stuck(cluster: &TestCluster, when: &str) {
-    if let Err(stuck) = cluster.settled("web", PODS, Duration::from_secs(60)).await {
+    if let Err(stuck) = cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await {
         panic!("{when}: {stuck:#}");
     }
     for pod in cluster.pods_of("web").await.unwrap() {
@@ -67,7 +67,7 @@ async fn nothing_is_stuck(cluster: &TestCluster, when: &str) {
 async fn an_api_server_that_is_restarted_frozen_or_lost_leaves_nothing_stuck() {
     let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     cluster.create("web", 10, "nginx:0").await.unwrap();
-    cluster.settled("web", PODS, Duration::from_secs(60)).await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, Duration::from_secs(60)).await.unwrap();
     let born = uids(&cluster).await;
     for (turn, outage) in [0, 0, 60].into_iter().enumerate() {
         cluster.set_image("web", &format!("nginx:outage-{turn}")).await.unwrap();
@@ -132,25 +132,25 @@ async fn smuggle(cluster: &TestCluster) {
 /// Trap 2 of kube 5: one undecodable object ends the whole watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_that_cannot_be_read_stops_no_other_and_sigterm_gives_the_lease_up() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     smuggle(&cluster).await;
     for name in OPERATORS {
         cluster.start_operator(name).await.unwrap();
     }
     cluster.create("web", 10, "nginx:0").await.unwrap();
     nothing_is_stuck(&cluster, "beside a set that cannot be read").await;
-    cluster.until_event("bad", "CollaSetInvalid").await.unwrap();
+    cluster.wait_for_event("bad", "CollaSetInvalid").await.unwrap();
 
     for name in OPERATORS {
         assert_ne!(cluster.leader(name).await.unwrap(), "");
         let operator = cluster.operator(name).unwrap();
-        let exit = operator.end(Signal::TERM);
+        let exit = operator.restart_with(Signal::TERM);
         let exit = tokio::time::timeout(Duration::from_secs(12), exit).await.unwrap().unwrap();
         assert!(exit.success(), "{name} ended with {exit}");
         let log = std::fs::read_to_string(cluster.log(name)).unwrap();
-        assert!(!log.contains("Leaving the Lease to expire"), "{name} kept its Lease");
+        assert!(!log.contains("Failed to release the Lease"), "{name} kept its Lease");
     }
     cluster.set_image("web", "nginx:1").await.unwrap();
     nothing_is_stuck(&cluster, "after SIGTERM").await;
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

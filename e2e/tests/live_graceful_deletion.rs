@@ -17,8 +17,8 @@ use kube::{
 };
 use podops_api::{lifecycle, well_known};
 use podops_e2e::{
-    availability::{Outages, TEAM},
-    cluster::{SOON, TestCluster, app, eventually, programs},
+    availability::{AvailabilityMonitor, TEAM},
+    cluster::{TIMEOUT, TestCluster, app, eventually, programs},
     process::{Signal, signal},
 };
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use tokio::{
 const KNOWN: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
 async fn cluster() -> TestCluster {
-    TestCluster::start_guarded(&programs().unwrap()).await.unwrap()
+    TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap()
 }
 
 async fn pod_of(cluster: &TestCluster, set: &str) -> Pod {
@@ -49,7 +49,7 @@ async fn delete(cluster: &TestCluster, pod: &str, params: &DeleteParams) -> Stri
 
 /// What the server has against an eviction.
 async fn evict(cluster: &TestCluster, pod: &str) -> Result<(), Box<Status>> {
-    let pods = Api::<Pod>::namespaced(cluster.plane.impatient().await.unwrap(), &cluster.namespace);
+    let pods = Api::<Pod>::namespaced(cluster.plane.client_without_retries().await.unwrap(), &cluster.namespace);
     match pods.evict(pod, &EvictParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) => Err(status),
@@ -75,48 +75,50 @@ async fn pods_go_when_their_lifecycles_let_them() {
         a_pod_is_replaced_before_it_leaves(&cluster),
         rules_that_cannot_be_kept_are_refused(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn a_deleted_pod_leaves_service_first_and_another_takes_its_place(cluster: &TestCluster) {
-    cluster.make("leaving", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("leaving", 2, &json!({})).await.unwrap();
     let pod = pod_of(cluster, "leaving").await;
     let name = pod.name_any();
     let finalizer = format!("{}/balancer", well_known::PROTECTION_FINALIZER);
-    cluster.change_pod(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
     let told = delete(cluster, &name, &DeleteParams::default()).await;
     assert!(told.contains(KNOWN) && told.contains(&format!("finalizers: [{finalizer}]")), "{told}");
     cluster
-        .until_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
+        .wait_for_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
     let told = delete(cluster, &name, &DeleteParams::default().grace_period(0)).await;
-    assert!(told.contains("pod-delete is in Preparing and waits for services since"), "{told}");
-    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("leaving", [2; 4]).await.unwrap();
-    cluster.until_event(&name, "DeletionRequested").await.unwrap();
+    assert!(told.contains("operation pod-delete: Preparing since "), "{told}");
+    assert!(told.contains(", waiting for traffic controllers"), "{told}");
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("leaving", [2; 4]).await.unwrap();
+    cluster.wait_for_event(&name, "DeletionRequested").await.unwrap();
 }
 
 async fn who_waits_is_told_what_for_and_may_change_their_mind(cluster: &TestCluster) {
-    cluster.make("staying", 1, &json!({})).await.unwrap();
-    cluster.make_rule("staying", app("staying"), hold("none-may-go")).await.unwrap();
+    cluster.create_and_wait("staying", 1, &json!({})).await.unwrap();
+    cluster.create_rule("staying", app("staying"), hold("none-may-go")).await.unwrap();
     let name = pod_of(cluster, "staying").await.name_any();
     assert!(delete(cluster, &name, &DeleteParams::default()).await.contains(KNOWN));
-    cluster.until_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
     let told = delete(cluster, &name, &DeleteParams::default()).await;
-    assert!(told.contains("pod-delete is in PreCheck and waits for a checker"), "{told}");
-    cluster.change_pod(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
+    assert!(told.contains("operation pod-delete: PreCheck since "), "{told}");
+    assert!(told.contains(", waiting for a rule checker"), "{told}");
+    cluster.patch_pod_metadata(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
     let stays = |pod: &Pod| {
         !lifecycle::is_operated_on(pod.labels())
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
             && !pod.labels().contains_key(well_known::PREPARING_TO_DELETE)
     };
-    cluster.until_pod(&name, stays).await.unwrap();
+    cluster.wait_for_pod(&name, stays).await.unwrap();
 }
 
 async fn weakness_7_a_dry_run_changes_nothing(cluster: &TestCluster) {
-    cluster.make("dry", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("dry", 1, &json!({})).await.unwrap();
     let before = pod_of(cluster, "dry").await;
     let name = before.name_any();
     let told = delete(cluster, &name, &DeleteParams::default().dry_run()).await;
@@ -138,18 +140,18 @@ async fn weakness_7_a_dry_run_changes_nothing(cluster: &TestCluster) {
 }
 
 async fn weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(cluster: &TestCluster) {
-    cluster.make("ended", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("ended", 2, &json!({})).await.unwrap();
     let name = pod_of(cluster, "ended").await.name_any();
     let held = json!({ "finalizers": ["podops.test/held"] });
-    cluster.change_pod(&name, held).await.unwrap();
+    cluster.patch_pod_metadata(&name, held).await.unwrap();
     assert!(evict(cluster, &name).await.is_err());
     // It terminates and is held by somebody else's finalizer: whoever deletes it again may.
-    cluster.until_pod(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await.unwrap();
     assert_eq!(delete(cluster, &name, &DeleteParams::default().grace_period(0)).await, "");
     assert!(evict(cluster, &name).await.is_ok());
-    cluster.change_pod(&name, json!({ "finalizers": null })).await.unwrap();
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("ended", [2; 4]).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("ended", [2; 4]).await.unwrap();
 }
 
 async fn pods_that_are_not_under_control_go_as_ever(cluster: &TestCluster) {
@@ -163,11 +165,11 @@ async fn pods_that_are_not_under_control_go_as_ever(cluster: &TestCluster) {
     assert_eq!(delete(cluster, "free", &DeleteParams::default()).await, "");
     make("free-too").await;
     assert!(evict(cluster, "free-too").await.is_ok());
-    cluster.until_gone("free-too").await.unwrap();
+    cluster.wait_until_deleted("free-too").await.unwrap();
 }
 
 async fn an_evicted_pod_is_waited_for(cluster: &TestCluster) {
-    cluster.make("evicted", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("evicted", 2, &json!({})).await.unwrap();
     let name = pod_of(cluster, "evicted").await.name_any();
     let status = evict(cluster, &name).await.unwrap_err();
     assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"), "{status:?}");
@@ -175,13 +177,13 @@ async fn an_evicted_pod_is_waited_for(cluster: &TestCluster) {
     assert!(details.retry_after_seconds > 0);
     assert_eq!(details.causes[0].reason, "PodOpsLifecycle");
     assert!(details.causes[0].message.contains(KNOWN));
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("evicted", [2; 4]).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("evicted", [2; 4]).await.unwrap();
 }
 
 async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
-    cluster.make("budgeted", 4, &json!({})).await.unwrap();
-    let budgets: Api<PodDisruptionBudget> = cluster.all_of();
+    cluster.create_and_wait("budgeted", 4, &json!({})).await.unwrap();
+    let budgets: Api<PodDisruptionBudget> = cluster.api();
     let budget = json!({
         "metadata": { "name": "budgeted" },
         "spec": { "minAvailable": 3, "selector": app("budgeted") },
@@ -192,7 +194,7 @@ async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
         let status = budgets.get_status("budgeted").await?.status;
         Ok(status.is_some_and(|s| s.disruptions_allowed == Some(1)))
     };
-    eventually(SOON, counted).await.unwrap();
+    eventually(TIMEOUT, counted).await.unwrap();
     let pods = cluster.pods_of("budgeted").await.unwrap();
     let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
     let answers = tokio::join!(
@@ -215,7 +217,7 @@ async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
         .map(|pod| pod.labels().contains_key(well_known::TO_DELETE))
         .collect();
     assert!(asked.iter().filter(|asked| **asked).count() <= 1, "{asked:?}");
-    cluster.counts("budgeted", [4; 4]).await.unwrap();
+    cluster.wait_for_replicas("budgeted", [4; 4]).await.unwrap();
 }
 
 async fn a_pod_is_replaced_before_it_leaves(cluster: &TestCluster) {
@@ -224,20 +226,20 @@ async fn a_pod_is_replaced_before_it_leaves(cluster: &TestCluster) {
         "metadata": { "labels": marked, "annotations": { well_known::DELETION_POLICY: "Replace" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
-    cluster.make("replaced", 1, &json!({ "template": template })).await.unwrap();
-    let seen = Outages::follow(cluster).await.unwrap();
+    cluster.create_and_wait("replaced", 1, &json!({ "template": template })).await.unwrap();
+    let seen = AvailabilityMonitor::start(cluster).await.unwrap();
     for way in ["delete", "evict"] {
         let name = pod_of(cluster, "replaced").await.name_any();
         if way == "delete" {
             let told = delete(cluster, &name, &DeleteParams::default()).await;
-            assert!(told.contains("another Pod takes its place first"), "{told}");
+            assert!(told.contains("waiting for a replacement Pod"), "{told}");
         } else {
             assert_eq!(evict(cluster, &name).await.unwrap_err().code, 429);
         }
-        cluster.until_gone(&name).await.unwrap();
-        cluster.counts("replaced", [1; 4]).await.unwrap();
+        cluster.wait_until_deleted(&name).await.unwrap();
+        cluster.wait_for_replicas("replaced", [1; 4]).await.unwrap();
     }
-    assert_eq!(seen.fewest("replaced"), 1, "at every instant one served");
+    assert_eq!(seen.min_available("replaced"), 1, "at every instant one served");
 }
 
 /// What the schema cannot judge; all of it is in the operator's own tests.
@@ -253,7 +255,7 @@ async fn rules_that_cannot_be_kept_are_refused(cluster: &TestCluster) {
         let made = cluster.rules().create(&dry, &rule("bad", "pod.metadata ==")).await;
         Ok(made.is_err_and(|e| e.to_string().contains("spec.rules[one].cel.expression: ")))
     };
-    eventually(SOON, refused).await.unwrap();
+    eventually(TIMEOUT, refused).await.unwrap();
     let good = rule("good", "has(pod.metadata)");
     cluster.rules().create(&PostParams::default(), &good).await.unwrap();
 }
@@ -261,7 +263,7 @@ async fn rules_that_cannot_be_kept_are_refused(cluster: &TestCluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on() {
     let cluster = cluster().await;
-    cluster.make("web", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
     let name = pod_of(&cluster, "web").await.name_any();
     forged_reviews_begin_nothing(&cluster, &name).await;
     let name = pod_of(&cluster, "web").await.name_any();
@@ -269,8 +271,8 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     let (owned, ending) =
         (cluster.pods(), Api::<Pod>::namespaced(cluster.plane.admin.clone(), "ending"));
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.plane.admin.clone(), "ending");
-    eventually(SOON, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
-    let maps = cluster.all_of::<ConfigMap>();
+    eventually(TIMEOUT, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
+    let maps = cluster.api::<ConfigMap>();
     let map = serde_json::from_value(json!({ "metadata": { "name": "owner" } })).unwrap();
     let map = maps.create(&PostParams::default(), &map).await.unwrap();
     let owner_of = json!([{
@@ -291,7 +293,7 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
                 .labels()
                 .contains_key(well_known::SERVICE_AVAILABLE))
         };
-        eventually(SOON, serves).await.unwrap();
+        eventually(TIMEOUT, serves).await.unwrap();
     }
     // One that no node has seen, so that nobody writes its status but this.
     let failed = json!({
@@ -313,7 +315,7 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     assert_eq!(evict(&cluster, &name).await.unwrap_err().code, 500);
     assert_eq!(delete(&cluster, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    cluster.until_gone("graceful-deletion").await.unwrap();
+    cluster.wait_until_deleted("graceful-deletion").await.unwrap();
     cluster.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
     signal(down, Signal::CONT).unwrap();
 }
@@ -339,8 +341,8 @@ async fn forged_reviews_begin_nothing(cluster: &TestCluster, pod: &str) {
     assert!(!labels().await.contains_key(well_known::TO_DELETE));
     // The same review begins something where the API server sends it.
     assert_eq!(post(&url, bundle, known, &review.to_string()).await, 200);
-    cluster.until_gone(pod).await.unwrap();
-    cluster.counts("web", [1; 4]).await.unwrap();
+    cluster.wait_until_deleted(pod).await.unwrap();
+    cluster.wait_for_replicas("web", [1; 4]).await.unwrap();
 }
 
 /// Posts over TLS, trusting whom the API server trusts; the status that comes back.
@@ -389,8 +391,8 @@ async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
             json!({ "maxUnavailableValue": out })
         };
         let rule = json!([{ "name": "pace", "availablePolicy": policy }]);
-        cluster.make_rule(name, app(name), rule).await.unwrap();
-        cluster.make(name, replicas, &json!({ "template": template })).await.unwrap();
+        cluster.create_rule(name, app(name), rule).await.unwrap();
+        cluster.create_and_wait(name, replicas, &json!({ "template": template })).await.unwrap();
     }
     let on_node = async || {
         let pods = cluster.pods().list(&ListParams::default()).await?.items;
@@ -401,17 +403,17 @@ async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
     for other in others {
         cluster.plane.kubectl(&["uncordon", other]).await.unwrap();
     }
-    let (seen, from) = (Outages::follow(&cluster).await.unwrap(), cluster.log_end().unwrap());
+    let (seen, from) = (AvailabilityMonitor::start(&cluster).await.unwrap(), cluster.audit_log_end().unwrap());
     cluster.plane.kubectl(&["drain", node, "--timeout=180s"]).await.unwrap();
     let (requests, _) = cluster.requests(from).unwrap();
     assert_eq!(on_node().await.unwrap(), 0);
     for (name, replicas, out) in DRAINED {
-        cluster.counts(name, [replicas; 4]).await.unwrap();
+        cluster.wait_for_replicas(name, [replicas; 4]).await.unwrap();
         let least = usize::try_from(replicas).unwrap() - out;
-        assert!(seen.fewest(name) >= least, "{name}: {} of {replicas} served", seen.fewest(name));
-        assert!(seen.worst(name) <= out.max(1), "{name}: {} were out", seen.worst(name));
+        assert!(seen.min_available(name) >= least, "{name}: {} of {replicas} served", seen.min_available(name));
+        assert!(seen.max_unavailable(name) <= out.max(1), "{name}: {} were out", seen.max_unavailable(name));
     }
     let evictions = requests.iter().filter(|r| r.subresource() == "eviction").count();
     assert!(evictions >= 30, "{evictions} evictions were asked for");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -14,7 +14,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::cluster::{SOON, TestCluster, app, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, app, eventually, programs};
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -36,7 +36,7 @@ async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
             &cluster,
             "labels",
             labels(json!({ "matchLabels": { "ready-to-go": "yes" } })),
-            "its labels are not those that are required",
+            "labels do not match labelCheck.requires",
             labels(json!({})),
         ),
         held(
@@ -53,11 +53,11 @@ async fn every_kind_of_rule_holds_a_pod_back_and_lets_it_go() {
             "not that image",
             json!({ "cel": { "expression": known } }),
         ),
-        held(&cluster, "function", steep("0"), "no more than 0 Pods", steep("1")),
+        held(&cluster, "function", steep("0"), "maxUnavailable=0", steep("1")),
         a_disruption_budget_is_asked(&cluster),
         zones_are_kept(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,18 +68,18 @@ async fn rules_can_be_tried_skipped_and_asked_afterwards() {
         a_pod_that_skips_a_rule_goes(&cluster),
         a_pod_waits_after_its_operation(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// What `docs/RULES.md` says of an operator that is gone already.
+/// What `docs/concepts/rules-and-budgets.md#uninstall` says of an operator that is gone already.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_leaves_that_is_gone_is_taken_off_by_hand() {
     let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let never = json!({ "labelCheck": { "requires": { "matchLabels": { "never": "yes" } } } });
-    cluster.make_rule("web", app("web"), rules(never)).await.unwrap();
-    cluster.make("web", 2, &json!({})).await.unwrap();
+    cluster.create_rule("web", app("web"), rules(never)).await.unwrap();
+    cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
-    cluster.until_rejected("web", "one", "its labels").await.unwrap();
+    cluster.wait_until_rejected("web", "one", "labels do not match").await.unwrap();
     cluster.stop_operator("transition-rule-operator");
     cluster.plane.kubectl(&["delete", "podtransitionrules", "--all"]).await.unwrap();
     for prefix in [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE] {
@@ -87,7 +87,7 @@ async fn what_an_operator_leaves_that_is_gone_is_taken_off_by_hand() {
         let off = format!("{gate}-");
         cluster.plane.kubectl(&["label", "pods", "-A", "-l", &gate, &off]).await.unwrap();
     }
-    cluster.settled("web", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("web", 2, TIMEOUT).await.unwrap();
 }
 
 /// The one rule of a PodTransitionRule.
@@ -98,29 +98,29 @@ fn rules(mut rule: Value) -> Value {
 
 /// A set under a rule of its name, which holds its update back until the rule is another.
 async fn held(cluster: &TestCluster, set: &str, rule: Value, reason: &str, mend: Value) {
-    cluster.make(set, 2, &json!({})).await.unwrap();
-    cluster.make_rule(set, app(set), rules(rule)).await.unwrap();
+    cluster.create_and_wait(set, 2, &json!({})).await.unwrap();
+    cluster.create_rule(set, app(set), rules(rule)).await.unwrap();
     cluster.set_image(set, "nginx:2").await.unwrap();
-    cluster.until_rejected(set, "one", reason).await.unwrap();
+    cluster.wait_until_rejected(set, "one", reason).await.unwrap();
     let change = Patch::Merge(json!({ "spec": { "rules": rules(mend) } }));
     cluster.rules().patch(set, &PatchParams::default(), &change).await.unwrap();
-    cluster.settled(set, 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out(set, 2, TIMEOUT).await.unwrap();
 }
 
 async fn a_disruption_budget_is_asked(cluster: &TestCluster) {
-    cluster.make("pdb", 2, &json!({})).await.unwrap();
-    let budgets: Api<PodDisruptionBudget> = cluster.all_of();
+    cluster.create_and_wait("pdb", 2, &json!({})).await.unwrap();
+    let budgets: Api<PodDisruptionBudget> = cluster.api();
     let budget = json!({
         "metadata": { "name": "pdb" }, "spec": { "minAvailable": 2, "selector": app("pdb") },
     });
     let budget = serde_json::from_value(budget).unwrap();
     budgets.create(&PostParams::default(), &budget).await.unwrap();
-    cluster.make_rule("pdb", app("pdb"), rules(json!({ "disruptionBudget": {} }))).await.unwrap();
+    cluster.create_rule("pdb", app("pdb"), rules(json!({ "disruptionBudget": {} }))).await.unwrap();
     cluster.set_image("pdb", "nginx:2").await.unwrap();
-    cluster.until_rejected("pdb", "one", "PodDisruptionBudget pdb").await.unwrap();
+    cluster.wait_until_rejected("pdb", "one", "PodDisruptionBudget pdb").await.unwrap();
     let less = Patch::Merge(json!({ "spec": { "minAvailable": 1 } }));
     budgets.patch("pdb", &PatchParams::default(), &less).await.unwrap();
-    cluster.settled("pdb", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("pdb", 2, TIMEOUT).await.unwrap();
 }
 
 /// Keeps Pods from being operated on, or no longer.
@@ -128,27 +128,27 @@ async fn protect(cluster: &TestCluster, set: &str, on: bool) {
     let finalizers =
         if on { json!([format!("{}/x", well_known::PROTECTION_FINALIZER)]) } else { json!(null) };
     for pod in cluster.pods_of(set).await.unwrap() {
-        cluster.change_pod(&pod.name_any(), json!({ "finalizers": finalizers })).await.unwrap();
+        cluster.patch_pod_metadata(&pod.name_any(), json!({ "finalizers": finalizers })).await.unwrap();
     }
 }
 
 async fn zones_are_kept(cluster: &TestCluster) {
-    cluster.make("zones", 6, &json!({})).await.unwrap();
+    cluster.create_and_wait("zones", 6, &json!({})).await.unwrap();
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(cluster.plane.admin.clone());
     let mut out: BTreeMap<String, usize> = BTreeMap::new();
     let spread = json!({ "topologySpread": { "topologyKey": ZONE, "maxUnavailable": 1 } });
-    cluster.make_rule("zones", app("zones"), rules(spread)).await.unwrap();
+    cluster.create_rule("zones", app("zones"), rules(spread)).await.unwrap();
     protect(cluster, "zones", true).await;
     cluster.set_image("zones", "nginx:2").await.unwrap();
     cluster
-        .until_rejected("zones", "one", &format!("no more than 1 Pods of {ZONE}="))
+        .wait_until_rejected("zones", "one", &format!("1 Pods unavailable in {ZONE}="))
         .await
         .unwrap();
     let leaves = LabelKind::Preparing.key(COLLASET);
     let some = async || {
         Ok(cluster.pods_of("zones").await?.iter().any(|pod| pod.labels().contains_key(&leaves)))
     };
-    eventually(SOON, some).await.unwrap();
+    eventually(TIMEOUT, some).await.unwrap();
     for pod in cluster.pods_of("zones").await.unwrap() {
         let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap();
         let zone = nodes.get(&node).await.unwrap().labels()[ZONE].clone();
@@ -156,31 +156,31 @@ async fn zones_are_kept(cluster: &TestCluster) {
     }
     assert!(out.values().all(|out| *out <= 1), "{out:?}");
     protect(cluster, "zones", false).await;
-    cluster.settled("zones", 6, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("zones", 6, TIMEOUT).await.unwrap();
 }
 
 async fn a_dry_run_tells_and_holds_back_nobody(cluster: &TestCluster) {
-    cluster.make("dry", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("dry", 2, &json!({})).await.unwrap();
     let rule = json!({ "mode": "DryRun", "availablePolicy": { "maxUnavailableValue": 0 } });
-    cluster.make_rule("dry", app("dry"), rules(rule)).await.unwrap();
+    cluster.create_rule("dry", app("dry"), rules(rule)).await.unwrap();
     protect(cluster, "dry", true).await;
     cluster.set_image("dry", "nginx:2").await.unwrap();
     cluster
-        .until_rule("dry", |status| status.rule_states.iter().any(|s| s.rejecting == Some(2)))
+        .wait_for_rule("dry", |status| status.rule_states.iter().any(|s| s.rejecting == Some(2)))
         .await
         .unwrap();
     protect(cluster, "dry", false).await;
-    cluster.settled("dry", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("dry", 2, TIMEOUT).await.unwrap();
 }
 
 async fn a_pod_that_skips_a_rule_goes(cluster: &TestCluster) {
-    cluster.make("skip", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("skip", 2, &json!({})).await.unwrap();
     let never = json!({ "labelCheck": { "requires": { "matchLabels": { "never": "yes" } } } });
-    cluster.make_rule("skip", app("skip"), rules(never)).await.unwrap();
+    cluster.create_rule("skip", app("skip"), rules(never)).await.unwrap();
     let skips = cluster.pods_of("skip").await.unwrap()[0].name_any();
     let skipped = json!({ "skipRules": ["one"] }).to_string();
     cluster
-        .change_pod(&skips, json!({ "annotations": { well_known::SKIP_RULES: skipped } }))
+        .patch_pod_metadata(&skips, json!({ "annotations": { well_known::SKIP_RULES: skipped } }))
         .await
         .unwrap();
     cluster.set_image("skip", "nginx:2").await.unwrap();
@@ -188,27 +188,27 @@ async fn a_pod_that_skips_a_rule_goes(cluster: &TestCluster) {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:2"))
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
-    cluster.until_pod(&skips, updated).await.unwrap();
+    cluster.wait_for_pod(&skips, updated).await.unwrap();
     let pods = cluster.pods_of("skip").await.unwrap();
     assert_eq!(pods.iter().filter(|pod| updated(pod)).count(), 1, "the other waits");
 }
 
 async fn a_pod_waits_after_its_operation(cluster: &TestCluster) {
-    cluster.make("after", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("after", 2, &json!({})).await.unwrap();
     let warm = json!({ "requires": { "matchLabels": { "cache": "warm" } } });
     let rule = json!({ "stage": "PostCheck", "labelCheck": warm });
-    cluster.make_rule("after", app("after"), rules(rule)).await.unwrap();
+    cluster.create_rule("after", app("after"), rules(rule)).await.unwrap();
     cluster.set_image("after", "nginx:2").await.unwrap();
-    cluster.until_rejected("after", "one", "its labels are not those").await.unwrap();
+    cluster.wait_until_rejected("after", "one", "labels do not match").await.unwrap();
     for pod in cluster.pods_of("after").await.unwrap() {
         let waits = LabelKind::PostCheck.key(COLLASET);
-        cluster.until_pod(&pod.name_any(), |pod| pod.labels().contains_key(&waits)).await.unwrap();
+        cluster.wait_for_pod(&pod.name_any(), |pod| pod.labels().contains_key(&waits)).await.unwrap();
         let pod = cluster.pods().get(&pod.name_any()).await.unwrap();
         assert!(!pod.labels().contains_key(well_known::SERVICE_AVAILABLE), "it serves unchecked");
         cluster
-            .change_pod(&pod.name_any(), json!({ "labels": { "cache": "warm" } }))
+            .patch_pod_metadata(&pod.name_any(), json!({ "labels": { "cache": "warm" } }))
             .await
             .unwrap();
     }
-    cluster.settled("after", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("after", 2, TIMEOUT).await.unwrap();
 }

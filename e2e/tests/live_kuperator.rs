@@ -20,7 +20,7 @@ async fn the_peers_own_suite_passes() {
         case_11_in_place_update_images(&cluster),
         case_19_update_by_label_keeps_the_record(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
@@ -28,7 +28,7 @@ async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
 }
 
 async fn record(cluster: &TestCluster, set: &str) -> Vec<(i64, String)> {
-    let contexts: Api<ResourceContext> = cluster.all_of();
+    let contexts: Api<ResourceContext> = cluster.api();
     let entries = contexts.get(set).await.unwrap().spec.contexts;
     entries.into_iter().map(|e| (e.id, e.data[well_known::context::OWNER].clone())).collect()
 }
@@ -37,7 +37,7 @@ async fn case_1_create_privileged_container(cluster: &TestCluster) {
     let container =
         json!({ "name": "web", "image": "nginx:1", "securityContext": { "privileged": true } });
     let template = json!({ "metadata": { "labels": { "app": "privileged" } }, "spec": { "containers": [container] } });
-    cluster.make("privileged", 3, &json!({ "template": template })).await.unwrap();
+    cluster.create_and_wait("privileged", 3, &json!({ "template": template })).await.unwrap();
     for pod in pods(cluster, "privileged").await {
         let context = pod.spec.unwrap().containers[0].security_context.clone().unwrap();
         assert_eq!(context.privileged, Some(true));
@@ -45,9 +45,9 @@ async fn case_1_create_privileged_container(cluster: &TestCluster) {
 }
 
 async fn case_2_scales_in_normal_cases(cluster: &TestCluster) {
-    cluster.make("normal", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("normal", 3, &json!({})).await.unwrap();
     cluster.patch("normal", json!({ "replicas": 2 })).await.unwrap();
-    cluster.counts("normal", [2; 4]).await.unwrap();
+    cluster.wait_for_replicas("normal", [2; 4]).await.unwrap();
 }
 
 fn partition(kept: i32) -> Value {
@@ -55,13 +55,13 @@ fn partition(kept: i32) -> Value {
 }
 
 async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
-    cluster.make("including", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("including", 3, &json!({})).await.unwrap();
     let pod = pods(cluster, "including").await.remove(0);
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let out = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
     cluster.patch("including", out).await.unwrap();
-    cluster.until_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    cluster.change_pod(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
     cluster
         .patch(
             "including",
@@ -72,25 +72,25 @@ async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
         )
         .await
         .unwrap();
-    cluster.counts("including", [3, 3, 3, 2]).await.unwrap();
+    cluster.wait_for_replicas("including", [3, 3, 3, 2]).await.unwrap();
     let ids: Vec<String> =
         record(cluster, "including").await.iter().map(|(id, _)| id.to_string()).collect();
     assert!(ids.len() == 3 && ids.contains(&id), "{ids:?}");
     cluster.patch("including", json!({ "updateStrategy": partition(0) })).await.unwrap();
     cluster.set_image("including", "nginx:2").await.unwrap();
-    cluster.counts("including", [3; 4]).await.unwrap();
-    cluster.until_gone(&name).await.unwrap();
+    cluster.wait_for_replicas("including", [3; 4]).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
 }
 
 async fn case_11_in_place_update_images(cluster: &TestCluster) {
-    cluster.make("running", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("running", 1, &json!({})).await.unwrap();
     let runs = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.container_id, status.image_id)
     };
     let before = pods(cluster, "running").await.remove(0);
     cluster.set_image("running", "nginx:2").await.unwrap();
-    cluster.counts("running", [1; 4]).await.unwrap();
+    cluster.wait_for_replicas("running", [1; 4]).await.unwrap();
     let after = pods(cluster, "running").await.remove(0);
     assert_eq!(before.uid(), after.uid());
     let (was, is) = (runs(&before), runs(&after));
@@ -99,13 +99,13 @@ async fn case_11_in_place_update_images(cluster: &TestCluster) {
 
 async fn case_19_update_by_label_keeps_the_record(cluster: &TestCluster) {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
-    cluster.make("recording", 3, &by_label).await.unwrap();
+    cluster.create_and_wait("recording", 3, &by_label).await.unwrap();
     cluster.set_image("recording", "nginx:2").await.unwrap();
-    cluster.counts("recording", [3, 3, 3, 0]).await.unwrap();
+    cluster.wait_for_replicas("recording", [3, 3, 3, 0]).await.unwrap();
     for (done, pod) in (1..).zip(pods(cluster, "recording").await) {
         let included = json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } });
-        cluster.change_pod(&pod.name_any(), included).await.unwrap();
-        cluster.counts("recording", [3, 3, 3, done]).await.unwrap();
+        cluster.patch_pod_metadata(&pod.name_any(), included).await.unwrap();
+        cluster.wait_for_replicas("recording", [3, 3, 3, done]).await.unwrap();
     }
     let owned = |id: i64| (id, "recording".to_owned());
     assert_eq!(record(cluster, "recording").await, [owned(0), owned(1), owned(2)]);

@@ -14,7 +14,7 @@ use podops_api::{
     lifecycle::{LabelKind, permission_key},
     well_known,
 };
-use podops_e2e::cluster::{OPERATORS, SOON, TestCluster, eventually, programs};
+use podops_e2e::cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
 /// Makes a Pod of nobody's, gated and under the lifecycle, with these labels besides.
@@ -54,74 +54,74 @@ async fn pods_of_any_origin_walk_the_lifecycle() {
         no_webhook(&cluster)
     );
     metrics(&cluster).await;
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// A participant that only sets labels and holds the Pod back with a finalizer.
 async fn a_foreign_operation(cluster: &TestCluster) {
     let (operate, operating) = (LabelKind::Operate.key("mine"), LabelKind::Operating.key("mine"));
     make(cluster, "foreign", json!({})).await;
-    cluster.until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster.wait_for_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     cluster
-        .change_pod("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+        .patch_pod_metadata("foreign", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
-    cluster.change_pod(
+    cluster.patch_pod_metadata(
         "foreign",
         json!({ "labels": { &operating: "1", LabelKind::OperationType.key("mine"): "restart" } }),
     )
     .await
     .unwrap();
     cluster
-        .until_pod("foreign", |pod| {
+        .wait_for_pod("foreign", |pod| {
             gate(pod).as_deref() == Some("False") && !has(pod, well_known::SERVICE_AVAILABLE)
         })
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!has(&cluster.pods().get("foreign").await.unwrap(), &operate), "traffic has not left");
-    cluster.change_pod("foreign", json!({ "finalizers": null })).await.unwrap();
-    cluster.until_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
-    cluster.change_pod("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
+    cluster.patch_pod_metadata("foreign", json!({ "finalizers": null })).await.unwrap();
+    cluster.wait_for_pod("foreign", |pod| has(pod, &operate)).await.unwrap();
+    cluster.patch_pod_metadata("foreign", json!({ "labels": { &operating: null } })).await.unwrap();
     cluster
-        .until_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &operate))
+        .wait_for_pod("foreign", |pod| has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &operate))
         .await
         .unwrap();
 }
 
 async fn a_graceful_deletion(cluster: &TestCluster) {
     make(cluster, "leaving", json!({})).await;
-    cluster.until_pod("leaving", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster.wait_for_pod("leaving", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     cluster
-        .change_pod("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
+        .patch_pod_metadata("leaving", json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/lb"] }))
         .await
         .unwrap();
     cluster
-        .change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: "true" } }))
+        .patch_pod_metadata("leaving", json!({ "labels": { well_known::TO_DELETE: "true" } }))
         .await
         .unwrap();
     cluster
-        .until_pod("leaving", |pod| has(pod, &LabelKind::Preparing.key("pod-delete")))
+        .wait_for_pod("leaving", |pod| has(pod, &LabelKind::Preparing.key("pod-delete")))
         .await
         .unwrap();
     cluster
-        .change_pod("leaving", json!({ "labels": { well_known::TO_DELETE: null } }))
+        .patch_pod_metadata("leaving", json!({ "labels": { well_known::TO_DELETE: null } }))
         .await
         .unwrap();
     cluster
-        .until_pod("leaving", |pod| {
+        .wait_for_pod("leaving", |pod| {
             has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, well_known::PREPARING_TO_DELETE)
         })
         .await
         .unwrap();
     cluster
-        .change_pod(
+        .patch_pod_metadata(
             "leaving",
             json!({ "finalizers": null, "labels": { well_known::TO_DELETE: "true" } }),
         )
         .await
         .unwrap();
-    cluster.until_gone("leaving").await.unwrap();
+    cluster.wait_until_deleted("leaving").await.unwrap();
 }
 
 /// A word without an ID: the Pod is left alone and an event says why.
@@ -132,7 +132,7 @@ async fn garbled_labels(cluster: &TestCluster) {
         json!({ "operate.podopslifecycle.kusionstack.io": "1", well_known::TO_DELETE: "1" }),
     )
     .await;
-    cluster.until_event("garbled", "LifecycleLabelInvalid").await.unwrap();
+    cluster.wait_for_event("garbled", "LifecycleLabelInvalid").await.unwrap();
     let pod = cluster.pods().get("garbled").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, &LabelKind::Operating.key("pod-delete")));
 }
@@ -144,33 +144,33 @@ async fn a_checker(cluster: &TestCluster) {
         .map(|gate| format!("{gate}/mine"));
     make(cluster, "graceful-deletion", json!({ &gates[0]: "1", &gates[1]: "1" })).await;
     cluster
-        .until_pod("graceful-deletion", |pod| has(pod, well_known::SERVICE_AVAILABLE))
+        .wait_for_pod("graceful-deletion", |pod| has(pod, well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
     let begin = json!({ LabelKind::Operating.key("x"): "100", LabelKind::OperationType.key("x"): "restart" });
-    cluster.change_pod("graceful-deletion", json!({ "labels": begin })).await.unwrap();
+    cluster.patch_pod_metadata("graceful-deletion", json!({ "labels": begin })).await.unwrap();
     cluster
-        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PreCheck.key("x")))
+        .wait_for_pod("graceful-deletion", |pod| has(pod, &LabelKind::PreCheck.key("x")))
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let pod = cluster.pods().get("graceful-deletion").await.unwrap();
     assert!(has(&pod, well_known::SERVICE_AVAILABLE), "it serves until somebody grants");
     let grant = json!({ LabelKind::PreChecked.key("x"): "101", permission_key("restart"): "101" });
-    cluster.change_pod("graceful-deletion", json!({ "labels": grant })).await.unwrap();
+    cluster.patch_pod_metadata("graceful-deletion", json!({ "labels": grant })).await.unwrap();
     cluster
-        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::Operate.key("x")))
+        .wait_for_pod("graceful-deletion", |pod| has(pod, &LabelKind::Operate.key("x")))
         .await
         .unwrap();
     cluster
-        .change_pod(
+        .patch_pod_metadata(
             "graceful-deletion",
             json!({ "labels": { LabelKind::Operating.key("x"): null } }),
         )
         .await
         .unwrap();
     cluster
-        .until_pod("graceful-deletion", |pod| has(pod, &LabelKind::PostCheck.key("x")))
+        .wait_for_pod("graceful-deletion", |pod| has(pod, &LabelKind::PostCheck.key("x")))
         .await
         .unwrap();
     assert!(!has(
@@ -178,14 +178,14 @@ async fn a_checker(cluster: &TestCluster) {
         well_known::SERVICE_AVAILABLE
     ));
     cluster
-        .change_pod(
+        .patch_pod_metadata(
             "graceful-deletion",
             json!({ "labels": { LabelKind::PostChecked.key("x"): "102" } }),
         )
         .await
         .unwrap();
     cluster
-        .until_pod("graceful-deletion", |pod| {
+        .wait_for_pod("graceful-deletion", |pod| {
             has(pod, well_known::SERVICE_AVAILABLE) && !has(pod, &LabelKind::PostChecked.key("x"))
         })
         .await
@@ -195,26 +195,26 @@ async fn a_checker(cluster: &TestCluster) {
 /// The Pod is back in service when the last of its operations has ended, and not before.
 async fn two_operations(cluster: &TestCluster) {
     make(cluster, "double", json!({})).await;
-    cluster.until_pod("double", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster.wait_for_pod("double", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
     for (id, kind) in [("a", "update"), ("b", "restart")] {
         let begin =
             json!({ LabelKind::Operating.key(id): "1", LabelKind::OperationType.key(id): kind });
-        cluster.change_pod("double", json!({ "labels": begin })).await.unwrap();
+        cluster.patch_pod_metadata("double", json!({ "labels": begin })).await.unwrap();
     }
     let given = |pod: &Pod| ["a", "b"].iter().all(|id| has(pod, &LabelKind::Operate.key(id)));
-    cluster.until_pod("double", given).await.unwrap();
+    cluster.wait_for_pod("double", given).await.unwrap();
     cluster
-        .change_pod("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
+        .patch_pod_metadata("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
         .await
         .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(gate(&cluster.pods().get("double").await.unwrap()).as_deref(), Some("False"));
     cluster
-        .change_pod("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))
+        .patch_pod_metadata("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))
         .await
         .unwrap();
     cluster
-        .until_pod("double", |pod| {
+        .wait_for_pod("double", |pod| {
             has(pod, well_known::SERVICE_AVAILABLE)
                 && !pod.labels().keys().any(|k| k.ends_with("/a"))
         })
@@ -228,10 +228,10 @@ async fn staying_offline(cluster: &TestCluster) {
     let pod = cluster.pods().get("offline").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, well_known::SERVICE_AVAILABLE));
     cluster
-        .change_pod("offline", json!({ "labels": { well_known::STAY_OFFLINE: null } }))
+        .patch_pod_metadata("offline", json!({ "labels": { well_known::STAY_OFFLINE: null } }))
         .await
         .unwrap();
-    cluster.until_pod("offline", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+    cluster.wait_for_pod("offline", |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
 }
 
 /// What the operators say of themselves, where Prometheus asks.
@@ -258,7 +258,7 @@ async fn metrics(cluster: &TestCluster) {
             let metrics = http_get(address, "/metrics");
             Ok(wanted.iter().all(|metric| metrics.contains(metric)))
         };
-        let told = eventually(SOON, told).await;
+        let told = eventually(TIMEOUT, told).await;
         assert!(told.is_ok(), "{name} lacks one of {wanted:#?}: {}", http_get(address, "/metrics"));
     }
 }

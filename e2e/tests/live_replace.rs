@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
 use podops_api::{resource_context::ResourceContext, well_known};
-use podops_e2e::cluster::{SOON, TestCluster, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -21,7 +21,7 @@ async fn pods_are_deleted_excluded_included_and_replaced() {
         an_update_by_replacement_goes_by_partition(&cluster),
         a_pair_that_never_serves_is_scaled_in(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
@@ -38,36 +38,36 @@ fn has(pod: &Pod, key: &str) -> bool {
 
 /// The IDs on record.
 async fn record(cluster: &TestCluster, set: &str) -> Vec<i64> {
-    let contexts: Api<ResourceContext> = cluster.all_of();
+    let contexts: Api<ResourceContext> = cluster.api();
     let known = contexts.get_opt(set).await.unwrap();
     known.map(|c| c.spec.contexts.iter().map(|entry| entry.id).collect()).unwrap_or_default()
 }
 
 /// [4]
 async fn listed_pods_are_deleted_and_scaled_in_first(cluster: &TestCluster) {
-    cluster.make("listed", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("listed", 3, &json!({})).await.unwrap();
     let first = pods(cluster, "listed").await[0].name_any();
     cluster.patch("listed", json!({ "scaleStrategy": { "podToDelete": [first] } })).await.unwrap();
-    cluster.until_gone(&first).await.unwrap();
-    cluster.counts("listed", [3; 4]).await.unwrap();
+    cluster.wait_until_deleted(&first).await.unwrap();
+    cluster.wait_for_replicas("listed", [3; 4]).await.unwrap();
     assert_eq!(record(cluster, "listed").await, [0, 1, 2]);
     let second = pods(cluster, "listed").await[1].name_any();
     let list = json!({ "podToDelete": [first, second] });
     cluster.patch("listed", json!({ "replicas": 2, "scaleStrategy": list })).await.unwrap();
-    cluster.until_gone(&second).await.unwrap();
-    cluster.counts("listed", [2; 4]).await.unwrap();
+    cluster.wait_until_deleted(&second).await.unwrap();
+    cluster.wait_for_replicas("listed", [2; 4]).await.unwrap();
 }
 
 /// [5], but for claims
 async fn pods_are_excluded_and_included(cluster: &TestCluster) {
-    cluster.make("excluding", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("excluding", 3, &json!({})).await.unwrap();
     let pod = pods(cluster, "excluding").await[1].clone();
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let spec = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
     cluster.patch("excluding", spec).await.unwrap();
-    cluster.until_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
     cluster
-        .wait("excluding", SOON, |s| s.replicas == 2 && s.available_replicas == 2)
+        .wait_for_status("excluding", TIMEOUT, |s| s.replicas == 2 && s.available_replicas == 2)
         .await
         .unwrap();
     let id: i64 = id.parse().unwrap();
@@ -75,47 +75,47 @@ async fn pods_are_excluded_and_included(cluster: &TestCluster) {
     assert!(left.len() == 2 && !left.contains(&id), "{left:?}");
     let lists = json!({ "podToExclude": [], "podToInclude": [name, "nobody"] });
     cluster.patch("excluding", json!({ "replicas": 3, "scaleStrategy": lists })).await.unwrap();
-    cluster.until_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
-    cluster.counts("excluding", [3; 4]).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster.wait_for_replicas("excluding", [3; 4]).await.unwrap();
     assert_eq!(record(cluster, "excluding").await, [0, 1, 2]);
     assert_eq!(cluster.pods().get(&name).await.unwrap().uid(), pod.uid());
 }
 
 async fn request_replacement(cluster: &TestCluster, name: &str) {
     cluster
-        .change_pod(name, json!({ "labels": { well_known::TO_REPLACE: "true" } }))
+        .patch_pod_metadata(name, json!({ "labels": { well_known::TO_REPLACE: "true" } }))
         .await
         .unwrap();
 }
 
 /// [21], but for claims
 async fn a_labelled_pod_is_replaced(cluster: &TestCluster) {
-    cluster.make("replaced", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("replaced", 1, &json!({})).await.unwrap();
     let name = pods(cluster, "replaced").await[0].name_any();
     request_replacement(cluster, &name).await;
-    cluster.until_gone(&name).await.unwrap();
-    cluster.counts("replaced", [1; 4]).await.unwrap();
+    cluster.wait_until_deleted(&name).await.unwrap();
+    cluster.wait_for_replicas("replaced", [1; 4]).await.unwrap();
     let alone = async || {
         let pods = cluster.pods_of("replaced").await?;
         let paired = |pod: &Pod| pod.labels().keys().any(|key| key.contains("/replace-pair"));
         Ok(pods.len() == 1 && !paired(&pods[0]) && record(cluster, "replaced").await == [1])
     };
-    eventually(SOON, alone).await.unwrap();
+    eventually(TIMEOUT, alone).await.unwrap();
     assert_eq!(pods(cluster, "replaced").await[0].labels()[well_known::INSTANCE_ID], "1");
 }
 
 async fn a_cancelled_replacement_leaves_the_origin(cluster: &TestCluster) {
     let held = |kept: i32| json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } });
-    cluster.make("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
+    cluster.create_and_wait("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
     let origin = pods(cluster, "kept").await[0].clone();
     cluster.set_image("kept", "nginx:non-exist").await.unwrap();
     cluster.patch("kept", json!({ "updateStrategy": held(0) })).await.unwrap();
-    cluster.counts("kept", [2, 1, 1, 1]).await.unwrap();
+    cluster.wait_for_replicas("kept", [2, 1, 1, 1]).await.unwrap();
     cluster.patch("kept", json!({ "updateStrategy": held(1) })).await.unwrap();
-    cluster.counts("kept", [1, 1, 1, 0]).await.unwrap();
+    cluster.wait_for_replicas("kept", [1, 1, 1, 0]).await.unwrap();
     let pairing = [well_known::TO_REPLACE, well_known::REPLACE_PAIR_NEW_ID];
     let alone = |pod: &Pod| !pairing.iter().any(|label| has(pod, label));
-    cluster.until_pod(&origin.name_any(), alone).await.unwrap();
+    cluster.wait_for_pod(&origin.name_any(), alone).await.unwrap();
     assert_eq!(pods(cluster, "kept").await[0].uid(), origin.uid());
 }
 
@@ -125,13 +125,13 @@ async fn a_replacement_turns_into_an_update(cluster: &TestCluster) {
         let set = format!("turned-{}", policy.to_lowercase());
         let strategy = json!({ "updateStrategy": { "podUpgradePolicy": policy } });
         cluster.create_with(&set, 1, "nginx:non-exist", &strategy).await.unwrap();
-        cluster.counts(&set, [1, 0, 0, 1]).await.unwrap();
+        cluster.wait_for_replicas(&set, [1, 0, 0, 1]).await.unwrap();
         let name = pods(cluster, &set).await[0].name_any();
         request_replacement(cluster, &name).await;
-        cluster.counts(&set, [2, 0, 0, 2]).await.unwrap();
+        cluster.wait_for_replicas(&set, [2, 0, 0, 2]).await.unwrap();
         cluster.set_image(&set, "nginx:1").await.unwrap();
-        cluster.counts(&set, [1; 4]).await.unwrap();
-        cluster.until_gone(&name).await.unwrap();
+        cluster.wait_for_replicas(&set, [1; 4]).await.unwrap();
+        cluster.wait_until_deleted(&name).await.unwrap();
         assert_eq!(record(cluster, &set).await.len(), 1);
     }
 }
@@ -139,23 +139,23 @@ async fn a_replacement_turns_into_an_update(cluster: &TestCluster) {
 /// [16]
 async fn an_update_by_replacement_goes_by_partition(cluster: &TestCluster) {
     let strategy = |kept: i32| json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } } });
-    cluster.make("surging", 3, &strategy(3)).await.unwrap();
+    cluster.create_and_wait("surging", 3, &strategy(3)).await.unwrap();
     cluster.set_image("surging", "nginx:2").await.unwrap();
     for kept in [3, 2, 1, 0] {
         cluster.patch("surging", strategy(kept)).await.unwrap();
-        cluster.counts("surging", [3, 3, 3, 3 - kept]).await.unwrap();
+        cluster.wait_for_replicas("surging", [3, 3, 3, 3 - kept]).await.unwrap();
     }
 }
 
 /// [25], [26]
 async fn a_pair_that_never_serves_is_scaled_in(cluster: &TestCluster) {
     cluster.create("never", 1, "nginx:non-exist").await.unwrap();
-    cluster.counts("never", [1, 0, 0, 1]).await.unwrap();
+    cluster.wait_for_replicas("never", [1, 0, 0, 1]).await.unwrap();
     let name = pods(cluster, "never").await[0].name_any();
     request_replacement(cluster, &name).await;
-    cluster.counts("never", [2, 0, 0, 2]).await.unwrap();
+    cluster.wait_for_replicas("never", [2, 0, 0, 2]).await.unwrap();
     let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [name] } });
     cluster.patch("never", spec).await.unwrap();
-    cluster.counts("never", [0; 4]).await.unwrap();
+    cluster.wait_for_replicas("never", [0; 4]).await.unwrap();
     assert_eq!(record(cluster, "never").await, [0_i64; 0]);
 }

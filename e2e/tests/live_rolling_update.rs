@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podops_api::{collaset::CollaSetStatus, condition::find, well_known};
-use podops_e2e::cluster::{SOON, TestCluster, eventually, image, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
 /// How often Pods are counted while a rollout runs.
@@ -28,7 +28,7 @@ async fn rollouts_go_as_fast_and_as_far_as_they_are_to() {
         a_pod_that_cannot_be_resized_is_recreated_if_it_may_be(&cluster),
         a_real_autoscaler_scales_a_set(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
@@ -46,14 +46,14 @@ fn told(status: &CollaSetStatus, type_: &str) -> Option<String> {
 
 async fn a_partition_may_be_a_share_and_goes_back(cluster: &TestCluster) {
     let kept = |share: &str| rolling(&json!({ "byPartition": { "partition": share } }));
-    cluster.make("share", 3, &kept("100%")).await.unwrap();
+    cluster.create_and_wait("share", 3, &kept("100%")).await.unwrap();
     let born: Vec<_> = pods(cluster, "share").await.iter().map(ResourceExt::uid).collect();
     cluster.set_image("share", "nginx:2").await.unwrap();
     for (share, updated) in [("50%", 1), ("10%", 2), ("100%", 0)] {
         cluster.patch("share", kept(share)).await.unwrap();
-        cluster.counts("share", [3, 3, 3, updated]).await.unwrap();
+        cluster.wait_for_replicas("share", [3, 3, 3, updated]).await.unwrap();
         let is = |s: &CollaSetStatus| told(s, "Progressing").as_deref() == Some("False Settled");
-        cluster.wait("share", SOON, is).await.unwrap();
+        cluster.wait_for_status("share", TIMEOUT, is).await.unwrap();
     }
     let back = pods(cluster, "share").await;
     assert!(back.iter().all(|pod| image(pod) == "nginx:1"));
@@ -62,7 +62,7 @@ async fn a_partition_may_be_a_share_and_goes_back(cluster: &TestCluster) {
 
 /// How many Pods serve at least, and are there at most, until a set is settled.
 async fn extremes(cluster: &TestCluster, set: &str, replicas: i32) -> (usize, usize) {
-    let until = Instant::now() + SOON * 2;
+    let until = Instant::now() + TIMEOUT * 2;
     let (mut least, mut most) = (usize::MAX, 0);
     loop {
         let all = pods(cluster, set).await;
@@ -85,7 +85,7 @@ async fn extremes(cluster: &TestCluster, set: &str, replicas: i32) -> (usize, us
 }
 
 async fn no_more_pods_than_allowed_are_out_of_service(cluster: &TestCluster) {
-    cluster.make("steady", 6, &rolling(&json!({ "maxUnavailable": 2 }))).await.unwrap();
+    cluster.create_and_wait("steady", 6, &rolling(&json!({ "maxUnavailable": 2 }))).await.unwrap();
     cluster.set_image("steady", "nginx:2").await.unwrap();
     let (least, _) = extremes(cluster, "steady", 6).await;
     assert_eq!(least, 4, "6 replicas, of which 2 may be out of service");
@@ -93,14 +93,14 @@ async fn no_more_pods_than_allowed_are_out_of_service(cluster: &TestCluster) {
 
 async fn no_more_pods_than_allowed_are_too_many(cluster: &TestCluster) {
     let strategy = json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "maxSurge": "25%" } });
-    cluster.make("swelling", 4, &json!({ "updateStrategy": strategy })).await.unwrap();
+    cluster.create_and_wait("swelling", 4, &json!({ "updateStrategy": strategy })).await.unwrap();
     cluster.set_image("swelling", "nginx:2").await.unwrap();
     let (least, most) = extremes(cluster, "swelling", 4).await;
     assert_eq!((least, most), (4, 5));
 }
 
 async fn a_broken_image_stops_at_the_limit(cluster: &TestCluster) {
-    cluster.make("limited", 4, &rolling(&json!({ "maxUnavailable": "25%" }))).await.unwrap();
+    cluster.create_and_wait("limited", 4, &rolling(&json!({ "maxUnavailable": "25%" }))).await.unwrap();
     cluster.set_image("limited", "nginx:non-exist").await.unwrap();
     let held = |s: &CollaSetStatus| {
         s.waiting.iter().any(|g| {
@@ -109,42 +109,42 @@ async fn a_broken_image_stops_at_the_limit(cluster: &TestCluster) {
                 && g.count == 3
         }) && s.waiting.iter().any(|g| g.reason.starts_with("ImagePullBackOff"))
     };
-    cluster.wait("limited", SOON, held).await.unwrap();
-    cluster.counts("limited", [4, 3, 3, 1]).await.unwrap();
+    cluster.wait_for_status("limited", TIMEOUT, held).await.unwrap();
+    cluster.wait_for_replicas("limited", [4, 3, 3, 1]).await.unwrap();
     cluster.set_image("limited", "nginx:2").await.unwrap();
-    cluster.settled("limited", 4, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("limited", 4, TIMEOUT).await.unwrap();
 }
 
 async fn pods_follow_a_revision_that_is_named(cluster: &TestCluster) {
-    cluster.make("named", 2, &json!({})).await.unwrap();
+    cluster.create_and_wait("named", 2, &json!({})).await.unwrap();
     let first = cluster.sets().get("named").await.unwrap().status.unwrap().updated_revision;
     cluster.set_image("named", "nginx:2").await.unwrap();
-    cluster.settled("named", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("named", 2, TIMEOUT).await.unwrap();
     let follow = |revision: Value| json!({ "updateStrategy": { "revision": revision } });
     cluster.patch("named", follow(json!(first))).await.unwrap();
     let back =
         |s: &CollaSetStatus| s.updated_revision == first && s.updated_available_replicas == 2;
-    cluster.wait("named", SOON, back).await.unwrap();
+    cluster.wait_for_status("named", TIMEOUT, back).await.unwrap();
     assert!(pods(cluster, "named").await.iter().all(|pod| image(pod) == "nginx:1"));
     cluster.patch("named", follow(json!("named-never"))).await.unwrap();
     let unknown =
         |s: &CollaSetStatus| told(s, "Degraded").as_deref() == Some("True RevisionNotFound");
-    cluster.wait("named", SOON, unknown).await.unwrap();
+    cluster.wait_for_status("named", TIMEOUT, unknown).await.unwrap();
     cluster.patch("named", follow(Value::Null)).await.unwrap();
-    cluster.wait("named", SOON, |s| s.updated_revision != first).await.unwrap();
-    cluster.settled("named", 2, SOON).await.unwrap();
+    cluster.wait_for_status("named", TIMEOUT, |s| s.updated_revision != first).await.unwrap();
+    cluster.wait_until_rolled_out("named", 2, TIMEOUT).await.unwrap();
     assert!(pods(cluster, "named").await.iter().all(|pod| image(pod) == "nginx:2"));
 }
 
 async fn a_rollout_that_stands_still_is_told(cluster: &TestCluster) {
-    cluster.make("stuck", 1, &json!({ "progressDeadlineSeconds": 4 })).await.unwrap();
+    cluster.create_and_wait("stuck", 1, &json!({ "progressDeadlineSeconds": 4 })).await.unwrap();
     cluster.set_image("stuck", "nginx:non-exist").await.unwrap();
     let late = |s: &CollaSetStatus| {
         told(s, "Progressing").as_deref() == Some("False ProgressDeadlineExceeded")
     };
-    cluster.wait("stuck", SOON, late).await.unwrap();
+    cluster.wait_for_status("stuck", TIMEOUT, late).await.unwrap();
     cluster.set_image("stuck", "nginx:2").await.unwrap();
-    cluster.settled("stuck", 1, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("stuck", 1, TIMEOUT).await.unwrap();
 }
 
 /// What a set's containers ask for.
@@ -165,14 +165,14 @@ fn cpus(pod: &Pod) -> String {
 
 async fn make_asking(cluster: &TestCluster, set: &str, strategy: Value) -> Pod {
     let spec = json!({ "updateStrategy": strategy, "template": asking(set, "1") });
-    cluster.make(set, 1, &spec).await.unwrap();
+    cluster.create_and_wait(set, 1, &spec).await.unwrap();
     pods(cluster, set).await.remove(0)
 }
 
 async fn resources_change_in_place(cluster: &TestCluster) {
     let before = make_asking(cluster, "sized", json!({})).await;
     ask(cluster, "sized", "2").await;
-    cluster.settled("sized", 1, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("sized", 1, TIMEOUT).await.unwrap();
     let after = pods(cluster, "sized").await.remove(0);
     assert_eq!((before.uid(), cpus(&after).as_str()), (after.uid(), "2"));
     let given = after.status.unwrap().container_statuses.unwrap()[0].resources.clone().unwrap();
@@ -188,10 +188,10 @@ async fn a_node_that_cannot_give_resources_is_told_of(cluster: &TestCluster) {
             told(s, "Degraded").as_ref() == Some(&refused)
                 && s.waiting.iter().any(|g| g.phase == "Operate" && g.reason.contains("resource"))
         };
-        cluster.wait("greedy", SOON, is).await.unwrap();
+        cluster.wait_for_status("greedy", TIMEOUT, is).await.unwrap();
     }
     ask(cluster, "greedy", "2").await;
-    cluster.settled("greedy", 1, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("greedy", 1, TIMEOUT).await.unwrap();
     assert_eq!(before.uid(), pods(cluster, "greedy").await[0].uid());
 }
 
@@ -200,14 +200,14 @@ async fn a_pod_that_cannot_be_resized_is_recreated_if_it_may_be(cluster: &TestCl
     for (set, amount) in [("moving", "5"), ("moving-far", "100")] {
         let before = make_asking(cluster, set, may.clone()).await;
         ask(cluster, set, amount).await;
-        cluster.until_gone(&before.name_any()).await.unwrap();
-        cluster.settled(set, 1, SOON).await.unwrap();
+        cluster.wait_until_deleted(&before.name_any()).await.unwrap();
+        cluster.wait_until_rolled_out(set, 1, TIMEOUT).await.unwrap();
     }
 }
 
 /// By the controller of Kubernetes itself, which needs no metrics to keep a set between two numbers.
 async fn a_real_autoscaler_scales_a_set(cluster: &TestCluster) {
-    cluster.make("scaled", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("scaled", 1, &json!({})).await.unwrap();
     let manifest = |least: i32, most: i32| {
         json!({
             "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
@@ -226,7 +226,7 @@ async fn a_real_autoscaler_scales_a_set(cluster: &TestCluster) {
         let scaled =
             async || Ok(cluster.sets().get("scaled").await?.spec.replicas == Some(replicas));
         // It looks every few seconds.
-        eventually(SOON * 2, scaled).await.unwrap();
-        cluster.settled("scaled", replicas, SOON).await.unwrap();
+        eventually(TIMEOUT * 2, scaled).await.unwrap();
+        cluster.wait_until_rolled_out("scaled", replicas, TIMEOUT).await.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use podops_e2e::{
     cluster::{OPERATORS, TestCluster, eventually, programs},
-    scenarios::Subject,
+    scenarios::Scenario,
 };
 
 const PODS: usize = 100;
@@ -25,7 +25,7 @@ async fn uids(cluster: &TestCluster) -> BTreeSet<Option<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    let web = Subject { cluster: &cluster, set: "web", pods: PODS };
+    let web = Scenario { cluster: &cluster, set: "web", pods: PODS };
     let created = web.create().await.unwrap();
     at_most("requests to create, per Pod", created.requests_per_pod(), 3.6);
     let born = uids(&cluster).await;
@@ -34,8 +34,8 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     at_most("Pod writes to update in place, per Pod", updated.pod_writes_per_pod(), 6.1);
     at_most("requests to update in place, per Pod", updated.requests_per_pod(), 7.0);
     assert!(updated.rejected().is_empty(), "refused: {:#?}", updated.rejected());
-    assert_eq!(updated.without_effect(), 0, "writes changed nothing");
-    assert_eq!(updated.status_writes_in_a_second("collasets"), 1);
+    assert_eq!(updated.no_op_writes(), 0, "writes changed nothing");
+    assert_eq!(updated.max_status_writes_per_second("collasets"), 1);
     assert_eq!(born, uids(&cluster).await);
     for pod in cluster.pods_of("web").await.unwrap() {
         let labels = pod.metadata.labels.unwrap_or_default();
@@ -48,7 +48,7 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     for name in OPERATORS {
         cluster.kill_and_restart(name).await.unwrap();
     }
-    cluster.settled("web", 100, MINUTE).await.unwrap();
+    cluster.wait_until_rolled_out("web", 100, MINUTE).await.unwrap();
     assert_eq!(born, uids(&cluster).await);
 
     let (annotated, lost) = web.annotate("1").await.unwrap();
@@ -58,11 +58,11 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     at_most("requests to recreate, per Pod", recreated.requests_per_pod(), 8.5);
     let replaced = web.replace("nginx:4").await.unwrap();
     at_most("requests to replace, per Pod", replaced.requests_per_pod(), 11.0);
-    let alone = web.leave_alone().await.unwrap();
+    let alone = web.annotate_from_another_client().await.unwrap();
     assert_eq!(alone.writes(), 0, "idle Pods that somebody writes to cost writes");
     let went = web.scale_in(40).await.unwrap();
     at_most("requests to scale in, per Pod", went.requests_per_pod(), 5.0);
-    let settled = cluster.log_end().unwrap();
+    let settled = cluster.audit_log_end().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (quiet, _) = cluster.requests(settled).unwrap();
     let quiet: Vec<_> = quiet.iter().filter(|r| r.is_work() && r.is_write()).collect();
@@ -72,5 +72,5 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
     eventually(MINUTE, async || Ok(cluster.sets().get_opt("web").await?.is_none())).await.unwrap();
     assert!(cluster.pods_of("web").await.unwrap().is_empty());
 
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -10,9 +10,9 @@ use kube::{
 };
 use podops_api::{condition, lifecycle, well_known};
 use podops_e2e::{
-    availability::Outages,
-    cluster::{SOON, TestCluster, app, eventually, programs},
-    scenarios::Subject,
+    availability::AvailabilityMonitor,
+    cluster::{TIMEOUT, TestCluster, app, eventually, programs},
+    scenarios::Scenario,
     soak,
 };
 use podops_runtime::shell::clock;
@@ -38,24 +38,24 @@ async fn until_gated(cluster: &TestCluster, name: &str) {
     let gated =
         async || Ok(cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate()));
     // The API server may take half a minute to hear of rules as policies read them.
-    eventually(SOON * 3, gated).await.unwrap();
+    eventually(TIMEOUT * 3, gated).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_kept_for_few_writes() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    cluster.make_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
+    cluster.create_rule("web", app("web"), budget(&json!("10%"))).await.unwrap();
     until_gated(&cluster, "web").await;
-    let web = Subject { cluster: &cluster, set: "web", pods: 100 };
+    let web = Scenario { cluster: &cluster, set: "web", pods: 100 };
     let created = web.create().await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
         assert!(pod.labels().contains_key(&gate()), "{} came without its gate", pod.name_any());
     }
     let each = created.requests_per_pod();
     assert!(each <= 3.6, "gates come for nothing, and {each} requests were made per Pod");
-    let availability = Outages::follow(&cluster).await.unwrap();
+    let availability = AvailabilityMonitor::start(&cluster).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
-    let worst = availability.worst("");
+    let worst = availability.max_unavailable("");
     eprintln!(
         "{:.2} requests per Pod to create; {:.2} Pod writes and {:.2} requests to update, {worst} out at most, in {:?}",
         created.requests_per_pod(),
@@ -67,7 +67,7 @@ async fn a_budget_is_kept_for_few_writes() {
     assert!((1..=10).contains(&worst), "{worst} were out");
     assert!(updated.pod_writes_per_pod() <= 7.2, "{}", updated.pod_writes_per_pod());
     assert!(updated.requests_per_pod() <= 8.5, "{}", updated.requests_per_pod());
-    cluster.until_rule("web", |s| s.reservations.is_empty() && s.details.is_empty()).await.unwrap();
+    cluster.wait_for_rule("web", |s| s.reservations.is_empty() && s.details.is_empty()).await.unwrap();
 
     // Nobody waits for a rule that is gone, nor for an operator that has none to keep.
     cluster.rules().delete("web", &DeleteParams::default()).await.unwrap();
@@ -77,12 +77,12 @@ async fn a_budget_is_kept_for_few_writes() {
             .iter()
             .all(|pod| !pod.labels().contains_key(&gate()) && pod.annotations().is_empty()))
     };
-    eventually(SOON, released).await.unwrap();
+    eventually(TIMEOUT, released).await.unwrap();
     // What was watched for would have been seen.
-    availability.forget();
+    availability.reset();
     web.update_in_place("nginx:3").await.unwrap();
-    assert!(availability.worst("") > 10, "without the rule as few are out as with it");
-    cluster.nothing_forbidden().unwrap();
+    assert!(availability.max_unavailable("") > 10, "without the rule as few are out as with it");
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,35 +98,35 @@ async fn weakness_9_rules_of_another_namespace_hold_back_nobody_and_the_operator
         kube::Api::namespaced(cluster.plane.admin.clone(), "other");
     let rule = serde_json::from_value(rule).unwrap();
     rules.create(&PostParams::default(), &rule).await.unwrap();
-    cluster.make("web", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("web", 3, &json!({})).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
-    cluster.settled("web", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
 
     // Frozen here, a Pod waits; with its glass broken it goes, and that is told.
-    cluster.make_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
+    cluster.create_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     cluster.set_image("web", "nginx:3").await.unwrap();
-    cluster.until_rejected("frozen", "budget", "no more than 0").await.unwrap();
+    cluster.wait_until_rejected("frozen", "budget", "maxUnavailable=0").await.unwrap();
     let first = cluster.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
     let glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
     cluster
-        .change_pod(&first, json!({ "annotations": { well_known::BREAK_GLASS: glass } }))
+        .patch_pod_metadata(&first, json!({ "annotations": { well_known::BREAK_GLASS: glass } }))
         .await
         .unwrap();
     let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
         pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:3"))
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
-    cluster.until_pod(&first, updated).await.unwrap();
-    cluster.until_event(&first, "RuleOverridden").await.unwrap();
+    cluster.wait_for_pod(&first, updated).await.unwrap();
+    cluster.wait_for_event(&first, "RuleOverridden").await.unwrap();
     let waiting = cluster.pods_of("web").await.unwrap();
     assert_eq!(waiting.iter().filter(|pod| updated(pod)).count(), 1, "the others still wait");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn installed_but_down_everything_waits() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     for name in ["collaset-operator", "lifecycle-operator"] {
         cluster.start_operator(name).await.unwrap();
     }
@@ -134,21 +134,21 @@ async fn installed_but_down_everything_waits() {
     let rule = serde_json::from_value(rule).unwrap();
     cluster.rules().create(&PostParams::default(), &rule).await.unwrap();
     until_gated(&cluster, "web").await;
-    cluster.make("web", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("web", 3, &json!({})).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
     let waits = async || {
         let pods = cluster.pods_of("web").await?;
         let key = lifecycle::LabelKind::PreCheck.key(lifecycle::COLLASET);
         Ok(pods.len() == 3 && pods.iter().all(|pod| pod.labels().contains_key(&key)))
     };
-    eventually(SOON, waits).await.unwrap();
+    eventually(TIMEOUT, waits).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(waits().await.unwrap(), "who has a gate waits for who decides");
     cluster.start_operator("transition-rule-operator").await.unwrap();
-    cluster.settled("web", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
     let rule = cluster.rules().get("web").await.unwrap();
     assert!(condition::is_true(&rule.status.unwrap().conditions, "Enforced"));
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

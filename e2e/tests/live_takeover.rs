@@ -17,7 +17,7 @@ use podops_api::{
 use podops_e2e::cluster::{OPERATORS, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The name and hash that Go's libraries give the template below.
 const HASH: &str = "58fb5f9bbd";
@@ -56,7 +56,7 @@ impl Installation<'_> {
             "data": { "spec": { "template": data } },
             "revision": 1,
         });
-        let revisions: Api<ControllerRevision> = self.cluster.all_of();
+        let revisions: Api<ControllerRevision> = self.cluster.api();
         let revision = serde_json::from_value(revision).unwrap();
         revisions.create(&PostParams::default(), &revision).await.unwrap();
     }
@@ -64,7 +64,7 @@ impl Installation<'_> {
     async fn contexts(&self) {
         let entry = |id: i32| json!({ "id": id, "data": { "Owner": "foo", "Revision": REVISION } });
         let contexts = json!({ "metadata": { "name": "foo" }, "spec": { "contexts": [entry(0), entry(1), entry(2)] } });
-        let api: Api<ResourceContext> = self.cluster.all_of();
+        let api: Api<ResourceContext> = self.cluster.api();
         api.create(&PostParams::default(), &serde_json::from_value(contexts).unwrap())
             .await
             .unwrap();
@@ -90,7 +90,7 @@ impl Installation<'_> {
         let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
         self.cluster.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
         let ready = async || Ok(is_ready(&self.cluster.pods().get(&name).await?));
-        eventually(SOON, ready).await.unwrap();
+        eventually(TIMEOUT, ready).await.unwrap();
     }
 }
 
@@ -128,7 +128,7 @@ async fn leave(cluster: &TestCluster) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there() {
-    let mut cluster = TestCluster::prepare(&programs().unwrap()).await.unwrap();
+    let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     leave(&cluster).await;
     // Kuperator was stopped while it updated this Pod: it was given, and not yet changed.
     let (given, stamp) = ("foo-qq7dz", "1700000000000000001");
@@ -145,11 +145,11 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     cluster.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
 
     let before: Vec<_> = cluster.pods_of("foo").await.unwrap();
-    let start = cluster.log_end().unwrap();
+    let start = cluster.audit_log_end().unwrap();
     for name in OPERATORS {
         cluster.start_operator(name).await.unwrap();
     }
-    cluster.settled("foo", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("foo", 3, TIMEOUT).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = cluster.pods_of("foo").await.unwrap();
     for (before, after) in before.iter().zip(&after) {
@@ -161,13 +161,13 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     let (requests, _) = cluster.requests(start).unwrap();
     let made = requests.iter().filter(|r| r.is_work() && matches!(&*r.verb, "create" | "delete"));
     assert_eq!(made.filter(|r| r.resource() != "events").count(), 0, "something was made anew");
-    let revisions: Api<ControllerRevision> = cluster.all_of();
+    let revisions: Api<ControllerRevision> = cluster.api();
     assert_eq!(revisions.list(&ListParams::default()).await.unwrap().items.len(), 1);
 
     cluster.set_image("foo", "nginx:2").await.unwrap();
-    cluster.settled("foo", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("foo", 3, TIMEOUT).await.unwrap();
     let updated = cluster.pods_of("foo").await.unwrap();
     let uids = |pods: &[Pod]| pods.iter().map(ResourceExt::uid).collect::<BTreeSet<_>>();
     assert_eq!(uids(&before), uids(&updated));
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -21,11 +21,11 @@ use podops_api::{
 };
 use podops_e2e::{
     balancers::Haproxy,
-    cluster::{OPERATORS, SOON, TestCluster, app, eventually, image, is_settled, programs},
+    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, image, is_rolled_out, programs},
     measure::Cost,
-    scenarios::Subject,
+    scenarios::Scenario,
     server,
-    traffic::{Load, is_held, nobody_looks, real},
+    traffic::{Load, has_protection_finalizer, update_without_consist, server_set},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -34,12 +34,12 @@ use tokio::{
     task::JoinSet,
 };
 
-async fn employ(cluster: &TestCluster, name: &str, annotations: &Value) {
-    cluster.employ(name, json!({ "app": name }), annotations).await.unwrap();
+async fn create_managed_service(cluster: &TestCluster, name: &str, annotations: &Value) {
+    cluster.create_managed_service(name, json!({ "app": name }), annotations).await.unwrap();
 }
 
 fn holds(pod: &Pod, employer: &str) -> bool {
-    is_held(pod, consist::SERVICE, employer)
+    has_protection_finalizer(pod, consist::SERVICE, employer)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,16 +53,16 @@ async fn pods_are_held_while_their_services_send_them_traffic() {
         w14_a_backend_that_is_full_holds_back_nobody_who_leaves(&cluster),
         what_no_backend_understands_is_refused_at_admission(&cluster),
     );
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 async fn a_service_holds_its_pods_and_lets_them_go(cluster: &TestCluster) {
-    employ(cluster, "held", &json!({})).await;
-    cluster.make("held", 3, &json!({})).await.unwrap();
+    create_managed_service(cluster, "held", &json!({})).await;
+    cluster.create_and_wait("held", 3, &json!({})).await.unwrap();
     for pod in cluster.pods_of("held").await.unwrap() {
         // The first Pods may come before the API server has heard of the policy that has them wait.
         cluster
-            .until_pod(&pod.name_any(), |pod| {
+            .wait_for_pod(&pod.name_any(), |pod| {
                 let entries = pod.annotations().get(well_known::AVAILABLE_CONDITIONS);
                 holds(pod, "held") && entries.is_some_and(|e| e.contains("Service/default/held"))
             })
@@ -70,14 +70,14 @@ async fn a_service_holds_its_pods_and_lets_them_go(cluster: &TestCluster) {
             .unwrap();
     }
     cluster.set_image("held", "nginx:2").await.unwrap();
-    cluster.settled("held", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("held", 3, TIMEOUT).await.unwrap();
     // A Pod that is relabelled is drained and let go, and one of a Service that is gone is free.
     let stray = cluster.pods_of("held").await.unwrap()[0].name_any();
-    cluster.change_pod(&stray, json!({ "labels": { "app": "stray" } })).await.unwrap();
-    cluster.until_pod(&stray, |pod| !holds(pod, "held")).await.unwrap();
-    cluster.all_of::<Service>().delete("held", &DeleteParams::default()).await.unwrap();
-    let gone = async || Ok(cluster.all_of::<Service>().get_opt("held").await?.is_none());
-    eventually(SOON, gone).await.unwrap();
+    cluster.patch_pod_metadata(&stray, json!({ "labels": { "app": "stray" } })).await.unwrap();
+    cluster.wait_for_pod(&stray, |pod| !holds(pod, "held")).await.unwrap();
+    cluster.api::<Service>().delete("held", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok(cluster.api::<Service>().get_opt("held").await?.is_none());
+    eventually(TIMEOUT, gone).await.unwrap();
     for pod in cluster.pods_of("held").await.unwrap() {
         assert!(!holds(&pod, "held"), "{} is still held", pod.name_any());
     }
@@ -86,7 +86,7 @@ async fn a_service_holds_its_pods_and_lets_them_go(cluster: &TestCluster) {
 /// The peer's weakness 4: until a Pod is told whom to expect, it may count as available without traffic.
 async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(cluster: &TestCluster) {
     for name in ["first", "second"] {
-        cluster.employ(name, json!({ "app": "expecting" }), &json!({})).await.unwrap();
+        cluster.create_managed_service(name, json!({ "app": "expecting" }), &json!({})).await.unwrap();
     }
     let pod = |metadata: Value| {
         let mut pod = json!({
@@ -110,7 +110,7 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(cluster: &T
     let both = AvailableConditions { expected_finalizers: entries.into() };
     let read = |text: &str| serde_json::from_str::<AvailableConditions>(text).ok();
     let all = async || Ok(read(&told(json!({})).await?).as_ref() == Some(&both));
-    eventually(SOON, all).await.unwrap();
+    eventually(TIMEOUT, all).await.unwrap();
     let other = r#"{"expectedFinalizers":{"LB/x/y":"prot.podopslifecycle.kusionstack.io/z"}}"#;
     let noted = json!({ "annotations": { well_known::AVAILABLE_CONDITIONS: other } });
     let three = read(&told(noted).await.unwrap()).unwrap();
@@ -123,46 +123,46 @@ async fn w4_a_new_pod_expects_all_its_services_from_the_first_moment(cluster: &T
 
 /// What is left when somebody takes a Service's finalizer off and deletes it.
 async fn a_pod_outlives_a_service_that_was_torn_away(cluster: &TestCluster) {
-    cluster.make("torn", 1, &json!({})).await.unwrap();
+    cluster.create_and_wait("torn", 1, &json!({})).await.unwrap();
     let pod = cluster.pods_of("torn").await.unwrap()[0].name_any();
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "torn");
     let entry = json!({ "expectedFinalizers": { "Service/default/torn": finalizer } }).to_string();
     let left = json!({
         "finalizers": [finalizer], "annotations": { well_known::AVAILABLE_CONDITIONS: entry },
     });
-    cluster.change_pod(&pod, left).await.unwrap();
+    cluster.patch_pod_metadata(&pod, left).await.unwrap();
     let free = async || Ok(!holds(&cluster.pods().get(&pod).await?, "torn"));
-    eventually(SOON * 3, free).await.unwrap();
-    cluster.until_event(&pod, "EmployerNotFound").await.unwrap();
+    eventually(TIMEOUT * 3, free).await.unwrap();
+    cluster.wait_for_event(&pod, "EmployerNotFound").await.unwrap();
 }
 
 async fn a_service_that_makes_no_sense_is_told_and_holds_nobody_back_for_ever(
     cluster: &TestCluster,
 ) {
     let nobody = "127.0.0.2:1".parse().unwrap();
-    employ(cluster, "odd", &Haproxy::annotations(&[nobody])).await;
+    create_managed_service(cluster, "odd", &Haproxy::annotations(&[nobody])).await;
     cluster.create("odd", 1, "nginx:1").await.unwrap();
-    cluster.until_event("odd", "BackendUnavailable").await.unwrap();
+    cluster.wait_for_event("odd", "BackendUnavailable").await.unwrap();
     let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    cluster.all_of::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
-    cluster.counts("odd", [1; 4]).await.unwrap();
+    cluster.api::<Service>().patch("odd", &PatchParams::default(), &free).await.unwrap();
+    cluster.wait_for_replicas("odd", [1; 4]).await.unwrap();
 }
 
 /// The peer's weakness 14: what a backend is not able to do for one Pod is no matter of the others.
 async fn w14_a_backend_that_is_full_holds_back_nobody_who_leaves(cluster: &TestCluster) {
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
-    employ(cluster, "full", &Haproxy::annotations(&[haproxy.runtime])).await;
+    create_managed_service(cluster, "full", &Haproxy::annotations(&[haproxy.runtime])).await;
     cluster.create("full", 25, "nginx:1").await.unwrap();
     let at_once = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 8 } } });
     cluster.patch("full", at_once).await.unwrap();
     let pods = async || cluster.pods_of("full").await;
     // There are 20 slots.
     let full = async || Ok(pods().await?.iter().filter(|pod| holds(pod, "full")).count() == 20);
-    eventually(SOON, full).await.unwrap();
-    cluster.until_event("full", "BackendRejected").await.unwrap();
+    eventually(TIMEOUT, full).await.unwrap();
+    cluster.wait_for_event("full", "BackendRejected").await.unwrap();
     cluster.set_image("full", "nginx:2").await.unwrap();
     let new = async || Ok(pods().await?.iter().all(|pod| image(pod) == "nginx:2"));
-    eventually(SOON * 3, new).await.unwrap();
+    eventually(TIMEOUT * 3, new).await.unwrap();
 }
 
 async fn what_no_backend_understands_is_refused_at_admission(cluster: &TestCluster) {
@@ -176,28 +176,28 @@ async fn what_no_backend_understands_is_refused_at_admission(cluster: &TestClust
         .unwrap()
     };
     let refusal = async |annotations: Value| {
-        let services = cluster.all_of::<Service>();
+        let services = cluster.api::<Service>();
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         services.create(&dry, &service(&annotations)).await.err().map(|e| e.to_string())
     };
     let (backend, params, drain) = (consist::BACKEND, consist::BACKEND_PARAMS, consist::DRAIN);
     for (annotations, told) in [
-        (json!({ backend: "nginx" }), "nginx is not known"),
-        (json!({ backend: "haproxy" }), "haproxy needs instances, backend, port"),
-        (json!({ backend: "haproxy", params: "[1]" }), "is no JSON object"),
-        (json!({ backend: "envoy", params: "{}" }), "envoy needs port"),
-        (json!({ backend: "aws-elbv2", params: r#"{"port":1}"# }), "needs targetGroup"),
-        (json!({ drain: "soon" }), "drain]: is not"),
-        (json!({ drain: r#"{"minutes":1}"# }), "drain]: is not"),
-        (json!({ drain: r#"{"minSeconds":-1}"# }), "drain]: is not"),
-        (json!({ drain: r#"{"atDeadline":"Give up"}"# }), "drain]: is not"),
+        (json!({ backend: "nginx" }), "unknown backend nginx"),
+        (json!({ backend: "haproxy" }), "haproxy requires instances, backend, port"),
+        (json!({ backend: "haproxy", params: "[1]" }), "must be a JSON object"),
+        (json!({ backend: "envoy", params: "{}" }), "envoy requires port"),
+        (json!({ backend: "aws-elbv2", params: r#"{"port":1}"# }), "requires targetGroup"),
+        (json!({ drain: "soon" }), "drain]: must be"),
+        (json!({ drain: r#"{"minutes":1}"# }), "drain]: must be"),
+        (json!({ drain: r#"{"minSeconds":-1}"# }), "drain]: must be"),
+        (json!({ drain: r#"{"atDeadline":"Give up"}"# }), "drain]: must be"),
     ] {
         // The policy takes a moment to be there.
         let refused = async || {
             let told_now = refusal(annotations.clone()).await.unwrap_or_default();
             Ok(told_now.contains(told))
         };
-        eventually(SOON, refused).await.unwrap_or_else(|_| panic!("{annotations} is taken"));
+        eventually(TIMEOUT, refused).await.unwrap_or_else(|_| panic!("{annotations} is taken"));
     }
     for fine in [
         json!({}),
@@ -209,7 +209,7 @@ async fn what_no_backend_understands_is_refused_at_admission(cluster: &TestClust
         assert_eq!(refusal(fine.clone()).await, None, "{fine}");
     }
     // Who serves is not forgotten over another backend; who only looks may be.
-    let services = cluster.all_of::<Service>();
+    let services = cluster.api::<Service>();
     let serves = json!({ backend: "envoy", params: r#"{"port":8080}"# });
     services.create(&PostParams::default(), &service(&serves)).await.unwrap();
     let names = async |name: &str| {
@@ -217,7 +217,7 @@ async fn what_no_backend_understands_is_refused_at_admission(cluster: &TestClust
         let patched = services.patch("bad", &PatchParams::default(), &Patch::Merge(now)).await;
         patched.err().map(|e| e.to_string()).unwrap_or_default()
     };
-    assert!(names("endpointslice").await.contains("envoy would go on serving"));
+    assert!(names("endpointslice").await.contains("backend cannot be changed from envoy"));
     let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
     services.patch("bad", &PatchParams::default(), &free).await.unwrap();
     assert_eq!(names("endpointslice").await, "");
@@ -232,18 +232,18 @@ async fn uids(cluster: &TestCluster, set: &str) -> BTreeSet<String> {
 }
 
 async fn until_all_serve(cluster: &TestCluster, set: &str, replicas: i32) {
-    cluster.settled(set, replicas, Duration::from_secs(120)).await.unwrap();
+    cluster.wait_until_rolled_out(set, replicas, Duration::from_secs(120)).await.unwrap();
 }
 
 /// What an operation costs where a Service has to let go of the Pod.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_is_let_go_and_held_again_in_two_writes() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    employ(&cluster, "web", &json!({})).await;
-    let web = Subject { cluster: &cluster, set: "web", pods: 20 };
+    create_managed_service(&cluster, "web", &json!({})).await;
+    let web = Scenario { cluster: &cluster, set: "web", pods: 20 };
     web.create().await.unwrap();
     let cost = web.update_in_place("nginx:1").await.unwrap();
-    let own = cost.work().filter(|r| r.operator() == Some("consist-operator"));
+    let own = cost.operator_requests().filter(|r| r.operator() == Some("consist-operator"));
     let own = own.filter(|r| r.is_write() && !r.is_rejected_write() && r.resource() == "pods");
     let own = own.count();
     eprintln!(
@@ -258,7 +258,7 @@ async fn a_pod_is_let_go_and_held_again_in_two_writes() {
         Ok(())
     });
     assert_eq!(still.await.unwrap().writes(), 0, "at rest nobody writes");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// A request that takes long holds its Pod for as long, and not longer.
@@ -266,8 +266,8 @@ async fn a_pod_is_let_go_and_held_again_in_two_writes() {
 async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
-    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
-    cluster.make("web", 1, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    create_managed_service(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    cluster.create_and_wait("web", 1, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let name = cluster.pods_of("web").await.unwrap()[0].name_any();
     let (front, began) = (haproxy.balancer.front, Instant::now());
     let mut asked = JoinSet::new();
@@ -275,7 +275,7 @@ async fn a_pod_waits_for_its_last_request_and_not_for_a_clock() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let may_go = LabelKind::Operate.key(COLLASET);
-    cluster.until_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
+    cluster.wait_for_pod(&name, |pod| pod.labels().contains_key(&may_go)).await.unwrap();
     let (waited, answered) = (began.elapsed(), asked.try_join_next().is_some());
     assert!(waited >= Duration::from_secs(10) && answered, "it was let go after {waited:?}");
     // It is asked every 5 s by then.
@@ -357,14 +357,14 @@ async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
     let mut haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
     let (between, _task) = unreliable(haproxy.runtime).await;
     let runtime = std::mem::replace(&mut haproxy.runtime, between);
-    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
-    cluster.make("web", 6, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    create_managed_service(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    cluster.create_and_wait("web", 6, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     let settled = async || {
         let set = cluster.sets().get("web").await.unwrap();
         let current = set.status.as_ref().map(|s| s.observed_generation) == set.metadata.generation;
-        current && set.status.is_some_and(|status| is_settled(&status, 6))
+        current && set.status.is_some_and(|status| is_rolled_out(&status, 6))
     };
     while !settled().await {
         assert!(!is_touched_in_traffic(&cluster, runtime).await, "a Pod was touched in traffic");
@@ -378,13 +378,13 @@ async fn a_backend_that_fails_and_forgets_delays_and_harms_nothing() {
         Ok(answer.is_ok_and(|answer| answer.is_some_and(|a| a.starts_with("HTTP/1.1 200"))))
     };
     eventually(Duration::from_secs(100), again).await.unwrap();
-    cluster.all_of::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
-    let gone = async || Ok(cluster.all_of::<Service>().get_opt("web").await?.is_none());
-    eventually(SOON * 3, gone).await.unwrap();
+    cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
+    let gone = async || Ok(cluster.api::<Service>().get_opt("web").await?.is_none());
+    eventually(TIMEOUT * 3, gone).await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
         assert!(!holds(&pod, "web"), "{} is still held", pod.name_any());
     }
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// One request that may fail.
@@ -398,16 +398,16 @@ async fn try_get(front: SocketAddr) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails() {
-    let cluster = TestCluster::start_guarded(&programs().unwrap()).await.unwrap();
+    let cluster = TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
-    employ(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
+    create_managed_service(&cluster, "web", &Haproxy::annotations(&[haproxy.runtime])).await;
     let pace = json!([{ "name": "pace", "availablePolicy": { "maxUnavailableValue": 3 } }]);
-    cluster.make_rule("web", app("web"), pace).await.unwrap();
-    cluster.make("web", 10, &real("web", "InPlaceIfPossible", 3)).await.unwrap();
+    cluster.create_rule("web", app("web"), pace).await.unwrap();
+    cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let first = uids(&cluster, "web").await;
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let fine = |what: &str| load.nothing_failed(what).unwrap();
+    let fine = |what: &str| load.assert_no_failed_requests(what).unwrap();
     fine("at rest");
 
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
@@ -440,9 +440,9 @@ async fn no_request_fails() {
     until_all_serve(&cluster, "web", 10).await;
     fine("drained a node");
     assert!(load.rate() >= 2000.0, "only {:.0} requests a second", load.rate());
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 
     // The same without anybody who looks at traffic: what fails is counted.
-    let failed = nobody_looks(&cluster, &load).await.unwrap();
+    let failed = update_without_consist(&cluster, &load).await.unwrap();
     assert!(failed > 0, "nothing failed without consist-operator either");
 }

@@ -15,7 +15,7 @@ use std::{
 use kube::api::{DeleteParams, Patch, PatchParams};
 use podops_api::condition;
 use podops_e2e::{
-    cluster::{SOON, TestCluster, app, eventually, programs},
+    cluster::{TIMEOUT, TestCluster, app, eventually, programs},
     process::Signal,
 };
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ fn webhook(url: &str, more: &Value) -> Value {
 
 /// Waits until a rule says this of a Pod that waits.
 async fn until_told(cluster: &TestCluster, rule: &str, reason: &str) {
-    let told = cluster.until_rule(rule, |status| {
+    let told = cluster.wait_for_rule(rule, |status| {
         let infos = status.details.iter().flat_map(|detail| &detail.reject_info);
         infos.into_iter().any(|info| info.reason.contains(reason))
     });
@@ -158,27 +158,27 @@ async fn the_examples_in_python_and_go_decide() {
         "metadata": { "labels": { "app": "py", "tier": "critical" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     } });
-    cluster.make("py", 2, &template).await.unwrap();
-    cluster.make_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
+    cluster.create_and_wait("py", 2, &template).await.unwrap();
+    cluster.create_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
     cluster.set_image("py", "nginx:2").await.unwrap();
-    until_told(&cluster, "py", "its service says: critical Pods wait for the file").await;
+    until_told(&cluster, "py", "rejected by the webhook: critical Pods wait for the file").await;
     std::fs::write(at.path().join("open"), "").unwrap();
-    cluster.settled("py", 2, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("py", 2, TIMEOUT).await.unwrap();
 
     let (go, url) = example("go", &["run", "webhook.go"], at.path()).await;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
-    cluster.make("go", 3, &json!({})).await.unwrap();
-    cluster.make_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
+    cluster.create_and_wait("go", 3, &json!({})).await.unwrap();
+    cluster.create_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
     cluster.set_image("go", "nginx:2").await.unwrap();
-    until_told(&cluster, "go", "its service works on it").await;
+    until_told(&cluster, "go", "webhook task in progress").await;
     // Whoever comes next finds the task in the status, and asks about that one.
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
-    cluster.settled("go", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("go", 3, TIMEOUT).await.unwrap();
     // `go run` runs a program of its own, which is not to outlive it.
     let group = rustix::process::Pid::from_raw(i32::try_from(go.id().unwrap()).unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// A service whose task ends when it is asked about for the seventh time.
@@ -200,16 +200,16 @@ async fn weakness_4_a_task_is_polled_on_after_a_restart_and_asked_about_once() {
     let url = &service.address;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
-    cluster.make("web", 1, &json!({})).await.unwrap();
-    cluster.make_rule("web", app("web"), webhook(url, &poll)).await.unwrap();
+    cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
+    cluster.create_rule("web", app("web"), webhook(url, &poll)).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
-    let working = cluster.until_rule("web", |status| {
+    let working = cluster.wait_for_rule("web", |status| {
         let tasks = status.rule_states.iter().filter_map(|s| s.webhook_status.as_ref());
         tasks.into_iter().any(|w| w.task_states.iter().any(|t| t.processing.len() == 1))
     });
     working.await.unwrap();
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
-    cluster.settled("web", 1, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("web", 1, TIMEOUT).await.unwrap();
     assert_eq!(service.asked.load(Ordering::Relaxed), 1, "the service was asked again");
 }
 
@@ -230,22 +230,22 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
     .await;
     let nobody = "http://127.0.0.1:1/".to_owned();
     let cases = [
-        ("nobody", &nobody, "its service cannot be reached"),
-        ("slow", &slow.address, "its service did not answer within 2 s"),
-        ("huge", &huge.address, "its service's answer is longer than 64 KiB"),
-        ("wrong", &wrong.address, "its service's answer is not valid"),
-        ("moved", &moved.address, "its service answered with status 302"),
+        ("nobody", &nobody, "webhook cannot be reached"),
+        ("slow", &slow.address, "webhook timed out after 2s"),
+        ("huge", &huge.address, "webhook response is larger than 64 KiB"),
+        ("wrong", &wrong.address, "webhook response is invalid"),
+        ("moved", &moved.address, "webhook returned HTTP status 302"),
     ];
     for (name, url, _) in &cases {
-        cluster.make(name, 1, &json!({})).await.unwrap();
+        cluster.create_and_wait(name, 1, &json!({})).await.unwrap();
         cluster
-            .make_rule(name, app(name), webhook(url, &json!({ "timeoutSeconds": 2 })))
+            .create_rule(name, app(name), webhook(url, &json!({ "timeoutSeconds": 2 })))
             .await
             .unwrap();
     }
-    cluster.make("well", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("well", 3, &json!({})).await.unwrap();
     let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
-    cluster.make_rule("well", app("well"), budget).await.unwrap();
+    cluster.create_rule("well", app("well"), budget).await.unwrap();
     for (name, ..) in &cases {
         cluster.set_image(name, "nginx:2").await.unwrap();
     }
@@ -256,13 +256,13 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
                 c.status == "True" && c.message.as_ref().is_some_and(|m| m.contains(reason))
             })
         };
-        cluster.until_rule(name, degraded).await.unwrap();
-        cluster.until_event(name, "RuleEvaluationFailed").await.unwrap();
+        cluster.wait_for_rule(name, degraded).await.unwrap();
+        cluster.wait_for_event(name, "RuleEvaluationFailed").await.unwrap();
         let text = serde_json::to_string(&cluster.rules().get(name).await.unwrap().status).unwrap();
         assert!(!text.contains("secret"), "what is no answer is repeated: {text}");
     }
     cluster.set_image("well", "nginx:2").await.unwrap();
-    cluster.settled("well", 3, SOON).await.unwrap();
+    cluster.wait_until_rolled_out("well", 3, TIMEOUT).await.unwrap();
 
     // Weakness 24: a rule whose service is dead can be edited, and deleted.
     let ignore = json!([{ "op": "replace", "path": "/spec/rules/0/webhook/failurePolicy", "value": "Ignore" }]);
@@ -270,15 +270,15 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
     for (name, ..) in &cases[..1] {
         let edit = Patch::Json::<()>(ignore.clone());
         cluster.rules().patch(name, &PatchParams::default(), &edit).await.unwrap();
-        cluster.settled(name, 1, SOON).await.unwrap();
+        cluster.wait_until_rolled_out(name, 1, TIMEOUT).await.unwrap();
     }
     for (name, ..) in &cases {
         clear(&cluster, name).await;
         let gone = async || Ok(cluster.rules().get_opt(name).await?.is_none());
-        eventually(SOON, gone).await.unwrap();
+        eventually(TIMEOUT, gone).await.unwrap();
     }
     let exits = cluster.operator("transition-rule-operator").unwrap().exits();
     assert!(exits.is_empty(), "the operator went down: {exits:?}");
     assert!(slow.asked.load(Ordering::Relaxed) < 20, "a service that hangs is asked without pause");
-    cluster.nothing_forbidden().unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -32,7 +32,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{
     plan::{Plan, plan},
     render,
-    rules::webhook::{Answers, RuleRef, WebhookVerdict, Subject},
+    rules::webhook::{WebhookState, RuleRef, WebhookVerdict, Subject},
     view::{Observed, PodView, RuleView, SetView},
 };
 
@@ -171,7 +171,7 @@ impl<T: Clone + Eq + Hash> Numbers<T> {
     }
 }
 
-/// Answers that were worked out before: the same question has the same answer.
+/// Cache of computed results: the same input has the same result.
 struct Known<K, V>(RwLock<HashMap<K, V>>);
 
 impl<K: Clone + Eq + Hash, V: Clone> Known<K, V> {
@@ -631,13 +631,13 @@ fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed
     let pods: Vec<PodView> = states.iter().map(PodState::view).collect();
     let rule_ref = || RuleRef { uid: "budget".to_owned(), rule: "ask".to_owned() };
     let said = pods.iter().filter_map(|pod| {
-        let waiting = pod.waiting(RuleStage::PreCheck);
+        let waiting = pod.pending_operations(RuleStage::PreCheck);
         let said =
             if service { WebhookVerdict::Passed } else { WebhookVerdict::Rejected("down".to_owned(), Timestamp::MAX) };
         (!waiting.is_empty()).then(|| ((rule_ref(), Subject::of(pod, &waiting)), said))
     });
     Observed {
-        answers: Answers { said: said.collect(), ..Answers::default() },
+        webhooks: WebhookState { verdicts: said.collect(), ..WebhookState::default() },
         rules: vec![RuleView::read(&rule, &BTreeSet::new()).unwrap()],
         sets: vec![SetView {
             uid: "set".to_owned(),

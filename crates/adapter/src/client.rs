@@ -1,4 +1,4 @@
-//! Speaks to an adapter, over gRPC or HTTP.
+//! Client of an adapter, over gRPC or HTTP.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -22,24 +22,24 @@ use crate::{
     },
 };
 
-/// How much of an answer that is none is shown to people.
-const SHOWN_MAX: usize = 200;
+/// Maximum number of characters of a response in an error message.
+const EXCERPT_MAX: usize = 200;
 
-/// Why an adapter's answer is none.
+/// Why a call of an adapter failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It does not answer.
+    /// No response, or a server error.
     #[error("{0}")]
     Unreachable(String),
-    /// It refuses, in these words.
-    #[error("refused: {0}")]
+    /// The adapter rejected the request with this message.
+    #[error("rejected: {0}")]
     Refused(String),
-    /// Its answer cannot be understood.
+    /// The response is invalid.
     #[error("{0}")]
     Garbage(String),
 }
 
-/// An adapter.
+/// Client of an adapter.
 pub struct Client {
     transport: Transport,
     deadline: Duration,
@@ -51,12 +51,13 @@ enum Transport {
 }
 
 impl Client {
-    /// The adapter at an address: `grpc://<host>:<port>`, `unix://<path>` (gRPC), `http://…` or
-    /// `https://…`. Each verb gets as much time as `deadline`. Nobody is spoken to yet.
+    /// Creates a client for the adapter at an address: `grpc://<host>:<port>`, `unix://<path>`
+    /// (gRPC), `http://…` or `https://…`. `deadline` is the timeout of each call. Does not connect
+    /// yet.
     ///
     /// # Errors
     ///
-    /// If it is no such address.
+    /// If the address is invalid.
     pub fn at(address: &str, deadline: Duration) -> Result<Self, String> {
         let transport = match address.split_once("://") {
             Some(("grpc", host)) => {
@@ -79,144 +80,148 @@ impl Client {
             }
             _ => {
                 return Err(format!(
-                    "{address} is no grpc://, unix://, http:// or https:// address"
+                    "invalid address {address}: must start with grpc://, unix://, http:// or https://"
                 ));
             }
         };
         Ok(Self { transport, deadline })
     }
 
-    /// Agrees on a version.
+    /// Negotiates the protocol version.
     ///
     /// # Errors
     ///
-    /// If there is none, or no answer.
+    /// If the adapter does not support the version, or the call fails.
     pub async fn handshake(&self, operator: &str) -> Result<HandshakeResponse, Error> {
-        let said =
+        let request =
             HandshakeRequest { versions: vec![VERSION.to_owned()], operator: operator.to_owned() };
-        let answer = match &self.transport {
-            Transport::Grpc(grpc) => self.grpc(grpc.clone().handshake(said)).await?,
-            Transport::Http(..) => self.post("handshake", &said).await?,
+        let response = match &self.transport {
+            Transport::Grpc(grpc) => self.grpc(grpc.clone().handshake(request)).await?,
+            Transport::Http(..) => self.post("handshake", &request).await?,
         };
-        if answer.version != VERSION {
-            return Err(Error::Garbage(format!("it speaks version {:?}", answer.version)));
+        if response.version != VERSION {
+            return Err(Error::Garbage(format!(
+                "unsupported protocol version {:?}; supported: {VERSION}",
+                response.version
+            )));
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Asks what is seen.
+    /// Returns the observed state of members.
     ///
     /// # Errors
     ///
-    /// If there is no answer.
-    pub async fn observe(&self, said: ObserveRequest) -> Result<ObserveResponse, Error> {
+    /// If the call fails.
+    pub async fn observe(&self, request: ObserveRequest) -> Result<ObserveResponse, Error> {
         match &self.transport {
-            Transport::Grpc(grpc) => self.grpc(grpc.clone().observe(said)).await,
-            Transport::Http(..) => self.post("observe", &said).await,
+            Transport::Grpc(grpc) => self.grpc(grpc.clone().observe(request)).await,
+            Transport::Http(..) => self.post("observe", &request).await,
         }
     }
 
-    /// Says what is wanted.
+    /// Sends the desired state of all members of an employer.
     ///
     /// # Errors
     ///
-    /// If there is no answer.
-    pub async fn apply(&self, said: ApplyRequest) -> Result<ApplyResponse, Error> {
+    /// If the call fails.
+    pub async fn apply(&self, request: ApplyRequest) -> Result<ApplyResponse, Error> {
         match &self.transport {
-            Transport::Grpc(grpc) => self.grpc(grpc.clone().apply(said)).await,
-            Transport::Http(..) => self.post("apply", &said).await,
+            Transport::Grpc(grpc) => self.grpc(grpc.clone().apply(request)).await,
+            Transport::Http(..) => self.post("apply", &request).await,
         }
     }
 
-    /// Says that an employer is gone.
+    /// Reports that an employer was deleted.
     ///
     /// # Errors
     ///
-    /// If there is no answer.
-    pub async fn forget(&self, said: ForgetRequest) -> Result<ForgetResponse, Error> {
+    /// If the call fails.
+    pub async fn forget(&self, request: ForgetRequest) -> Result<ForgetResponse, Error> {
         match &self.transport {
-            Transport::Grpc(grpc) => self.grpc(grpc.clone().forget(said)).await,
-            Transport::Http(..) => self.post("forget", &said).await,
+            Transport::Grpc(grpc) => self.grpc(grpc.clone().forget(request)).await,
+            Transport::Http(..) => self.post("forget", &request).await,
         }
     }
 
-    /// Asks to be told of changes; nothing if the adapter does not tell.
+    /// Starts to watch for changes; `None` if the adapter does not support it.
     ///
     /// # Errors
     ///
-    /// If there is no answer.
+    /// If the call fails.
     pub async fn watch(&self) -> Result<Option<Streaming<Changed>>, Error> {
         let Transport::Grpc(grpc) = &self.transport else { return Ok(None) };
         match grpc.clone().watch(WatchRequest {}).await {
             Ok(stream) => Ok(Some(stream.into_inner())),
             Err(status) if status.code() == Code::Unimplemented => Ok(None),
-            Err(status) => Err(error(&status)),
+            Err(status) => Err(status_error(&status)),
         }
     }
 
     async fn grpc<T>(
         &self,
-        answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, Error> {
-        let answer = timeout(self.deadline, answer).await.map_err(|_| self.late())?;
-        answer.map(tonic::Response::into_inner).map_err(|status| error(&status))
+        let response = timeout(self.deadline, call).await.map_err(|_| self.timeout_error())?;
+        response.map(tonic::Response::into_inner).map_err(|status| status_error(&status))
     }
 
-    fn late(&self) -> Error {
-        Error::Unreachable(format!("no answer within {} s", self.deadline.as_secs_f32()))
+    fn timeout_error(&self) -> Error {
+        Error::Unreachable(format!("request timed out after {}s", self.deadline.as_secs_f32()))
     }
 
     async fn post<T: DeserializeOwned>(
         &self,
         verb: &str,
-        said: &impl Serialize,
+        message: &impl Serialize,
     ) -> Result<T, Error> {
         let Transport::Http(http, address) = &self.transport else {
-            return Err(Error::Unreachable("it is not spoken to over HTTP".to_owned()));
+            return Err(Error::Unreachable("the adapter is not called over HTTP".to_owned()));
         };
-        let body = serde_json::to_vec(said).map_err(|error| Error::Garbage(error.to_string()))?;
+        let body =
+            serde_json::to_vec(message).map_err(|error| Error::Garbage(error.to_string()))?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("{address}/{VERSION}/{verb}"))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let answer = timeout(self.deadline, https::exchange(http, request)).await;
-        let answer = answer.map_err(|_| self.late())?;
-        let (status, body) = answer.map_err(Error::Unreachable)?;
-        read(status, &body)
+        let response = timeout(self.deadline, https::exchange(http, request)).await;
+        let response = response.map_err(|_| self.timeout_error())?;
+        let (status, body) = response.map_err(Error::Unreachable)?;
+        parse_response(status, &body)
     }
 }
 
-/// Reads an answer over HTTP.
-fn read<T: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<T, Error> {
-    let shown: String = String::from_utf8_lossy(body).trim().chars().take(SHOWN_MAX).collect();
+/// Parses a response over HTTP.
+fn parse_response<T: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<T, Error> {
+    let excerpt: String = String::from_utf8_lossy(body).trim().chars().take(EXCERPT_MAX).collect();
     if status.is_client_error() {
-        return Err(Error::Refused(format!("{status}: {shown}")));
+        return Err(Error::Refused(format!("{status}: {excerpt}")));
     }
     if status != StatusCode::OK {
-        return Err(Error::Unreachable(format!("{status}: {shown}")));
+        return Err(Error::Unreachable(format!("{status}: {excerpt}")));
     }
-    serde_json::from_slice(body).map_err(|error| Error::Garbage(format!("{error}: {shown:?}")))
+    serde_json::from_slice(body).map_err(|error| Error::Garbage(format!("{error}: {excerpt:?}")))
 }
 
 fn endpoint(address: &str) -> Result<Endpoint, String> {
     let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|error| error.to_string())?;
-    // A connection that died quietly is found out; a watch says nothing for hours.
-    let alive = Duration::from_secs(20);
+    // Detects broken connections, because a watch may be silent for hours.
+    let interval = Duration::from_secs(20);
     Ok(endpoint
         .connect_timeout(Duration::from_secs(2))
-        .http2_keep_alive_interval(alive)
+        .http2_keep_alive_interval(interval)
         .keep_alive_while_idle(true))
 }
 
-fn error(status: &Status) -> Error {
-    let words: String = status.message().chars().take(SHOWN_MAX).collect();
-    let words = format!("{:?}: {words}", status.code());
-    let refusals = [Code::InvalidArgument, Code::FailedPrecondition, Code::PermissionDenied];
-    if refusals.contains(&status.code()) {
-        Error::Refused(words)
+fn status_error(status: &Status) -> Error {
+    let excerpt: String = status.message().chars().take(EXCERPT_MAX).collect();
+    let message = format!("{:?}: {excerpt}", status.code());
+    let rejections = [Code::InvalidArgument, Code::FailedPrecondition, Code::PermissionDenied];
+    if rejections.contains(&status.code()) {
+        Error::Refused(message)
     } else {
-        Error::Unreachable(words)
+        Error::Unreachable(message)
     }
 }

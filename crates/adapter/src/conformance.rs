@@ -1,4 +1,4 @@
-//! Finds out whether an adapter keeps the protocol, by speaking to it as consist-operator would.
+//! Conformance checks: calls an adapter as consist-operator does, and returns a verdict per check.
 
 use std::{
     collections::BTreeMap,
@@ -21,96 +21,100 @@ use crate::{
     },
 };
 
-/// How often an adapter is asked while something is waited for.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How many members are asked about at once, and within what time.
+/// Interval between two calls while waiting for a state.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of members in the load check.
 const MANY: u32 = 1000;
-const MANY_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum duration of the call in the load check.
+const MANY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What an adapter is tried with.
+/// Configuration of the checks.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What its users would tell it, as JSON.
+    /// Parameters of the employer, JSON.
     pub params: String,
-    /// The same for another employer, whose traffic goes another way.
+    /// Parameters of a second employer with separate traffic, JSON.
     pub other_params: Option<String>,
-    /// Three addresses that its traffic may be sent to.
+    /// Three addresses that traffic may be routed to.
     pub addresses: [String; 3],
-    /// How long what was wanted may take to be seen.
+    /// Time within which a desired state must be observed.
     pub within: Duration,
-    /// A command that restarts it, with what it remembers lost; run by a shell.
+    /// Shell command that restarts the adapter without its state.
     pub restart: Option<String>,
 }
 
-/// What came of one check.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is as it has to be.
-    Kept,
-    /// It is not, for this reason.
-    Broken(String),
-    /// Nobody knows, for this reason.
-    Unknown(String),
+    /// The adapter conforms.
+    Passed,
+    /// The adapter does not conform, for this reason.
+    Failed(String),
+    /// The check was not run, for this reason.
+    Skipped(String),
 }
 
-impl From<Kept> for Verdict {
-    fn from(kept: Kept) -> Self {
-        kept.map_or_else(Self::Broken, |()| Self::Kept)
+impl From<CheckResult> for Verdict {
+    fn from(result: CheckResult) -> Self {
+        result.map_or_else(Self::Failed, |()| Self::Passed)
     }
 }
 
 /// One check and its verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What has to be so.
-    pub what: &'static str,
-    /// Whether it is.
+    /// Name of the check: the rule that it verifies.
+    pub name: &'static str,
+    /// Result of the check.
     pub verdict: Verdict,
 }
 
-/// Tries everything, one after the other.
+/// Runs all checks in sequence.
 pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
     let one = Subject::new(adapter, setup, "one", &setup.params);
     let other =
         setup.other_params.as_ref().map(|params| Subject::new(adapter, setup, "other", params));
     let mut checks = Vec::new();
-    let mut note = |what: &'static str, kept: Result<(), String>| {
-        checks.push(Check { what, verdict: kept.into() });
+    let mut record = |name: &'static str, result: CheckResult| {
+        checks.push(Check { name, verdict: result.into() });
     };
-    note("it speaks this version", one.speaks().await);
-    note("whom it never heard of is absent", one.strangers_are_absent().await);
-    note("whoever is to serve is seen to serve", one.serves().await);
-    note("saying it again changes nothing", one.replays().await);
-    note("to observe changes nothing", one.observing_is_harmless().await);
-    note("who is off is drained, and does not serve again", one.drains().await);
-    note("saying it again does not put it off", one.is_not_put_off().await);
-    note("what was said before has no late effect", one.forgives().await);
-    note("one that is off does not touch the others", one.drains_one_of_two().await);
-    note("who is named no more gets no traffic", one.drops_who_is_left_out().await);
-    note("what comes late is ignored", one.ignores_the_late().await);
-    note("two members may have one address", one.shares_an_address().await);
-    note("members may have no address, or only one of IPv6", one.takes_odd_addresses().await);
-    note("a thousand members are one question", one.answers_for_many().await);
-    note("parameters that make no sense are refused", one.refuses_nonsense().await);
-    note("an employer that is gone sends no traffic", one.forgets().await);
-    let skip = |why: &str| Verdict::Unknown(why.to_owned());
-    let alone = match &other {
-        Some(other) => one.leaves_others_alone(other).await.into(),
-        None => skip("needs --other-params"),
+    record("the protocol version is supported", one.supports_the_version().await);
+    record("unknown members are Absent", one.unknown_members_are_absent().await);
+    record("enabled members become Serving", one.enables().await);
+    record("repeated apply changes nothing", one.apply_is_idempotent().await);
+    record("observe changes nothing", one.observe_is_read_only().await);
+    record("disabled members are drained and stay disabled", one.drains().await);
+    record("repeated apply does not postpone a drain", one.does_not_postpone_a_drain().await);
+    record("outdated applies have no delayed effect", one.has_no_delayed_effect().await);
+    record("draining a member does not affect others", one.drains_one_of_two().await);
+    record("members missing from apply are drained", one.drains_missing_members().await);
+    record("smaller generations are ignored", one.ignores_smaller_generations().await);
+    record("members may share an address", one.allows_shared_addresses().await);
+    record("members may have no address or only IPv6", one.allows_no_address_or_ipv6().await);
+    record("1,000 members are observed in one call", one.observes_many_members().await);
+    record("invalid parameters are rejected", one.rejects_invalid_params().await);
+    record("members of a deleted employer are drained", one.forgets().await);
+    let skip = |reason: &str| Verdict::Skipped(reason.to_owned());
+    let isolated = match &other {
+        Some(other) => one.is_isolated_from(other).await.into(),
+        None => skip("requires --other-params"),
     };
-    checks.push(Check { what: "employers do not touch each other's members", verdict: alone });
+    checks.push(Check { name: "employers are isolated from each other", verdict: isolated });
     let restarted = match &setup.restart {
-        Some(command) => one.survives(command).await.into(),
-        None => skip("needs --restart"),
+        Some(command) => one.recovers_after_a_restart(command).await.into(),
+        None => skip("requires --restart"),
     };
-    checks.push(Check { what: "a restart is made good by saying it again", verdict: restarted });
+    checks.push(Check {
+        name: "repeated apply restores the state after a restart",
+        verdict: restarted,
+    });
     for subject in [Some(one), other].into_iter().flatten() {
         drop(subject.forget().await);
     }
     checks
 }
 
-/// An employer that is played to an adapter.
+/// Test employer of an adapter.
 struct Subject<'a> {
     adapter: &'a Client,
     setup: &'a Setup,
@@ -118,7 +122,7 @@ struct Subject<'a> {
     generation: AtomicU64,
 }
 
-type Kept = Result<(), String>;
+type CheckResult = Result<(), String>;
 
 impl<'a> Subject<'a> {
     fn new(adapter: &'a Client, setup: &'a Setup, name: &str, params: &str) -> Self {
@@ -129,15 +133,16 @@ impl<'a> Subject<'a> {
             uid: format!("conformance-{name}"),
             params: params.to_owned(),
         };
-        #[allow(clippy::disallowed_methods, reason = "a number that grows from run to run")]
+        #[allow(clippy::disallowed_methods, reason = "a generation that increases from run to run")]
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let begin = u64::try_from(since.as_millis()).unwrap_or_default();
-        Self { adapter, setup, employer, generation: AtomicU64::new(begin) }
+        let initial = u64::try_from(since.as_millis()).unwrap_or_default();
+        Self { adapter, setup, employer, generation: AtomicU64::new(initial) }
     }
 
-    fn member(&self, which: usize) -> Member {
-        let name = format!("{}-{which}", self.employer.name);
-        let address = self.setup.addresses.get(which).cloned();
+    /// Returns the member with this index, 0 to 2, and the address of the same index.
+    fn member(&self, index: usize) -> Member {
+        let name = format!("{}-{index}", self.employer.name);
+        let address = self.setup.addresses.get(index).cloned();
         Member { uid: format!("uid-{name}"), name, addresses: address.into_iter().collect() }
     }
 
@@ -154,314 +159,328 @@ impl<'a> Subject<'a> {
         self.adapter.apply(ApplyRequest { employer, generation, members: members.collect() }).await
     }
 
-    async fn apply(&self, members: &[(&Member, &str)]) -> Kept {
+    /// Applies a desired state with the next generation.
+    async fn apply(&self, members: &[(&Member, &str)]) -> CheckResult {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         self.apply_as(generation, members).await.map(drop).map_err(|e| format!("apply: {e}"))
     }
 
     async fn observe(&self, members: &[&Member]) -> Result<BTreeMap<String, Observed>, String> {
-        let asked = ObserveRequest {
+        let request = ObserveRequest {
             employer: Some(self.employer.clone()),
             members: members.iter().map(|member| (*member).clone()).collect(),
         };
-        let seen = self.adapter.observe(asked).await.map_err(|e| format!("observe: {e}"))?;
-        let all: BTreeMap<String, Observed> =
-            seen.members.into_iter().map(|seen| (seen.uid.clone(), seen)).collect();
+        let response = self.adapter.observe(request).await.map_err(|e| format!("observe: {e}"))?;
+        let by_uid: BTreeMap<String, Observed> =
+            response.members.into_iter().map(|member| (member.uid.clone(), member)).collect();
         for member in members {
-            let seen =
-                all.get(&member.uid).ok_or(format!("{} was not answered for", member.uid))?;
-            if ![SERVING, UNHEALTHY, DRAINING, ABSENT].contains(&seen.state.as_str()) {
-                return Err(format!("{:?} is no state", seen.state));
+            let observed = by_uid
+                .get(&member.uid)
+                .ok_or(format!("member {} is missing from the response", member.uid))?;
+            if ![SERVING, UNHEALTHY, DRAINING, ABSENT].contains(&observed.state.as_str()) {
+                return Err(format!("invalid state {:?}", observed.state));
             }
         }
-        Ok(all)
+        Ok(by_uid)
     }
 
-    async fn look(&self, member: &Member) -> Result<Observed, String> {
-        let mut seen = self.observe(&[member]).await?;
-        Ok(seen.remove(&member.uid).unwrap_or_default())
+    async fn observe_one(&self, member: &Member) -> Result<Observed, String> {
+        let mut by_uid = self.observe(&[member]).await?;
+        Ok(by_uid.remove(&member.uid).unwrap_or_default())
     }
 
     async fn state(&self, member: &Member) -> Result<String, String> {
-        Ok(self.look(member).await?.state)
+        Ok(self.observe_one(member).await?.state)
     }
 
-    /// Looks whether a member is in one of these states.
-    async fn is(
+    /// Checks that a member is in one of these states.
+    async fn expect(
         &self,
         member: &Member,
         states: &[&str],
-        otherwise: impl FnOnce(String) -> String,
-    ) -> Kept {
+        message: impl FnOnce(String) -> String,
+    ) -> CheckResult {
         let state = self.state(member).await?;
-        if states.contains(&state.as_str()) { Ok(()) } else { Err(otherwise(state)) }
+        if states.contains(&state.as_str()) { Ok(()) } else { Err(message(state)) }
     }
 
-    /// Waits until a member is seen in a state.
-    async fn until(&self, member: &Member, state: &str) -> Kept {
+    /// Waits until a member is observed in a state.
+    async fn wait_for(&self, member: &Member, state: &str) -> CheckResult {
         let end = Instant::now() + self.setup.within;
         loop {
-            let seen = self.state(member).await?;
-            if seen == state {
+            let observed = self.state(member).await?;
+            if observed == state {
                 return Ok(());
             }
             if Instant::now() > end {
                 return Err(format!(
-                    "{} is {seen}, not {state}, after {:?}",
+                    "{} is {observed}, not {state}, after {:?}",
                     member.name, self.setup.within
                 ));
             }
-            sleep(ASK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Waits until a member's traffic is over.
-    async fn until_over(&self, member: &Member) -> Kept {
+    /// Waits until a member has no traffic.
+    async fn wait_until_drained(&self, member: &Member) -> CheckResult {
         let end = Instant::now() + self.setup.within;
-        let mut left = false;
+        let mut draining = false;
         loop {
-            let seen = self.look(member).await?;
-            match (seen.state.as_str(), seen.in_flight) {
+            let observed = self.observe_one(member).await?;
+            match (observed.state.as_str(), observed.in_flight) {
                 (ABSENT, _) | (DRAINING, Some(0)) => return Ok(()),
-                (DRAINING, _) => left = true,
-                (SERVING | UNHEALTHY, _) if left => {
-                    return Err(format!("{} was draining, and is {}", member.name, seen.state));
+                (DRAINING, _) => draining = true,
+                (SERVING | UNHEALTHY, _) if draining => {
+                    return Err(format!("{} is {} after Draining", member.name, observed.state));
                 }
                 _ => {}
             }
             if Instant::now() > end {
                 return Err(format!(
                     "{} is {} after {:?}",
-                    member.name, seen.state, self.setup.within
+                    member.name, observed.state, self.setup.within
                 ));
             }
-            sleep(ASK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn forget(&self) -> Kept {
-        let asked = ForgetRequest { employer: Some(self.employer.clone()) };
-        self.adapter.forget(asked).await.map(drop).map_err(|e| format!("forget: {e}"))
+    async fn forget(&self) -> CheckResult {
+        let request = ForgetRequest { employer: Some(self.employer.clone()) };
+        self.adapter.forget(request).await.map(drop).map_err(|e| format!("forget: {e}"))
     }
 
-    async fn speaks(&self) -> Kept {
-        let agreed = self.adapter.handshake("consist-conformance").await;
-        let agreed = agreed.map_err(|e| format!("handshake: {e}"))?;
-        if agreed.name.is_empty() { Err("it does not say its name".to_owned()) } else { Ok(()) }
+    async fn supports_the_version(&self) -> CheckResult {
+        let response = self.adapter.handshake("consist-conformance").await;
+        let response = response.map_err(|e| format!("handshake: {e}"))?;
+        if response.name.is_empty() {
+            Err("name is empty in the response".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
-    async fn strangers_are_absent(&self) -> Kept {
-        let stranger =
-            Member { uid: "nobody".to_owned(), name: "nobody".to_owned(), ..self.member(2) };
-        self.is(&stranger, &[ABSENT], |state| format!("it is {state}")).await
+    async fn unknown_members_are_absent(&self) -> CheckResult {
+        let unknown =
+            Member { uid: "unknown".to_owned(), name: "unknown".to_owned(), ..self.member(2) };
+        self.expect(&unknown, &[ABSENT], |state| format!("an unknown member is {state}")).await
     }
 
-    async fn serves(&self) -> Kept {
+    async fn enables(&self) -> CheckResult {
         let member = self.member(0);
         self.apply(&[(&member, SERVE)]).await?;
-        self.until(&member, SERVING).await
+        self.wait_for(&member, SERVING).await
     }
 
-    async fn replays(&self) -> Kept {
+    async fn apply_is_idempotent(&self) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
+        self.enables().await?;
         let generation = self.generation.load(Ordering::Relaxed);
         for _ in 0..3 {
-            let again = self.apply_as(generation, &[(&member, SERVE)]).await;
-            again.map_err(|e| format!("apply: {e}"))?;
-            let seen = self.state(&member).await?;
-            if seen != SERVING {
-                return Err(format!("it is {seen}"));
+            let repeated = self.apply_as(generation, &[(&member, SERVE)]).await;
+            repeated.map_err(|e| format!("apply: {e}"))?;
+            let state = self.state(&member).await?;
+            if state != SERVING {
+                return Err(format!("{} is {state} after a repeated apply", member.name));
             }
         }
         Ok(())
     }
 
-    async fn observing_is_harmless(&self) -> Kept {
-        let (member, stranger) = (self.member(0), self.member(1));
-        self.serves().await?;
+    async fn observe_is_read_only(&self) -> CheckResult {
+        let (member, other) = (self.member(0), self.member(1));
+        self.enables().await?;
         for _ in 0..3 {
-            self.observe(&[&stranger]).await?;
+            self.observe(&[&other]).await?;
             self.observe(&[]).await?;
         }
-        self.is(&member, &[SERVING], |state| format!("it is {state}")).await
+        self.expect(&member, &[SERVING], |state| {
+            format!("{} is {state} after observe", member.name)
+        })
+        .await
     }
 
-    async fn drains(&self) -> Kept {
+    async fn drains(&self) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
+        self.enables().await?;
         self.apply(&[(&member, OFF)]).await?;
-        self.until_over(&member).await?;
-        // Off is off: it does not come back by itself.
-        sleep(ASK_AGAIN * 5).await;
-        self.is(&member, &[ABSENT, DRAINING], |state| format!("it is {state} again")).await
+        self.wait_until_drained(&member).await?;
+        // The member must not return to service without another apply.
+        sleep(POLL_INTERVAL * 5).await;
+        let message = |state| format!("{} is {state} again after its drain", member.name);
+        self.expect(&member, &[ABSENT, DRAINING], message).await
     }
 
-    async fn is_not_put_off(&self) -> Kept {
+    async fn does_not_postpone_a_drain(&self) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
-        self.say_off_until(&member, |seen| [ABSENT, DRAINING].contains(&seen.state.as_str())).await
+        self.enables().await?;
+        let is_off = |observed: &Observed| [ABSENT, DRAINING].contains(&observed.state.as_str());
+        self.disable_until(&member, is_off).await
     }
 
-    /// Where it takes long to take somebody off, what is still to come of it must not meet whoever serves by
-    /// then: the same member, or the one that has its place.
-    async fn forgives(&self) -> Kept {
+    /// Checks for adapters with slow drains that a pending drain does not affect members that are
+    /// enabled later: the same member, or another one in its place.
+    async fn has_no_delayed_effect(&self) -> CheckResult {
         let (first, second) = (self.member(0), self.member(1));
-        self.serves().await?;
-        let began = Instant::now();
-        // It is absent, or has drained for a while.
-        let mut over = 0;
-        let is_off = |seen: &Observed| {
-            let drained = seen.state == DRAINING && seen.in_flight == Some(0);
-            over = if drained { over + 1 } else { 0 };
-            seen.state == ABSENT || over == 5
+        self.enables().await?;
+        let started = Instant::now();
+        // Absent, or drained in five consecutive observations.
+        let mut drained_count = 0;
+        let is_off = |observed: &Observed| {
+            let drained = observed.state == DRAINING && observed.in_flight == Some(0);
+            drained_count = if drained { drained_count + 1 } else { 0 };
+            observed.state == ABSENT || drained_count == 5
         };
-        self.say_off_until(&first, is_off).await?;
-        let took = began.elapsed();
-        self.serves_on(&second, took).await?;
-        // Taken back at once, before anything has come of it.
+        self.disable_until(&first, is_off).await?;
+        let drain_time = started.elapsed();
+        self.stays_serving(&second, drain_time).await?;
+        // Enabled again at once, before the drain takes effect.
         self.apply(&[(&second, OFF)]).await?;
-        self.serves_on(&second, took).await
+        self.stays_serving(&second, drain_time).await
     }
 
-    /// Has a member serve, and sees it serve for a time.
-    async fn serves_on(&self, member: &Member, time: Duration) -> Kept {
+    /// Enables a member, and checks that it stays Serving for a time.
+    async fn stays_serving(&self, member: &Member, time: Duration) -> CheckResult {
         self.apply(&[(member, SERVE)]).await?;
-        self.until(member, SERVING).await?;
-        let end = Instant::now() + time + ASK_AGAIN * 5;
+        self.wait_for(member, SERVING).await?;
+        let end = Instant::now() + time + POLL_INTERVAL * 5;
         while Instant::now() < end {
-            let otherwise = |state| format!("{} is {state} by itself", member.name);
-            self.is(member, &[SERVING], otherwise).await?;
-            sleep(ASK_AGAIN).await;
+            let message = |state| format!("{} is {state} without a request", member.name);
+            self.expect(member, &[SERVING], message).await?;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Says that a member is off, again and again, until it is seen so.
-    async fn say_off_until(
+    /// Disables a member with repeated applies until it is observed as disabled.
+    async fn disable_until(
         &self,
         member: &Member,
         mut is_off: impl FnMut(&Observed) -> bool,
-    ) -> Kept {
+    ) -> CheckResult {
         let end = Instant::now() + self.setup.within;
         loop {
             self.apply(&[(member, OFF)]).await?;
-            let seen = self.look(member).await?;
-            if is_off(&seen) {
+            let observed = self.observe_one(member).await?;
+            if is_off(&observed) {
                 return Ok(());
             }
             if Instant::now() > end {
-                return Err(format!("{} is {} while it is said again", member.name, seen.state));
+                return Err(format!(
+                    "{} is {} while apply is repeated",
+                    member.name, observed.state
+                ));
             }
-            sleep(ASK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn drains_one_of_two(&self) -> Kept {
+    async fn drains_one_of_two(&self) -> CheckResult {
         let (first, second) = (self.member(0), self.member(1));
         self.apply(&[(&first, SERVE), (&second, SERVE)]).await?;
-        self.until(&first, SERVING).await?;
-        self.until(&second, SERVING).await?;
+        self.wait_for(&first, SERVING).await?;
+        self.wait_for(&second, SERVING).await?;
         self.apply(&[(&first, OFF), (&second, SERVE)]).await?;
-        self.until_over(&first).await?;
-        self.is(&second, &[SERVING], |state| format!("the other is {state}")).await
+        self.wait_until_drained(&first).await?;
+        self.expect(&second, &[SERVING], |state| format!("the other member is {state}")).await
     }
 
-    async fn drops_who_is_left_out(&self) -> Kept {
+    async fn drains_missing_members(&self) -> CheckResult {
         let (first, second) = (self.member(0), self.member(1));
         self.apply(&[(&first, SERVE), (&second, SERVE)]).await?;
-        self.until(&second, SERVING).await?;
+        self.wait_for(&second, SERVING).await?;
         self.apply(&[(&first, SERVE)]).await?;
-        self.until_over(&second).await?;
-        self.until(&first, SERVING).await
+        self.wait_until_drained(&second).await?;
+        self.wait_for(&first, SERVING).await
     }
 
-    async fn ignores_the_late(&self) -> Kept {
+    async fn ignores_smaller_generations(&self) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
-        let late = self.generation.load(Ordering::Relaxed);
+        self.enables().await?;
+        let outdated = self.generation.load(Ordering::Relaxed);
         self.apply(&[(&member, OFF)]).await?;
-        self.until_over(&member).await?;
-        // Whether it is refused or passed over is the adapter's choice.
-        drop(self.apply_as(late, &[(&member, SERVE)]).await);
-        sleep(ASK_AGAIN * 5).await;
+        self.wait_until_drained(&member).await?;
+        // The adapter may reject or ignore it.
+        drop(self.apply_as(outdated, &[(&member, SERVE)]).await);
+        sleep(POLL_INTERVAL * 5).await;
         match self.state(&member).await?.as_str() {
-            SERVING | UNHEALTHY => Err("what came late was followed".to_owned()),
+            SERVING | UNHEALTHY => Err("an apply with a smaller generation took effect".to_owned()),
             _ => Ok(()),
         }
     }
 
-    async fn shares_an_address(&self) -> Kept {
-        let (one, twin) = (self.member(0), self.member(1));
-        let twin = Member { addresses: one.addresses.clone(), ..twin };
-        self.apply(&[(&one, SERVE), (&twin, OFF)]).await?;
-        self.until(&one, SERVING).await?;
-        self.apply(&[(&one, OFF), (&twin, OFF)]).await?;
-        self.until_over(&one).await?;
-        self.until_over(&twin).await
+    async fn allows_shared_addresses(&self) -> CheckResult {
+        let (one, duplicate) = (self.member(0), self.member(1));
+        let duplicate = Member { addresses: one.addresses.clone(), ..duplicate };
+        self.apply(&[(&one, SERVE), (&duplicate, OFF)]).await?;
+        self.wait_for(&one, SERVING).await?;
+        self.apply(&[(&one, OFF), (&duplicate, OFF)]).await?;
+        self.wait_until_drained(&one).await?;
+        self.wait_until_drained(&duplicate).await
     }
 
-    async fn takes_odd_addresses(&self) -> Kept {
-        let (member, homeless) =
-            (self.member(0), Member { addresses: Vec::new(), ..self.member(1) });
-        let six = Member { addresses: vec!["fd00::7".to_owned()], ..self.member(2) };
-        self.apply(&[(&member, SERVE), (&homeless, SERVE), (&six, OFF)]).await?;
-        self.until(&member, SERVING).await?;
-        let seen = self.observe(&[&homeless, &six]).await?;
-        match seen.get(&homeless.uid).map(|seen| seen.state.as_str()) {
-            Some(SERVING) => Err("a member without an address serves".to_owned()),
+    async fn allows_no_address_or_ipv6(&self) -> CheckResult {
+        let (member, no_ip) = (self.member(0), Member { addresses: Vec::new(), ..self.member(1) });
+        let ipv6 = Member { addresses: vec!["fd00::7".to_owned()], ..self.member(2) };
+        self.apply(&[(&member, SERVE), (&no_ip, SERVE), (&ipv6, OFF)]).await?;
+        self.wait_for(&member, SERVING).await?;
+        let by_uid = self.observe(&[&no_ip, &ipv6]).await?;
+        match by_uid.get(&no_ip.uid).map(|observed| observed.state.as_str()) {
+            Some(SERVING) => Err("a member without an address is Serving".to_owned()),
             _ => Ok(()),
         }
     }
 
-    async fn answers_for_many(&self) -> Kept {
+    async fn observes_many_members(&self) -> CheckResult {
         let nth = |n: u32| Member {
             uid: format!("many-{n}"),
             name: format!("many-{n}"),
             addresses: vec![format!("10.255.{}.{}", n / 250, n % 250 + 1)],
         };
         let many: Vec<Member> = (0..MANY).map(nth).collect();
-        let began = Instant::now();
+        let started = Instant::now();
         self.observe(&many.iter().collect::<Vec<_>>()).await?;
-        match began.elapsed() {
-            late if late > MANY_WITHIN => Err(format!("it took {late:?}")),
+        match started.elapsed() {
+            took if took > MANY_TIMEOUT => Err(format!("took {took:?}; limit {MANY_TIMEOUT:?}")),
             _ => Ok(()),
         }
     }
 
-    async fn refuses_nonsense(&self) -> Kept {
+    async fn rejects_invalid_params(&self) -> CheckResult {
         let employer = Employer { params: "{".to_owned(), ..self.employer.clone() };
-        let asked = ObserveRequest { employer: Some(employer), members: vec![self.member(0)] };
-        match self.adapter.observe(asked).await {
+        let request = ObserveRequest { employer: Some(employer), members: vec![self.member(0)] };
+        match self.adapter.observe(request).await {
             Err(Error::Refused(_)) => Ok(()),
-            Err(other) => Err(format!("it says {other}, which looks as if it were broken")),
-            Ok(_) => Err("it answers as if all were well".to_owned()),
+            Err(other) => Err(format!("not reported as a client error: {other}")),
+            Ok(_) => Err("invalid parameters are accepted".to_owned()),
         }
     }
 
-    async fn forgets(&self) -> Kept {
+    async fn forgets(&self) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
+        self.enables().await?;
         self.forget().await?;
-        self.until_over(&member).await?;
-        self.forget().await.map_err(|e| format!("once more: {e}"))
+        self.wait_until_drained(&member).await?;
+        self.forget().await.map_err(|e| format!("repeated {e}"))
     }
 
-    async fn leaves_others_alone(&self, other: &Subject<'_>) -> Kept {
+    async fn is_isolated_from(&self, other: &Subject<'_>) -> CheckResult {
         let (ours, theirs) = (self.member(0), other.member(1));
         self.apply(&[(&ours, SERVE)]).await?;
-        self.until(&ours, SERVING).await?;
+        self.wait_for(&ours, SERVING).await?;
         other.apply(&[(&theirs, SERVE)]).await?;
-        other.until(&theirs, SERVING).await?;
+        other.wait_for(&theirs, SERVING).await?;
         other.apply(&[(&theirs, OFF)]).await?;
-        other.until_over(&theirs).await?;
+        other.wait_until_drained(&theirs).await?;
         other.forget().await?;
-        self.is(&ours, &[SERVING], |state| format!("ours is {state} after theirs went")).await
+        let message = |state| format!("{} is {state} after the other employer's forget", ours.name);
+        self.expect(&ours, &[SERVING], message).await
     }
 
-    async fn survives(&self, command: &str) -> Kept {
+    async fn recovers_after_a_restart(&self, command: &str) -> CheckResult {
         let member = self.member(0);
-        self.serves().await?;
+        self.enables().await?;
         let mut shell = Command::new("sh");
         shell.args(["-c", command]).stdin(Stdio::null());
         let status = shell.status().await.map_err(|e| format!("{command}: {e}"))?;
@@ -471,16 +490,16 @@ impl<'a> Subject<'a> {
         let end = Instant::now() + self.setup.within;
         while let Err(error) = self.adapter.handshake("consist-conformance").await {
             if Instant::now() > end {
-                return Err(format!("it does not come back: {error}"));
+                return Err(format!("not available after the restart: {error}"));
             }
-            sleep(ASK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
-        // Said once more as it was, not as something new.
+        // The same generation again, not a new one.
         let generation = self.generation.load(Ordering::Relaxed);
-        let again = self.apply_as(generation, &[(&member, SERVE)]).await;
-        again.map_err(|e| format!("apply: {e}"))?;
-        self.until(&member, SERVING).await?;
+        let repeated = self.apply_as(generation, &[(&member, SERVE)]).await;
+        repeated.map_err(|e| format!("apply: {e}"))?;
+        self.wait_for(&member, SERVING).await?;
         self.apply(&[(&member, OFF)]).await?;
-        self.until_over(&member).await
+        self.wait_until_drained(&member).await
     }
 }

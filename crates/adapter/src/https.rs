@@ -1,4 +1,4 @@
-//! HTTP, and HTTPS by the system's certificates.
+//! HTTP client; HTTPS with the system's trust store.
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -10,13 +10,13 @@ use hyper_util::{
 };
 use rustls::{ClientConfig, RootCertStore};
 
-/// The longest answer that is read, in bytes.
-const ANSWER_MAX: usize = 8 << 20;
+/// Maximum size of a response in bytes.
+const RESPONSE_MAX: usize = 8 << 20;
 
-/// Sends requests with a body at once.
+/// HTTP client for requests with a buffered body.
 pub type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// A client.
+/// Creates a client.
 ///
 /// # Errors
 ///
@@ -27,10 +27,10 @@ pub fn client() -> Result<Client, String> {
         ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions()
     };
     let config = config().and_then(|builder| {
-        // A system that trusts nobody can still ask over plain HTTP.
-        let trusted = builder.with_native_roots().ok();
-        let nobody = || config().map(|b| b.with_root_certificates(RootCertStore::empty()));
-        trusted.map_or_else(nobody, Ok)
+        // Without trusted certificates, plain HTTP still works.
+        let native = builder.with_native_roots().ok();
+        let empty = || config().map(|b| b.with_root_certificates(RootCertStore::empty()));
+        native.map_or_else(empty, Ok)
     });
     let config = config.map_err(|error| error.to_string())?.with_no_client_auth();
     let connector =
@@ -38,18 +38,18 @@ pub fn client() -> Result<Client, String> {
     Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the entire response.
 ///
 /// # Errors
 ///
-/// If there is none, or it is too long; in one line, with what lies behind it.
+/// If there is no response, or it is too large; one line of text with the causes.
 pub async fn exchange(
     client: &Client,
     request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), String> {
-    let answer = client.request(request).await;
-    let answer = answer.map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    let response = client.request(request).await;
+    let response = response.map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), RESPONSE_MAX).collect().await;
     Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
 }

@@ -1,30 +1,30 @@
-//! The protocol of adapters: programs in any language that stand for something which sends traffic to
-//! Pods. The same verbs go over gRPC and, as JSON, over HTTP.
+//! Adapter protocol: consist-operator's interface to programs in any language that control a load
+//! balancer, proxy or registry. The verbs are the same over gRPC and, with JSON, over HTTP.
 
 pub mod client;
 pub mod conformance;
 pub mod https;
 
-/// The messages, and both ends of the gRPC service, as the protocol's file has them.
+/// Messages, client and server of the gRPC service, generated from the `.proto` file.
 #[allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::unwrap_used, reason = "generated")]
 pub mod v1 {
     tonic::include_proto!("consist.adapter.v1");
 }
 
-/// The version of the protocol.
+/// Version of the protocol.
 pub const VERSION: &str = "v1";
 
-/// What is wanted of a member: traffic.
+/// Desired state of a member: traffic is routed to it.
 pub const SERVE: &str = "Serve";
-/// What is wanted of a member: no new traffic.
+/// Desired state of a member: no new traffic.
 pub const OFF: &str = "Off";
-/// What is seen of a member: it gets traffic.
+/// Observed state of a member: it receives traffic.
 pub const SERVING: &str = "Serving";
-/// What is seen of a member: it is to get traffic, and is found unfit.
+/// Observed state of a member: it is enabled, but fails its health checks.
 pub const UNHEALTHY: &str = "Unhealthy";
-/// What is seen of a member: it gets no new traffic.
+/// Observed state of a member: no new traffic; requests may be in flight.
 pub const DRAINING: &str = "Draining";
-/// What is seen of a member: it gets none.
+/// Observed state of a member: no traffic.
 pub const ABSENT: &str = "Absent";
-/// What comes of applying: it cannot be done.
+/// Outcome of apply for a member: impossible, a retry does not help.
 pub const INVALID: &str = "Invalid";

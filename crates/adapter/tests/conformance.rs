@@ -1,5 +1,5 @@
-//! The conformance checks themselves: an adapter that keeps the protocol passes all of them, and each way
-//! to break it is found. And the reference adapter in Python, in front of a real HAProxy.
+//! Tests of the conformance checks: a conforming adapter passes all of them, and each violation is
+//! detected. The example adapter in Python is checked in front of a real HAProxy.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,80 +27,83 @@ use podops_adapter::{
 use tokio::{process::Command, task::JoinSet};
 use tonic::{Request, Response, Status, transport::Server};
 
-/// A way to break the protocol, and the check that finds it.
-const BROKEN: [(&str, &str); 16] = [
-    ("speaks v2", "it speaks this version"),
-    ("strangers serve", "whom it never heard of is absent"),
-    ("never serves", "whoever is to serve is seen to serve"),
-    ("takes turns", "saying it again changes nothing"),
-    ("observing is asking", "to observe changes nothing"),
-    ("never drains", "who is off is drained, and does not serve again"),
-    ("starts over", "saying it again does not put it off"),
-    ("remembers too long", "what was said before has no late effect"),
-    ("drains all", "one that is off does not touch the others"),
-    ("only adds", "who is named no more gets no traffic"),
-    ("follows the late", "what comes late is ignored"),
-    ("has one member an address", "two members may have one address"),
-    ("resumes", "a restart is made good by saying it again"),
-    ("needs addresses", "members may have no address, or only one of IPv6"),
-    ("answers for few", "a thousand members are one question"),
-    ("takes anything", "parameters that make no sense are refused"),
+/// Violations of the protocol, each with the check that detects it.
+const VIOLATIONS: [(&str, &str); 16] = [
+    ("version v2", "the protocol version is supported"),
+    ("unknown members serve", "unknown members are Absent"),
+    ("never serves", "enabled members become Serving"),
+    ("toggles", "repeated apply changes nothing"),
+    ("observe disables", "observe changes nothing"),
+    ("never drains", "disabled members are drained and stay disabled"),
+    ("restarts drains", "repeated apply does not postpone a drain"),
+    ("delays drains", "outdated applies have no delayed effect"),
+    ("drains all", "draining a member does not affect others"),
+    ("only adds", "members missing from apply are drained"),
+    ("ignores generations", "smaller generations are ignored"),
+    ("drains addresses", "members may share an address"),
+    ("ignores repeats", "repeated apply restores the state after a restart"),
+    ("requires addresses", "members may have no address or only IPv6"),
+    ("observes 100", "1,000 members are observed in one call"),
+    ("accepts any params", "invalid parameters are rejected"),
 ];
-/// Those of which a whole employer is the subject.
-const BROKEN_EMPLOYERS: [(&str, &str); 2] = [
-    ("remembers the gone", "an employer that is gone sends no traffic"),
-    ("has one pool", "employers do not touch each other's members"),
+/// Violations that affect entire employers.
+const EMPLOYER_VIOLATIONS: [(&str, &str); 2] = [
+    ("never forgets", "members of a deleted employer are drained"),
+    ("one pool", "employers are isolated from each other"),
 ];
 
-/// Sends traffic in its imagination, and breaks the protocol in one way.
-struct Imagined {
-    broken: &'static str,
+/// Adapter without a load balancer that violates the protocol in one way.
+struct FakeAdapter {
+    violation: &'static str,
+    /// Generation and serving members by pool.
     serving: Mutex<BTreeMap<String, (u64, BTreeSet<String>)>>,
-    /// Who serves from some time on.
+    /// Members that serve from a later time on.
     later: Mutex<Option<(Instant, BTreeSet<String>)>>,
-    /// A file that is there when it was restarted.
+    /// File whose existence stands for a restart.
     restarted: PathBuf,
 }
 
-impl Imagined {
-    fn is(&self, broken: &str) -> bool {
-        self.broken == broken
+impl FakeAdapter {
+    fn violates(&self, violation: &str) -> bool {
+        self.violation == violation
     }
 
-    fn restarts(&self) {
+    /// Loses the state if a restart was requested.
+    fn restart_if_requested(&self) {
         if std::fs::remove_file(&self.restarted).is_ok() {
             self.serving.lock().unwrap().values_mut().for_each(|(_, serving)| serving.clear());
         }
     }
 
+    /// Returns the pool of an employer.
     fn pool(&self, employer: Option<podops_adapter::v1::Employer>) -> Result<String, Status> {
         let employer = employer.unwrap_or_default();
         if serde_json::from_str::<serde_json::Value>(&employer.params).is_err()
-            && !self.is("takes anything")
+            && !self.violates("accepts any params")
         {
             return Err(Status::invalid_argument("params"));
         }
-        Ok(if self.is("has one pool") { String::new() } else { employer.uid })
+        Ok(if self.violates("one pool") { String::new() } else { employer.uid })
     }
 }
 
 #[tonic::async_trait]
-impl Adapter for Imagined {
+impl Adapter for FakeAdapter {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<Changed, Status>> + Send>>;
 
     async fn handshake(
         &self,
         _: Request<HandshakeRequest>,
     ) -> Result<Response<HandshakeResponse>, Status> {
-        let version = if self.is("speaks v2") { "v2" } else { VERSION };
-        Ok(Response::new(HandshakeResponse { version: version.into(), name: "imagined".into() }))
+        let version = if self.violates("version v2") { "v2" } else { VERSION };
+        Ok(Response::new(HandshakeResponse { version: version.into(), name: "fake".into() }))
     }
 
     async fn observe(
         &self,
         request: Request<ObserveRequest>,
     ) -> Result<Response<ObserveResponse>, Status> {
-        self.restarts();
+        self.restart_if_requested();
         let request = request.into_inner();
         let pool = self.pool(request.employer)?;
         let mut all = self.serving.lock().unwrap();
@@ -109,63 +112,68 @@ impl Adapter for Imagined {
         {
             *serving = later;
         }
-        let asked: BTreeSet<String> = request.members.iter().map(|m| m.uid.clone()).collect();
-        if self.is("observing is asking") {
-            serving.retain(|uid| asked.contains(uid));
+        let requested: BTreeSet<String> = request.members.iter().map(|m| m.uid.clone()).collect();
+        if self.violates("observe disables") {
+            serving.retain(|uid| requested.contains(uid));
         }
-        let few = if self.is("answers for few") { 100 } else { usize::MAX };
+        let limit = if self.violates("observes 100") { 100 } else { usize::MAX };
         let serves = |uid: &String| {
-            serving.contains(uid) && !self.is("never serves") || self.is("strangers serve")
+            serving.contains(uid) && !self.violates("never serves")
+                || self.violates("unknown members serve")
         };
         let state = |uid: &String| if serves(uid) { SERVING } else { ABSENT }.to_owned();
-        let seen = |uid: &String| Observed { uid: uid.clone(), state: state(uid), in_flight: None };
-        Ok(Response::new(ObserveResponse { members: asked.iter().take(few).map(seen).collect() }))
+        let observed =
+            |uid: &String| Observed { uid: uid.clone(), state: state(uid), in_flight: None };
+        let members = requested.iter().take(limit).map(observed).collect();
+        Ok(Response::new(ObserveResponse { members }))
     }
 
     async fn apply(
         &self,
         request: Request<ApplyRequest>,
     ) -> Result<Response<ApplyResponse>, Status> {
-        self.restarts();
+        self.restart_if_requested();
         let request = request.into_inner();
         let pool = self.pool(request.employer)?;
         let mut all = self.serving.lock().unwrap();
         let (generation, serving) = all.entry(pool).or_default();
-        if request.generation < *generation && !self.is("follows the late") {
+        if request.generation < *generation && !self.violates("ignores generations") {
             return Ok(Response::new(ApplyResponse::default()));
         }
-        let again = request.generation == *generation;
-        if again && self.is("resumes") {
+        let repeated = request.generation == *generation;
+        if repeated && self.violates("ignores repeats") {
             return Ok(Response::new(ApplyResponse::default()));
         }
         *generation = request.generation;
-        let of = |want: bool| {
-            let members = request.members.iter().filter(move |m| (m.want == SERVE) == want);
+        let members = |serve: bool| {
+            let members = request.members.iter().filter(move |m| (m.want == SERVE) == serve);
             members.filter_map(|m| m.member.clone()).collect::<Vec<_>>()
         };
-        let (serve, off) = (of(true), of(false));
-        if serve.iter().any(|m| m.addresses.is_empty()) && self.is("needs addresses") {
+        let (serve, off) = (members(true), members(false));
+        if serve.iter().any(|m| m.addresses.is_empty()) && self.violates("requires addresses") {
             return Err(Status::internal("index out of bounds"));
         }
-        let gone: Vec<&String> = off.iter().flat_map(|m| &m.addresses).collect();
-        let shares = |m: &Member| m.addresses.iter().any(|address| gone.contains(&address));
-        let serve = serve.iter().filter(|m| !self.is("has one member an address") || !shares(m));
-        let homed = serve.filter(|m| !m.addresses.is_empty());
-        let wanted: BTreeSet<String> = homed.map(|m| m.uid.clone()).collect();
-        if self.is("remembers too long") && !off.is_empty() {
+        let drained: Vec<&String> = off.iter().flat_map(|m| &m.addresses).collect();
+        let shares = |m: &Member| m.addresses.iter().any(|address| drained.contains(&address));
+        let serve = serve.iter().filter(|m| !self.violates("drains addresses") || !shares(m));
+        let with_address = serve.filter(|m| !m.addresses.is_empty());
+        let wanted: BTreeSet<String> = with_address.map(|m| m.uid.clone()).collect();
+        if self.violates("delays drains") && !off.is_empty() {
             let later = Instant::now() + Duration::from_millis(300);
             *self.later.lock().unwrap() = Some((later, BTreeSet::new()));
         }
-        if self.is("starts over") && !off.is_empty() {
+        if self.violates("restarts drains") && !off.is_empty() {
             let later = Instant::now() + Duration::from_millis(600);
             *self.later.lock().unwrap() = Some((later, wanted));
-        } else if self.is("only adds") {
+        } else if self.violates("only adds") {
             serving.extend(wanted);
             serving.retain(|uid| !off.iter().any(|m| m.uid == *uid));
-        } else if self.is("never drains") {
+        } else if self.violates("never drains") {
             serving.retain(|uid| wanted.contains(uid) || off.iter().any(|m| m.uid == *uid));
             serving.extend(wanted);
-        } else if self.is("drains all") && !off.is_empty() || self.is("takes turns") && again {
+        } else if self.violates("drains all") && !off.is_empty()
+            || self.violates("toggles") && repeated
+        {
             serving.clear();
         } else {
             *serving = wanted;
@@ -178,7 +186,7 @@ impl Adapter for Imagined {
         request: Request<ForgetRequest>,
     ) -> Result<Response<ForgetResponse>, Status> {
         let pool = self.pool(request.into_inner().employer)?;
-        if !self.is("remembers the gone") {
+        if !self.violates("never forgets") {
             self.serving.lock().unwrap().entry(pool).or_default().1.clear();
         }
         Ok(Response::new(ForgetResponse {}))
@@ -199,8 +207,8 @@ fn setup(restart: String) -> Setup {
     }
 }
 
-/// What comes of an adapter which is broken in this way.
-async fn checks(broken: &'static str) -> Vec<Check> {
+/// Runs the checks on an adapter with this violation.
+async fn checks(violation: &'static str) -> Vec<Check> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("adapter.sock");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -210,7 +218,7 @@ async fn checks(broken: &'static str) -> Vec<Check> {
     let (restarted, serving, later) =
         (dir.path().join("restarted"), Mutex::default(), Mutex::default());
     let restart = format!("touch {}", restarted.display());
-    let adapter = AdapterServer::new(Imagined { broken, serving, later, restarted });
+    let adapter = AdapterServer::new(FakeAdapter { violation, serving, later, restarted });
     let mut server = JoinSet::new();
     server.spawn(Server::builder().add_service(adapter).serve_with_incoming(connections));
     let address = format!("unix://{}", socket.display());
@@ -219,40 +227,42 @@ async fn checks(broken: &'static str) -> Vec<Check> {
 }
 
 #[tokio::test]
-async fn each_way_to_break_the_protocol_is_found() {
-    let each = BROKEN.into_iter().chain(BROKEN_EMPLOYERS);
-    for check in checks("in no way").await {
-        assert_eq!(check.verdict, Verdict::Kept, "{}", check.what);
-        assert!(each.clone().any(|(_, what)| what == check.what), "nobody breaks {}", check.what);
+async fn each_violation_of_the_protocol_is_detected() {
+    let each = VIOLATIONS.into_iter().chain(EMPLOYER_VIOLATIONS);
+    for check in checks("none").await {
+        assert_eq!(check.verdict, Verdict::Passed, "{}", check.name);
+        assert!(each.clone().any(|(_, name)| name == check.name), "no violation of {}", check.name);
     }
-    join_all(each.map(|(broken, what)| async move {
-        let checks = checks(broken).await;
-        let is_broken = |check: &Check| matches!(check.verdict, Verdict::Broken(_));
-        let found = checks.iter().any(|check| check.what == what && is_broken(check));
-        assert!(found, "{broken}: {checks:?}");
+    join_all(each.map(|(violation, name)| async move {
+        let checks = checks(violation).await;
+        let failed = |check: &Check| matches!(check.verdict, Verdict::Failed(_));
+        let detected = checks.iter().any(|check| check.name == name && failed(check));
+        assert!(detected, "{violation}: {checks:?}");
     }))
     .await;
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_told_of() {
+async fn unreachable_and_invalid_addresses_are_errors() {
     let client = Client::at("grpc://127.0.0.1:1", Duration::from_secs(1)).unwrap();
     assert!(client.handshake("test").await.is_err());
     assert!(Client::at("ftp://127.0.0.1", Duration::from_secs(1)).is_err());
 }
 
-fn free() -> String {
+/// Returns a free local address.
+fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-fn quiet(command: &mut Command) -> &mut Command {
+fn without_output(command: &mut Command) -> &mut Command {
     command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// What is not kept by the reference adapter, told this, in front of a HAProxy of its own.
-async fn not_kept_by_the_reference(arguments: &'static [&str]) -> Vec<Check> {
+/// Returns the checks that the example adapter with these arguments, in front of its own HAProxy,
+/// does not pass.
+async fn failures_of_the_example_adapter(arguments: &'static [&str]) -> Vec<Check> {
     let dir = tempfile::tempdir().unwrap();
-    let (runtime, adapter) = (free(), free());
+    let (runtime, adapter) = (free_address(), free_address());
     let backend =
         |name: &str| format!("backend {name}\n  server-template s 1-10 127.0.0.1:8080 disabled\n");
     let config = format!(
@@ -261,31 +271,33 @@ async fn not_kept_by_the_reference(arguments: &'static [&str]) -> Vec<Check> {
          {}{}frontend web\n  bind {}\n  default_backend web\n",
         backend("web"),
         backend("other"),
-        free()
+        free_address()
     );
     let path = dir.path().join("haproxy.cfg");
     std::fs::write(&path, config).unwrap();
-    let _haproxy = quiet(Command::new("haproxy").args(["-db", "-f"]).arg(&path)).spawn().unwrap();
+    let _haproxy =
+        without_output(Command::new("haproxy").args(["-db", "-f"]).arg(&path)).spawn().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/adapter.py");
     let pid = dir.path().join("pid");
-    // A restart is a kill; this brings it back for as long as the test lives.
-    let mut forever = JoinSet::new();
-    let (listen, noted) = (adapter.clone(), pid.clone());
-    forever.spawn(async move {
+    // The restart command kills the adapter; this task starts it again until the test ends.
+    let mut supervisor = JoinSet::new();
+    let (listen, pid_file) = (adapter.clone(), pid.clone());
+    supervisor.spawn(async move {
         loop {
             let mut python = Command::new("python3");
-            let python = quiet(python.arg(&script).args(["--listen", &listen]).args(arguments));
+            let python =
+                without_output(python.arg(&script).args(["--listen", &listen]).args(arguments));
             let mut python = python.spawn().unwrap();
-            std::fs::write(&noted, python.id().unwrap().to_string()).unwrap();
+            std::fs::write(&pid_file, python.id().unwrap().to_string()).unwrap();
             python.wait().await.unwrap();
         }
     });
     let client = Client::at(&format!("http://{adapter}"), Duration::from_secs(5)).unwrap();
-    let mut tries = 0;
+    let mut attempts = 0;
     let listens = async || tokio::net::TcpStream::connect(&runtime).await.is_ok();
     while client.handshake("test").await.is_err() || !listens().await {
-        tries += 1;
-        assert!(tries < 100, "the adapter does not start");
+        attempts += 1;
+        assert!(attempts < 100, "the adapter does not start");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let params =
@@ -297,15 +309,15 @@ async fn not_kept_by_the_reference(arguments: &'static [&str]) -> Vec<Check> {
         ..setup(format!("kill -9 $(cat {})", pid.display()))
     };
     let checks = run(&client, &setup).await;
-    checks.into_iter().filter(|check| check.verdict != Verdict::Kept).collect()
+    checks.into_iter().filter(|check| check.verdict != Verdict::Passed).collect()
 }
 
 #[tokio::test]
-async fn the_reference_adapter_keeps_the_protocol_in_front_of_a_real_haproxy() {
-    assert_eq!(not_kept_by_the_reference(&[]).await, []);
+async fn the_example_adapter_conforms() {
+    assert_eq!(failures_of_the_example_adapter(&[]).await, []);
 }
 
 #[tokio::test]
-async fn so_it_does_where_taking_off_takes_long() {
-    assert_eq!(not_kept_by_the_reference(&["--delay", "1"]).await, []);
+async fn the_example_adapter_conforms_with_slow_drains() {
+    assert_eq!(failures_of_the_example_adapter(&["--delay", "1"]).await, []);
 }

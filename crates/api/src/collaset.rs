@@ -1,4 +1,4 @@
-//! CollaSet: a number of Pods of one template, each operated on through its lifecycle.
+//! CollaSet: a number of Pods from one template, updated and deleted through PodOpsLifecycle.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
@@ -18,18 +18,18 @@ pub use update::{
     UpdateStrategy,
 };
 
-/// Adds the empty string to the values of a choice, for its default: charts leave fields empty that
-/// the peer's webhook then fills in.
+/// Adds the empty string to the values of an enum, as its default: charts leave fields empty that
+/// Kuperator's webhook fills in.
 fn or_empty(schema: &mut Schema) {
     if let Some(values) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
         values.push(json!({ "type": "string", "const": "" }));
     }
 }
 
-/// How many old revisions are kept by default.
+/// Default of [`CollaSetSpec::history_limit`].
 pub const HISTORY_LIMIT: i32 = 20;
 
-/// What a CollaSet should be.
+/// Desired state of a CollaSet.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "apps.kusionstack.io",
@@ -41,7 +41,7 @@ pub const HISTORY_LIMIT: i32 = 20;
     namespaced,
     status = "CollaSetStatus",
     derive = "PartialEq",
-    doc = "CollaSet keeps a number of Pods of one template, and takes each out of service before it is updated or deleted.",
+    doc = "CollaSet maintains a number of Pods from one template, and takes each Pod out of service before it is updated or deleted.",
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",
@@ -73,7 +73,7 @@ pub const HISTORY_LIMIT: i32 = 20;
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,59}[a-z0-9])?$')")
-        .message("metadata.name: name should be a DNS label of at most 61 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, as it begins the hostnames of its Pods")
+        .message("metadata.name: name should be a DNS label of at most 61 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, because it is the prefix of the hostnames of its Pods")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, has(self.template.metadata) && has(self.template.metadata.labels) && k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])")
@@ -89,63 +89,64 @@ pub const HISTORY_LIMIT: i32 = 20;
 #[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
     .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueInvalid))]
 pub struct CollaSetSpec {
-    /// Stops scaling and updating. What is under way in a Pod ends; nothing new begins.
+    /// Pauses scaling and updates. Operations in progress are completed; no new ones are started.
     #[serde(default, skip_serializing_if = "is_false")]
     pub paused: bool,
 
-    /// How many Pods to keep; none if absent.
+    /// Number of Pods to run.
     ///
-    /// Lowering it does not delete a Pod at once: each first leaves its services, so the count
-    /// falls as they let go.
+    /// When lowered, each Pod leaves its Services before it is deleted (see PodOpsLifecycle), so
+    /// the number of Pods falls as they finish. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.replicas: replicas should not be smaller than 0"))]
     pub replicas: Option<i32>,
 
-    /// Which Pods belong to the set. It must match the template's labels. An owned Pod that it no
+    /// Selects the Pods of the set. It must match the template's labels. An owned Pod that no
     /// longer matches is released, not deleted.
     #[schemars(schema_with = "selector_schema")]
     pub selector: LabelSelector,
 
-    /// What each Pod is made from. Fields unknown to this version are kept.
+    /// Template of the Pods. Fields unknown to this version are preserved.
     pub template: PodTemplate,
 
-    /// Claims that each instance gets, one of each template.
+    /// Templates of PersistentVolumeClaims. One claim per template is created for each instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub volume_claim_templates: Vec<ClaimTemplate>,
 
-    /// How Pods follow a new template.
+    /// Strategy for updating Pods to a new template.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
 
-    /// Which Pods come and go when the number changes.
+    /// Selects the Pods to create and delete when `replicas` changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_strategy: Option<ScaleStrategy>,
 
-    /// How Pods are named.
+    /// Naming of Pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub naming_strategy: Option<NamingStrategy>,
 
-    /// How many seconds a Pod must have served before it counts as available: in the status, before
-    /// the next Pods are updated, and before a Pod that it replaces goes. 0 by default.
+    /// Number of seconds that a Pod must have been in service before it counts as available: in the
+    /// status, before the next Pods are updated, and before a Pod that it replaces is deleted.
+    /// Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.minReadySeconds: minReadySeconds should not be smaller than 0"))]
     pub min_ready_seconds: Option<i32>,
 
-    /// After how many seconds without progress the condition Progressing turns False. Never by
-    /// default, as Pods may rightly wait for a rule for long.
+    /// Number of seconds without progress after which the condition Progressing becomes False. No
+    /// deadline by default, because Pods may wait for a rule for a long time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 1", "spec.progressDeadlineSeconds: progressDeadlineSeconds should not be smaller than 1"))]
     pub progress_deadline_seconds: Option<i32>,
 
-    /// How many old revisions to keep besides the current and the updated one; 20 by default. A
-    /// revision that a Pod still runs is kept in any case.
+    /// Number of old revisions to retain in addition to the current and the updated one. Revisions
+    /// that Pods still run are always retained. Defaults to 20.
     #[serde(default = "history_limit")]
     #[x_kube(validation = ("self >= 0", "spec.historyLimit: historyLimit should not be smaller than 0"))]
     pub history_limit: i32,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
 fn is_false(value: &bool) -> bool {
     !*value
 }
@@ -154,7 +155,7 @@ fn history_limit() -> i32 {
     HISTORY_LIMIT
 }
 
-/// Which Pods come and go when the number changes.
+/// Selects the Pods to create and delete when `replicas` changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.podToExclude) || !has(self.podToInclude) || !sets.intersects(self.podToExclude, self.podToInclude)")
@@ -164,146 +165,147 @@ fn history_limit() -> i32 {
 #[x_kube(validation = Rule::new("!has(self.podToDelete) || !has(self.podToExclude) || !sets.intersects(self.podToDelete, self.podToExclude)")
     .message("spec.scaleStrategy.podToDelete[podToExclude]: scaleStrategy.podToDelete[podToExclude] should not have intersection").reason(Reason::FieldValueForbidden))]
 pub struct ScaleStrategy {
-    /// The pool that instance IDs are drawn from, a DNS label; the set's own name by default. It
-    /// cannot be changed.
+    /// Name of the ResourceContext that instance IDs are allocated from, a DNS label. Defaults to
+    /// the name of the set. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("self == '' || self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", "spec.scaleStrategy.context: context should be a DNS label: lower-case letters, digits and '-', at most 63"))]
+    #[x_kube(validation = ("self == '' || self.size() <= 63 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", "spec.scaleStrategy.context: context should be a DNS label of at most 63 lower-case letters, digits and '-'"))]
     pub context: Option<String>,
 
-    /// Pods to take out of the set, by name; they live on.
+    /// Names of Pods to remove from the set. They are not deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_exclude: Vec<String>,
 
-    /// Pods to take into the set, by name.
+    /// Names of Pods to add to the set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_include: Vec<String>,
 
-    /// Pods to delete, by name: they go first when the number falls, and are made anew when it
-    /// does not.
+    /// Names of Pods to delete. They are deleted first when `replicas` is lowered, and recreated
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000), inner(length(max = 253)))]
     pub pod_to_delete: Vec<String>,
 
-    /// What becomes of claims.
+    /// Retention of PersistentVolumeClaims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
 
-    /// How many seconds to wait between the permission to scale a Pod in and its deletion.
+    /// Number of seconds between the permission to scale in a Pod and its deletion. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.scaleStrategy.operationDelaySeconds: operationDelaySeconds should not be smaller than 0"))]
     pub operation_delay_seconds: Option<i32>,
 }
 
-/// What becomes of claims.
+/// Retention of PersistentVolumeClaims.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRetention {
-    /// When the set is deleted; Delete by default.
+    /// Policy when the set is deleted. Defaults to Delete.
     #[serde(default)]
     pub when_deleted: Retention,
-    /// When their Pod is scaled in; Delete by default.
+    /// Policy when the Pod of the claims is scaled in. Defaults to Delete.
     #[serde(default)]
     pub when_scaled: Retention,
 }
 
-/// Whether claims outlive their user.
+/// Retention policy of PersistentVolumeClaims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum Retention {
-    /// They go with it.
+    /// The claims are deleted.
     #[default]
     #[serde(alias = "")]
     Delete,
-    /// They stay.
+    /// The claims are retained.
     Retain,
 }
 
-/// How Pods are named.
+/// Naming of Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamingStrategy {
-    /// Random, the default, or PersistentSequence: the instance ID, so that a Pod and its
-    /// successor have one name.
+    /// Suffix of Pod names: Random (default), or PersistentSequence, which is the instance ID, so
+    /// that a recreated Pod keeps its name.
     #[serde(default)]
     pub pod_naming_suffix_policy: PodNamingSuffixPolicy,
 }
 
-/// What the name of a Pod ends in.
+/// Suffix of Pod names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum PodNamingSuffixPolicy {
-    /// Letters and digits that no other Pod of the set has had.
+    /// Letters and digits that no other Pod of the set has used.
     #[default]
     #[serde(alias = "")]
     Random,
-    /// The instance ID.
+    /// Instance ID.
     PersistentSequence,
 }
 
-/// What a CollaSet was last seen to be.
+/// Most recently observed state of a CollaSet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CollaSetStatus {
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// The revision that Pods outside the update's scope have.
+    /// Revision of the Pods outside the scope of the update.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub current_revision: String,
-    /// The revision of the current template.
+    /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
-    /// How often the hash of a new revision met another's name.
+    /// Number of hash collisions between a new revision and an existing one.
     pub collision_count: i32,
-    /// Pods.
+    /// Number of Pods.
     pub replicas: i32,
-    /// Pods being deleted.
+    /// Number of Pods that are being deleted.
     pub terminating_replicas: i32,
-    /// Pods of the updated revision.
+    /// Number of Pods of the updated revision.
     pub updated_replicas: i32,
-    /// Pods in an operation of this set.
+    /// Number of Pods in an operation of this set.
     pub operating_replicas: i32,
-    /// Pods that are Ready.
+    /// Number of Pods that are Ready.
     pub ready_replicas: i32,
-    /// Pods of the updated revision that are Ready.
+    /// Number of Pods of the updated revision that are Ready.
     pub updated_ready_replicas: i32,
-    /// Pods that serve.
+    /// Number of available Pods.
     pub available_replicas: i32,
-    /// Pods of the updated revision that serve.
+    /// Number of available Pods of the updated revision.
     pub updated_available_replicas: i32,
-    /// Pods that have a node.
+    /// Number of Pods that are assigned to a node.
     pub scheduled_replicas: i32,
-    /// The selector as one string, for the scale subresource.
+    /// Selector in string form, for the scale subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub label_selector: String,
-    /// When a Pod last came closer to what it should be, while some are not there yet.
+    /// Time of the last progress of a Pod towards its desired state, while the rollout is
+    /// incomplete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_progress_time: Option<Time>,
-    /// Pods that have waited for a while, in an operation or to start, and those that a limit of the
-    /// spec holds back; those alike together.
+    /// Pods that have been waiting for some time, in an operation or to start, and Pods that are
+    /// blocked by a limit of the spec; grouped by phase and reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingPods>,
-    /// Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
+    /// Conditions: Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// Pods that wait for the same.
+/// Pods that wait in the same phase for the same reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitingPods {
-    /// The phase of PodOpsLifecycle that they are in; Queued if their operation has not begun, Starting
-    /// if they have not served yet.
+    /// Phase of PodOpsLifecycle; Queued if the operation has not started, Starting if the Pods have
+    /// not been available yet.
     pub phase: String,
-    /// What they wait for.
+    /// Reason for waiting.
     pub reason: String,
-    /// How many they are.
+    /// Number of Pods.
     pub count: i32,
-    /// The names of some of them.
+    /// Names of some of the Pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// Since when the first of them waits; not told of those that are Queued.
+    /// Time since which the first of the Pods has been waiting; not reported for Queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }

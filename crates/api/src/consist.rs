@@ -1,43 +1,45 @@
-//! What an employer, such as a Service, puts on its Pods so that their operations wait for its traffic:
-//! the keys of Kuperator's ResourceConsist.
+//! Annotations and finalizers of employers, such as Services, which make operations on their Pods
+//! wait for the traffic to drain: the keys of Kuperator's ResourceConsist.
 
 use md5::{Digest as _, Md5};
 
 use crate::well_known::PROTECTION_FINALIZER;
 
-/// Finalizer on an employer, until its Pods hold nothing of it.
+/// Finalizer on an employer, removed after its finalizers on all Pods are removed.
 pub const CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-finalizer";
 
-/// Annotation on an employer: the finalizer that it holds its Pods with, so that new Pods can be told to
-/// expect it as they are created. Not Kuperator's.
+/// Annotation on an employer: its protection finalizer on Pods, so that new Pods are created with
+/// it in their expected finalizers. Not Kuperator's.
 pub const FINALIZER: &str = "resource-consist.kusionstack.io/lifecycle-finalizer";
 
-/// What [`CLEAN_FINALIZER`] was called before: `<prefix><employer>`.
+/// Prefix of the former name of [`CLEAN_FINALIZER`]: `<prefix><employer>`.
 pub const OLD_CLEAN_FINALIZER: &str = "resource-consist.kusionstack.io/clean-";
 
-/// Annotation on an employer: the backend that its traffic goes through. Not Kuperator's.
+/// Annotation on an employer: the backend that routes its traffic. Not Kuperator's.
 pub const BACKEND: &str = "resource-consist.kusionstack.io/backend";
 
-/// Annotation on an employer. JSON: what its backend has to be told. Not Kuperator's.
+/// Annotation on an employer. JSON: parameters of its backend. Not Kuperator's.
 pub const BACKEND_PARAMS: &str = "resource-consist.kusionstack.io/backend-params";
 
-/// Annotation on an employer. JSON `{"minSeconds":<n>,"maxSeconds":<n>,"atDeadline":"Hold|Proceed"}`:
-/// how long its Pods are drained. Not Kuperator's.
+/// Annotation on an employer. JSON
+/// `{"minSeconds":<n>,"maxSeconds":<n>,"atDeadline":"Hold|Proceed"}`: limits of the drain time of
+/// its Pods. Not Kuperator's.
 pub const DRAIN: &str = "resource-consist.kusionstack.io/drain";
 
-/// The kind of the employers that everybody has.
+/// Employer kind that exists in every cluster.
 pub const SERVICE: &str = "Service";
 
-/// The key of an employer in a Pod's available conditions.
+/// Returns the key of an employer in a Pod's available conditions.
 #[must_use]
 pub fn employer_key(kind: &str, namespace: &str, name: &str) -> String {
     format!("{kind}/{namespace}/{name}")
 }
 
-/// The finalizer that an employer holds its Pods with.
+/// Returns the protection finalizer that an employer adds to its Pods.
 ///
-/// Kuperator hashes the name alone. So is a Service's here; another kind's finalizer says more, since
-/// otherwise the first of two namesakes to drain a Pod would let go of it for both.
+/// The finalizer of a Service contains the hash of its name only, as Kuperator's does. Those of
+/// other kinds also depend on kind and namespace; otherwise the first of two same-named employers
+/// to drain a Pod would release it for both.
 #[must_use]
 pub fn lifecycle_finalizer(kind: &str, namespace: &str, name: &str) -> String {
     let suffix = if kind == SERVICE {
@@ -50,7 +52,7 @@ pub fn lifecycle_finalizer(kind: &str, namespace: &str, name: &str) -> String {
     format!("{PROTECTION_FINALIZER}/{suffix}")
 }
 
-/// The middle half of the hexadecimal MD5.
+/// Returns the middle 16 of the 32 hexadecimal digits of the MD5.
 fn half_md5(text: &str) -> String {
     let hash: [u8; 16] = Md5::digest(text.as_bytes()).into();
     format!("{:032x}", u128::from_be_bytes(hash)).chars().skip(8).take(16).collect()
@@ -72,8 +74,9 @@ mod tests {
         }
     }
 
+    /// Kuperator's known defect W7 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn weakness_w7_namesakes_of_other_kinds_and_namespaces_have_finalizers_of_their_own() {
+    fn finalizers_differ_by_kind_and_namespace() {
         let all = [("Service", "a"), ("Ingress", "a"), ("Ingress", "b"), ("Gateway", "a")];
         let all = all.map(|(kind, namespace)| lifecycle_finalizer(kind, namespace, "web"));
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();

@@ -1,14 +1,16 @@
-//! A number of Pods, or a share of them in percent: how all fields that take either are read.
+//! Resolves fields that are a number of Pods or a percentage of them.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The validation rule of a field that takes either: not below zero, no number beyond what a count
-/// of replicas can be, nor more than all.
+/// CEL validation rule of such a field: a number from 0 to the largest number of replicas, or a
+/// percentage up to 100%.
 pub(crate) const RULE: &str = "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')";
 
-/// Which way a share that is not a whole number of Pods is rounded. A CollaSet rounds the careful way:
-/// what may be taken out of service down, what has to stay up. A PodTransitionRule rounds as
-/// Kuperator does, so that a share of few Pods never forbids every operation: the other way round.
+/// Rounding of a percentage that is not a whole number of Pods.
+///
+/// A CollaSet rounds conservatively: `maxUnavailable` down, `partition` up. A PodTransitionRule
+/// rounds the other way, as Kuperator does, so that a percentage of few Pods never blocks every
+/// operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the next smaller number.
@@ -17,8 +19,8 @@ pub enum Rounding {
     Up,
 }
 
-/// The number of Pods that a number or a share of `total` is; nothing readable, and nothing below
-/// zero, is none.
+/// Returns the number of Pods for a number or a percentage of `total`. Invalid and negative values
+/// are 0.
 #[must_use]
 pub fn resolve(value: &IntOrString, total: usize, rounding: Rounding) -> usize {
     match value {
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_rounded_the_careful_way() {
+    fn percentages_are_rounded_as_requested() {
         let percent = |text: &str| IntOrString::String(text.to_owned());
         assert_eq!(resolve(&IntOrString::Int(7), 3, Rounding::Down), 7);
         assert_eq!(resolve(&percent("10%"), 15, Rounding::Down), 1);

@@ -1,12 +1,14 @@
-//! The words that Podops operators share: custom resources and the PodOpsLifecycle label protocol.
+//! API types of the Podops operators: custom resources and the PodOpsLifecycle label protocol.
 //!
-//! Wire-compatible with KusionStack Kuperator. Holds no client, no I/O and no decision: what a
-//! label *is* stands here, when to write it stands in the operators.
+//! Wire-compatible with KusionStack Kuperator. No client, no I/O and no decisions: this crate
+//! defines what each label means; the operators decide when to write it.
 
-#![allow(clippy::duplicated_attributes, reason = "each CEL rule is an attribute of its own")]
-#![allow(unreachable_pub, reason = "the twin that KubeSchema generates triggers it")]
+#![allow(clippy::duplicated_attributes, reason = "each CEL rule is a separate attribute")]
+#![allow(unreachable_pub, reason = "triggered by the struct that KubeSchema generates")]
 
 pub mod well_known;
+
+pub mod ids;
 
 pub mod availability;
 pub mod consist;
@@ -20,8 +22,8 @@ pub mod condition;
 pub mod int_or_percent;
 pub mod template;
 
-/// The API group of every custom resource.
+/// API group of every custom resource.
 pub const GROUP: &str = "apps.kusionstack.io";
 
-/// The one version served and stored.
+/// API version, the only one that is served and stored.
 pub const VERSION: &str = "v1alpha1";

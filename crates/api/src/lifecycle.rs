@@ -1,9 +1,9 @@
-//! The PodOpsLifecycle protocol on the wire: its words, parsing labels and writing them back.
+//! PodOpsLifecycle labels: parses them, and computes the label changes of an operating controller.
 //!
-//! An operation is named by an ID that its controller chooses; each of its labels is
-//! `<kind>.podopslifecycle.kusionstack.io/<id>`. What follows from what is decided by
-//! lifecycle-operator; here are the shapes, and the three moves an operating controller makes:
-//! [`begin`], [`finish`] and [`undo`].
+//! An operation has an ID that its controller chooses; each of its labels has the key
+//! `<kind>.podopslifecycle.kusionstack.io/<id>`. This module defines the labels and the three
+//! changes that an operating controller makes: [`begin`], [`finish`] and [`undo`]. The transitions
+//! are decided by lifecycle-operator.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -11,18 +11,18 @@ use jiff::Timestamp;
 
 use crate::well_known;
 
-/// The lifecycle ID of CollaSet, for update and scale-in alike.
+/// Operation ID of CollaSet, for updates and scale-ins.
 pub const COLLASET: &str = "collaset";
-/// The lifecycle ID of graceful deletion.
+/// Operation ID of graceful deletion.
 pub const POD_DELETE: &str = "pod-delete";
-/// The operation type of an update.
+/// Operation type of an update.
 pub const UPDATE: &str = "update";
-/// The operation type of a scale-in.
+/// Operation type of a scale-in.
 pub const SCALE_IN: &str = "scale-in";
-/// The operation type of a graceful deletion.
+/// Operation type of a graceful deletion.
 pub const DELETE: &str = "delete";
 
-/// Labels as they stand on an object.
+/// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
 /// Label changes: `Some` sets, `None` removes.
@@ -30,37 +30,37 @@ pub type LabelChanges = BTreeMap<String, Option<String>>;
 
 const SUFFIX: &str = ".podopslifecycle.kusionstack.io";
 
-/// The words that carry an operation's ID, in the order in which a Pod meets them.
+/// Kind of a lifecycle label that carries an operation ID, in the protocol's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LabelKind {
-    /// The operation is wanted; its value names the instance.
+    /// The operation is requested; the value identifies the operation instance.
     Operating,
-    /// What kind of operation it is.
+    /// Type of the operation.
     OperationType,
-    /// Waiting for permission.
+    /// Waiting for the grant of the operation.
     PreCheck,
-    /// Permission was given.
+    /// The operation is granted.
     PreChecked,
-    /// Traffic is leaving.
+    /// Traffic is drained.
     Preparing,
     /// The Pod may be operated on.
     Operate,
-    /// The operation ended.
+    /// The operation is finished.
     Operated,
-    /// What kind of operation ended.
+    /// Type of the finished operation.
     DoneOperationType,
-    /// Waiting for permission to serve again.
+    /// Waiting for the grant to return to service.
     PostCheck,
-    /// Permission to serve again was given.
+    /// The return to service is granted.
     PostChecked,
-    /// Traffic is coming back.
+    /// Traffic is restored.
     Completing,
-    /// The operation is to be cancelled.
+    /// Cancellation of the operation is requested; the value is the operation type.
     UndoOperationType,
 }
 
 impl LabelKind {
-    /// Every word, in the protocol's order.
+    /// All kinds, in the protocol's order.
     pub const ALL: [Self; 12] = [
         Self::Operating,
         Self::OperationType,
@@ -76,7 +76,7 @@ impl LabelKind {
         Self::UndoOperationType,
     ];
 
-    /// The word as it stands at the beginning of a label key.
+    /// Returns the first part of the label key.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -95,145 +95,149 @@ impl LabelKind {
         }
     }
 
-    /// The label key of this word for one operation.
+    /// Returns the label key of this kind for one operation.
     #[must_use]
     pub fn key(self, id: &str) -> String {
         format!("{}{SUFFIX}/{id}", self.as_str())
     }
 }
 
-/// Whether anybody's operation on the Pod has begun and not ended.
+/// Returns whether any operation on the Pod has started and is not finished.
 #[must_use]
 pub fn is_operated_on(labels: &Labels) -> bool {
-    let begun = LabelKind::Operating.key("");
-    labels.range(begun.clone()..).next().is_some_and(|(key, _)| key.starts_with(&begun))
+    let prefix = LabelKind::Operating.key("");
+    labels.range(prefix.clone()..).next().is_some_and(|(key, _)| key.starts_with(&prefix))
 }
 
-/// The label key that permits operations of one type.
+/// Returns the label key that permits operations of one type.
 #[must_use]
 pub fn permission_key(operation_type: &str) -> String {
     format!("{}/{operation_type}", well_known::OPERATION_PERMISSION)
 }
 
-/// What a label key says, if it is one of the protocol's per-operation keys.
+/// Meaning of a label key.
 enum Key<'a> {
-    Of(LabelKind, &'a str),
+    /// A label of the operation with this ID.
+    Operation(LabelKind, &'a str),
+    /// A permission for this operation type.
     Permission(&'a str),
-    InvalidLabel,
+    /// A known key without an ID.
+    Invalid,
+    /// Not a label of an operation.
     Foreign,
 }
 
-fn read_key(key: &str) -> Key<'_> {
+fn parse_key(key: &str) -> Key<'_> {
     let (prefix, rest) = key.split_once('/').map_or((key, None), |(p, r)| (p, Some(r)));
     let Some(kind) = prefix.strip_suffix(SUFFIX) else { return Key::Foreign };
-    let named = |id: Option<&'_ str>| id.is_some_and(|id| !id.is_empty() && !id.contains('/'));
+    let is_valid = |id: Option<&'_ str>| id.is_some_and(|id| !id.is_empty() && !id.contains('/'));
     if prefix == well_known::OPERATION_PERMISSION {
         return match rest {
-            Some(operation_type) if named(rest) => Key::Permission(operation_type),
-            _ => Key::InvalidLabel,
+            Some(operation_type) if is_valid(rest) => Key::Permission(operation_type),
+            _ => Key::Invalid,
         };
     }
-    let Some(kind) = LabelKind::ALL.into_iter().find(|w| w.as_str() == kind) else {
+    let Some(kind) = LabelKind::ALL.into_iter().find(|k| k.as_str() == kind) else {
         return Key::Foreign;
     };
     match rest {
-        Some(id) if named(rest) => Key::Of(kind, id),
-        _ => Key::InvalidLabel,
+        Some(id) if is_valid(rest) => Key::Operation(kind, id),
+        _ => Key::Invalid,
     }
 }
 
-/// A lifecycle label that cannot be read: a known word without the `/<id>` that names its operation.
+/// Invalid lifecycle label: a known kind without the `/<id>` of its operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid label {key}")]
 pub struct InvalidLabel {
-    /// The label's key.
+    /// Label key.
     pub key: String,
 }
 
-/// One operation's labels.
+/// Labels of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Operation {
-    labels_by_kind: BTreeMap<LabelKind, String>,
+    values: BTreeMap<LabelKind, String>,
 }
 
 impl Operation {
-    /// Whether the label of this word is there.
+    /// Returns whether the operation has a label of this kind.
     #[must_use]
     pub fn has(&self, kind: LabelKind) -> bool {
-        self.labels_by_kind.contains_key(&kind)
+        self.values.contains_key(&kind)
     }
 
-    /// The value of the label of this word.
+    /// Returns the value of the label of this kind.
     #[must_use]
     pub fn get(&self, kind: LabelKind) -> Option<&str> {
-        self.labels_by_kind.get(&kind).map(String::as_str)
+        self.values.get(&kind).map(String::as_str)
     }
 
-    /// Sets the label of this word.
+    /// Sets the label of this kind.
     pub fn set(&mut self, kind: LabelKind, value: impl Into<String>) {
-        self.labels_by_kind.insert(kind, value.into());
+        self.values.insert(kind, value.into());
     }
 
-    /// Removes the label of this word.
+    /// Removes the label of this kind.
     pub fn remove(&mut self, kind: LabelKind) {
-        self.labels_by_kind.remove(&kind);
+        self.values.remove(&kind);
     }
 
-    /// Keeps only the labels of these words.
-    pub fn keep_only(&mut self, labels_by_kind: &[LabelKind]) {
-        self.labels_by_kind.retain(|kind, _| labels_by_kind.contains(kind));
+    /// Removes the labels of all other kinds.
+    pub fn keep_only(&mut self, kinds: &[LabelKind]) {
+        self.values.retain(|kind, _| kinds.contains(kind));
     }
 
-    /// Whether no label is left.
+    /// Returns whether the operation has no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.labels_by_kind.is_empty()
+        self.values.is_empty()
     }
 
-    /// The operation's type, while it lasts; an empty one is none.
+    /// Returns the type of an unfinished operation; an empty value counts as none.
     #[must_use]
     pub fn operation_type(&self) -> Option<&str> {
         self.get(LabelKind::OperationType).filter(|t| !t.is_empty())
     }
 }
 
-/// All operations of a Pod, and the permissions given for their types.
+/// Operations of a Pod, and the permissions for their types.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodLifecycle {
-    /// By ID.
+    /// Operations by ID.
     pub operations: BTreeMap<String, Operation>,
-    /// The value of each permission label, by operation type.
+    /// Values of the permission labels by operation type.
     pub permissions: BTreeMap<String, String>,
 }
 
 impl PodLifecycle {
-    /// Reads a Pod's labels; foreign ones are passed over.
+    /// Parses the labels of a Pod; labels that do not belong to an operation are ignored.
     ///
     /// # Errors
     ///
-    /// If a known word stands without an ID.
+    /// [`InvalidLabel`] for a known kind without an ID.
     pub fn parse(labels: &Labels) -> Result<Self, InvalidLabel> {
         let mut lifecycle = Self::default();
         for (key, value) in labels {
-            match read_key(key) {
-                Key::Of(kind, id) => {
+            match parse_key(key) {
+                Key::Operation(kind, id) => {
                     lifecycle.operations.entry(id.to_owned()).or_default().set(kind, value.clone());
                 }
                 Key::Permission(operation_type) => {
                     lifecycle.permissions.insert(operation_type.to_owned(), value.clone());
                 }
-                Key::InvalidLabel => return Err(InvalidLabel { key: key.clone() }),
+                Key::Invalid => return Err(InvalidLabel { key: key.clone() }),
                 Key::Foreign => {}
             }
         }
         Ok(lifecycle)
     }
 
-    /// Writes the labels back: the inverse of [`PodLifecycle::parse`].
+    /// Returns the labels: the inverse of [`PodLifecycle::parse`].
     #[must_use]
     pub fn labels(&self) -> Labels {
         let operations = self.operations.iter().flat_map(|(id, operation)| {
-            operation.labels_by_kind.iter().map(move |(kind, value)| (kind.key(id), value.clone()))
+            operation.values.iter().map(move |(kind, value)| (kind.key(id), value.clone()))
         });
         let permissions =
             self.permissions.iter().map(|(kind, value)| (permission_key(kind), value.clone()));
@@ -241,31 +245,32 @@ impl PodLifecycle {
     }
 }
 
-/// The changes that turn one set of labels into another.
+/// Returns the changes that turn one set of labels into another.
 #[must_use]
 pub fn difference(from: &Labels, to: &Labels) -> LabelChanges {
-    let gone = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), None));
+    let removed = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), None));
     let set = to.iter().filter(|(key, value)| from.get(*key) != Some(value));
-    gone.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+    removed.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
 }
 
-/// A time as the protocol writes it: decimal Unix nanoseconds.
+/// Formats a time for a label value: decimal Unix nanoseconds.
 #[must_use]
 pub fn nanos(at: Timestamp) -> String {
     at.as_nanosecond().to_string()
 }
 
-/// Reads a time; a value that is none stands for no time at all.
+/// Parses a time from a label value; `None` if it is invalid.
 #[must_use]
 pub fn time(value: &str) -> Option<Timestamp> {
     value.parse::<i128>().ok().and_then(|n| Timestamp::from_nanosecond(n).ok())
 }
 
-/// Begins an operation, clearing away whatever an earlier one of the same ID left behind.
+/// Returns the changes that start an operation and remove the labels of an earlier one with the
+/// same ID.
 ///
-/// The value of `operating` names the instance: it is later than any time on the old labels, so
-/// that a grant of the earlier instance can be told from one of this. Where a checker has put its
-/// gate on the Pod, the wait for it is written along, which saves lifecycle-operator a write.
+/// The value of `operating` identifies the instance. It is later than any time in the old labels,
+/// so that a grant for the earlier instance does not apply to this one. If a checker has a gate on
+/// the Pod, `pre-check` is set in the same write, which saves lifecycle-operator a write.
 #[must_use]
 pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) -> LabelChanges {
     let old = |kind: LabelKind| labels.get(&kind.key(id));
@@ -286,28 +291,29 @@ pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) ->
     changes
 }
 
-/// Ends an operation: the Pod may go on to serve.
+/// Returns the changes that finish an operation: the Pod may return to service.
 #[must_use]
 pub fn finish(id: &str) -> LabelChanges {
     LabelChanges::from([(LabelKind::Operating.key(id), None)])
 }
 
-/// Cancels an operation: lifecycle-operator removes all of its labels.
+/// Returns the changes that cancel an operation: lifecycle-operator removes all of its labels.
 #[must_use]
 pub fn undo(id: &str, operation_type: &str) -> LabelChanges {
     LabelChanges::from([(LabelKind::UndoOperationType.key(id), Some(operation_type.to_owned()))])
 }
 
-/// Whether an operation of this ID and type is wanted on the Pod.
+/// Returns whether an operation of this ID and type is in progress on the Pod.
 #[must_use]
 pub fn is_during(labels: &Labels, id: &str, operation_type: &str) -> bool {
     labels.contains_key(&LabelKind::Operating.key(id))
         && labels.get(&LabelKind::OperationType.key(id)).is_some_and(|t| t == operation_type)
 }
 
-/// Since when the Pod may be operated on by this ID and type; `None` while it may not.
+/// Returns the time since which the operation of this ID and type is in phase Operate; `None` if it
+/// is not.
 ///
-/// A value that is no time counts as long ago, as Kuperator has it.
+/// An invalid time counts as the Unix epoch, as in Kuperator.
 #[must_use]
 pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<Timestamp> {
     if !is_during(labels, id, operation_type)
@@ -319,31 +325,31 @@ pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<
     Some(time(since).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// Where one operation stands.
+/// Phase of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Wanted, and not yet looked at.
+    /// Requested, not yet processed by lifecycle-operator.
     Requested,
-    /// Waiting for permission.
+    /// Waiting for the grant of the operation.
     PreCheck,
-    /// Permitted.
+    /// Granted.
     PreChecked,
-    /// Traffic is leaving.
+    /// Traffic is drained.
     Preparing,
     /// The Pod may be operated on.
     Operate,
-    /// Ended by its controller.
+    /// Finished by its controller.
     Operated,
-    /// Waiting for permission to serve.
+    /// Waiting for the grant to return to service.
     PostCheck,
-    /// Permitted to serve.
+    /// Granted to return to service.
     PostChecked,
-    /// Traffic is coming back.
+    /// Traffic is restored.
     Completing,
 }
 
 impl Phase {
-    /// Every phase, in the protocol's order.
+    /// All phases, in the protocol's order.
     pub const ALL: [Self; 9] = [
         Self::Requested,
         Self::PreCheck,
@@ -356,9 +362,9 @@ impl Phase {
         Self::Completing,
     ];
 
-    /// Reads the phase off an operation's labels, the furthest one first.
+    /// Returns the phase of an operation: the most advanced one that its labels indicate.
     ///
-    /// An operation that ended ([`LabelKind::Operating`] gone) is at least [`Phase::Operated`].
+    /// An operation without [`LabelKind::Operating`] is finished and at least [`Phase::Operated`].
     #[must_use]
     pub fn of(operation: &Operation) -> Self {
         let has = |kind| operation.has(kind);
@@ -397,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_kuperators() {
+    fn label_keys_are_kuperators() {
         assert_eq!(
             LabelKind::Operating.key("collaset"),
             "operating.podopslifecycle.kusionstack.io/collaset"
@@ -409,14 +415,14 @@ mod tests {
     }
 
     #[test]
-    fn a_word_without_an_id_is_garbled() {
-        let garbled = labels(&[("operating.podopslifecycle.kusionstack.io", "1")]);
-        let error = PodLifecycle::parse(&garbled).unwrap_err();
+    fn a_label_without_an_operation_id_is_invalid() {
+        let invalid = labels(&[("operating.podopslifecycle.kusionstack.io", "1")]);
+        let error = PodLifecycle::parse(&invalid).unwrap_err();
         assert_eq!(error.to_string(), "invalid label operating.podopslifecycle.kusionstack.io");
     }
 
     #[test]
-    fn foreign_labels_are_passed_over() {
+    fn foreign_labels_are_ignored() {
         let foreign = labels(&[
             ("app", "web"),
             (well_known::SERVICE_AVAILABLE, "1"),
@@ -439,16 +445,16 @@ mod tests {
     }
 
     #[test]
-    fn begin_waits_for_a_checker_where_there_is_one() {
+    fn begin_waits_for_a_checker_if_the_pod_has_a_gate() {
         let gated = labels(&[("pre-check-gate.podopslifecycle.kusionstack.io/rules", "")]);
         let changes = begin(&gated, COLLASET, UPDATE, Timestamp::from_nanosecond(5).unwrap());
         assert_eq!(changes[&LabelKind::PreCheck.key(COLLASET)].as_deref(), Some("5"));
-        let free = begin(&Labels::new(), COLLASET, UPDATE, Timestamp::UNIX_EPOCH);
-        assert!(!free.contains_key(&LabelKind::PreCheck.key(COLLASET)));
+        let ungated = begin(&Labels::new(), COLLASET, UPDATE, Timestamp::UNIX_EPOCH);
+        assert!(!ungated.contains_key(&LabelKind::PreCheck.key(COLLASET)));
     }
 
     #[test]
-    fn permission_counts_for_its_own_type_only() {
+    fn permission_applies_to_its_own_operation_type_only() {
         let pod = labels(&[
             ("operating.podopslifecycle.kusionstack.io/collaset", "1"),
             ("operation-type.podopslifecycle.kusionstack.io/collaset", "update"),
@@ -467,10 +473,10 @@ mod tests {
     proptest! {
         #[test]
         fn labels_survive_the_round_trip(
-            labels_by_kind in prop::collection::btree_map(lifecycle_label().prop_map(|l| l.0), "[0-9a-z]{0,8}", 0..20),
+            operation_labels in prop::collection::btree_map(lifecycle_label().prop_map(|l| l.0), "[0-9a-z]{0,8}", 0..20),
             permission in prop::option::of("[a-z]{1,8}"),
         ) {
-            let mut labels = labels_by_kind;
+            let mut labels = operation_labels;
             if let Some(kind) = permission {
                 labels.insert(permission_key(&kind), "1".to_owned());
             }
@@ -478,18 +484,18 @@ mod tests {
         }
 
         #[test]
-        fn differences_lead_from_one_to_the_other(
+        fn applying_the_difference_yields_the_target_labels(
             from in prop::collection::btree_map("[a-d]", "[0-2]", 0..5),
             to in prop::collection::btree_map("[a-d]", "[0-2]", 0..5),
         ) {
-            let mut reached = from.clone();
+            let mut result = from.clone();
             for (key, value) in difference(&from, &to) {
                 match value {
-                    Some(value) => drop(reached.insert(key, value)),
-                    None => drop(reached.remove(&key)),
+                    Some(value) => drop(result.insert(key, value)),
+                    None => drop(result.remove(&key)),
                 }
             }
-            prop_assert_eq!(reached, to);
+            prop_assert_eq!(result, to);
         }
     }
 }

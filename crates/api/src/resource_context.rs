@@ -1,4 +1,4 @@
-//! ResourceContext: who has which instance ID, and what its next Pod is made from.
+//! ResourceContext: the owner of each instance ID, and the revision its next Pod is created from.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The instance IDs in use.
+/// Instance IDs in use.
 #[derive(
     CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
 )]
@@ -19,21 +19,21 @@ use serde::{Deserialize, Serialize};
     shortname = "rc",
     namespaced,
     derive = "PartialEq",
-    doc = "ResourceContext records which workload has which instance ID. Workloads write it; it is not meant to be edited."
+    doc = "ResourceContext records which workload owns each instance ID. It is written by the workload controllers and must not be edited."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceContextSpec {
-    /// One entry an ID, in the order of the IDs.
+    /// One entry per ID, in ascending order of the IDs.
     #[serde(default)]
     pub contexts: Vec<ContextDetail>,
 }
 
-/// One instance ID.
+/// One instance ID and its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextDetail {
-    /// The ID.
+    /// Instance ID.
     pub id: i64,
-    /// What is known of it; the keys are in [`well_known::context`](crate::marks::context).
+    /// Properties of the ID, such as the owning CollaSet and the revision of the next Pod.
     #[serde(default)]
     pub data: BTreeMap<String, String>,
 }

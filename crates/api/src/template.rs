@@ -1,7 +1,8 @@
-//! Embedded objects that are kept as they were written: Pod templates and claim templates.
+//! Embedded objects that are preserved as written: Pod templates and PersistentVolumeClaim
+//! templates.
 //!
-//! They are not modelled field by field, so that a field newer than this crate survives; their
-//! schemas name just what validation rules and server-side apply need to see.
+//! They are not modelled field by field, so that fields newer than this crate are preserved. Their
+//! schemas contain only the fields that validation rules and server-side apply need.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +10,26 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The longest key of a label: prefix, slash and name.
+/// Maximum length of a label key: prefix, slash and name.
 const LABEL_KEY_MAX: u32 = 317;
 const LABEL_VALUE_MAX: u32 = 63;
-/// Limits that let the API server bound the cost of validation rules.
+// Limits that let the API server bound the cost of validation rules.
 const LABELS_MAX: u32 = 256;
 const SELECTOR_MAX: u32 = 64;
 
-/// A Pod template as its author wrote it.
+/// Pod template, preserved as written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub Map<String, Value>);
 
 impl PodTemplate {
-    /// The template's labels.
+    /// Returns the labels of the template.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, String> {
         self.strings("labels")
     }
 
-    /// The template's annotations.
+    /// Returns the annotations of the template.
     #[must_use]
     pub fn annotations(&self) -> BTreeMap<String, String> {
         self.strings("annotations")
@@ -75,7 +76,7 @@ impl JsonSchema for PodTemplate {
     }
 }
 
-/// A PersistentVolumeClaim template as its author wrote it.
+/// PersistentVolumeClaim template, preserved as written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClaimTemplate(pub Map<String, Value>);
@@ -102,11 +103,12 @@ impl JsonSchema for ClaimTemplate {
     }
 }
 
-/// The schema of a list of at least so many containers: what is wrong with most templates that are.
-fn containers(least: u32) -> Value {
+/// Schema of a list of at least `min_items` containers; covers the most frequent mistakes in
+/// templates.
+fn containers(min_items: u32) -> Value {
     serde_json::json!({
         "type": "array",
-        "minItems": least,
+        "minItems": min_items,
         "items": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": true,
@@ -131,16 +133,16 @@ fn containers(least: u32) -> Value {
     })
 }
 
-/// The schema of a map of labels or annotations.
-fn strings(most: u32) -> Value {
+/// Schema of a map of labels or annotations.
+fn strings(max_properties: u32) -> Value {
     serde_json::json!({
         "type": "object",
         "additionalProperties": { "type": "string" },
-        "maxProperties": most,
+        "maxProperties": max_properties,
     })
 }
 
-/// The schema of a label selector, with limits that keep rules about it affordable.
+/// Returns the schema of a label selector, with limits that bound the cost of validation rules.
 ///
 /// # Panics
 ///

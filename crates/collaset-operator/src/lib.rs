@@ -1,8 +1,10 @@
-//! Keeps a [`CollaSet`](podops_api::collaset::CollaSet)'s Pods at the wanted number and revision.
+//! Keeps the Pods of a [`CollaSet`](podops_api::collaset::CollaSet) at the desired number and
+//! revision.
 //!
-//! Reads: CollaSets, Pods, claims, ResourceContexts, ControllerRevisions. Writes: Pods, claims,
-//! ResourceContexts, ControllerRevisions, the status and the finalizer of CollaSets. Owns: the operation `collaset`
-//! of its Pods; whether and when a Pod may be operated on is for others to say, by labels.
+//! Reads: CollaSets, Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions. Writes:
+//! Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions, CollaSet status and
+//! finalizer. Owns the operation `collaset` of its Pods; lifecycle-operator and the controllers
+//! that set lifecycle labels decide when a Pod may be operated on.
 
 pub mod view;
 

@@ -1,11 +1,11 @@
-//! The collaset-operator program.
+//! The collaset-operator binary.
 
 use clap::Parser;
 use collaset_operator::shell;
 use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
 
-/// Keeps CollaSets at their number and revision, and lets each Pod be taken out of service before
-/// it is updated or deleted
+/// Keeps the Pods of CollaSets at the desired number and revision, and takes each Pod out of
+/// service before it is updated or deleted
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {

@@ -1,4 +1,5 @@
-//! Decides what to do for one CollaSet. Pure: the world and the time come in, a [`Plan`] goes out.
+//! Decides which API writes bring one CollaSet closer to its spec. Pure: observed state and the
+//! time in, a [`Plan`] out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,76 +29,77 @@ use budget::Budget;
 use resources::Resources;
 use revision::Revisions;
 
-/// How many Pods one plan does something about. The rest is left to the next look, so that the first
-/// Pods of a large set are well on their way before the last are begun with, and a plan of any set
-/// takes little memory.
-const PODS_AT_ONCE: usize = 500;
+/// Maximum number of Pods that one plan acts on. The remaining Pods are left to the next reconcile,
+/// so that the first Pods of a large CollaSet progress before the last ones start, and a plan uses
+/// bounded memory.
+const MAX_PODS_PER_PLAN: usize = 500;
 
-/// One thing to do.
+/// One planned change, named by the objects that it affects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Take responsibility for the set's end.
+    /// Add the finalizer to the CollaSet.
     AddFinalizer,
-    /// Give the set up.
+    /// Remove the finalizer from the CollaSet.
     RemoveFinalizer,
-    /// Record the template.
+    /// Create a ControllerRevision of the template.
     CreateRevision(revision::NewRevision),
-    /// Make an old revision the newest, since the template went back to it.
+    /// Make an old revision the newest, because the template was reverted to it: name, position.
     BumpRevision(String, i64),
-    /// Forget a revision.
+    /// Delete the named revision.
     DeleteRevision(String),
-    /// Take charge of a revision that nobody controls.
+    /// Adopt the named revision, which has no controller.
     AdoptRevision(String),
-    /// Record who has which instance ID; none at all removes the record.
+    /// Write the entries of the ResourceContext; without entries, delete it.
     WriteContexts(Vec<ContextDetail>),
-    /// Make a claim of an instance from a revision's template of this name.
+    /// Create a PVC: instance ID, revision, name of the claim template.
     CreateClaim(i64, String, String),
-    /// Take charge of a claim that nobody owns.
+    /// Adopt the named PVC, which has no owner.
     AdoptClaim(String),
-    /// Take charge of a claim that nobody owns, as this instance's.
+    /// Adopt the named PVC, which has no owner, for this instance ID.
     IncludeClaim(String, i64),
-    /// Give a claim up; whether it goes with a Pod that lives on without the set.
+    /// Remove the CollaSet from the owners of the named PVC; true if its Pod is excluded.
     DisownClaim(String, bool),
-    /// Delete a claim; whether before its instance is off the record.
+    /// Delete the named PVC; true if this must succeed before its instance ID is removed.
     DeleteClaim(String, bool),
-    /// Make a Pod of an instance from a revision; whether it is the instance's first.
+    /// Create a Pod: instance ID, revision, true if it is the instance's first Pod.
     CreatePod(i64, String, bool),
-    /// Ask whether the server would make a Pod of an instance from a revision.
+    /// Create a Pod as a dry run: instance ID, revision.
     DryRunPod(i64, String),
-    /// Give a Pod up that the selector no longer matches.
+    /// Release the named Pod, which the selector no longer matches.
     ReleasePod(String),
-    /// Take charge of a Pod that nobody controls.
+    /// Adopt the named Pod, which has no controller.
     AdoptPod(String),
-    /// Take charge of a Pod that nobody controls, as this instance.
+    /// Adopt the named Pod, which has no controller, under this instance ID.
     IncludePod(String, i64),
-    /// Give a Pod up that is to live on without the set.
+    /// Release the named Pod, which the user excluded from the CollaSet.
     ExcludePod(String),
-    /// Make a Pod of an instance from a revision, to replace the named one; the update that asks for
-    /// it, if one does.
+    /// Create a replacement: origin Pod, instance ID and revision of the new Pod, and the target
+    /// revision if an update requests the replacement.
     Replace(String, i64, String, Option<String>),
-    /// Tell a Pod which instance replaces it.
+    /// Record on the named Pod the instance ID that replaces it.
     Pair(String, i64),
-    /// Let a Pod forget the other one of its pair, which is gone.
+    /// Remove the pair labels of the named Pod, whose counterpart does not exist.
     Unpair(String),
-    /// Have a Pod replaced to bring it to this revision.
+    /// Request the replacement of the named Pod by one of this revision.
     ReplaceUpdate(String, String),
-    /// Have a Pod replaced no longer.
+    /// Cancel the replacement of the named Pod.
     CancelReplace(String),
-    /// Take names off the list of Pods to delete, whose deletion was asked for.
+    /// Remove names, whose deletion is requested, from `podToDelete`.
     ForgetDeletions(Vec<String>),
-    /// Ask for a Pod's graceful deletion.
+    /// Request the graceful deletion of the named Pod.
     RequestDeletion(String),
-    /// Begin an operation of this type; whether it ends with the Pod's deletion.
+    /// Begin an operation of this type on the named Pod; true if it ends with the Pod's deletion.
     Begin(String, &'static str, bool),
-    /// Cancel the operation of this type.
+    /// Cancel the operation of this type on the named Pod.
     Undo(String, &'static str),
-    /// Give a Pod's containers, by name, other resources.
+    /// Resize the containers, by name, of the named Pod.
     Resize(String, BTreeMap<String, Resources>),
-    /// Bring a Pod to a revision in place; whether under an operation, or in traffic.
+    /// Update the named Pod in place to a revision; true within an operation, false while in
+    /// service.
     Apply(String, String, bool),
-    /// End the update of a Pod.
+    /// Finish the update of the named Pod.
     Finish(String),
-    /// Delete a Pod that was given.
+    /// Delete the named Pod, whose operation of this type is permitted.
     Delete(String, &'static str),
 }
 
@@ -142,35 +144,36 @@ impl fmt::Display for Action {
     }
 }
 
-/// Why something that was asked for is not done.
+/// Reason why a requested change is not made; becomes a condition and an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// Whether it hinders scaling, or else updating.
+    /// True if it blocks scaling, false if it blocks updating.
     pub scaling: bool,
-    /// In one CamelCase word.
+    /// Condition and event reason, in CamelCase.
     pub reason: &'static str,
-    /// For people.
+    /// Message for users.
     pub message: String,
 }
 
-/// What to do for a CollaSet.
+/// Result of planning one CollaSet.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// What to do, in order of kind.
+    /// Planned changes; [`render`](crate::render) decides the order of the writes.
     pub actions: Vec<Action>,
-    /// What cannot be done.
+    /// Reasons for requested changes that are not made.
     pub blockers: Vec<Blocker>,
-    /// Pods that an operation could begin in but for the named limit of the spec.
-    pub held: Vec<(String, &'static str)>,
-    /// How many Pods are not of the revision that they are to be of.
+    /// Names of Pods whose operation is delayed only by a limit, with the limit's path below
+    /// `spec.updateStrategy`.
+    pub blocked_by_limit: Vec<(String, &'static str)>,
+    /// Number of Pods that are not at their target revision.
     pub outdated: usize,
-    /// The name of the revision of the template.
+    /// Name of the updated revision.
     pub updated: String,
-    /// The name of the revision that Pods outside the update's scope have.
+    /// Name of the current revision, which Pods outside the update's scope keep.
     pub current: String,
-    /// How often the hash of a new revision met another's name.
+    /// Number of name collisions of new revisions; part of their hash.
     pub collisions: i32,
-    /// When to look again without being told.
+    /// Time after which to reconcile even if nothing changes.
     pub requeue_after: Option<Duration>,
 }
 
@@ -181,40 +184,40 @@ impl fmt::Display for Plan {
     }
 }
 
-/// What the parts of a plan work on.
+/// Shared state of the planning steps.
 struct Planner<'a> {
     observed: &'a Observed,
     now: Timestamp,
     revisions: Revisions<'a>,
     plan: Plan,
-    /// Pods that have something done to them already: one thing at a time.
+    /// Names of Pods that already have a planned action: at most one per reconcile.
     planned_pods: BTreeSet<String>,
-    /// Pods that are given up, and count no more.
+    /// Names of Pods that the CollaSet releases; they no longer count as replicas.
     released: BTreeSet<String>,
-    /// Pods that have to go, as there are too many.
-    leaving: BTreeSet<&'a str>,
-    /// How many Pods may be out of service, or too many.
+    /// Names of Pods selected for scale-in.
+    to_scale_in: BTreeSet<&'a str>,
+    /// Remaining `maxUnavailable` and `maxSurge`.
     budget: Budget,
 }
 
 impl Planner<'_> {
-    /// Plans an action on a Pod, unless one is planned already.
+    /// Plans an action on a Pod, unless it already has one or the plan is full.
     fn plan_action(&mut self, pod: &PodView, action: Action) {
         if self.capacity_left() > 0 && self.planned_pods.insert(pod.name.clone()) {
             self.plan.actions.push(action);
         }
     }
 
-    /// How many more Pods this plan may do something about; if none, another look is due at once.
+    /// Number of Pods that this plan may still act on; if 0, requests an immediate requeue.
     fn capacity_left(&mut self) -> usize {
-        let capacity_left = PODS_AT_ONCE.saturating_sub(self.planned_pods.len());
+        let capacity_left = MAX_PODS_PER_PLAN.saturating_sub(self.planned_pods.len());
         if capacity_left == 0 {
             self.requeue_after(Duration::ZERO);
         }
         capacity_left
     }
 
-    /// Tells of what is not done, once for all Pods that are hindered alike.
+    /// Adds a blocker, once per reason.
     fn block(&mut self, blocker: Blocker) {
         if !self.plan.blockers.iter().any(|known| known.reason == blocker.reason) {
             self.plan.blockers.push(blocker);
@@ -226,16 +229,17 @@ impl Planner<'_> {
             Some(self.plan.requeue_after.map_or(wait, |known| known.min(wait)));
     }
 
-    /// How much longer a permission has to wait for the delay; `None` if it has not.
-    fn delayed(&self, since: Timestamp, delay_seconds: Option<i32>) -> Option<Duration> {
+    /// Remaining part of `operationDelaySeconds` since the operation was permitted; `None` if it
+    /// has passed.
+    fn remaining_delay(&self, since: Timestamp, delay_seconds: Option<i32>) -> Option<Duration> {
         let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
-        // Anybody may have written the label, with any time.
+        // The timestamp comes from an unvalidated label and may be out of range.
         let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
         Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 }
 
-/// Plans the next moves for one set.
+/// Plans the next changes for one CollaSet.
 #[must_use]
 pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let revisions = Revisions::read(observed);
@@ -252,7 +256,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         plan,
         planned_pods: BTreeSet::new(),
         released: BTreeSet::new(),
-        leaving: BTreeSet::new(),
+        to_scale_in: BTreeSet::new(),
         budget: Budget::default(),
     };
     if observed.deleting {
@@ -265,30 +269,31 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     revision::plan(&mut planner);
     let mut contexts = ids::Contexts::recover(&planner);
     if members::plan(&mut planner, &mut contexts) {
-        // They count from the next look on.
+        // Adopted Pods count from the next reconcile on.
         claims::plan(&mut planner, &contexts);
-        contexts.conclude(&mut planner);
+        contexts.finish(&mut planner);
         return planner.plan;
     }
     contexts.allocate(&planner);
     let pairs = replace::Pairs::read(observed);
     let counted = scale::counted(&planner, &pairs);
-    planner.leaving = scale::leaving(observed, &pairs, &counted);
+    planner.to_scale_in = scale::select_for_scale_in(observed, &pairs, &counted);
     let targets = target::Targets::choose(&planner, &mut contexts, &pairs);
     planner.budget = Budget::read(&planner, &pairs, &counted);
     replace::plan(&mut planner, &mut contexts, &pairs, &targets);
     scale::plan(&mut planner, &mut contexts, &pairs, &counted);
     update::plan(&mut planner, &mut contexts, &pairs, &targets);
     claims::plan(&mut planner, &contexts);
-    contexts.conclude(&mut planner);
+    contexts.finish(&mut planner);
     planner.plan
 }
 
-/// The finalizer of a deletion that is to leave what the set owns: `kubectl delete --cascade=orphan`.
-/// Kubernetes' garbage collector removes it once the set owns nothing any more.
+/// Finalizer of an orphaning deletion (`kubectl delete --cascade=orphan`). Kubernetes' garbage
+/// collector removes it after it removed the CollaSet from the owners of its dependents.
 const ORPHAN_DEPENDENTS: &str = "orphan";
 
-/// Has every Pod deleted, then lets go of the IDs, then of the set.
+/// Finalizes a deleted CollaSet: requests deletion of every Pod, then removes the instance IDs and
+/// the finalizer.
 fn reclaim(planner: &mut Planner<'_>) {
     let observed = planner.observed;
     let has = |finalizer: &str| observed.finalizers.iter().any(|f| f == finalizer);
@@ -297,10 +302,10 @@ fn reclaim(planner: &mut Planner<'_>) {
     }
     if claims::retention(observed).when_deleted == Retention::Retain {
         let owned = observed.claims.iter().filter(|claim| !claim.orphan && !claim.deleting);
-        let kept: Vec<Action> =
+        let disowned: Vec<Action> =
             owned.map(|claim| Action::DisownClaim(claim.name.clone(), false)).collect();
-        if !kept.is_empty() {
-            planner.plan.actions.extend(kept);
+        if !disowned.is_empty() {
+            planner.plan.actions.extend(disowned);
             return;
         }
     }
@@ -321,12 +326,12 @@ fn reclaim(planner: &mut Planner<'_>) {
     planner.plan.actions.push(Action::RemoveFinalizer);
 }
 
-/// Whether the Pod is in an operation of the set.
+/// Returns whether the Pod has an operation of this type and CollaSet.
 fn is_during(pod: &PodView, kind: &str) -> bool {
     lifecycle::is_during(&pod.labels, lifecycle::COLLASET, kind)
 }
 
-/// Since when the Pod is given for an operation of the set.
+/// Time since which this type of operation is permitted on the Pod; `None` while it is not.
 fn allowed_since(pod: &PodView, kind: &str) -> Option<Timestamp> {
     lifecycle::allowed_since(&pod.labels, lifecycle::COLLASET, kind)
 }

@@ -1,4 +1,4 @@
-//! A plan as the writes that carry it out, each conditional on what it was decided on.
+//! Renders a plan as API writes, each conditional on the observed state that it depends on.
 
 use jiff::Timestamp;
 use podops_api::{
@@ -21,7 +21,7 @@ pub mod pod;
 
 use pod::CreateReason;
 
-/// Core Pods.
+/// Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// ControllerRevisions.
 pub const REVISIONS: Resource =
@@ -35,76 +35,76 @@ pub const CLAIMS: Resource =
 pub const CONTEXTS: Resource =
     Resource { group: GROUP, version: VERSION, plural: "resourcecontexts" };
 
-/// The writes of a plan in the order in which they have to go out: a step starts only when the one
-/// before it fully succeeded.
+/// Writes of a plan by phase, in the order of execution. A failure in `claim_deletions` or
+/// `bookkeeping` ends the execution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WritePhases {
-    /// What is only asked.
+    /// Dry runs.
     pub dry_runs: Vec<Write>,
-    /// What has to be gone before it is forgotten.
+    /// Deletions of PVCs that must succeed before their instance ID is removed.
     pub claim_deletions: Vec<Write>,
-    /// What is recorded before anything is done.
+    /// Records that must be stored before Pods change: revisions, instance IDs, owner references.
     pub bookkeeping: Vec<Write>,
-    /// New Pods; many that fail alike are not all tried.
+    /// Creates of Pods and PVCs, executed with slow start.
     pub creates: Vec<Write>,
-    /// Changes to Pods.
+    /// Patches and deletes, mainly of Pods.
     pub changes: Vec<Write>,
-    /// What lets the set go, once nothing is left of it.
+    /// Removal of the CollaSet's finalizer, after everything else succeeded.
     pub finalizer_removal: Vec<Write>,
 }
 
-/// Renders a plan.
+/// Renders the actions of a plan.
 #[must_use]
 pub fn render(observed: &Observed, actions: &[Action], now: Timestamp) -> WritePhases {
-    let mut steps = WritePhases::default();
+    let mut out = WritePhases::default();
     for action in actions {
         match action {
-            Action::AddFinalizer => steps.bookkeeping.push(finalizers(observed, true)),
-            Action::RemoveFinalizer => steps.finalizer_removal.push(finalizers(observed, false)),
-            Action::CreateRevision(new) => steps.bookkeeping.push(create_revision(observed, new)),
+            Action::AddFinalizer => out.bookkeeping.push(finalizers(observed, true)),
+            Action::RemoveFinalizer => out.finalizer_removal.push(finalizers(observed, false)),
+            Action::CreateRevision(new) => out.bookkeeping.push(create_revision(observed, new)),
             Action::BumpRevision(name, revision) => {
-                steps.bookkeeping.extend(bump_revision(observed, name, *revision));
+                out.bookkeeping.extend(bump_revision(observed, name, *revision));
             }
-            Action::DeleteRevision(name) => steps.changes.extend(delete_revision(observed, name)),
-            Action::AdoptRevision(name) => steps.changes.extend(adopt_revision(observed, name)),
+            Action::DeleteRevision(name) => out.changes.extend(delete_revision(observed, name)),
+            Action::AdoptRevision(name) => out.changes.extend(adopt_revision(observed, name)),
             Action::AdoptPod(name) => {
                 let pod = observed.orphans.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.map(|pod| adopt_pod(observed, pod, None)));
+                out.changes.extend(pod.map(|pod| adopt_pod(observed, pod, None)));
             }
             Action::IncludePod(name, id) => {
                 let pod = observed.orphans.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.map(|pod| adopt_pod(observed, pod, Some(*id))));
+                out.changes.extend(pod.map(|pod| adopt_pod(observed, pod, Some(*id))));
             }
-            Action::ForgetDeletions(names) => steps.changes.push(forget_deletions(observed, names)),
+            Action::ForgetDeletions(names) => out.changes.push(forget_deletions(observed, names)),
             Action::WriteContexts(entries) => {
-                steps.bookkeeping.push(write_contexts(observed, entries))
+                out.bookkeeping.push(write_contexts(observed, entries))
             }
             Action::CreateClaim(id, revision, template) => {
-                steps.creates.extend(claim::create(observed, *id, revision, template));
+                out.creates.extend(claim::create(observed, *id, revision, template));
             }
-            Action::AdoptClaim(name) => steps.changes.extend(claim::adopt(observed, name, None)),
+            Action::AdoptClaim(name) => out.changes.extend(claim::adopt(observed, name, None)),
             Action::IncludeClaim(name, id) => {
-                steps.bookkeeping.extend(claim::adopt(observed, name, Some(*id)));
+                out.bookkeeping.extend(claim::adopt(observed, name, Some(*id)));
             }
             Action::DisownClaim(name, orphaned) => {
-                steps.bookkeeping.extend(claim::disown(observed, name, *orphaned));
+                out.bookkeeping.extend(claim::disown(observed, name, *orphaned));
             }
             Action::DeleteClaim(name, true) => {
-                steps.claim_deletions.extend(claim::delete(observed, name))
+                out.claim_deletions.extend(claim::delete(observed, name))
             }
-            Action::DeleteClaim(name, false) => steps.changes.extend(claim::delete(observed, name)),
+            Action::DeleteClaim(name, false) => out.changes.extend(claim::delete(observed, name)),
             Action::CreatePod(id, revision, first) => {
                 let reason = if *first { CreateReason::Initial } else { CreateReason::Recreate };
-                steps.creates.extend(pod::create(observed, (*id, revision), reason, now));
+                out.creates.extend(pod::create(observed, (*id, revision), reason, now));
             }
             Action::DryRunPod(id, revision) => {
-                steps.dry_runs.extend(pod::attempt(observed, (*id, revision), now));
+                out.dry_runs.extend(pod::dry_run_create(observed, (*id, revision), now));
             }
             Action::Replace(name, id, revision, _) => {
                 let reason = CreateReason::Replacement(name);
-                steps.creates.extend(pod::create(observed, (*id, revision), reason, now));
+                out.creates.extend(pod::create(observed, (*id, revision), reason, now));
                 let origin = observed.pods.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(origin.and_then(|pod| change_pod(observed, pod, action, now)));
+                out.changes.extend(origin.and_then(|pod| change_pod(observed, pod, action, now)));
             }
             Action::ReleasePod(name)
             | Action::ExcludePod(name)
@@ -120,11 +120,11 @@ pub fn render(observed: &Observed, actions: &[Action], now: Timestamp) -> WriteP
             | Action::Finish(name)
             | Action::Delete(name, _) => {
                 let pod = observed.pods.iter().find(|pod| pod.name == *name);
-                steps.changes.extend(pod.and_then(|pod| change_pod(observed, pod, action, now)));
+                out.changes.extend(pod.and_then(|pod| change_pod(observed, pod, action, now)));
             }
         }
     }
-    steps
+    out
 }
 
 fn target(observed: &Observed, resource: Resource, name: &str) -> Target {
@@ -136,7 +136,7 @@ fn target(observed: &Observed, resource: Resource, name: &str) -> Target {
     }
 }
 
-/// What every object made for the set says of its owner.
+/// Returns the owner references of an object created for the CollaSet.
 fn owner(observed: &Observed) -> Value {
     json!([{
         "apiVersion": format!("{GROUP}/{VERSION}"),
@@ -158,18 +158,19 @@ fn finalizers(observed: &Observed, add: bool) -> Write {
     if add {
         list.push(well_known::PRE_RECLAIM);
     }
-    let body = json!({ "metadata": { "resourceVersion": observed.version, "finalizers": list } });
+    let body =
+        json!({ "metadata": { "resourceVersion": observed.resource_version, "finalizers": list } });
     Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
 }
 
-/// Writes a status.
+/// Returns the write of a status.
 #[must_use]
 pub fn status(observed: &Observed, status: &CollaSetStatus) -> Write {
     let to = Target { subresource: Some("status"), ..target(observed, COLLASETS, &observed.name) };
-    // By its UID and not its version: status has one writer, and an edit of the spec between look
-    // and write makes it no less true of the generation that it names.
+    // Conditional on the UID, not on the resourceVersion: the status has one writer, and it remains
+    // correct for its observedGeneration even if the spec changes meanwhile.
     let mut body = json!(status);
-    // A merge leaves what it does not name, so what is no more has to be named.
+    // A merge patch keeps absent fields, so removed fields must be null.
     for field in json!(observed.status).as_object().into_iter().flat_map(|reported| reported.keys())
     {
         if body.get(field).is_none() {
@@ -195,27 +196,28 @@ fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
 
 fn bump_revision(observed: &Observed, name: &str, revision: i64) -> Option<Write> {
     let known = observed.revisions.iter().find(|r| r.name == name)?;
-    let body = json!({ "metadata": { "resourceVersion": known.version }, "revision": revision });
+    let body =
+        json!({ "metadata": { "resourceVersion": known.resource_version }, "revision": revision });
     Some(Write::Patch(target(observed, REVISIONS, name), Change::Merge(body)))
 }
 
 fn delete_revision(observed: &Observed, name: &str) -> Option<Write> {
     let known = observed.revisions.iter().find(|r| r.name == name)?;
-    let (uid, version) = (known.uid.clone(), Some(known.version.clone()));
+    let (uid, version) = (known.uid.clone(), Some(known.resource_version.clone()));
     Some(Write::Delete { target: target(observed, REVISIONS, name), uid, version })
 }
 
 fn adopt_revision(observed: &Observed, name: &str) -> Option<Write> {
     let known = observed.revisions.iter().find(|r| r.name == name)?;
-    let body = json!({ "metadata": { "resourceVersion": known.version, "ownerReferences": owner(observed) } });
+    let body = json!({ "metadata": { "resourceVersion": known.resource_version, "ownerReferences": owner(observed) } });
     Some(Write::Patch(target(observed, REVISIONS, name), Change::Merge(body)))
 }
 
-/// Adds the set to the Pod's owners, under a new ID if one is given; by its version, as another set
-/// may be after it too.
+/// Adds the CollaSet to the Pod's owners, and sets the instance ID if there is one. Conditional on
+/// the resourceVersion, because another CollaSet may adopt the Pod too.
 fn adopt_pod(observed: &Observed, pod: &PodView, id: Option<i64>) -> Write {
     let mut body = json!({ "metadata": {
-        "uid": pod.uid, "resourceVersion": pod.version, "ownerReferences": owner(observed),
+        "uid": pod.uid, "resourceVersion": pod.resource_version, "ownerReferences": owner(observed),
     } });
     if let Some(id) = id {
         body["metadata"]["labels"] =
@@ -226,11 +228,11 @@ fn adopt_pod(observed: &Observed, pod: &PodView, id: Option<i64>) -> Write {
 
 fn forget_deletions(observed: &Observed, names: &[String]) -> Write {
     let strategy = observed.spec.scale_strategy.clone().unwrap_or_default();
-    let left: Vec<String> =
+    let remaining: Vec<String> =
         strategy.pod_to_delete.into_iter().filter(|name| !names.contains(name)).collect();
     let body = json!({
-        "metadata": { "resourceVersion": observed.version },
-        "spec": { "scaleStrategy": { "podToDelete": left } },
+        "metadata": { "resourceVersion": observed.resource_version },
+        "spec": { "scaleStrategy": { "podToDelete": remaining } },
     });
     Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
 }
@@ -250,24 +252,25 @@ fn write_contexts(observed: &Observed, entries: &[ContextDetail]) -> Write {
         Some(known) if entries.is_empty() => Write::Delete {
             target: to,
             uid: known.uid.clone(),
-            version: Some(known.version.clone()),
+            version: Some(known.resource_version.clone()),
         },
         Some(known) => {
-            let body = json!({ "metadata": { "resourceVersion": known.version }, "spec": { "contexts": entries } });
+            let body = json!({ "metadata": { "resourceVersion": known.resource_version }, "spec": { "contexts": entries } });
             Write::Patch(to, Change::Merge(body))
         }
     }
 }
 
-/// Deletes a Pod at the end of an operation. Whoever guards deletes has to be able to tell that an update
-/// ends with one; if it was not said at the beginning, it is said first, and the next look finds that.
+/// Deletes a Pod at the end of an operation. The label `preparing-to-delete` marks operations that
+/// end with a delete, for the deletion webhook. If an update lacks it, the label is added first and
+/// the Pod is deleted in the next reconcile.
 fn delete(pod: &PodView, to: Target, kind: &str, now: Timestamp) -> Write {
     if kind == lifecycle::UPDATE && !pod.labels.contains_key(well_known::PREPARING_TO_DELETE) {
         let changes = [(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
-        let bound = bound(pod, &[LabelKind::Operating, LabelKind::Operate]);
-        return Write::Patch(to, relabel(bound, &changes).build());
+        let conditions = preconditions(pod, &[LabelKind::Operating, LabelKind::Operate]);
+        return Write::Patch(to, relabel(conditions, &changes).build());
     }
-    let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
+    let (uid, version) = (pod.uid.clone(), Some(pod.resource_version.clone()));
     Write::Delete { target: to, uid, version }
 }
 
@@ -289,22 +292,23 @@ fn change_pod(
             let update = update.as_deref();
             let mut changes = replace_changes(pod, update, now);
             changes.insert(well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
-            relabel(bound(pod, &[]), &changes).build()
+            relabel(preconditions(pod, &[]), &changes).build()
         }
         Action::Pair(_, id) => {
             let label = (well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(id.to_string()));
-            relabel(bound(pod, &[]), &LabelChanges::from([label])).build()
+            relabel(preconditions(pod, &[]), &LabelChanges::from([label])).build()
         }
         Action::ReplaceUpdate(_, revision) => {
-            relabel(bound(pod, &[]), &replace_changes(pod, Some(revision), now)).build()
+            relabel(preconditions(pod, &[]), &replace_changes(pod, Some(revision), now)).build()
         }
-        Action::Unpair(_) => unlabel(pod, &PAIRING[2..]),
-        Action::CancelReplace(_) => unlabel(pod, &PAIRING),
-        // By its version, as it must still be the set's own: a set that is deleted may leave its Pods.
+        Action::Unpair(_) => remove_labels(pod, &PAIR_LABELS[2..]),
+        Action::CancelReplace(_) => remove_labels(pod, &PAIR_LABELS),
+        // Conditional on the resourceVersion, because the CollaSet must still own the Pod: an
+        // orphaning deletion may release it meanwhile.
         Action::RequestDeletion(_) => {
             let label = json!({ well_known::TO_DELETE: nanos(now) });
             let metadata =
-                json!({ "uid": pod.uid, "resourceVersion": pod.version, "labels": label });
+                json!({ "uid": pod.uid, "resourceVersion": pod.resource_version, "labels": label });
             Change::Merge(json!({ "metadata": metadata }))
         }
         Action::Begin(_, kind, deletes) => {
@@ -312,20 +316,20 @@ fn change_pod(
             if *deletes && !pod.labels.contains_key(well_known::PREPARING_TO_DELETE) {
                 changes.insert(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
             }
-            relabel(bound(pod, &[LabelKind::Operating]), &changes).build()
+            relabel(preconditions(pod, &[LabelKind::Operating]), &changes).build()
         }
         Action::Undo(_, kind) => {
             let changes = lifecycle::undo(lifecycle::COLLASET, kind);
-            relabel(bound(pod, &[LabelKind::Operating]), &changes).build()
+            relabel(preconditions(pod, &[LabelKind::Operating]), &changes).build()
         }
         Action::Finish(_) => finish(pod),
         Action::Resize(_, wanted) => return Some(pod::resize(observed, pod, wanted)),
         Action::Apply(_, revision, true) => {
-            let bound = bound(pod, &[LabelKind::Operating, LabelKind::Operate]);
-            pod::apply(observed, pod, (revision, true), bound)?.build()
+            let conditions = preconditions(pod, &[LabelKind::Operating, LabelKind::Operate]);
+            pod::apply(observed, pod, (revision, true), conditions)?.build()
         }
         Action::Apply(_, revision, false) => {
-            pod::apply(observed, pod, (revision, false), bound(pod, &[]))?.build()
+            pod::apply(observed, pod, (revision, false), preconditions(pod, &[]))?.build()
         }
         Action::Delete(_, kind) => return Some(delete(pod, to, kind, now)),
         Action::AddFinalizer
@@ -349,15 +353,15 @@ fn change_pod(
     Some(Write::Patch(to, change))
 }
 
-/// What stands on the Pods of a pair: the request, then who the other one is.
-const PAIRING: [&str; 4] = [
+/// Labels of a replacement pair: two for the request, two for the counterpart.
+const PAIR_LABELS: [&str; 4] = [
     well_known::TO_REPLACE,
     well_known::REPLACED_BY_REPLACE_UPDATE,
     well_known::REPLACE_PAIR_NEW_ID,
     well_known::REPLACE_PAIR_ORIGIN_NAME,
 ];
 
-/// What asks for a Pod's replacement, as far as it is not there.
+/// Returns the label changes that request a Pod's replacement.
 fn replace_changes(pod: &PodView, update: Option<&str>, now: Timestamp) -> LabelChanges {
     let mut changes = LabelChanges::new();
     if !pod.labels.contains_key(well_known::TO_REPLACE) {
@@ -370,14 +374,15 @@ fn replace_changes(pod: &PodView, update: Option<&str>, now: Timestamp) -> Label
     changes
 }
 
-/// Removes those of the labels that the Pod has.
-fn unlabel(pod: &PodView, labels: &[&str]) -> Change {
-    let there = labels.iter().filter(|label| pod.labels.contains_key(**label));
-    let changes: LabelChanges = there.map(|label| ((*label).to_owned(), None)).collect();
-    relabel(bound(pod, &[]), &changes).build()
+/// Removes the labels that the Pod has.
+fn remove_labels(pod: &PodView, labels: &[&str]) -> Change {
+    let existing = labels.iter().filter(|label| pod.labels.contains_key(**label));
+    let changes: LabelChanges = existing.map(|label| ((*label).to_owned(), None)).collect();
+    relabel(preconditions(pod, &[]), &changes).build()
 }
 
-/// Takes the set off the Pod's owners, and ends what it was doing to the Pod: nobody else would.
+/// Removes the CollaSet from the Pod's owners and ends its operation on the Pod, because no other
+/// controller would.
 fn disown(observed: &Observed, pod: &PodView, mut labels: Value) -> Change {
     labels[LabelKind::Operating.key(lifecycle::COLLASET)] = Value::Null;
     let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
@@ -385,14 +390,15 @@ fn disown(observed: &Observed, pod: &PodView, mut labels: Value) -> Change {
     Change::Strategic(json!({ "metadata": metadata }))
 }
 
-/// A patch for this very Pod, and only while these labels of the set's operation are as they were
-/// when it was decided on. Other writers, the kubelet above all, do not get in its way.
-fn bound(pod: &PodView, words: &[LabelKind]) -> JsonPatch {
+/// Starts a JSON Patch that applies only to this Pod's UID and while these labels of the CollaSet's
+/// operation are unchanged. Without the resourceVersion, it does not conflict with other writers
+/// such as the kubelet.
+fn preconditions(pod: &PodView, labels: &[LabelKind]) -> JsonPatch {
     let uid = JsonPatch::default().test(&["metadata", "uid"], pod.uid.as_str());
-    words.iter().fold(uid, |patch, word| {
-        let key = word.key(lifecycle::COLLASET);
-        let known = pod.labels.get(&key).map_or(Value::Null, |value| Value::from(value.as_str()));
-        patch.test(&["metadata", "labels", &key], known)
+    labels.iter().fold(uid, |patch, label| {
+        let key = label.key(lifecycle::COLLASET);
+        let value = pod.labels.get(&key).map_or(Value::Null, |value| Value::from(value.as_str()));
+        patch.test(&["metadata", "labels", &key], value)
     })
 }
 
@@ -401,20 +407,20 @@ fn finish(pod: &PodView) -> Change {
     if pod.labels.contains_key(well_known::UPDATE_INCLUDED) {
         changes.insert(well_known::UPDATE_INCLUDED.to_owned(), None);
     }
-    let patch = relabel(bound(pod, &[LabelKind::Operating]), &changes);
-    let noted =
+    let patch = relabel(preconditions(pod, &[LabelKind::Operating]), &changes);
+    let has_last_status =
         pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
-    let note = ["metadata", "annotations", well_known::LAST_POD_STATUS];
-    if noted { patch.remove(&note) } else { patch }.build()
+    let path = ["metadata", "annotations", well_known::LAST_POD_STATUS];
+    if has_last_status { patch.remove(&path) } else { patch }.build()
 }
 
 /// Adds label changes to a patch.
 fn relabel(patch: JsonPatch, changes: &LabelChanges) -> JsonPatch {
     changes.iter().fold(patch, |patch, (key, value)| {
-        let at = ["metadata", "labels", key.as_str()];
+        let path = ["metadata", "labels", key.as_str()];
         match value {
-            Some(value) => patch.add(&at, value.as_str()),
-            None => patch.remove(&at),
+            Some(value) => patch.add(&path, value.as_str()),
+            None => patch.remove(&path),
         }
     })
 }

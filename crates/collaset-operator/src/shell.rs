@@ -1,4 +1,4 @@
-//! The operator around the plan: watches, observes, plans, writes.
+//! The controller around the plan: watches objects, observes, plans and writes.
 
 mod controller;
 pub(crate) mod observe;
@@ -6,5 +6,5 @@ pub(crate) mod observe;
 pub use controller::start;
 pub use observe::{SlimPod, SlimRevision};
 
-/// The operator's name: in its Lease, its events and as field manager.
+/// Name of the operator in its Lease and events, and as field manager.
 pub const NAME: &str = "collaset-operator";

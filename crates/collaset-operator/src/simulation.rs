@@ -1,14 +1,14 @@
-//! The whole decision against a world in memory: real objects as JSON, observed, planned on, rendered
-//! and written to as the shell does it; with kubelet, lifecycle and users as small as can be.
+//! Simulates the operator against an in-memory API server: observe → plan → render → apply on real
+//! objects as JSON, with minimal models of scheduler, kubelet, lifecycle-operator and users.
 //!
-//! Nothing is mocked on the way from an object to a write, so what a story or a property shows holds
-//! for everything but the network.
+//! Nothing between an object and a write is mocked, so the scenarios and properties tested here cover
+//! everything except the network.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::needless_pass_by_value,
-    reason = "a test fails by panicking, and reads better with values"
+    reason = "tests fail by panicking; values keep the calls short"
 )]
 
 mod actors;
@@ -27,21 +27,21 @@ use serde_json::{Value, json};
 use cluster::Cluster;
 use operator::Operator;
 
-/// The set that everything is about.
+/// Name of the CollaSet under test.
 const SET: &str = "web";
 
-/// A cluster with one CollaSet, and who works on it.
+/// A cluster with one CollaSet, and the operator that reconciles it.
 #[derive(Clone, Debug)]
 struct World {
     cluster: Cluster,
     operator: Operator,
-    /// In seconds since the epoch.
+    /// Simulated time, in seconds since the Unix epoch.
     now: i64,
 }
 
 impl World {
-    /// A world with a CollaSet of this spec, and of a template of one container unless it says
-    /// otherwise.
+    /// Creates a cluster with a CollaSet; `spec` is merged over a spec with a template of one
+    /// container.
     fn with(spec: Value) -> Self {
         let mut set = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "CollaSet",
@@ -62,7 +62,7 @@ impl World {
         Timestamp::from_second(self.now).unwrap()
     }
 
-    /// Merges a change into the set's spec, as its user.
+    /// Merges a user's change into the CollaSet's spec and increments its generation.
     fn edit(&mut self, spec: Value) {
         self.cluster.change("collasets", SET, |set| {
             json_patch::merge(&mut set["spec"], &spec);
@@ -71,12 +71,12 @@ impl World {
         });
     }
 
-    /// Gives the set another image.
-    fn image(&mut self, image: &str) {
+    /// Replaces the CollaSet's Pod template, see [`template`].
+    fn set_image(&mut self, image: &str) {
         self.edit(json!({ "template": template(image) }));
     }
 
-    /// Sets, or with `None` removes, a label of a Pod.
+    /// Sets a label of a Pod, or removes it if `value` is `None`.
     fn label(&mut self, pod: &str, key: &str, value: Option<&str>) {
         let change = json!({ "metadata": { "labels": { key: value } } });
         self.cluster.change("pods", pod, |pod| json_patch::merge(pod, &change));
@@ -86,7 +86,7 @@ impl World {
         self.cluster.all("pods").map(|pod| Pod(pod.clone())).collect()
     }
 
-    /// The Pods that are neither on their way out nor ended.
+    /// Pods that the CollaSet owns and that are neither terminating nor failed.
     fn live(&self) -> Vec<Pod> {
         self.pods().into_iter().filter(Pod::is_live).collect()
     }
@@ -96,39 +96,39 @@ impl World {
     }
 
     fn set(&self) -> &Value {
-        self.cluster.get("collasets", SET).expect("the set is there")
+        self.cluster.get("collasets", SET).expect("the CollaSet exists")
     }
 
     fn status(&self) -> &Value {
         &self.set()["status"]
     }
 
-    /// A number of the status.
+    /// A numeric status field; 0 if it is not set.
     fn count(&self, field: &str) -> i64 {
         self.status()[field].as_i64().unwrap_or_default()
     }
 
-    /// The entries of the record of IDs.
+    /// Entries of the ResourceContext, by instance ID.
     fn contexts(&self) -> BTreeMap<i64, Value> {
         let record = self.cluster.get("resourcecontexts", SET);
         let entries = record.and_then(|r| r["spec"]["contexts"].as_array()).into_iter().flatten();
         entries.map(|e| (e["id"].as_i64().unwrap(), e["data"].clone())).collect()
     }
 
-    /// Claims that are not on their way out.
+    /// PersistentVolumeClaims that are not being deleted.
     fn claims(&self) -> Vec<Value> {
         let claims = self.cluster.all("persistentvolumeclaims");
         claims.filter(|claim| claim["metadata"]["deletionTimestamp"].is_null()).cloned().collect()
     }
 
-    /// One look of the operator, and what it comes to.
+    /// Runs one complete reconcile of the operator.
     fn reconcile(&mut self) {
-        self.look();
-        self.act(usize::MAX);
+        self.observe_and_plan();
+        self.apply_plan(usize::MAX);
     }
 
-    /// Everybody works for so many rounds, in which no time passes.
-    fn rounds(&mut self, rounds: usize) {
+    /// Runs operator, kubelets and lifecycle in turn, `rounds` times, without advancing the time.
+    fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.reconcile();
             self.kubelet();
@@ -136,32 +136,32 @@ impl World {
         }
     }
 
-    /// Everybody works for a second.
-    fn second(&mut self) {
-        self.rounds(1);
+    /// Runs one round and advances the time by one second.
+    fn tick(&mut self) {
+        self.run_rounds(1);
         self.now += 1;
     }
 
-    /// Everybody works until nothing changes any more.
+    /// Runs rounds, one per second, until no object changes for 16 seconds.
     ///
     /// # Panics
     ///
-    /// If that does not come.
+    /// If objects still change after 600 seconds.
     fn converge(&mut self) {
         let mut quiet = 0;
         for _ in 0..600 {
             let before = self.cluster.version();
-            self.second();
+            self.tick();
             quiet = if self.cluster.version() == before { quiet + 1 } else { 0 };
-            // Longer than any delay or patience of a story.
+            // Longer than every delay and backoff in these scenarios.
             if quiet > 15 {
                 return;
             }
         }
-        panic!("there is no end of it: {}", self.operator.last_plan);
+        panic!("not converged; last plan: {}", self.operator.last_plan);
     }
 
-    /// As [`converge`](Self::settle), but nobody moves Pods through their lifecycle.
+    /// Runs operator and kubelets for 20 seconds without a lifecycle-operator.
     fn converge_without_lifecycle(&mut self) {
         for _ in 0..20 {
             self.reconcile();
@@ -171,14 +171,13 @@ impl World {
     }
 }
 
-/// A template of one container that runs this image; after a `+` its environment, after a `#` its
-/// annotation, after a `@` its CPU.
+/// Pod template with one container, written `<image>[+<env value>][#<annotation>][@<CPU request>]`.
 fn template(image: &str) -> Value {
     let (image, cpu) = image.split_once('@').unwrap_or((image, "1"));
-    let (image, note) = image.split_once('#').unwrap_or((image, "none"));
+    let (image, annotation) = image.split_once('#').unwrap_or((image, "none"));
     let (image, env) = image.split_once('+').unwrap_or((image, "none"));
     json!({
-        "metadata": { "labels": { "app": SET }, "annotations": { "note": note } },
+        "metadata": { "labels": { "app": SET }, "annotations": { "note": annotation } },
         "spec": { "containers": [{
             "name": "c", "image": image, "env": [{ "name": "A", "value": env }],
             "resources": { "requests": { "cpu": cpu } },
@@ -186,7 +185,7 @@ fn template(image: &str) -> Value {
     })
 }
 
-/// A Pod as it stands in the cluster.
+/// A Pod object.
 #[derive(Clone, Debug, PartialEq)]
 struct Pod(Value);
 
@@ -232,7 +231,7 @@ impl Pod {
         conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
     }
 
-    /// The claims that it mounts.
+    /// Names of the PersistentVolumeClaims that the Pod mounts.
     fn mounts(&self) -> Vec<String> {
         let volumes = self.0["spec"]["volumes"].as_array().into_iter().flatten();
         let names = volumes.filter_map(|v| v["persistentVolumeClaim"]["claimName"].as_str());

@@ -1,4 +1,4 @@
-//! What a CollaSet's status says. Pure: what was observed and what came of the plan go in.
+//! Computes the status of a CollaSet. Pure: observed state, plan and write failures in, status out.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ mod waiting;
 
 use waiting::waiting;
 
-/// The status after a look, and when it will say something else without anything happening; counts
-/// are of what was observed, never of what was just done.
+/// Returns the status after a reconcile, and the time until it changes although nothing happens.
+///
+/// Counts reflect observed state only, never the writes just made.
 #[must_use]
 pub fn status(
     observed: &Observed,
@@ -53,41 +54,41 @@ pub fn status(
         available_replicas: count(&|pod| observed.is_available(pod, now)),
         updated_available_replicas: count(&|pod| observed.is_available(pod, now) && updated(pod)),
         scheduled_replicas: count(&|pod| pod.scheduled),
-        label_selector: text(&observed.spec.selector),
+        label_selector: selector_text(&observed.spec.selector),
         last_progress_time: None,
         waiting,
         conditions: observed.status.conditions.clone(),
     };
     let pairs = Pairs::read(observed);
     let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_surge(pod));
-    // Pods that are about to go may be the updated ones of a few.
-    let others = count(&|pod| !updated(pod) && !pairs.is_surge(pod));
-    if instances >= observed.spec.replicas.unwrap_or_default() && others == 0 {
+    // During a scale-in, the updated Pods may reach `replicas` while old ones still exist.
+    let outdated = count(&|pod| !updated(pod) && !pairs.is_surge(pod));
+    if instances >= observed.spec.replicas.unwrap_or_default() && outdated == 0 {
         status.current_revision.clone_from(&status.updated_revision);
     }
     status.last_progress_time = last_progress(&status, observed, plan, now);
     conditions(&mut status, observed, plan, failures, now);
     let overdue = until_overdue(&status, observed, now).filter(SignedDuration::is_positive);
     let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
-    let serving = observed.active().filter_map(|pod| observed.until_available(pod, now));
-    let serving = serving.filter(|left| !left.is_zero());
-    let requeue_after = serving.chain(retry_after).chain(overdue).min();
+    let until_available = observed.active().filter_map(|pod| observed.until_available(pod, now));
+    let until_available = until_available.filter(|left| !left.is_zero());
+    let requeue_after = until_available.chain(retry_after).chain(overdue).min();
     (status, requeue_after)
 }
 
-/// Whether all Pods are what they are to be, and nothing is under way.
+/// Returns whether all Pods are available at their target revision and no operation is under way.
 fn is_rolled_out(status: &CollaSetStatus, observed: &Observed, plan: &Plan) -> bool {
-    let wanted = observed.spec.replicas.unwrap_or_default();
-    status.replicas == wanted
-        && status.available_replicas >= wanted
+    let replicas = observed.spec.replicas.unwrap_or_default();
+    status.replicas == replicas
+        && status.available_replicas >= replicas
         && plan.outdated == 0
-        && !plan.actions.iter().any(is_a_beginning)
+        && !plan.actions.iter().any(starts_work)
         && status.operating_replicas == 0
         && status.terminating_replicas == 0
 }
 
-/// Whether more is to be decided once this is done: a template is new, or Pods join.
-fn is_a_beginning(action: &Action) -> bool {
+/// Returns whether the action leads to more work: a new template revision or adopted Pods.
+fn starts_work(action: &Action) -> bool {
     matches!(
         action,
         Action::CreateRevision(_)
@@ -97,8 +98,8 @@ fn is_a_beginning(action: &Action) -> bool {
     )
 }
 
-/// When Pods last came closer to what they are to be, unless they are; in whole seconds, as it is
-/// written.
+/// Time of the last progress, in whole seconds as serialized; `None` if the rollout is complete or
+/// paused.
 fn last_progress(
     status: &CollaSetStatus,
     observed: &Observed,
@@ -108,18 +109,18 @@ fn last_progress(
     if is_rolled_out(status, observed, plan) || observed.spec.paused {
         return None;
     }
-    let steps = |s: &CollaSetStatus| {
+    let progress = |s: &CollaSetStatus| {
         let goal = (s.observed_generation, s.updated_revision.clone());
         let counts = [s.replicas, s.terminating_replicas, s.updated_replicas, s.available_replicas];
         (goal, counts, s.operating_replicas, s.updated_available_replicas)
     };
-    let same = steps(&observed.status) == steps(status);
-    let known = observed.status.last_progress_time.clone().filter(|_| same);
-    Some(known.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
+    let unchanged = progress(&observed.status) == progress(status);
+    let previous = observed.status.last_progress_time.clone().filter(|_| unchanged);
+    Some(previous.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
 }
 
-/// How long until there will have been no progress for too long; nothing if there is no deadline,
-/// nor anything to wait for.
+/// Time until the progress deadline expires, negative if it has; `None` without a deadline, or if
+/// the rollout is complete or paused.
 fn until_overdue(
     status: &CollaSetStatus,
     observed: &Observed,
@@ -129,24 +130,25 @@ fn until_overdue(
     Some(deadline - now.duration_since(status.last_progress_time.as_ref()?.0))
 }
 
-/// Whether the difference tells only how far Pods are on a way that goes on: worth telling, but not
-/// at once.
+/// Returns whether the statuses differ only in the counts of a rollout that continues. Such a
+/// change is reported less often.
 #[must_use]
 pub fn is_progress(reported: &CollaSetStatus, now: &CollaSetStatus) -> bool {
-    let on_its_way = now.operating_replicas > 0
+    let is_under_way = now.operating_replicas > 0
         || now.terminating_replicas > 0
         || now.available_replicas < now.replicas;
-    on_its_way
+    is_under_way
         && reported.observed_generation == now.observed_generation
         && significant_conditions(&reported.conditions).eq(significant_conditions(&now.conditions))
 }
 
-/// What conditions say, but for those that follow from the numbers, and numbers in messages.
+/// Type, status and reason of the conditions, except those derived from the counts.
 fn significant_conditions(
     conditions: &[Condition],
 ) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
-    let reported = conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
-    reported.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
+    let significant =
+        conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
+    significant.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
 fn conditions(
@@ -157,23 +159,25 @@ fn conditions(
     now: Timestamp,
 ) {
     let list = &mut status.conditions;
-    let problem = |scaling| failures.iter().chain(&plan.blockers).find(|h| h.scaling == scaling);
-    for (type_, scaling, fine) in [("Scale", true, "Scaled"), ("Update", false, "Updated")] {
+    let problem = |scaling| failures.iter().chain(&plan.blockers).find(|b| b.scaling == scaling);
+    for (type_, scaling, success_reason) in
+        [("Scale", true, "Scaled"), ("Update", false, "Updated")]
+    {
         match problem(scaling) {
             Some(blocker) => {
                 set(list, type_, false, (blocker.reason, blocker.message.clone()), now);
             }
-            None => set(list, type_, true, (fine, String::new()), now),
+            None => set(list, type_, true, (success_reason, String::new()), now),
         }
     }
-    health(status, observed, plan, failures.iter().chain(&plan.blockers).next(), now);
+    health_conditions(status, observed, plan, failures.iter().chain(&plan.blockers).next(), now);
     let list = &mut status.conditions;
     if observed.spec.paused {
         set(
             list,
             "Paused",
             true,
-            ("SpecPaused", "spec.paused is true: nothing new begins".to_owned()),
+            ("SpecPaused", "spec.paused is true; no new operations are started".to_owned()),
             now,
         );
     } else {
@@ -185,33 +189,39 @@ fn conditions(
     }
 }
 
-/// What tools ask first: do enough Pods serve, does it go on, is something wrong.
-fn health(
+/// Sets the conditions that tools evaluate: Available, Progressing and Degraded.
+fn health_conditions(
     status: &mut CollaSetStatus,
     observed: &Observed,
     plan: &Plan,
     problem: Option<&Blocker>,
     now: Timestamp,
 ) {
-    let wanted = observed.spec.replicas.unwrap_or_default();
-    let serving = status.available_replicas;
-    let available = serving >= wanted;
+    let replicas = observed.spec.replicas.unwrap_or_default();
+    let available_replicas = status.available_replicas;
+    let available = available_replicas >= replicas;
     let rolled_out = is_rolled_out(status, observed, plan);
     let overdue = until_overdue(status, observed, now).is_some_and(|left| !left.is_positive());
     let list = &mut status.conditions;
-    let why = if available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
-    set(list, "Available", available, (why, format!("{serving} of {wanted} Pods serve")), now);
-    let why = match () {
+    let reason = if available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
+    set(
+        list,
+        "Available",
+        available,
+        (reason, format!("{available_replicas} of {replicas} Pods available")),
+        now,
+    );
+    let reason = match () {
         () if observed.deleting => "Deleting",
         () if rolled_out => "Settled",
         () if observed.spec.paused => "Paused",
         () if overdue => "ProgressDeadlineExceeded",
-        () if status.replicas != wanted => "Scaling",
+        () if status.replicas != replicas => "Scaling",
         () if plan.outdated > 0 => "Updating",
         () => "WaitingForPods",
     };
-    let goes_on = !rolled_out && !observed.spec.paused && !overdue;
-    set(list, "Progressing", goes_on, (why, String::new()), now);
+    let progressing = !rolled_out && !observed.spec.paused && !overdue;
+    set(list, "Progressing", progressing, (reason, String::new()), now);
     match problem {
         Some(problem) => {
             set(list, "Degraded", true, (problem.reason, problem.message.clone()), now);
@@ -220,8 +230,8 @@ fn health(
     }
 }
 
-/// A selector as one string, as `kubectl` and autoscalers read it.
-fn text(selector: &LabelSelector) -> String {
+/// Formats a selector as a string, as in the scale subresource.
+fn selector_text(selector: &LabelSelector) -> String {
     let equal = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let expressions = selector.match_expressions.iter().flatten().map(|e| {
         let values = e.values.as_deref().unwrap_or_default().join(",");
@@ -240,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_way_is_no_mere_progress_and_neither_is_its_beginning() {
+    fn start_and_end_of_a_rollout_are_reported_promptly() {
         let at = |generation, operating| CollaSetStatus {
             observed_generation: generation,
             operating_replicas: operating,

@@ -1,4 +1,4 @@
-//! What planning needs to know of a CollaSet and what belongs to it.
+//! Input of planning: one CollaSet and the objects that belong to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,271 +16,278 @@ use serde_json::Value;
 
 use crate::plan::resources::Resources;
 
-/// A CollaSet and what belongs to it.
+/// Observed state of one CollaSet.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The set's namespace.
+    /// Namespace of the CollaSet.
     pub namespace: String,
-    /// The set's name.
+    /// Name of the CollaSet.
     pub name: String,
-    /// The set's UID.
+    /// UID of the CollaSet.
     pub uid: String,
-    /// The version of the set that was looked at.
-    pub version: String,
-    /// The generation of its spec.
+    /// Observed resourceVersion of the CollaSet.
+    pub resource_version: String,
+    /// `metadata.generation` of the CollaSet.
     pub generation: i64,
-    /// Whether it is being deleted.
+    /// True if the CollaSet has a deletion timestamp.
     pub deleting: bool,
-    /// Its finalizers.
+    /// Finalizers of the CollaSet.
     pub finalizers: Vec<String>,
-    /// What it should be.
+    /// Desired state.
     pub spec: CollaSetSpec,
-    /// What it was said to be.
+    /// Last reported status.
     pub status: CollaSetStatus,
-    /// The Pods that it owns, in the order of their names.
+    /// Pods controlled by the CollaSet, ordered by name.
     pub pods: Vec<PodView>,
-    /// The claims that it owns, and those that nobody owns and its selector matches.
+    /// PVCs owned by the CollaSet, and unowned PVCs that its selector matches.
     pub claims: Vec<ClaimView>,
-    /// Pods in its namespace that nobody controls and its selector matches.
+    /// Pods of the namespace without a controller that the selector matches or `podToInclude`
+    /// lists.
     pub orphans: Vec<PodView>,
-    /// Its ResourceContext, if there is one.
+    /// ResourceContext of the CollaSet; `None` if not found.
     pub contexts: Option<ContextsView>,
-    /// The ControllerRevisions that it owns, and those of a set of its name that was deleted without
-    /// them.
+    /// ControllerRevisions owned by the CollaSet, and those left by a deleted CollaSet of the same
+    /// name.
     pub revisions: Vec<RevisionView>,
-    /// Names that other sets' revisions have, of which one may be a set of this name that is gone.
+    /// Names of ControllerRevisions that have this CollaSet's name prefix but other owners,
+    /// possibly a deleted CollaSet of the same name.
     pub foreign_revisions: BTreeSet<String>,
-    /// Whether the cluster can give running containers other resources.
+    /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
-    /// Revisions that the server was asked about, as far as anybody remembers: whether it makes
-    /// Pods of them, or why not.
+    /// Remembered dry-run results by revision name: `Ok` if the API server accepts Pods of the
+    /// revision, otherwise its error message.
     pub dry_runs: BTreeMap<String, Result<(), String>>,
-    /// Pods, by UID, whose resizing to their revision the server refused, as far as anybody
-    /// remembers.
+    /// Remembered Pods, by UID, whose resize the API server rejected, with the revision that they
+    /// were resized to.
     pub rejected_resizes: BTreeMap<String, String>,
-    /// The UID of the last Pod of each instance, be it gone or not, as far as anybody remembers.
+    /// Remembered UID of the last Pod of each instance, by instance ID; the Pod may be deleted.
     pub last_pods: BTreeMap<i64, String>,
 }
 
 impl Observed {
-    /// How many Pods it should have.
+    /// Returns the desired number of Pods.
     #[must_use]
     pub fn replicas(&self) -> usize {
         usize::try_from(self.spec.replicas.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Whether Pods are named by their instance IDs.
+    /// Returns whether Pods are named by their instance IDs.
     #[must_use]
     pub fn has_persistent_names(&self) -> bool {
         let policy = self.spec.naming_strategy.as_ref().map(|n| n.pod_naming_suffix_policy);
         policy == Some(PodNamingSuffixPolicy::PersistentSequence)
     }
 
-    /// The name of its ResourceContext.
+    /// Name of the ResourceContext: `spec.scaleStrategy.context`, or else the CollaSet's name.
     #[must_use]
     pub fn context_name(&self) -> &str {
         let named = self.spec.scale_strategy.as_ref().and_then(|s| s.context.as_deref());
         named.filter(|name| !name.is_empty()).unwrap_or(&self.name)
     }
 
-    /// How much longer the Pod has to serve to count as available; nothing if it does not serve.
+    /// Time until the Pod has been in service for `minReadySeconds`; `None` if it is not in
+    /// service.
     #[must_use]
     pub fn until_available(&self, pod: &PodView, now: Timestamp) -> Option<Duration> {
-        let least = i64::from(self.spec.min_ready_seconds.unwrap_or_default());
-        let served = now.duration_since(pod.available_since()?);
-        Some(Duration::try_from(SignedDuration::from_secs(least) - served).unwrap_or_default())
+        let min_ready = i64::from(self.spec.min_ready_seconds.unwrap_or_default());
+        let available_for = now.duration_since(pod.available_since()?);
+        Some(
+            Duration::try_from(SignedDuration::from_secs(min_ready) - available_for)
+                .unwrap_or_default(),
+        )
     }
 
-    /// Whether the Pod has served for long enough.
+    /// Returns whether the Pod has been in service for at least `minReadySeconds`.
     #[must_use]
     pub fn is_available(&self, pod: &PodView, now: Timestamp) -> bool {
         self.until_available(pod, now).is_some_and(|left| left.is_zero())
     }
 
-    /// The Pods that count as replicas.
+    /// Pods that count as replicas.
     ///
-    /// A Pod on its way out does not, so that another takes its place at once, unless they have to
-    /// share a name; nor does one that ended.
+    /// Terminating and terminal Pods do not count, so that their replacements are created at once.
+    /// With persistent names they do, because the replacement needs the same name.
     pub fn active(&self) -> impl Iterator<Item = &PodView> {
         let names = self.has_persistent_names();
         self.pods.iter().filter(move |pod| names || !pod.deleting && !pod.terminal)
     }
 }
 
-/// A Pod as planning sees it.
+/// Observed state of one Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
-    /// Its name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Its labels.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// Labels of the Pod.
     pub labels: Labels,
-    /// Its finalizers.
+    /// Finalizers of the Pod.
     pub finalizers: Vec<String>,
-    /// Its annotations, as far as they are the template's business or ours.
+    /// Annotations, without kubectl's last-applied copy; `None` if the Pod has no annotations
+    /// field.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// When it was created.
+    /// Creation timestamp.
     pub created: Timestamp,
-    /// Whether it is being deleted.
+    /// True if the Pod has a deletion timestamp.
     pub deleting: bool,
-    /// Whether it succeeded or failed for good.
+    /// True if the phase is Succeeded or Failed.
     pub terminal: bool,
-    /// Whether it has a node.
+    /// True if the Pod is bound to a node.
     pub scheduled: bool,
-    /// Since when it is Ready, if it is.
+    /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
-    /// The names of the claims that its volumes are.
+    /// Names of the PVCs that the Pod mounts.
     pub claims: BTreeSet<String>,
-    /// Its containers, in order.
+    /// Containers in spec order.
     pub containers: Vec<Container>,
-    /// The image each container really runs, by container.
+    /// `imageID` reported by the kubelet, by container name.
     pub image_ids: BTreeMap<String, String>,
-    /// The run of each container, by container: another after each restart.
+    /// `containerID` reported by the kubelet, by container name; it changes with every restart.
     pub container_ids: BTreeMap<String, String>,
-    /// The generation of its spec, and the one that its node has seen, if it tells.
+    /// `metadata.generation`.
     pub generation: i64,
-    /// See `generation`.
+    /// Generation observed by the kubelet; `None` on clusters whose kubelets do not report it.
     pub observed_generation: Option<i64>,
-    /// What each container really has, by container, as far as its node tells.
-    pub given: BTreeMap<String, Resources>,
-    /// What hinders it from having the resources that it should have.
+    /// Resources in effect, as reported by the kubelet, by container name.
+    pub actual_resources: BTreeMap<String, Resources>,
+    /// State of a pending resize; `None` if there is none.
     pub resize: Option<Resize>,
-    /// What keeps it from running, in the words of scheduler or kubelet.
+    /// Reason, reported by scheduler or kubelet, why the Pod does not run.
     pub not_running_reason: Option<String>,
 }
 
-/// A container of a Pod.
+/// Container of a Pod, from its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// Name of the container.
     pub name: String,
-    /// The image that it should run.
+    /// Desired image.
     pub image: String,
-    /// What it should have.
+    /// Desired resources.
     pub resources: Resources,
 }
 
-/// Why a Pod does not have the resources that it should have.
+/// State of a resize that is not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resize {
-    /// Its node is at it.
+    /// The kubelet is applying the resources.
     InProgress,
-    /// Its node tries in vain, in its words.
+    /// The kubelet failed to apply the resources, with its message; it retries.
     Failing(String),
-    /// Its node has no room at the moment, in its words.
+    /// The node lacks free resources at the moment, with the kubelet's message.
     Deferred(String),
-    /// Its node can never give them, in its words.
+    /// The node can never provide the resources, with the kubelet's message.
     Infeasible(String),
 }
 
-/// The instance ID among labels, if there is a readable one.
+/// Returns the instance ID in the labels; `None` if it is missing or not a number.
 #[must_use]
 pub fn instance_id(labels: &Labels) -> Option<i64> {
     labels.get(well_known::INSTANCE_ID).and_then(|id| id.parse().ok())
 }
 
 impl PodView {
-    /// Its instance ID, if it has a readable one.
+    /// Instance ID; `None` if the label is missing or not a number.
     #[must_use]
     pub fn id(&self) -> Option<i64> {
         instance_id(&self.labels)
     }
 
-    /// The name of the revision it was made from, or brought to.
+    /// Name of the Pod's current revision; empty if it has no revision label.
     #[must_use]
     pub fn revision(&self) -> &str {
         self.labels.get(well_known::REVISION).map_or("", String::as_str)
     }
 
-    /// The number in an annotation of it; 0 if there is none.
+    /// Value of an integer annotation; 0 if it is missing or invalid.
     #[must_use]
-    pub fn annotated(&self, key: &str) -> i32 {
+    pub fn int_annotation(&self, key: &str) -> i32 {
         let annotation = self.annotations.as_ref().and_then(|a| a.get(key));
         annotation.and_then(|number| number.parse().ok()).unwrap_or_default()
     }
 
-    /// Since when it serves, if it does.
+    /// Time since which the Pod is in service; `None` if it is not.
     fn available_since(&self) -> Option<Timestamp> {
         let stamp = self.labels.get(well_known::SERVICE_AVAILABLE)?;
         let since = stamp.parse().ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok());
-        // Anybody may have written the label, with any value.
+        // The label value is not validated; fall back to the Ready time if it is no timestamp.
         Some(since.or(self.ready).unwrap_or(Timestamp::UNIX_EPOCH))
     }
 }
 
-/// A PersistentVolumeClaim as planning sees it.
+/// Observed state of one PersistentVolumeClaim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimView {
-    /// Its name.
+    /// Name of the PVC.
     pub name: String,
-    /// Its UID.
+    /// UID of the PVC.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Its labels.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// Labels of the PVC.
     pub labels: Labels,
-    /// The instance it is of, if it has a readable ID; read once, as claims are searched by it.
+    /// Instance ID, parsed once because PVCs are searched by it; `None` if missing or invalid.
     pub instance: Option<i64>,
-    /// Whether it is being deleted.
+    /// True if the PVC has a deletion timestamp.
     pub deleting: bool,
-    /// Whether nobody owns it.
+    /// True if no CollaSet controls the PVC.
     pub orphan: bool,
 }
 
 impl ClaimView {
-    /// The name of the template it was made from.
+    /// Name of the claim template that the PVC was created from.
     #[must_use]
     pub fn template(&self) -> &str {
         self.labels.get(well_known::CLAIM_TEMPLATE_NAME).map_or("", String::as_str)
     }
 
-    /// The hash of the template it was made from.
+    /// Hash of the claim template that the PVC was created from.
     #[must_use]
     pub fn hash(&self) -> &str {
         self.labels.get(well_known::CLAIM_TEMPLATE_HASH).map_or("", String::as_str)
     }
 }
 
-/// A ResourceContext as planning sees it.
+/// Observed state of the ResourceContext.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContextsView {
-    /// Its UID.
+    /// UID of the ResourceContext.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Its entries.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// Entries, of all CollaSets that share the ResourceContext.
     pub entries: Vec<ContextDetail>,
 }
 
-/// A ControllerRevision as planning sees it.
+/// Observed state of one ControllerRevision.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RevisionView {
-    /// Its name.
+    /// Name of the ControllerRevision.
     pub name: String,
-    /// Its UID.
+    /// UID of the ControllerRevision.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Whether nobody controls it.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// True if no CollaSet controls the ControllerRevision.
     pub orphan: bool,
-    /// Its place in history.
+    /// Position in the revision history; the highest is the newest.
     pub revision: i64,
-    /// What it holds.
+    /// Templates recorded in the revision.
     pub data: Value,
 }
 
-/// The IDs that Pods carry.
+/// Returns the instance IDs of the Pods.
 #[must_use]
 pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<i64> {
     pods.filter_map(PodView::id).collect()
 }
 
-/// Keeps in mind the UID of each instance's last Pod.
+/// Records the UID of the newest Pod of each instance in `known`.
 pub fn record_last_pods(known: &mut BTreeMap<i64, String>, pods: &[PodView]) {
-    // The newest last, as there may be more than one of an instance.
+    // Newest last, because an instance may have more than one Pod.
     let mut pods: Vec<&PodView> = pods.iter().collect();
     pods.sort_by_key(|pod| pod.created);
     for pod in pods {

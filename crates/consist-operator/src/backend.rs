@@ -1,5 +1,7 @@
-//! What sends traffic to Pods. A backend is told what is wanted and says what it sees; when a Pod may go
-//! or counts as available is not its to decide.
+//! Backends: the proxies and load balancers that route traffic to Pods.
+//!
+//! In: the desired traffic of an employer's Pods. Out: the observed traffic of each Pod. Planning,
+//! not the backend, decides when a Pod is released or counts as available.
 
 pub mod alibaba_clb;
 pub mod aws_elbv2;
@@ -19,180 +21,188 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::{circuit_breaker::CircuitBreaker, exclusive_backends::ExclusiveBackends};
-use crate::{plan::Want, view::Traffic};
+use crate::{plan::DesiredTraffic, view::Traffic};
 
-/// An employer, as its backend knows it.
+/// An employer, with what a backend needs of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Employer {
-    /// Its kind.
+    /// Kind, such as `Service`.
     pub kind: String,
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name within the namespace.
     pub name: String,
-    /// Its UID.
+    /// UID.
     pub uid: String,
-    /// Its labels.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// What its annotation tells the backend.
+    /// Backend parameters from the annotation `backend-params`; null without the annotation.
     pub params: Value,
-    /// Whether a Pod is held for it.
-    pub holds: bool,
+    /// True if a Pod has this employer's protection finalizer.
+    pub protects_pods: bool,
 }
 
 impl Employer {
-    /// `<kind>/<namespace>/<name>`.
+    /// Returns `<kind>/<namespace>/<name>`.
     #[must_use]
     pub fn key(&self) -> String {
         employer_key(&self.kind, &self.namespace, &self.name)
     }
 
-    /// What its annotation tells the backend, read.
+    /// Parses the backend parameters; a missing annotation counts as an empty object.
     ///
     /// # Errors
     ///
-    /// If it makes no sense.
+    /// [`BackendError::InvalidParams`] if they do not match `T`.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, BackendError> {
-        // No annotation is one that says nothing.
-        let said = if self.params.is_null() {
+        let params = if self.params.is_null() {
             Value::Object(serde_json::Map::default())
         } else {
             self.params.clone()
         };
-        serde_json::from_value(said)
-            .map_err(|error| BackendError::Params(format!("backend-params: {error}")))
+        serde_json::from_value(params)
+            .map_err(|error| BackendError::InvalidParams(format!("backend-params: {error}")))
     }
 }
 
-/// Refuses what employers of a namespace may not name: one of these, of which the operator was told.
+/// Checks that employers of a namespace may use an external resource, such as a target group.
+/// `flag` is the operator's flag that lists the allowed patterns.
 ///
 /// # Errors
 ///
-/// If it is not allowed.
-pub fn permit(
+/// [`BackendError::InvalidParams`] if no pattern matches.
+pub fn check_allowed(
     patterns: &[String],
     namespace: &str,
-    what: &str,
-    of: &str,
+    resource: &str,
+    flag: &str,
 ) -> Result<(), BackendError> {
-    let told = || {
-        BackendError::Params(format!(
-            "backend-params: {what} is not among the {of} that the operator may drive for this namespace"
+    let denied = || {
+        BackendError::InvalidParams(format!(
+            "backend-params: {resource} is not allowed for namespace {namespace} \
+             by the operator's {flag}"
         ))
     };
-    allows(patterns, namespace, what).then_some(()).ok_or_else(told)
+    is_allowed(patterns, namespace, resource).then_some(()).ok_or_else(denied)
 }
 
-/// Whether employers of a namespace may name something, by patterns `<namespace>/<what>`; a `*` at the
-/// end of either part stands for the rest. What the operator may do to the world outside, users of the
-/// cluster can have it do.
+/// Returns whether a pattern `<namespace>/<resource>` matches; either part may end with the
+/// wildcard `*`.
+///
+/// Patterns are per namespace because users of the cluster act with the operator's external
+/// permissions.
 #[must_use]
-pub fn allows(patterns: &[String], namespace: &str, what: &str) -> bool {
-    let fits = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
-        Some(start) => text.starts_with(start),
+pub fn is_allowed(patterns: &[String], namespace: &str, resource: &str) -> bool {
+    let matches = |pattern: &str, text: &str| match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix),
         None => text == pattern,
     };
     let mut patterns = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
-    patterns.any(|(of, which)| fits(of, namespace) && fits(which, what))
+    patterns.any(|(namespaces, resources)| {
+        matches(namespaces, namespace) && matches(resources, resource)
+    })
 }
 
-/// Tells that an employer's traffic has changed, so that nobody has to ask.
+/// Triggers a reconcile of an employer when its traffic changes, instead of polling the backend.
 #[derive(Clone, Debug)]
 pub struct ChangeNotifier(pub UnboundedSender<String>);
 
 impl ChangeNotifier {
-    /// Tells it of the employer of this key.
-    pub fn tell(&self, key: String) {
-        // Nobody listens when the process ends.
+    /// Triggers a reconcile of the employer with this key.
+    pub fn notify(&self, key: String) {
+        // The receiver is dropped at shutdown.
         drop(self.0.send(key));
     }
 }
 
-/// What is wanted for a Pod.
+/// A Pod of an employer, with its desired traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Its name.
+pub struct DesiredMember {
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// Its addresses.
+    /// IP addresses of the Pod.
     pub addresses: Vec<IpAddr>,
-    /// What is wanted.
-    pub want: Want,
+    /// Desired traffic.
+    pub traffic: DesiredTraffic,
 }
 
-/// Why a backend says nothing.
+/// Why a sync with a backend failed, or is incomplete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// It was told what makes no sense; somebody has to edit the employer.
+    /// The employer's configuration is invalid or rejected by the backend; only an edit helps.
     #[error("{0}")]
-    Params(String),
-    /// It cannot be reached.
+    InvalidParams(String),
+    /// The backend cannot be reached, or cannot process the request now; retrying may help.
     #[error("{0}")]
     Unreachable(String),
-    /// It answers what cannot be understood.
+    /// The backend returned a response that cannot be parsed.
     #[error("{0}")]
-    Garbage(String),
+    InvalidResponse(String),
 }
 
 impl BackendError {
-    /// The fault as metrics call it.
+    /// Returns the metric label of the error.
     #[must_use]
     pub fn class(&self) -> &'static str {
         match self {
-            Self::Params(_) => "params",
+            Self::InvalidParams(_) => "invalid_params",
             Self::Unreachable(_) => "unreachable",
-            Self::Garbage(_) => "garbage",
+            Self::InvalidResponse(_) => "invalid_response",
         }
     }
 }
 
-/// What was seen of each Pod that was asked about, by UID.
+/// Observed traffic of the requested Pods, by UID.
 pub type TrafficByPod = BTreeMap<String, Traffic>;
 
-/// What came of a pass.
+/// Result of one sync with a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncResult {
-    /// What was seen.
+    /// Observed traffic, by UID of the Pod.
     pub observed: TrafficByPod,
-    /// Why that is not all there is to be seen.
-    pub fault: Option<BackendError>,
-    /// What it is known not to do, though all was seen: it lacks the room, or refuses.
+    /// Why the observation is incomplete.
+    pub error: Option<BackendError>,
+    /// Why the backend does not fulfill part of the desired state, though the observation is
+    /// complete: it has no capacity, or rejects a Pod.
     pub unfulfilled: Option<BackendError>,
 }
 
 impl SyncResult {
-    /// One that has seen everything.
+    /// Returns the result of a complete observation without errors.
     #[must_use]
-    pub fn of(observed: TrafficByPod) -> Self {
+    pub fn complete(observed: TrafficByPod) -> Self {
         Self { observed, ..Self::default() }
     }
 
-    /// One that has told what is wanted, and cannot see what came of it: whoever is to serve may.
+    /// Returns the result of a sync with changes sent but not observed: a Pod that should
+    /// serve may get traffic.
     #[must_use]
-    pub fn blind(wanted: &[Wanted], fault: BackendError) -> Self {
-        let serve = wanted.iter().filter(|w| w.want == Want::Serve);
-        let observed = serve.map(|w| (w.uid.clone(), Traffic::Unhealthy)).collect();
-        Self { fault: Some(fault), ..Self::of(observed) }
+    pub fn unobserved(members: &[DesiredMember], error: BackendError) -> Self {
+        let serve = members.iter().filter(|member| member.traffic == DesiredTraffic::Serve);
+        let observed = serve.map(|member| (member.uid.clone(), Traffic::Unhealthy)).collect();
+        Self { error: Some(error), ..Self::complete(observed) }
     }
 }
 
 impl From<BackendError> for SyncResult {
-    fn from(fault: BackendError) -> Self {
-        Self { fault: Some(fault), ..Self::default() }
+    fn from(error: BackendError) -> Self {
+        Self { error: Some(error), ..Self::default() }
     }
 }
 
-/// What two places say of a Pod: it has traffic if it has some in either.
-pub(crate) fn together(one: Traffic, other: Traffic, serve: bool) -> Traffic {
-    match (one, other) {
+/// Combines two observations of a Pod: it has traffic if either of them reports traffic. `serve` is
+/// true if the Pod should serve.
+pub(crate) fn combine(first: Traffic, second: Traffic, serve: bool) -> Traffic {
+    match (first, second) {
         (Traffic::Serving, _) | (_, Traffic::Serving) => Traffic::Serving,
         (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) if serve => Traffic::Unhealthy,
         (Traffic::Draining(a), Traffic::Draining(b)) => {
             Traffic::Draining(a.zip(b).map(|(a, b)| a + b))
         }
         (Traffic::Unhealthy, _) | (_, Traffic::Unhealthy) => Traffic::Unhealthy,
-        (Traffic::Absent, there) | (there, Traffic::Absent) => there,
+        (Traffic::Absent, other) | (other, Traffic::Absent) => other,
     }
 }
 
@@ -202,32 +212,33 @@ impl From<Result<SyncResult, BackendError>> for SyncResult {
     }
 }
 
-/// Something on its way.
-pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-/// A pass on its way.
-pub type Answer<'a> = Coming<'a, SyncResult>;
+/// A boxed future, which makes [`Backend`] usable as a trait object.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Future of one sync.
+pub type SyncFuture<'a> = BoxFuture<'a, SyncResult>;
 
-/// How long what was brought about elsewhere holds: it may be forgotten, or undone.
-pub const RESYNC: Duration = Duration::from_secs(60);
+/// Default resync interval, for backends that can lose their configuration or have it changed by
+/// other clients.
+pub const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Something that sends traffic.
+/// A proxy or load balancer that routes traffic to Pods.
 pub trait Backend: Send + Sync {
-    /// Brings about what is wanted for *all* of an employer's Pods, as far as it can and it is not so
-    /// yet, and then looks: what is returned was seen, never concluded from an acknowledgement. May be
-    /// repeated, and may find that what was brought about before is lost.
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a>;
+    /// Applies the desired traffic of *all* Pods of an employer, where it differs from the current
+    /// state, and then observes the traffic. The result is always observed, never inferred from an
+    /// acknowledgement. Idempotent; configuration applied earlier may have been lost.
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a>;
 
-    /// After what time it is asked again though nothing seems to have changed, if at all.
-    fn resync(&self) -> Option<Duration> {
-        Some(RESYNC)
+    /// Interval after which an unchanged employer is synced again; none if that is never needed.
+    fn resync_interval(&self) -> Option<Duration> {
+        Some(RESYNC_INTERVAL)
     }
 
-    /// Gives up what belongs to the employer of this key alone, as it goes elsewhere or is no employer any
-    /// more.
+    /// Releases the exclusive claims of the employer with this key, because it uses another backend
+    /// or is no longer an employer.
     fn release(&self, _employer: &str) {}
 
-    /// Drops what is kept of an employer that sends no traffic any more. May be repeated.
-    fn forget<'a>(&'a self, _employer: &'a Employer) -> Coming<'a, ()> {
+    /// Drops the state kept for an employer that no longer routes traffic. Idempotent.
+    fn forget<'a>(&'a self, _employer: &'a Employer) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
 }

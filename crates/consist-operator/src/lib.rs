@@ -1,11 +1,13 @@
-//! Keeps Pods and the traffic that is sent to them in agreement: no Pod is operated on or deleted until
-//! its traffic was seen to be gone, and none is available until its traffic was seen to flow.
+//! Keeps Pods and their traffic consistent: no Pod is operated on or deleted before its traffic was
+//! observed to end, and none is available before its traffic was observed to start.
 //!
-//! Reads: Services labelled `kusionstack.io/control=true`, the Pods that they select, EndpointSlices; what
-//! backends such as HAProxy say. Writes: a finalizer and one annotation of those Pods, a finalizer of those
-//! Services; what backends send where. Owns: finalizers
-//! `prot.podopslifecycle.kusionstack.io/<hash>` of its employers, and their entries in
-//! `pod.kusionstack.io/available-conditions`.
+//! Reads: Services labelled `kusionstack.io/control=true` and objects of configured kinds
+//! (employers), the Pods that they select, EndpointSlices, traffic as reported by backends such as
+//! HAProxy.
+//! Writes: a finalizer, a condition and an annotation of those Pods, a finalizer and an annotation
+//! of the employers, the registered endpoints of backends.
+//! Owns: the finalizers `prot.podopslifecycle.kusionstack.io/<hash>` of its employers, and their
+//! entries in `pod.kusionstack.io/available-conditions`.
 
 pub mod view;
 

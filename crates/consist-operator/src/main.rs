@@ -4,7 +4,7 @@ use clap::Parser;
 use consist_operator::shell;
 use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
 
-/// Sees that traffic is off before a Pod is operated on, and on before it counts as available
+/// Drains a Pod's traffic before operations, and checks its traffic before it counts as available
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {

@@ -1,334 +1,360 @@
-//! Decides what an employer's Pods are to hold. Pure: what was seen and the time come in, a [`Plan`]
-//! goes out.
+//! Decides the finalizers, conditions and available conditions of an employer's Pods. Pure:
+//! observed state and the time in, a [`Plan`] out.
 //!
-//! A Pod's finalizer stands for traffic that was seen. It is put on when the Pod is to have traffic and
-//! the backend was seen to send it, and taken off when the Pod is to have none and the backend was seen
-//! to send none: never because somebody was told to.
+//! A protection finalizer on a Pod stands for observed traffic. It is added when the Pod should
+//! receive traffic and the backend was observed to route it, and removed when the Pod should
+//! receive none and the backend was observed to route none; an acknowledged request is never
+//! enough.
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{availability::AvailableConditions, consist};
 
 use crate::{
-    policy::Off,
+    policy::DrainStatus,
     view::{EmployerState, MemberView, Observed, Traffic},
 };
 
-/// What is wanted of a backend for one Pod.
+/// Desired state of one Pod at a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Send it traffic.
+pub enum DesiredTraffic {
+    /// Route traffic to the Pod.
     Serve,
-    /// Send it no new traffic.
+    /// Route no new traffic to the Pod.
     Off,
 }
 
-/// What is wanted of an employer's backend for a Pod.
+/// Returns the desired state of a Pod at its employer's backend.
 #[must_use]
-pub fn want(state: EmployerState, member: &MemberView) -> Want {
+pub fn desired_traffic(state: EmployerState, member: &MemberView) -> DesiredTraffic {
     if state == EmployerState::Active
         && member.selected
         && member.ready
         && !member.addresses.is_empty()
     {
-        Want::Serve
+        DesiredTraffic::Serve
     } else {
-        Want::Off
+        DesiredTraffic::Off
     }
 }
 
-/// What to do about an employer and its Pods.
+/// Changes to an employer and its Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The employer's finalizers, if they change.
+    /// New finalizers of the employer, if they change.
     pub finalizers: Option<Vec<String>>,
-    /// Whether the employer is to say what it holds its Pods with.
+    /// True if the employer's annotation must be set to its protection finalizer.
     pub report_finalizer: bool,
-    /// What changes on Pods.
+    /// Changes of Pods' finalizers and annotations.
     pub pods: Vec<PodChange>,
-    /// Pods that wait for their traffic to come or go.
-    pub waits: Vec<Wait>,
-    /// Conditions of Pods that change.
-    pub reports: Vec<Report>,
-    /// When to look again without being told.
+    /// Pods that wait for their traffic to start or to end.
+    pub waiting: Vec<WaitingPod>,
+    /// Changes of Pods' conditions.
+    pub conditions: Vec<ConditionChange>,
+    /// Time after which to reconcile again without a trigger.
     pub requeue_after: Option<SignedDuration>,
 }
 
-/// What changes on one Pod.
+/// Change of one Pod's finalizers and annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodChange {
-    /// The Pod's name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Whether it has annotations.
-    pub annotated: bool,
-    /// The finalizers that it had, and those that it is to have.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// True if `metadata.annotations` exists.
+    pub has_annotations: bool,
+    /// Observed and new finalizers, if they change.
     pub finalizers: Option<(Vec<String>, Vec<String>)>,
-    /// Whether that lets go of it.
+    /// True if the change removes the protection finalizer.
     pub releases: bool,
-    /// The text of its available conditions before, and after.
-    pub conditions: Option<(Option<String>, String)>,
+    /// Observed and new text of the available conditions, if it changes.
+    pub available_conditions: Option<(Option<String>, String)>,
 }
 
-/// A Pod that waits.
+/// A Pod that waits for its traffic to start or to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// The Pod's name.
+pub struct WaitingPod {
+    /// Name of the Pod.
     pub pod: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// For what.
+    /// Message that states what the Pod waits for.
     pub reason: String,
-    /// Whether it waits to lose its traffic, or else to get some.
-    pub leaves: bool,
-    /// Since when, as far as its conditions tell.
+    /// True if the Pod is draining, false if it waits for traffic.
+    pub draining: bool,
+    /// Time since which it waits, if its conditions report it.
     pub since: Option<Timestamp>,
 }
 
-/// What a condition of a Pod is to say of its employer's traffic.
+/// Change of a Pod's condition about its employer's traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The Pod's name.
+pub struct ConditionChange {
+    /// Name of the Pod.
     pub pod: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The condition's type: the finalizer that it explains.
+    /// Type of the condition: the protection finalizer that it explains.
     pub type_: String,
-    /// Its reason and its message; nothing if it goes.
-    pub says: Option<(&'static str, String)>,
+    /// Reason and message of the condition; `None` deletes it.
+    pub content: Option<(&'static str, String)>,
 }
 
-/// How long a Pod waits before a condition says so, if its backend cannot be seen, and otherwise: a
-/// write each time a backend stumbles would cost more than it tells.
-const UNSEEN_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-/// See [`UNSEEN_PATIENCE`].
-pub const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// How long other words for the same reason are not written.
-const QUIET: SignedDuration = SignedDuration::from_secs(60);
+/// Time for which a Pod waits on an unavailable backend before a condition reports it. A write for
+/// every short failure of a backend would cost more than it is worth.
+const UNAVAILABLE_REPORT_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// Time for which a Pod waits for another reason before a condition or an event reports it.
+pub const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(30);
+/// Minimum interval between two changes of one condition's text.
+const CONDITION_MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 
 /// Plans the next writes for an employer and its Pods.
 #[must_use]
 pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let employs = observed.employer.state == EmployerState::Active;
-    let held = observed.employer.is_held();
+    let active = observed.employer.state == EmployerState::Active;
+    let has_finalizer = observed.employer.has_clean_finalizer();
     let finalizer = observed.employer.finalizer();
     plan.report_finalizer =
-        employs && observed.employer.reported_finalizer.as_ref() != Some(&finalizer);
-    // An employer that could vanish now would leave Pods with what nobody takes off.
-    if employs && !held {
-        plan.finalizers = Some(clean_finalizers(observed, true));
+        active && observed.employer.reported_finalizer.as_ref() != Some(&finalizer);
+    // An employer that can be deleted without notice would leave finalizers on Pods that no
+    // controller removes.
+    if active && !has_finalizer {
+        plan.finalizers = Some(employer_finalizers(observed, true));
         return plan;
     }
     for member in &observed.members {
-        let waits = plan.waits.len();
-        one(observed, &finalizer, member, now, &mut plan);
-        plan.reports.extend(report(observed, &finalizer, member, plan.waits.get(waits), now));
+        let waiting = plan.waiting.len();
+        plan_member(observed, &finalizer, member, now, &mut plan);
+        let waiting = plan.waiting.get(waiting);
+        plan.conditions.extend(plan_condition(observed, &finalizer, member, waiting, now));
     }
-    let releases = !employs && plan.pods.is_empty() && plan.waits.is_empty();
-    let finalizers = clean_finalizers(observed, !releases && held);
+    let released = !active && plan.pods.is_empty() && plan.waiting.is_empty();
+    let finalizers = employer_finalizers(observed, !released && has_finalizer);
     if finalizers != observed.employer.finalizers {
         plan.finalizers = Some(finalizers);
     }
     plan
 }
 
-/// The employer's finalizers with ours, or without; the one of earlier versions goes in any case.
-fn clean_finalizers(observed: &Observed, with: bool) -> Vec<String> {
+/// Returns the employer's finalizers with or without the clean finalizer, and always without that
+/// of earlier versions.
+fn employer_finalizers(observed: &Observed, with_clean_finalizer: bool) -> Vec<String> {
     let old = format!("{}{}", consist::OLD_CLEAN_FINALIZER, observed.employer.name);
     let ours = |f: &&String| **f == consist::CLEAN_FINALIZER || **f == old;
     let others = observed.employer.finalizers.iter().filter(|f| !ours(f)).cloned();
-    let own = with.then(|| consist::CLEAN_FINALIZER.to_owned());
+    let own = with_clean_finalizer.then(|| consist::CLEAN_FINALIZER.to_owned());
     others.chain(own).collect()
 }
 
-fn one(
+fn plan_member(
     observed: &Observed,
     finalizer: &String,
     member: &MemberView,
     now: Timestamp,
     plan: &mut Plan,
 ) {
-    let has = member.finalizers.contains(finalizer);
-    let wanted = want(observed.employer.state, member);
+    let has_finalizer = member.finalizers.contains(finalizer);
+    let desired = desired_traffic(observed.employer.state, member);
     let mut change = PodChange {
         name: member.name.clone(),
         uid: member.uid.clone(),
-        version: member.version.clone(),
-        annotated: member.annotated,
+        resource_version: member.resource_version.clone(),
+        has_annotations: member.has_annotations,
         finalizers: None,
         releases: false,
-        conditions: None,
+        available_conditions: None,
     };
-    let wait = |reason: String, leaves: bool| Wait {
+    let waiting = |reason: String, draining: bool| WaitingPod {
         pod: member.name.clone(),
         uid: member.uid.clone(),
         reason,
-        leaves,
-        since: if leaves { member.unready_since } else { member.ready_since },
+        draining,
+        since: if draining { member.unready_since } else { member.ready_since },
     };
-    match judge(observed, member, wanted, has, now) {
-        Verdict::Stays => {}
-        Verdict::Takes => {
+    match decide(observed, member, desired, has_finalizer, now) {
+        Decision::Keep => {}
+        Decision::AddFinalizer => {
             let mut with = member.finalizers.clone();
             with.push(finalizer.clone());
             change.finalizers = Some((member.finalizers.clone(), with));
         }
-        Verdict::Released => {
+        Decision::Release => {
             let others = member.finalizers.iter().filter(|f| *f != finalizer).cloned();
             change.finalizers = Some((member.finalizers.clone(), others.collect()));
             change.releases = true;
         }
-        Verdict::Waits(reason, wake) => {
-            plan.waits.push(wait(reason, wanted == Want::Off));
+        Decision::Wait(reason, wake) => {
+            plan.waiting.push(waiting(reason, desired == DesiredTraffic::Off));
             let left = wake.map(|wake| wake.duration_since(now));
             plan.requeue_after = [plan.requeue_after, left].into_iter().flatten().min();
         }
     }
-    change.conditions = conditions(observed, finalizer, member, has && !change.releases);
-    if change.finalizers.is_some() || change.conditions.is_some() {
+    change.available_conditions =
+        available_conditions(observed, finalizer, member, has_finalizer && !change.releases);
+    if change.finalizers.is_some() || change.available_conditions.is_some() {
         plan.pods.push(change);
     }
 }
 
-/// What changes about what a Pod's condition says.
-fn report(
+/// Returns the change of a Pod's condition about this employer's traffic, if it is due.
+fn plan_condition(
     observed: &Observed,
     finalizer: &str,
     member: &MemberView,
-    wait: Option<&Wait>,
+    waiting: Option<&WaitingPod>,
     now: Timestamp,
-) -> Option<Report> {
-    let fault = observed.observation.fault.as_ref();
-    let patience = if fault.is_some() { UNSEEN_PATIENCE } else { PATIENCE };
-    let long =
-        wait.filter(|wait| wait.since.is_some_and(|since| now.duration_since(since) > patience));
-    let says = long.map(|wait| {
-        let reason = match (fault, wait.leaves) {
+) -> Option<ConditionChange> {
+    let error = observed.observation.error.as_ref();
+    let after = if error.is_some() { UNAVAILABLE_REPORT_AFTER } else { REPORT_AFTER };
+    let overdue =
+        waiting.filter(|w| w.since.is_some_and(|since| now.duration_since(since) > after));
+    let content = overdue.map(|waiting| {
+        let reason = match (error, waiting.draining) {
             (Some(_), _) => "BackendUnavailable",
             (None, true) => "DrainPending",
             (None, false) => "NotReceivingTraffic",
         };
-        (reason, format!("{} waits for {}", observed.employer.key(), wait.reason))
+        (reason, format!("{}: {}", observed.employer.key(), waiting.reason))
     });
-    let changes = match (&says, &member.told) {
+    let changes = match (&content, &member.reported) {
         (None, None) => false,
-        // It waits on, for something else by now; or it is gone before anybody could read this.
-        (None, Some(_)) => wait.is_none() && !member.deleting,
+        // Keep the condition while the Pod still waits for another reason. Do not delete it from a
+        // Pod that is about to be deleted.
+        (None, Some(_)) => waiting.is_none() && !member.deleting,
         (Some(_), None) => true,
-        (Some((reason, message)), Some(told)) => {
-            let old = told.at.is_none_or(|at| now.duration_since(at) > QUIET);
-            // What stumbles now and then is not told of each time.
-            old && (told.reason != *reason || told.message != *message)
+        (Some((reason, message)), Some(reported)) => {
+            let age = |at| now.duration_since(at);
+            // Limits the writes for a reason that changes often.
+            let due = reported.at.is_none_or(|at| age(at) > CONDITION_MIN_INTERVAL);
+            due && (reported.reason != *reason || reported.message != *message)
         }
     };
-    changes.then(|| Report {
+    changes.then(|| ConditionChange {
         pod: member.name.clone(),
         uid: member.uid.clone(),
         type_: finalizer.to_owned(),
-        says,
+        content,
     })
 }
 
-enum Verdict {
-    Stays,
-    Takes,
-    Released,
-    Waits(String, Option<Timestamp>),
+/// Decision about the protection finalizer of one Pod.
+enum Decision {
+    Keep,
+    AddFinalizer,
+    Release,
+    /// Wait for this reason; the time at which the wait ends without a further observation, if any.
+    Wait(String, Option<Timestamp>),
 }
 
-fn judge(
+fn decide(
     observed: &Observed,
     member: &MemberView,
-    wanted: Want,
-    has: bool,
+    desired: DesiredTraffic,
+    has_finalizer: bool,
     now: Timestamp,
-) -> Verdict {
-    let told = &observed.observation;
-    let traffic = told.traffic.get(&member.uid).copied();
+) -> Decision {
+    let observation = &observed.observation;
+    let traffic = observation.traffic.get(&member.uid).copied();
     let flows = matches!(traffic, Some(Traffic::Serving))
         || matches!(traffic, Some(Traffic::Draining(Some(left))) if left > 0);
-    match (wanted, has) {
-        (Want::Serve, true) => Verdict::Stays,
-        // It was told to serve, and leaves before anybody saw it: it is not to be touched either. One
-        // that is being deleted takes no more finalizers.
-        (Want::Off, false)
-            if (flows || told.fault.is_some() && told.unseen.contains(&member.uid))
-                && is_employed(observed, member)
+    match (desired, has_finalizer) {
+        (DesiredTraffic::Serve, true) => Decision::Keep,
+        // The Pod was registered and left service before its traffic was observed: protect it, too.
+        // A Pod that is being deleted accepts no new finalizers.
+        (DesiredTraffic::Off, false)
+            if (flows
+                || observation.error.is_some()
+                    && observation.possibly_serving.contains(&member.uid))
+                && is_active_member(observed, member)
                 && !member.addresses.is_empty()
-                && !is_given_up(observed, member, now) =>
+                && !is_past_deadline(observed, member, now) =>
         {
-            Verdict::Takes
+            Decision::AddFinalizer
         }
-        (Want::Off, false) => Verdict::Stays,
-        (Want::Serve, false) => match (&told.fault, traffic) {
-            (_, Some(Traffic::Serving)) => Verdict::Takes,
-            (Some(fault), _) => Verdict::Waits(fault.clone(), None),
+        (DesiredTraffic::Off, false) => Decision::Keep,
+        (DesiredTraffic::Serve, false) => match (&observation.error, traffic) {
+            (_, Some(Traffic::Serving)) => Decision::AddFinalizer,
+            (Some(error), _) => Decision::Wait(error.clone(), None),
             (_, Some(Traffic::Unhealthy)) => {
-                Verdict::Waits("its backend to find it healthy".to_owned(), None)
+                Decision::Wait("backend reports this Pod unhealthy".to_owned(), None)
             }
             _ => {
-                let reason = || "its backend to send it traffic".to_owned();
-                Verdict::Waits(told.unfulfilled.clone().unwrap_or_else(reason), None)
+                let reason = || "backend does not route traffic to this Pod yet".to_owned();
+                Decision::Wait(observation.unfulfilled.clone().unwrap_or_else(reason), None)
             }
         },
-        (Want::Off, true) if observed.employer.state == EmployerState::Unmanaged => {
-            Verdict::Released
+        (DesiredTraffic::Off, true) if observed.employer.state == EmployerState::Unmanaged => {
+            Decision::Release
         }
-        // Nobody sends traffic to what has no address, or ended.
-        (Want::Off, true) if member.addresses.is_empty() || member.terminal => Verdict::Released,
-        (Want::Off, true) => {
-            // Who says nothing may send it some.
-            let known = traffic.filter(|_| told.fault.is_none());
-            let off = told.off_since.get(&member.uid).copied();
-            let begun = member.unready_since;
-            match observed.employer.drain.judge(known, off, begun, now) {
-                Off::Gone => Verdict::Released,
-                Off::NotYet(reason, wake) => {
-                    Verdict::Waits(told.fault.clone().unwrap_or(reason), wake)
-                }
-            }
+        // A Pod without an address, or a terminal one, receives no traffic.
+        (DesiredTraffic::Off, true) if member.addresses.is_empty() || member.terminal => {
+            Decision::Release
+        }
+        (DesiredTraffic::Off, true) => drain(observed, member, traffic, now),
+    }
+}
+
+/// Decides whether a Pod that should receive no traffic is drained.
+fn drain(
+    observed: &Observed,
+    member: &MemberView,
+    traffic: Option<Traffic>,
+    now: Timestamp,
+) -> Decision {
+    let (observation, policy) = (&observed.observation, &observed.employer.drain);
+    // An instance of the backend that did not answer may still route traffic to the Pod.
+    let known = traffic.filter(|_| observation.error.is_none());
+    let off_since = observation.off_since.get(&member.uid).copied();
+    match policy.status(known, off_since, member.unready_since, now) {
+        DrainStatus::Drained => Decision::Release,
+        DrainStatus::Pending(reason, wake) => {
+            let reason = observation.error.clone().unwrap_or(reason);
+            let deadline = policy.deadline_suffix(member.unready_since);
+            Decision::Wait(format!("{reason}{deadline}"), wake)
         }
     }
 }
 
-/// Whether the Pod would be let go with its traffic, as its employer's drain policy has it.
-fn is_given_up(observed: &Observed, member: &MemberView, now: Timestamp) -> bool {
-    observed.employer.drain.judge(None, None, member.unready_since, now) == Off::Gone
+/// Returns whether the employer's drain policy releases the Pod regardless of its traffic.
+fn is_past_deadline(observed: &Observed, member: &MemberView, now: Timestamp) -> bool {
+    let policy = &observed.employer.drain;
+    policy.status(None, None, member.unready_since, now) == DrainStatus::Drained
 }
 
-/// Whether the Pod is the employer's, and there to stay: no other is to expect anything of it.
-fn is_employed(observed: &Observed, member: &MemberView) -> bool {
-    let employs = observed.employer.state == EmployerState::Active;
-    employs && member.selected && !member.deleting && !member.terminal
+/// Returns whether the Pod belongs to an active employer and is neither deleted nor terminal. Only
+/// such Pods are expected to have the finalizer.
+fn is_active_member(observed: &Observed, member: &MemberView) -> bool {
+    let active = observed.employer.state == EmployerState::Active;
+    active && member.selected && !member.deleting && !member.terminal
 }
 
-/// The Pod's available conditions with the employer's entry, or without; if that changes them. The entry
-/// of one that is still held stays: it says by whom.
-fn conditions(
+/// Returns the observed and the new text of the Pod's available conditions, if the employer's entry
+/// must be added or removed. The entry stays while the Pod has the finalizer, because it names the
+/// employer.
+fn available_conditions(
     observed: &Observed,
     finalizer: &String,
     member: &MemberView,
-    held: bool,
+    keeps_finalizer: bool,
 ) -> Option<(Option<String>, String)> {
-    let expects = is_employed(observed, member);
+    let expects = is_active_member(observed, member);
     let key = observed.employer.key();
-    // An annotation that nobody can read says nothing, and keeps the Pod from being available.
-    let mut expected = member.expected.clone().ok()?;
-    let known = expected.get(&key);
-    let goes = !expects && known.is_some() && !member.deleting && !held;
-    if expects && known != Some(finalizer) {
+    // A malformed annotation is left as it is; it keeps the Pod from being available.
+    let mut expected = member.expected_finalizers.clone().ok()?;
+    let entry = expected.get(&key);
+    let remove = !expects && entry.is_some() && !member.deleting && !keeps_finalizer;
+    if expects && entry != Some(finalizer) {
         expected.insert(key, finalizer.clone());
-    } else if goes {
+    } else if remove {
         expected.remove(&key);
     } else {
         return None;
     }
     let content = AvailableConditions { expected_finalizers: expected };
     let text = serde_json::to_string(&content).ok()?;
-    Some((member.conditions.clone(), text))
+    Some((member.available_conditions.clone(), text))
 }
 
 #[cfg(test)]

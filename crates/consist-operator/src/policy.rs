@@ -1,30 +1,31 @@
-//! How long a Pod is drained.
+//! Drain policy of an employer: decides from observed traffic and the time whether a Pod is
+//! drained.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
 use crate::view::Traffic;
 
-/// What becomes of a Pod whose traffic is not seen off in time.
+/// What happens to a Pod that still receives traffic when its drain deadline expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum AtDeadline {
-    /// It is held until it is.
+    /// The Pod keeps its finalizer until it is drained.
     #[default]
     Hold,
-    /// It is let go.
+    /// The Pod is released regardless of its traffic.
     Proceed,
 }
 
-/// The annotation's content.
+/// Content of the annotation [`DRAIN`](podops_api::consist::DRAIN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DrainPolicy {
-    /// How long no traffic has to be seen before the Pod is let go, in seconds: what the backend's own
-    /// clients need to hear of it.
+    /// Seconds for which no traffic must be observed before the Pod is released, so that the
+    /// backend's own clients (proxies, DNS caches) converge. Defaults to 1.
     pub min_seconds: u32,
-    /// After how many seconds `atDeadline` comes; never without it.
+    /// Drain deadline in seconds since the Pod left service. No deadline by default.
     pub max_seconds: Option<u32>,
-    /// What comes then.
+    /// Action when the deadline expires. Defaults to `Hold`.
     pub at_deadline: AtDeadline,
 }
 
@@ -34,67 +35,102 @@ impl Default for DrainPolicy {
     }
 }
 
-/// Whether a Pod's traffic counts as gone.
+/// Progress of draining one Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Off {
-    /// It is.
-    Gone,
-    /// It is not, for this reason; whether time alone may end that, and when.
-    NotYet(String, Option<Timestamp>),
+pub enum DrainStatus {
+    /// The Pod may be released.
+    Drained,
+    /// The Pod must wait: the reason, and the time at which it ends without a further observation,
+    /// if there is one.
+    Pending(String, Option<Timestamp>),
 }
 
 impl DrainPolicy {
-    /// Reads the annotation.
+    /// Parses the annotation.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or contradicts itself.
-    pub fn read(text: &str) -> Result<Self, String> {
+    /// If the text is not JSON of this form, or its fields contradict each other.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let policy: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if policy.max_seconds.is_some_and(|max| max < policy.min_seconds) {
-            return Err("maxSeconds is less than minSeconds".to_owned());
+            return Err("maxSeconds must not be less than minSeconds".to_owned());
         }
         if policy.max_seconds.is_none() && policy.at_deadline == AtDeadline::Proceed {
-            return Err("atDeadline needs maxSeconds".to_owned());
+            return Err("atDeadline: Proceed requires maxSeconds".to_owned());
         }
         Ok(policy)
     }
 
-    /// Judges what was seen of a Pod that is to have no traffic since `begun`, and has had none since
-    /// `off`.
+    /// Deadline of a Pod that left service at `unready_since`.
+    fn deadline(&self, unready_since: Option<Timestamp>) -> Option<Timestamp> {
+        let (since, max) = unready_since.zip(self.max_seconds)?;
+        since.checked_add(seconds(max)).ok()
+    }
+
+    /// Deadline as a suffix of a message; empty without one. The time is absolute, so that the
+    /// message stays the same between reconciles and is not written again.
     #[must_use]
-    pub fn judge(
+    pub fn deadline_suffix(&self, unready_since: Option<Timestamp>) -> String {
+        self.deadline(unready_since).map_or_else(String::new, |deadline| {
+            let time = deadline.strftime("%Y-%m-%dT%H:%M:%SZ");
+            format!("; deadline {time} (atDeadline: {:?})", self.at_deadline)
+        })
+    }
+
+    /// Message of a Pod without traffic that counts as drained at `drained`, with the seconds left,
+    /// rounded up.
+    fn converging(&self, drained: Option<Timestamp>, now: Timestamp) -> String {
+        let left = drained.map(|drained| drained.duration_since(now));
+        let left = left.map_or(self.min_seconds.into(), |left| {
+            left.as_secs() + i64::from(left.subsec_nanos() > 0)
+        });
+        format!("no traffic observed; waiting {left}s (minSeconds) for proxies to converge")
+    }
+
+    /// Returns the drain status of a Pod that left service at `unready_since`, for which the
+    /// backend reports `observed`, and for which no traffic has been observed since `off_since`.
+    #[must_use]
+    pub fn status(
         &self,
         observed: Option<Traffic>,
-        off: Option<Timestamp>,
-        begun: Option<Timestamp>,
+        off_since: Option<Timestamp>,
+        unready_since: Option<Timestamp>,
         now: Timestamp,
-    ) -> Off {
-        let seconds = |n: u32| SignedDuration::from_secs(n.into());
-        let deadline = begun.zip(self.max_seconds);
-        let deadline = deadline.and_then(|(begun, max)| begun.checked_add(seconds(max)).ok());
+    ) -> DrainStatus {
+        let deadline = self.deadline(unready_since);
         let proceeds = self.at_deadline == AtDeadline::Proceed;
         if proceeds && deadline.is_some_and(|deadline| deadline <= now) {
-            return Off::Gone;
+            return DrainStatus::Drained;
         }
         let wake = deadline.filter(|_| proceeds);
-        let not_yet = |reason: &str| Off::NotYet(reason.to_owned(), wake);
+        let pending = |reason: &str| DrainStatus::Pending(reason.to_owned(), wake);
         match observed {
-            None => not_yet("its backend to say anything"),
-            Some(Traffic::Serving | Traffic::Unhealthy) => not_yet("its backend to take it off"),
-            Some(Traffic::Draining(Some(left))) if left > 0 => not_yet("its last requests to end"),
+            None => pending("backend has not reported this Pod"),
+            Some(Traffic::Serving | Traffic::Unhealthy) => {
+                pending("backend still routes traffic to this Pod")
+            }
+            Some(Traffic::Draining(Some(1))) => pending("1 request in flight"),
+            Some(Traffic::Draining(Some(left))) if left > 0 => {
+                pending(&format!("{left} requests in flight"))
+            }
             Some(Traffic::Draining(_) | Traffic::Absent) => {
-                let gone = off.and_then(|off| off.checked_add(seconds(self.min_seconds)).ok());
-                match gone {
-                    Some(gone) if gone <= now => Off::Gone,
-                    gone => {
-                        let next = gone.into_iter().chain(wake).min();
-                        Off::NotYet("word of it to get round".to_owned(), next)
+                let min = seconds(self.min_seconds);
+                let drained = off_since.and_then(|since| since.checked_add(min).ok());
+                match drained {
+                    Some(drained) if drained <= now => DrainStatus::Drained,
+                    drained => {
+                        let next = drained.into_iter().chain(wake).min();
+                        DrainStatus::Pending(self.converging(drained, now), next)
                     }
                 }
             }
         }
     }
+}
+
+fn seconds(n: u32) -> SignedDuration {
+    SignedDuration::from_secs(n.into())
 }
 
 #[cfg(test)]
@@ -106,46 +142,48 @@ mod tests {
     }
 
     fn policy(text: &str) -> DrainPolicy {
-        DrainPolicy::read(text).unwrap()
+        DrainPolicy::parse(text).unwrap()
     }
 
-    fn gone(text: &str, observed: Traffic, off: Option<i64>, now: i64) -> bool {
-        policy(text).judge(Some(observed), off.map(at), Some(at(100)), at(now)) == Off::Gone
+    fn drained(text: &str, observed: Traffic, off: Option<i64>, now: i64) -> bool {
+        let status = policy(text).status(Some(observed), off.map(at), Some(at(100)), at(now));
+        status == DrainStatus::Drained
     }
 
     #[test]
-    fn traffic_is_gone_when_it_was_seen_gone_for_long_enough() {
+    fn a_pod_is_drained_after_min_seconds_without_traffic() {
         for observed in [Traffic::Absent, Traffic::Draining(Some(0)), Traffic::Draining(None)] {
-            assert!(!gone(r#"{"minSeconds":5}"#, observed, Some(101), 105), "{observed:?}");
-            assert!(gone(r#"{"minSeconds":5}"#, observed, Some(101), 106), "{observed:?}");
-            assert!(!gone(r#"{"minSeconds":0}"#, observed, None, 106), "{observed:?}");
+            assert!(!drained(r#"{"minSeconds":5}"#, observed, Some(101), 105), "{observed:?}");
+            assert!(drained(r#"{"minSeconds":5}"#, observed, Some(101), 106), "{observed:?}");
+            assert!(!drained(r#"{"minSeconds":0}"#, observed, None, 106), "{observed:?}");
         }
         for observed in [Traffic::Serving, Traffic::Unhealthy, Traffic::Draining(Some(1))] {
-            assert!(!gone(r#"{"minSeconds":0}"#, observed, Some(101), 999), "{observed:?}");
+            assert!(!drained(r#"{"minSeconds":0}"#, observed, Some(101), 999), "{observed:?}");
         }
     }
 
     #[test]
-    fn at_the_deadline_a_pod_is_held_or_let_go_as_its_employer_says() {
+    fn at_the_deadline_a_pod_is_released_only_with_proceed() {
         let busy = Traffic::Draining(Some(3));
-        assert!(!gone(r#"{"maxSeconds":60}"#, busy, Some(101), 999));
+        assert!(!drained(r#"{"maxSeconds":60}"#, busy, Some(101), 999));
         let proceed = r#"{"maxSeconds":60,"atDeadline":"Proceed"}"#;
-        assert!(!gone(proceed, busy, Some(101), 159));
-        assert!(gone(proceed, busy, Some(101), 160));
-        let off = policy(proceed).judge(None, None, Some(at(100)), at(120));
-        assert_eq!(off, Off::NotYet("its backend to say anything".to_owned(), Some(at(160))));
+        assert!(!drained(proceed, busy, Some(101), 159));
+        assert!(drained(proceed, busy, Some(101), 160));
+        let status = policy(proceed).status(None, None, Some(at(100)), at(120));
+        let reason = "backend has not reported this Pod".to_owned();
+        assert_eq!(status, DrainStatus::Pending(reason, Some(at(160))));
     }
 
     #[test]
-    fn a_policy_that_cannot_be_kept_is_told() {
+    fn an_invalid_policy_is_rejected_with_the_reason() {
         for (text, reason) in [
             ("{", "EOF"),
             (r#"{"minutes":1}"#, "unknown field"),
             (r#"{"minSeconds":-1}"#, "invalid value"),
-            (r#"{"minSeconds":5,"maxSeconds":1}"#, "less than"),
-            (r#"{"atDeadline":"Proceed"}"#, "needs maxSeconds"),
+            (r#"{"minSeconds":5,"maxSeconds":1}"#, "less than minSeconds"),
+            (r#"{"atDeadline":"Proceed"}"#, "requires maxSeconds"),
         ] {
-            let error = DrainPolicy::read(text).unwrap_err();
+            let error = DrainPolicy::parse(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Decisions as writes.
+//! Renders the planned changes of one employer and its Pods as API writes.
 
 use jiff::Timestamp;
 use podops_api::{consist, lifecycle::nanos, well_known};
@@ -6,7 +6,7 @@ use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
-    plan::{Plan, PodChange, Report},
+    plan::{ConditionChange, Plan, PodChange},
     view::EmployerView,
 };
 
@@ -15,14 +15,16 @@ pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" }
 /// Core Services.
 pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "services" };
 
-/// The write to a Pod. It fails if its finalizers or its annotation are not those that were looked at,
-/// as somebody else's would be lost; and to let go of a Pod takes the very version that was looked at,
-/// as one that was let into service meanwhile must not be let go.
+/// Renders the JSON patch of a Pod's finalizers and annotations.
+///
+/// It tests the observed finalizers and annotation, so that other controllers' entries are not
+/// lost. Releasing a Pod also tests the observed resourceVersion, because a Pod that returned to
+/// service meanwhile must not be released.
 #[must_use]
 pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
     if change.releases {
-        patch = patch.test(&["metadata", "resourceVersion"], change.version.as_str());
+        patch = patch.test(&["metadata", "resourceVersion"], change.resource_version.as_str());
     }
     if let Some((before, after)) = &change.finalizers {
         let at = ["metadata", "finalizers"];
@@ -30,11 +32,11 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
         patch = patch.test(&at, before);
         patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
     }
-    if let Some((before, after)) = &change.conditions {
+    if let Some((before, after)) = &change.available_conditions {
         let at = ["metadata", "annotations", well_known::AVAILABLE_CONDITIONS];
         patch = match before {
             Some(before) => patch.test(&at, before.as_str()),
-            None if change.annotated => patch.test(&at, Value::Null),
+            None if change.has_annotations => patch.test(&at, Value::Null),
             None => {
                 let all = ["metadata", "annotations"];
                 patch.test(&all, Value::Null).add(&all, json!({}))
@@ -42,32 +44,34 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
         };
         patch = patch.add(&at, after.as_str());
     }
-    // The time from which the Pod may be operated on; a Pod without annotations is told of otherwise.
-    if change.releases && (change.annotated || change.conditions.is_some()) {
+    // Time from which the Pod may be operated on. It is optional, and left out for a Pod without
+    // annotations.
+    if change.releases && (change.has_annotations || change.available_conditions.is_some()) {
         patch = patch.add(&["metadata", "annotations", well_known::RELEASED_AT], nanos(now));
     }
     Write::Patch(target(PODS, namespace, &change.name), patch.build())
 }
 
-/// The write to a Pod's conditions. Nobody else writes conditions of this type.
+/// Renders the strategic merge patch of a Pod's condition. No other controller writes conditions of
+/// this type.
 #[must_use]
-pub fn report(namespace: &str, report: &Report, now: Timestamp) -> Write {
+pub fn condition(namespace: &str, change: &ConditionChange, now: Timestamp) -> Write {
     let at = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let condition = match &report.says {
+    let condition = match &change.content {
         Some((reason, message)) => json!({
-            "type": report.type_, "status": "False", "reason": reason, "message": message,
+            "type": change.type_, "status": "False", "reason": reason, "message": message,
             "lastTransitionTime": at, "lastProbeTime": at,
         }),
-        None => json!({ "type": report.type_, "$patch": "delete" }),
+        None => json!({ "type": change.type_, "$patch": "delete" }),
     };
     let patch = json!({
-        "metadata": { "uid": report.uid }, "status": { "conditions": [condition] },
+        "metadata": { "uid": change.uid }, "status": { "conditions": [condition] },
     });
-    let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &report.pod) };
+    let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &change.pod) };
     Write::Patch(pod, Change::Strategic(patch))
 }
 
-/// The write to an employer of this kind, if something about it changes.
+/// Renders the JSON patch of an employer of this kind; `None` if nothing changes.
 #[must_use]
 pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Write> {
     if plan.finalizers.is_none() && !plan.report_finalizer {
@@ -82,7 +86,7 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan)
         patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
     }
     if plan.report_finalizer {
-        if !employer.annotated {
+        if !employer.has_annotations {
             let all = ["metadata", "annotations"];
             patch = patch.test(&all, Value::Null).add(&all, json!({}));
         }
@@ -111,46 +115,56 @@ mod tests {
         PodChange {
             name: "a".to_owned(),
             uid: "1".to_owned(),
-            version: "7".to_owned(),
-            annotated: false,
+            resource_version: "7".to_owned(),
+            has_annotations: false,
             finalizers: None,
             releases: false,
-            conditions: None,
+            available_conditions: None,
         }
     }
 
+    /// Kuperator's known defects W5 and W15 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn w5_w15_what_others_wrote_meanwhile_is_never_lost() {
+    fn concurrent_writes_of_other_controllers_are_not_lost() {
         let ours = PodChange {
             finalizers: Some((vec!["x".to_owned()], vec!["x".to_owned(), "f".to_owned()])),
-            conditions: Some((None, "{}".to_owned())),
+            available_conditions: Some((None, "{}".to_owned())),
             ..change()
         };
-        let pod = |finalizers: Value, annotations: Value| json!({ "metadata": { "uid": "1", "resourceVersion": "9", "finalizers": finalizers, "annotations": annotations } });
-        let done = applied(&ours, pod(json!(["x"]), Value::Null)).unwrap();
-        assert_eq!(done["metadata"]["finalizers"], json!(["x", "f"]));
+        let pod = |finalizers: Value, annotations: Value| {
+            json!({ "metadata": {
+                "uid": "1", "resourceVersion": "9",
+                "finalizers": finalizers, "annotations": annotations,
+            } })
+        };
+        let patched = applied(&ours, pod(json!(["x"]), Value::Null)).unwrap();
+        assert_eq!(patched["metadata"]["finalizers"], json!(["x", "f"]));
         assert_eq!(applied(&ours, pod(json!(["x", "y"]), Value::Null)), None);
-        let noted = json!({ well_known::AVAILABLE_CONDITIONS: "{\"other\":1}" });
-        assert_eq!(applied(&ours, pod(json!(["x"]), noted)), None);
+        let changed = json!({ well_known::AVAILABLE_CONDITIONS: "{\"other\":1}" });
+        assert_eq!(applied(&ours, pod(json!(["x"]), changed)), None);
     }
 
     #[test]
-    fn a_pod_that_is_let_go_is_told_when() {
-        let go = PodChange { releases: true, annotated: true, ..change() };
+    fn releasing_a_pod_writes_the_released_at_annotation() {
+        let release = PodChange { releases: true, has_annotations: true, ..change() };
         let pod = json!({ "metadata": { "uid": "1", "resourceVersion": "7", "annotations": {} } });
-        let done = applied(&go, pod).unwrap();
-        assert_eq!(done["metadata"]["annotations"][well_known::RELEASED_AT], "0");
+        let patched = applied(&release, pod).unwrap();
+        assert_eq!(patched["metadata"]["annotations"][well_known::RELEASED_AT], "0");
     }
 
     #[test]
-    fn a_pod_is_let_go_as_it_was_seen_or_not_at_all() {
-        let go = PodChange {
+    fn a_pod_is_released_only_at_the_observed_resource_version() {
+        let release = PodChange {
             finalizers: Some((vec!["f".to_owned()], Vec::new())),
             releases: true,
             ..change()
         };
-        let pod = |version: &str| json!({ "metadata": { "uid": "1", "resourceVersion": version, "finalizers": ["f"] } });
-        assert!(applied(&go, pod("7")).unwrap()["metadata"].get("finalizers").is_none());
-        assert_eq!(applied(&go, pod("8")), None);
+        let pod = |version: &str| {
+            json!({ "metadata": {
+                "uid": "1", "resourceVersion": version, "finalizers": ["f"],
+            } })
+        };
+        assert!(applied(&release, pod("7")).unwrap()["metadata"].get("finalizers").is_none());
+        assert_eq!(applied(&release, pod("8")), None);
     }
 }

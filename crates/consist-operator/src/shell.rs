@@ -1,4 +1,4 @@
-//! The operator around the plan: watches employers, Pods and EndpointSlices, asks backends, writes.
+//! I/O of the operator: watches employers, Pods and EndpointSlices, syncs backends, applies plans.
 
 mod args;
 mod controller;
@@ -13,5 +13,5 @@ mod tell;
 pub use args::ConsistArgs;
 pub use start::start;
 
-/// The operator's name: in its Lease, its events and as field manager.
+/// Name of the operator in its Lease and its events, and its field manager.
 pub const NAME: &str = "consist-operator";

@@ -1,4 +1,5 @@
-//! What planning sees: an employer, its Pods, and what its backend says of them.
+//! Observed state that planning reads: one employer, its Pods, and the traffic that its backend
+//! reports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,151 +11,157 @@ use podops_api::consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer};
 
 use crate::policy::DrainPolicy;
 
-/// Something that sends traffic to Pods: a Service, or what else the operator was told of.
+/// An employer: an object that routes traffic to Pods, a Service or an object of a configured kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmployerView {
-    /// Its kind.
+    /// Kind of the employer.
     pub kind: String,
-    /// Its namespace.
+    /// Namespace of the employer and of its Pods.
     pub namespace: String,
-    /// Its name.
+    /// Name of the employer.
     pub name: String,
-    /// Its finalizers.
+    /// Finalizers on the employer.
     pub finalizers: Vec<String>,
-    /// Whether it has annotations, and the one that says what it holds its Pods with.
-    pub annotated: bool,
-    /// What that says.
+    /// True if `metadata.annotations` exists; a JSON patch must create it otherwise.
+    pub has_annotations: bool,
+    /// Protection finalizer stated in the employer's annotation
+    /// [`FINALIZER`](podops_api::consist::FINALIZER).
     pub reported_finalizer: Option<String>,
-    /// Whether it sends traffic to its Pods.
+    /// State of the employer.
     pub state: EmployerState,
-    /// How its Pods are drained.
+    /// Drain policy of its Pods.
     pub drain: DrainPolicy,
-    /// What is wrong with it, with the field; nobody's traffic is touched meanwhile.
-    pub faults: Vec<String>,
+    /// Errors in the employer's fields, each with the field. The backend is not called until they
+    /// are fixed.
+    pub validation_errors: Vec<String>,
 }
 
-/// Whether an employer sends traffic to its Pods.
+/// State of an employer, which decides whether its Pods receive traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmployerState {
-    /// It does.
+    /// The employer routes traffic to its Pods.
     Active,
-    /// It is being deleted: they lose its traffic, and are let go.
+    /// The employer is being deleted: its Pods are drained and then released.
     Deleting,
-    /// It is not under control, or not any more: they are let go as they are.
+    /// The employer is not, or no longer, under control: its Pods are released without draining.
     Unmanaged,
 }
 
 impl EmployerView {
-    /// Its key in a Pod's available conditions.
+    /// Returns the employer's key in a Pod's available conditions.
     #[must_use]
     pub fn key(&self) -> String {
         employer_key(&self.kind, &self.namespace, &self.name)
     }
 
-    /// Whether it stays until its Pods hold nothing of it.
+    /// Returns whether the employer has the clean finalizer, which keeps it until its Pods are
+    /// released.
     #[must_use]
-    pub fn is_held(&self) -> bool {
+    pub fn has_clean_finalizer(&self) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER)
     }
 
-    /// The finalizer that it holds its Pods with.
+    /// Returns the protection finalizer that the employer adds to its Pods.
     #[must_use]
     pub fn finalizer(&self) -> String {
         lifecycle_finalizer(&self.kind, &self.namespace, &self.name)
     }
 }
 
-/// A Pod that an employer selects, or holds.
+/// A Pod that an employer selects, or that still has the employer's finalizer, condition or entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "the facts are independent")]
 pub struct MemberView {
-    /// Its name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The version that was looked at.
-    pub version: String,
-    /// Its addresses; none before it has some.
+    /// Observed resourceVersion.
+    pub resource_version: String,
+    /// IP addresses of the Pod; empty until it has one.
     pub addresses: Vec<IpAddr>,
-    /// Whether the employer selects it.
+    /// True if the employer selects the Pod.
     pub selected: bool,
-    /// Whether it is to have traffic: the kubelet says that it is Ready and the lifecycle's gate is
-    /// open.
+    /// True if the Pod should receive traffic: the kubelet reports it Ready, and the lifecycle's
+    /// readiness gate is not closed.
     pub ready: bool,
-    /// Since when it is not, as far as its conditions tell.
+    /// Time since which the Pod is not `ready`, if its conditions report it.
     pub unready_since: Option<Timestamp>,
-    /// Since when it is, as far as its conditions tell.
+    /// Time since which the Pod is `ready`, if its conditions report it.
     pub ready_since: Option<Timestamp>,
-    /// What a condition on it says of this employer's traffic.
-    pub told: Option<Told>,
-    /// Whether it is being deleted.
+    /// Condition on the Pod about this employer's traffic.
+    pub reported: Option<ReportedCondition>,
+    /// True if the Pod has a deletion timestamp.
     pub deleting: bool,
-    /// Whether its containers have ended for good.
+    /// True if the Pod is terminal: its phase is Succeeded or Failed.
     pub terminal: bool,
-    /// Its finalizers.
+    /// Finalizers on the Pod.
     pub finalizers: Vec<String>,
-    /// Whether it has annotations.
-    pub annotated: bool,
-    /// The text of its available conditions.
-    pub conditions: Option<String>,
-    /// The finalizers that these expect, by employer; the error if they cannot be read.
-    pub expected: Result<BTreeMap<String, String>, String>,
+    /// True if `metadata.annotations` exists; a JSON patch must create it otherwise.
+    pub has_annotations: bool,
+    /// Text of the annotation
+    /// [`AVAILABLE_CONDITIONS`](podops_api::well_known::AVAILABLE_CONDITIONS).
+    pub available_conditions: Option<String>,
+    /// Finalizers expected by that annotation, by employer key; the error if it is malformed.
+    pub expected_finalizers: Result<BTreeMap<String, String>, String>,
 }
 
-/// What a Pod's condition says of an employer's traffic.
+/// Condition of a Pod that reports why its traffic is not in the desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Why, in a word.
+pub struct ReportedCondition {
+    /// Reason of the condition.
     pub reason: String,
-    /// What it waits for.
+    /// Message of the condition.
     pub message: String,
-    /// When it was written.
+    /// Time of the last write of the condition.
     pub at: Option<Timestamp>,
 }
 
-/// What a backend says of a Pod.
+/// Traffic of a Pod as its backend reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// It gets traffic.
+    /// The Pod receives new traffic.
     Serving,
-    /// It is known, and found unfit.
+    /// The Pod is registered, and the backend considers it unhealthy.
     Unhealthy,
-    /// It gets no new traffic; how many requests it still has at least, if the backend can tell.
+    /// The Pod receives no new traffic. Lower bound of its requests in flight, if the backend
+    /// reports them.
     Draining(Option<u64>),
-    /// It gets none.
+    /// The Pod receives no traffic.
     Absent,
 }
 
-/// What was seen of one employer's Pods, after what was wanted of the backend had been told it.
+/// Traffic of one employer's Pods, observed after the desired state was applied to the backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficObservation {
-    /// By UID; a Pod that is not there was not looked for.
+    /// Observed traffic by Pod UID. A missing Pod was not observed.
     pub traffic: BTreeMap<String, Traffic>,
-    /// When each Pod that gets no new traffic was first seen so, without a break, by UID.
+    /// Time since which each Pod has continuously been observed without new traffic, by UID.
     pub off_since: BTreeMap<String, Timestamp>,
-    /// Why it is not all that there is to be seen.
-    pub fault: Option<String>,
-    /// Who was given to the backend, and was not seen without traffic since, by UID.
-    pub unseen: BTreeSet<String>,
-    /// What the backend is known not to do, though all was seen.
+    /// Error because of which the observation is incomplete.
+    pub error: Option<String>,
+    /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
+    /// since.
+    pub possibly_serving: BTreeSet<String>,
+    /// Desired state that the backend did not apply, although the observation is complete.
     pub unfulfilled: Option<String>,
 }
 
 impl TrafficObservation {
-    /// Whether everything was seen, and nothing is left to do that the backend does not.
+    /// Returns whether every Pod was observed, and the backend applied the whole desired state.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.fault.is_none() && self.unfulfilled.is_none()
+    pub fn is_complete(&self) -> bool {
+        self.error.is_none() && self.unfulfilled.is_none()
     }
 }
 
-/// Everything about one employer.
+/// Everything that one reconcile observes of an employer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The employer.
     pub employer: EmployerView,
-    /// The Pods that it selects, and those that still hold something of it.
+    /// Pods that the employer selects, and Pods that it has not released yet.
     pub members: Vec<MemberView>,
-    /// What its backend says.
+    /// Traffic reported by the backend.
     pub observation: TrafficObservation,
 }

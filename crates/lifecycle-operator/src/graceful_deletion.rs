@@ -1,5 +1,5 @@
-//! Decides what is answered when somebody deletes or evicts a Pod. Pure: the Pod comes in, a
-//! [`Decision`] goes out.
+//! Decides how a delete or eviction request for a Pod is answered. Pure: a [`DeletionCandidate`]
+//! and the time in, a [`Decision`] out.
 
 pub mod budget;
 
@@ -16,50 +16,50 @@ use crate::{
     pod::PodView,
 };
 
-/// What becomes of a Pod that is to go.
+/// How a requested deletion of a CollaSet's Pod is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "shell", derive(clap::ValueEnum))]
 #[cfg_attr(feature = "shell", value(rename_all = "PascalCase"))]
 pub enum DeletionPolicy {
-    /// It is deleted
+    /// Delete the Pod at the end of its graceful deletion
     #[default]
     Delete,
-    /// Its CollaSet makes another first
+    /// Create a replacement Pod first
     Replace,
 }
 
-/// A Pod that somebody wants gone.
+/// Observed state of a Pod for which a delete or eviction was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionCandidate {
-    /// The Pod as the lifecycle sees it.
+    /// The Pod as planning observes it.
     pub pod: PodView,
-    /// Whether its containers have ended for good.
+    /// Whether the Pod's phase is Succeeded or Failed.
     pub terminal: bool,
-    /// Whether it belongs to a CollaSet, which can replace it.
-    pub of_set: bool,
-    /// What its annotation says is to become of it.
+    /// Whether the Pod's controller is a CollaSet, which can replace it.
+    pub owned_by_collaset: bool,
+    /// Value of the Pod's deletion policy annotation; unknown values are ignored.
     pub deletion_policy: Option<String>,
-    /// What rules last had against its operations.
+    /// Last rejections by PodTransitionRules, from the Pod's annotations.
     pub rejections: Vec<RejectInfo>,
 }
 
-/// What is answered.
+/// Decision on a delete or eviction request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing speaks against it.
-    Pass,
-    /// It goes when its lifecycle lets it.
-    Later {
-        /// The label that asks for that, where it is not asked for yet.
-        begin: Option<&'static str>,
-        /// What it waits for.
+    /// Allow the request.
+    Allow,
+    /// Reject the request; the Pod is deleted when its lifecycle permits it.
+    Defer {
+        /// Label to add, which requests the deletion or replacement; `None` if already requested.
+        label: Option<&'static str>,
+        /// What the Pod waits for, shown to the user.
         message: String,
     },
 }
 
 impl DeletionCandidate {
-    /// Whether the lifecycle has a say in this: it has in Pods under control that take traffic by the
-    /// readiness gate, until they terminate or end.
+    /// Returns whether graceful deletion applies: to Pods under control that have the readiness
+    /// gate and are neither being deleted nor terminal.
     fn is_protected(&self) -> bool {
         well_known::is_controlled(&self.pod.labels)
             && self.pod.gated
@@ -68,74 +68,78 @@ impl DeletionCandidate {
     }
 
     fn is_replaced(&self, default: DeletionPolicy) -> bool {
-        let wanted = match self.deletion_policy.as_deref() {
+        let policy = match self.deletion_policy.as_deref() {
             Some("Replace") => DeletionPolicy::Replace,
             Some("Delete") => DeletionPolicy::Delete,
             _ => default,
         };
-        // One that does not serve is not missed, and may never be replaced: that of a pair waits for it.
-        let serves = self.pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
-        self.of_set && wanted == DeletionPolicy::Replace && serves
+        // A Pod that is not available needs no replacement and might never get one: replacement
+        // waits for it.
+        let available = self.pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
+        self.owned_by_collaset && policy == DeletionPolicy::Replace && available
     }
 
-    /// Whether it is asked to leave by its deletion, and still takes traffic: an eviction of it has to
-    /// have a part of its budget.
+    /// Returns whether an eviction of the Pod consumes a disruption of its PodDisruptionBudget: its
+    /// deletion was requested and it is still in service.
     #[must_use]
     pub fn consumes_disruption(&self) -> bool {
         self.pod.labels.contains_key(well_known::TO_DELETE) && self.pod.gate == Some(true)
     }
 
-    /// Decides about a request that carries no other wish than that the Pod is gone.
+    /// Decides on a delete or eviction request. `default` applies if the Pod has no deletion
+    /// policy.
     #[must_use]
     pub fn decide(&self, default: DeletionPolicy, now: Timestamp) -> Decision {
         let labels = &self.pod.labels;
         if !self.is_protected() || may_be_deleted(labels) {
-            return Decision::Pass;
+            return Decision::Allow;
         }
         if is_being_deleted(labels) {
-            return Decision::Later { begin: None, message: self.message(now) };
+            return Decision::Defer { label: None, message: self.message(now) };
         }
-        let (begin, words) = if self.is_replaced(default) {
-            (well_known::TO_REPLACE, "; another Pod takes its place first")
+        let (label, next_step) = if self.is_replaced(default) {
+            (well_known::TO_REPLACE, "waiting for a replacement Pod")
         } else {
-            (well_known::TO_DELETE, "; it begins now")
+            (well_known::TO_DELETE, "starting graceful deletion")
         };
-        let asked = labels.contains_key(begin);
-        let message = format!("{}{words}", self.message(now));
-        Decision::Later { begin: (!asked).then_some(begin), message }
+        let requested = labels.contains_key(label);
+        let message = format!("{}; {next_step}", self.message(now));
+        Decision::Defer { label: (!requested).then_some(label), message }
     }
 
-    /// Says what the Pod waits for; Kuperator's words come first, as people look for them.
+    /// Describes what the Pod waits for. Starts with Kuperator's message, because users search for
+    /// it.
     fn message(&self, now: Timestamp) -> String {
-        let held =
+        let finalizers =
             self.pod.finalizers.iter().filter(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
-        let held: Vec<&str> = held.map(String::as_str).collect();
-        let known = "pod deletion process is underway and being managed by PodOpsLifecycle";
-        let mut parts = vec![if held.is_empty() {
-            known.to_owned()
+        let finalizers: Vec<&str> = finalizers.map(String::as_str).collect();
+        let prefix = "pod deletion process is underway and being managed by PodOpsLifecycle";
+        let mut parts = vec![if finalizers.is_empty() {
+            prefix.to_owned()
         } else {
-            format!("{known} with finalizers: [{}]", held.join(" "))
+            format!("{prefix} with finalizers: [{}]", finalizers.join(" "))
         }];
         match plan(&self.pod, now) {
-            Ok(plan) => parts.extend(plan.waits.iter().map(|wait| self.tell(wait))),
-            Err(invalid_labels) => parts.push(format!("{invalid_labels}: the Pod is left alone")),
+            Ok(plan) => parts.extend(plan.waits.iter().map(|wait| self.describe(wait))),
+            Err(error) => parts.push(format!("{error}: fix the label to continue")),
         }
         parts.join("; ")
     }
 
-    fn tell(&self, wait: &Wait) -> String {
-        let mut parts =
-            vec![format!("{} is in {} and waits for {}", wait.id, wait.phase, wait.who)];
-        if wait.who == WaitingFor::Checker {
-            let told = |o: &RejectInfo| format!(": rule {}: {}", o.rule_name, o.reason);
-            parts.extend(self.rejections.iter().map(told));
+    /// Describes one waiting operation: phase, start of the wait, party and rules' rejections.
+    fn describe(&self, wait: &Wait) -> String {
+        let mut parts = vec![format!("operation {}: {}", wait.id, wait.phase)];
+        parts.extend(self.waiting_since(wait).map(|at| format!(" since {at:.0}")));
+        parts.push(format!(", waiting for {}", wait.waiting_for));
+        if wait.waiting_for == WaitingFor::RuleChecker {
+            let rejection = |r: &RejectInfo| format!(": rule {}: {}", r.rule_name, r.reason);
+            parts.extend(self.rejections.iter().map(rejection));
         }
-        parts.extend(self.since(wait).map(|at| format!(" since {at:.0}")));
         parts.concat()
     }
 
-    fn since(&self, wait: &Wait) -> Option<Timestamp> {
-        let word = match wait.phase {
+    fn waiting_since(&self, wait: &Wait) -> Option<Timestamp> {
+        let kind = match wait.phase {
             Phase::PreCheck => LabelKind::PreCheck,
             Phase::Preparing => LabelKind::Preparing,
             Phase::PostCheck => LabelKind::PostCheck,
@@ -145,8 +149,8 @@ impl DeletionCandidate {
                 return None;
             }
         };
-        let known = PodLifecycle::parse(&self.pod.labels).ok()?;
-        lifecycle::time(known.operations.get(&wait.id)?.get(word)?)
+        let pod_lifecycle = PodLifecycle::parse(&self.pod.labels).ok()?;
+        lifecycle::time(pod_lifecycle.operations.get(&wait.id)?.get(kind)?)
     }
 }
 

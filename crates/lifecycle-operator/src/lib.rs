@@ -1,10 +1,14 @@
-//! Moves Pods through their operations: PreCheck, Preparing, Operate, PostCheck, Completing.
+//! Runs the PodOpsLifecycle protocol on Pods: PreCheck, Preparing, Operate, PostCheck, Completing.
 //!
-//! Reads: Pods labelled `kusionstack.io/control=true`, Services. Writes: labels, the readiness
-//! condition and one annotation of those Pods, through `pods/status`; deletes Pods labelled
-//! `collaset.kusionstack.io/to-delete`. If it is to guard Pods, it answers the API server about deletes
-//! and evictions, labels the Pods in question and takes their part of PodDisruptionBudgets. Owns: every lifecycle label but `operating`,
-//! `operation-type` and `undo-operation-type`, which belong to whoever operates.
+//! Reads: Pods labelled `kusionstack.io/control=true`, Services. Writes, through `pods/status`:
+//! labels, the readiness gate's condition and one annotation of those Pods. Deletes Pods labelled
+//! `collaset.kusionstack.io/to-delete`.
+//!
+//! With admission enabled it also reviews delete and eviction requests, labels the requested Pods
+//! and consumes disruptions of their PodDisruptionBudgets.
+//!
+//! Owns every lifecycle label except `operating`, `operation-type` and `undo-operation-type`, which
+//! belong to the controller that requests the operation.
 
 pub mod pod;
 

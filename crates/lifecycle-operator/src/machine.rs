@@ -1,83 +1,83 @@
-//! The whole protocol on a page: where an operation goes from each phase, and who it waits for.
+//! State machine of one operation: the next step from each phase, and the party that must act next.
 
 use std::fmt;
 
 use podops_api::lifecycle::Phase;
 
-/// What an operation's next step depends on.
+/// Facts that determine an operation's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Facts {
-    /// The operation says of what type it is.
+    /// The operation has a type.
     pub typed: bool,
-    /// A checker guards PreCheck.
+    /// The Pod has a gate label for PreCheck.
     pub pre_check_gate: bool,
-    /// A checker guards PostCheck.
+    /// The Pod has a gate label for PostCheck.
     pub post_check_gate: bool,
-    /// The Pod is taken out of service, and nobody holds it back.
+    /// The readiness gate is False and the Pod has no protection finalizer.
     pub out_of_service: bool,
-    /// Some operation of the Pod has not ended.
+    /// At least one operation of the Pod is still requested (label `operating`).
     pub others_operating: bool,
-    /// The Pod is let back into service, and everybody expected has taken it.
+    /// The readiness gate is True and the Pod has all expected finalizers, or it must stay offline.
     pub in_service: bool,
 }
 
-/// What becomes of an operation.
+/// Next step of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It enters the next phase.
+    /// Enter this phase.
     Enter(Phase),
-    /// It stays where it is until someone moves.
+    /// Stay in the phase until this party acts.
     Wait(WaitingFor),
-    /// It leaves the Pod.
+    /// Complete the operation: remove its labels.
     Finish,
 }
 
-/// Whose move it is.
+/// The party that must act next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WaitingFor {
-    /// Whoever wants the operation.
+    /// The controller that requested the operation.
     Requester,
-    /// Whoever grants it.
-    Checker,
-    /// Whoever sends traffic to the Pod.
-    Services,
+    /// The rule checkers that have a gate label on the Pod.
+    RuleChecker,
+    /// The controllers that direct traffic to the Pod and set finalizers on it.
+    TrafficControllers,
     /// Other operations of the same Pod.
-    Others,
+    OtherOperations,
 }
 
 impl fmt::Display for WaitingFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Requester => "its controller",
-            Self::Checker => "a checker",
-            Self::Services => "services",
-            Self::Others => "other operations",
+            Self::RuleChecker => "a rule checker",
+            Self::TrafficControllers => "traffic controllers",
+            Self::OtherOperations => "other operations",
         })
     }
 }
 
-/// Decides one operation's next step.
+/// Decides the next step of one operation.
 ///
-/// An operation enters [`Phase::Operate`] only out of service, which is the promise the whole
-/// protocol exists to keep; `tests/model.rs` checks it in every reachable state.
+/// [`Phase::Operate`] is entered only when the Pod is out of service: the safety property of the
+/// protocol. `tests/model.rs` checks it in every reachable state.
 #[must_use]
 pub fn step(phase: Phase, facts: Facts) -> Step {
     match phase {
         Phase::Requested => Step::Enter(Phase::PreCheck),
         Phase::PreCheck if !facts.typed => Step::Wait(WaitingFor::Requester),
-        Phase::PreCheck if facts.pre_check_gate => Step::Wait(WaitingFor::Checker),
+        Phase::PreCheck if facts.pre_check_gate => Step::Wait(WaitingFor::RuleChecker),
         Phase::PreCheck => Step::Enter(Phase::PreChecked),
         Phase::PreChecked => Step::Enter(Phase::Preparing),
         Phase::Preparing if facts.out_of_service => Step::Enter(Phase::Operate),
-        Phase::Preparing => Step::Wait(WaitingFor::Services),
+        Phase::Preparing => Step::Wait(WaitingFor::TrafficControllers),
         Phase::Operate => Step::Wait(WaitingFor::Requester),
-        Phase::Operated if facts.others_operating => Step::Wait(WaitingFor::Others),
+        Phase::Operated if facts.others_operating => Step::Wait(WaitingFor::OtherOperations),
         Phase::Operated => Step::Enter(Phase::PostCheck),
-        Phase::PostCheck if facts.post_check_gate => Step::Wait(WaitingFor::Checker),
+        Phase::PostCheck if facts.post_check_gate => Step::Wait(WaitingFor::RuleChecker),
         Phase::PostCheck => Step::Enter(Phase::PostChecked),
         Phase::PostChecked => Step::Enter(Phase::Completing),
         Phase::Completing if facts.in_service => Step::Finish,
-        Phase::Completing => Step::Wait(WaitingFor::Services),
+        Phase::Completing => Step::Wait(WaitingFor::TrafficControllers),
     }
 }

@@ -4,8 +4,8 @@ use clap::Parser;
 use lifecycle_operator::shell;
 use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
 
-/// Moves Pods through PodOpsLifecycle: takes them out of service before they are operated on, and
-/// lets them back in afterwards
+/// Runs the PodOpsLifecycle protocol: takes Pods out of service before an operation and returns
+/// them to service afterwards
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {

@@ -1,10 +1,9 @@
-//! Decides what becomes of one Pod's operations. Pure: a Pod and the time come in, a [`Plan`] goes
-//! out.
+//! Decides the next write for one Pod. Pure: a [`PodView`] and the time in, a [`Plan`] out.
 //!
-//! The machine's steps are taken until none is left to take, so a Pod gets in one write to where it
-//! has to wait for somebody else. Everything is read off the labels as they stand: there is no old
-//! object to compare with, so nothing is missed over a restart, and labels that do not fit together
-//! (somebody edited them, or began anew) are put right first.
+//! Steps of the state machine are repeated until none is possible, so one write moves a Pod to the
+//! point where it waits for another party. Planning is level-triggered: it depends only on the
+//! current labels and never on an earlier object, so a restart misses nothing. Inconsistent labels,
+//! such as manual edits or an operation that was requested again, are normalized first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,45 +25,45 @@ use crate::{
     pod::PodView,
 };
 
-/// How long a newborn Pod is left to the scheduler, and one that has a node to its kubelet: they
-/// write to it several times in its first moments, and the gate has no use before its containers are
-/// ready.
-const NEW_POD_DELAY: SignedDuration = SignedDuration::from_secs(2);
-const STARTING: SignedDuration = SignedDuration::from_secs(30);
+/// Delay before the first write to a new Pod that is not scheduled: the scheduler and the kubelet
+/// write to new Pods several times, and the gate has no effect before the containers are ready.
+const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
+/// The same delay for a Pod that is bound to a node.
+const CONTAINER_START_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// More steps than any Pod can take in one plan, by far.
+/// Upper bound for the steps of one plan; far more than any Pod needs.
 const STEPS_MAX: usize = 1000;
 
-/// What to do about one Pod.
+/// Changes to one Pod, and what its operations wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Labels to set and remove.
+    /// Labels to set or remove.
     pub labels: LabelChanges,
-    /// The gate's condition, if it changes.
+    /// New status of the readiness gate's condition, if it changes.
     pub gate: Option<bool>,
-    /// The expected finalizers, if some are struck off.
+    /// Remaining expected finalizers by employer, if dirty ones are removed.
     pub expected: Option<BTreeMap<String, String>>,
-    /// Whether to delete the Pod; nothing else is to be done then.
+    /// Whether to delete the Pod; the plan then contains nothing else.
     pub delete: bool,
-    /// Who each operation waits for.
+    /// Operations that wait for another party.
     pub waits: Vec<Wait>,
-    /// When to look again without being told.
+    /// Delay until the next reconcile if no watch event arrives.
     pub requeue_after: Option<Duration>,
 }
 
-/// An operation that waits.
+/// An operation that waits for another party.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// The operation's ID.
+    /// ID of the operation.
     pub id: String,
-    /// Where it waits.
+    /// Phase in which it waits.
     pub phase: Phase,
-    /// Whose move it is.
-    pub who: WaitingFor,
+    /// Party that must act next.
+    pub waiting_for: WaitingFor,
 }
 
 impl Plan {
-    /// Whether nothing is to be written.
+    /// Returns whether the plan contains no write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.gate.is_none() && self.expected.is_none() && !self.delete
@@ -72,7 +71,7 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
-    /// One action after another, in words; label keys without their common part.
+    /// Formats the changes, separated by spaces; label keys without their common part.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut actions: Vec<String> = Vec::new();
         for (key, value) in &self.labels {
@@ -82,7 +81,7 @@ impl fmt::Display for Plan {
             actions.push(format!("{}{short}", if value.is_some() { '+' } else { '-' }));
         }
         actions.extend(self.gate.map(|open| format!("gate {open}")));
-        actions.extend(self.expected.as_ref().map(|left| format!("expect {}", left.len())));
+        actions.extend(self.expected.as_ref().map(|expected| format!("expect {}", expected.len())));
         actions.extend(self.delete.then(|| "delete".to_owned()));
         f.write_str(&actions.join(" "))
     }
@@ -92,7 +91,7 @@ impl fmt::Display for Plan {
 ///
 /// # Errors
 ///
-/// If a lifecycle label cannot be read; such a Pod is left alone.
+/// [`InvalidLabel`] if a lifecycle label is malformed; the Pod must then not be changed.
 pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, InvalidLabel> {
     let mut planner = Planner::new(pod, now)?;
     if pod.deleting {
@@ -113,15 +112,15 @@ pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, InvalidLabel> {
             return Ok(planner.into_plan());
         }
     }
-    unreachable!("every phase is entered once, in order, so the steps come to an end")
+    unreachable!("phases are entered in order and at most once, so the steps terminate")
 }
 
-/// What a plan may change about a Pod.
+/// The part of a Pod's state that a plan may change.
 #[derive(Clone, PartialEq, Eq)]
 struct State {
     lifecycle: PodLifecycle,
-    /// Labels that belong to no operation.
-    single: BTreeMap<String, String>,
+    /// Labels that belong to no operation or permission.
+    other_labels: BTreeMap<String, String>,
     gate: Option<bool>,
     expected: BTreeMap<String, String>,
 }
@@ -129,7 +128,7 @@ struct State {
 struct Planner<'a> {
     pod: &'a PodView,
     now: Timestamp,
-    was: State,
+    observed: State,
     state: State,
     waits: Vec<Wait>,
 }
@@ -137,40 +136,42 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(pod: &'a PodView, now: Timestamp) -> Result<Self, InvalidLabel> {
         let lifecycle = PodLifecycle::parse(&pod.labels)?;
-        let of_operations = lifecycle.labels();
-        let single = pod.labels.iter().filter(|(key, _)| !of_operations.contains_key(*key));
-        let was = State {
-            single: single.map(|(k, v)| (k.clone(), v.clone())).collect(),
+        let lifecycle_labels = lifecycle.labels();
+        let other_labels =
+            pod.labels.iter().filter(|(key, _)| !lifecycle_labels.contains_key(*key));
+        let observed = State {
+            other_labels: other_labels.map(|(k, v)| (k.clone(), v.clone())).collect(),
             lifecycle,
             gate: pod.gate,
             expected: pod.expected.clone().unwrap_or_default(),
         };
-        Ok(Self { pod, now, state: was.clone(), was, waits: Vec::new() })
+        Ok(Self { pod, now, state: observed.clone(), observed, waits: Vec::new() })
     }
 
-    fn stamp(&self) -> String {
+    fn timestamp(&self) -> String {
         nanos(self.now)
     }
 
-    fn has(&self, label: &str) -> bool {
-        self.state.single.contains_key(label)
+    fn has_label(&self, label: &str) -> bool {
+        self.state.other_labels.contains_key(label)
     }
 
     fn has_gate(&self, prefix: &str) -> bool {
-        let named =
+        let has_prefix =
             |key: &String| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
-        self.state.single.keys().any(named)
+        self.state.other_labels.keys().any(has_prefix)
     }
 
-    /// Begins the deletion that the label asks for, and cancels one that it asks for no longer.
+    /// Starts the graceful deletion requested by the label `to-delete`, or cancels it if the label
+    /// was removed.
     fn request_deletion(&mut self) {
-        let wanted = self.has(well_known::TO_DELETE);
+        let requested = self.has_label(well_known::TO_DELETE);
         let operation = self.state.lifecycle.operations.get(lifecycle::POD_DELETE);
-        let under_way = operation.is_some_and(|o| {
+        let in_progress = operation.is_some_and(|o| {
             o.has(LabelKind::Operating) && o.operation_type() == Some(lifecycle::DELETE)
         });
-        if wanted && !under_way {
-            let begin = lifecycle::begin(
+        if requested && !in_progress {
+            let begin_labels = lifecycle::begin(
                 &self.pod.labels,
                 lifecycle::POD_DELETE,
                 lifecycle::DELETE,
@@ -183,30 +184,33 @@ impl<'a> Planner<'a> {
                 .entry(lifecycle::POD_DELETE.to_owned())
                 .or_default();
             *operation = Operation::default();
-            for word in [LabelKind::Operating, LabelKind::OperationType] {
-                if let Some(Some(value)) = begin.get(&word.key(lifecycle::POD_DELETE)) {
-                    operation.set(word, value.clone());
+            for kind in [LabelKind::Operating, LabelKind::OperationType] {
+                if let Some(Some(value)) = begin_labels.get(&kind.key(lifecycle::POD_DELETE)) {
+                    operation.set(kind, value.clone());
                 }
             }
-            let instance = begin.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
+            let instance = begin_labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
             let instance = instance.cloned().flatten().unwrap_or_default();
-            self.state.single.entry(well_known::PREPARING_TO_DELETE.to_owned()).or_insert(instance);
-        } else if !wanted && under_way {
-            if is_of_deletion(&self.pod.labels) {
-                self.state.single.remove(well_known::PREPARING_TO_DELETE);
+            self.state
+                .other_labels
+                .entry(well_known::PREPARING_TO_DELETE.to_owned())
+                .or_insert(instance);
+        } else if !requested && in_progress {
+            if is_marked_by_graceful_deletion(&self.pod.labels) {
+                self.state.other_labels.remove(well_known::PREPARING_TO_DELETE);
             }
             self.state.lifecycle.operations.remove(lifecycle::POD_DELETE);
         }
     }
 
-    /// Whether the Pod as it stands, not as it is about to be, may be deleted.
+    /// Returns whether the Pod in its observed state, before this plan's changes, may be deleted.
     fn may_delete(&self) -> bool {
         let allowed =
             lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
-        self.has(well_known::TO_DELETE) && allowed.is_some() && {
-            let mut normalize = self.state.clone();
-            normalize_all(&mut normalize.lifecycle);
-            normalize.lifecycle == self.state.lifecycle
+        self.has_label(well_known::TO_DELETE) && allowed.is_some() && {
+            let mut normalized = self.state.clone();
+            normalize_all(&mut normalized.lifecycle);
+            normalized.lifecycle == self.state.lifecycle
         }
     }
 
@@ -214,52 +218,55 @@ impl<'a> Planner<'a> {
         normalize_all(&mut self.state.lifecycle);
     }
 
-    /// Closes the gate while a Pod is operated on, and opens it when nothing speaks against it.
+    /// Sets the gate to False while an operation disrupts the Pod, and to True when no operation or
+    /// label requires it to be out of service.
     fn set_gate(&mut self) {
         let phases: BTreeSet<Phase> =
             self.state.lifecycle.operations.values().map(Phase::of).collect();
         if self.is_disrupted() {
-            self.state.single.remove(well_known::SERVICE_AVAILABLE);
+            self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
             if self.pod.gated {
                 self.state.gate = Some(false);
             }
         } else if self.pod.gated
             && phases.iter().all(|phase| *phase == Phase::Completing)
-            && !self.has(well_known::STAY_OFFLINE)
+            && !self.has_label(well_known::STAY_OFFLINE)
             && !self.is_new()
         {
             self.state.gate = Some(true);
         }
     }
 
-    /// Has a new Pod wait for the checkers that it is to wait for, in the write that first lets it
-    /// into service, or before its first operation: it neither serves nor is operated on without
-    /// their gates. What says that it is new is that its readiness gate has no condition.
+    /// Adds the configured checkers' gates to a new Pod, in the write that first opens its
+    /// readiness gate or before its first operation, so that it is neither in service nor operated
+    /// on without them. A Pod is new while its readiness gate has no condition.
     fn set_check_gates(&mut self) {
-        let operated = !self.state.lifecycle.operations.is_empty();
-        if self.pod.gated && self.was.gate.is_none() && (self.state.gate.is_some() || operated) {
+        let has_operations = !self.state.lifecycle.operations.is_empty();
+        if self.pod.gated
+            && self.observed.gate.is_none()
+            && (self.state.gate.is_some() || has_operations)
+        {
             for checker in &self.pod.checkers {
                 let key = format!("{}/{checker}", well_known::PRE_CHECK_GATE);
-                self.state.single.entry(key).or_default();
+                self.state.other_labels.entry(key).or_default();
             }
         }
     }
 
     fn is_disrupted(&self) -> bool {
-        let of = self.state.lifecycle.operations.values().map(Phase::of);
-        let out = |phase| matches!(phase, Phase::Preparing | Phase::Operate | Phase::Operated);
-        of.into_iter().any(out)
+        let mut phases = self.state.lifecycle.operations.values().map(Phase::of);
+        phases.any(|phase| matches!(phase, Phase::Preparing | Phase::Operate | Phase::Operated))
     }
 
     fn is_new(&self) -> bool {
         self.state.gate.is_none()
             && !self.pod.containers_ready
             && self.state.lifecycle.operations.is_empty()
-            && self.now.duration_since(self.pod.created) < self.new_for()
+            && self.now.duration_since(self.pod.created) < self.new_pod_delay()
     }
 
-    fn new_for(&self) -> SignedDuration {
-        if self.pod.scheduled { STARTING } else { NEW_POD_DELAY }
+    fn new_pod_delay(&self) -> SignedDuration {
+        if self.pod.scheduled { CONTAINER_START_DELAY } else { SCHEDULING_DELAY }
     }
 
     fn gate_is(&self, open: bool) -> bool {
@@ -278,8 +285,8 @@ impl<'a> Planner<'a> {
                 .operations
                 .values()
                 .any(|o| o.has(LabelKind::Operating)),
-            // A Pod that is to stay offline is never taken in, so nobody can be waited for.
-            in_service: self.has(well_known::STAY_OFFLINE)
+            // A Pod that must stay offline gets no traffic, so no expected finalizer will be added.
+            in_service: self.has_label(well_known::STAY_OFFLINE)
                 || self.gate_is(true) && self.has_no_expectations(),
         }
     }
@@ -289,7 +296,7 @@ impl<'a> Planner<'a> {
             && self.state.expected.values().all(|f| self.pod.finalizers.contains(f))
     }
 
-    /// Takes one step with each operation.
+    /// Takes one step of the state machine for each operation.
     fn advance(&mut self) {
         self.waits.clear();
         let ids: Vec<String> = self.state.lifecycle.operations.keys().cloned().collect();
@@ -298,7 +305,7 @@ impl<'a> Planner<'a> {
             let phase = Phase::of(operation);
             match step(phase, self.facts(operation)) {
                 Step::Enter(next) => self.enter(&id, next),
-                Step::Wait(who) => self.waits.push(Wait { id, phase, who }),
+                Step::Wait(waiting_for) => self.waits.push(Wait { id, phase, waiting_for }),
                 Step::Finish => {
                     self.state.lifecycle.operations.remove(&id);
                 }
@@ -307,56 +314,56 @@ impl<'a> Planner<'a> {
     }
 
     fn enter(&mut self, id: &str, phase: Phase) {
-        let stamp = self.stamp();
+        let timestamp = self.timestamp();
         let Some(operation) = self.state.lifecycle.operations.get_mut(id) else { return };
         match phase {
             Phase::Requested => {}
-            Phase::PreCheck => operation.set(LabelKind::PreCheck, stamp),
+            Phase::PreCheck => operation.set(LabelKind::PreCheck, timestamp),
             Phase::PreChecked => {
-                // Not earlier than the begin, whoever's clock is right: see `is_granted`.
-                let begun =
+                // Not earlier than the request, despite clock skew: see `is_granted`.
+                let requested_at =
                     operation.get(LabelKind::Operating).and_then(|v| v.parse::<i128>().ok());
-                let granted =
-                    begun.map_or(stamp, |at| at.max(self.now.as_nanosecond()).to_string());
-                operation.set(LabelKind::PreChecked, granted);
+                let granted_at = requested_at
+                    .map_or(timestamp, |at| at.max(self.now.as_nanosecond()).to_string());
+                operation.set(LabelKind::PreChecked, granted_at);
             }
             Phase::Preparing => {
                 operation.remove(LabelKind::PreCheck);
-                operation.set(LabelKind::Preparing, stamp);
+                operation.set(LabelKind::Preparing, timestamp);
             }
             Phase::Operate => {
                 operation.remove(LabelKind::Preparing);
-                operation.set(LabelKind::Operate, stamp);
+                operation.set(LabelKind::Operate, timestamp);
             }
             Phase::Operated => {}
             Phase::PostCheck => {
-                let done = operation.operation_type().unwrap_or("unknown").to_owned();
+                let operation_type = operation.operation_type().unwrap_or("unknown").to_owned();
                 operation.keep_only(&[]);
-                operation.set(LabelKind::Operated, stamp.clone());
-                operation.set(LabelKind::DoneOperationType, done);
-                operation.set(LabelKind::PostCheck, stamp);
+                operation.set(LabelKind::Operated, timestamp.clone());
+                operation.set(LabelKind::DoneOperationType, operation_type);
+                operation.set(LabelKind::PostCheck, timestamp);
             }
             Phase::PostChecked => {
                 operation.remove(LabelKind::PostCheck);
-                operation.set(LabelKind::PostChecked, stamp);
+                operation.set(LabelKind::PostChecked, timestamp);
             }
-            Phase::Completing => operation.set(LabelKind::Completing, stamp),
+            Phase::Completing => operation.set(LabelKind::Completing, timestamp),
         }
     }
 
-    /// Brings the labels that follow from the operations in line with them.
+    /// Updates the labels that are derived from the operations.
     fn sync(&mut self) {
         self.sync_permissions();
         self.sync_expectations();
-        if self.state.lifecycle.operations.is_empty() && !self.has(well_known::TO_DELETE) {
-            self.state.single.remove(well_known::PREPARING_TO_DELETE);
+        if self.state.lifecycle.operations.is_empty() && !self.has_label(well_known::TO_DELETE) {
+            self.state.other_labels.remove(well_known::PREPARING_TO_DELETE);
         }
         self.sync_availability();
     }
 
-    /// A type is permitted if and only if an operation of it is granted.
+    /// Sets the permission label of exactly the types that have a granted operation.
     fn sync_permissions(&mut self) {
-        let stamp = self.stamp();
+        let timestamp = self.timestamp();
         let PodLifecycle { operations, permissions } = &mut self.state.lifecycle;
         let granted = operations
             .values()
@@ -367,11 +374,12 @@ impl<'a> Planner<'a> {
             .collect();
         permissions.retain(|kind, _| types.contains(kind));
         for kind in types {
-            permissions.entry(kind).or_insert_with(|| stamp.clone());
+            permissions.entry(kind).or_insert_with(|| timestamp.clone());
         }
     }
 
-    /// Strikes off employers that will never take the Pod, once they are what it waits for.
+    /// Removes expected finalizers that are missing and whose employer is dirty, because it will
+    /// never add them.
     fn sync_expectations(&mut self) {
         let missing = |f: &String| !self.pod.finalizers.contains(f);
         self.state
@@ -382,33 +390,37 @@ impl<'a> Planner<'a> {
     fn sync_availability(&mut self) {
         let idle = self.state.lifecycle.operations.is_empty();
         if !self.pod.ready {
-            self.state.single.remove(well_known::SERVICE_AVAILABLE);
+            self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
         } else if idle
             && self.gate_is(true)
             && self.has_no_expectations()
-            && !self.has(well_known::STAY_OFFLINE)
+            && !self.has_label(well_known::STAY_OFFLINE)
         {
-            let stamp = self.stamp();
-            self.state.single.entry(well_known::SERVICE_AVAILABLE.to_owned()).or_insert(stamp);
-            self.state.single.remove(well_known::CREATING);
-            self.state.single.remove(well_known::COMPLETING);
+            let timestamp = self.timestamp();
+            self.state
+                .other_labels
+                .entry(well_known::SERVICE_AVAILABLE.to_owned())
+                .or_insert(timestamp);
+            self.state.other_labels.remove(well_known::CREATING);
+            self.state.other_labels.remove(well_known::COMPLETING);
         }
     }
 
     fn into_plan(self) -> Plan {
-        let all = |state: &State| {
+        let all_labels = |state: &State| {
             let mut labels = state.lifecycle.labels();
-            labels.extend(state.single.clone());
+            labels.extend(state.other_labels.clone());
             labels
         };
         let requeue_after = self.is_new().then(|| {
-            let left = self.new_for() - self.now.duration_since(self.pod.created);
-            Duration::try_from(left).unwrap_or_default()
+            let remaining = self.new_pod_delay() - self.now.duration_since(self.pod.created);
+            Duration::try_from(remaining).unwrap_or_default()
         });
         Plan {
-            labels: difference(&all(&self.was), &all(&self.state)),
-            gate: self.state.gate.filter(|_| self.state.gate != self.was.gate),
-            expected: (self.state.expected != self.was.expected).then_some(self.state.expected),
+            labels: difference(&all_labels(&self.observed), &all_labels(&self.state)),
+            gate: self.state.gate.filter(|_| self.state.gate != self.observed.gate),
+            expected: (self.state.expected != self.observed.expected)
+                .then_some(self.state.expected),
             delete: false,
             waits: self.waits,
             requeue_after,
@@ -416,41 +428,43 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether the Pod is marked as one that is prepared for its end because of its graceful deletion, and
-/// not by whoever else operates on it: the mark then names the deletion's instance.
-fn is_of_deletion(labels: &Labels) -> bool {
+/// Returns whether the label `preparing-to-delete` was set for the graceful deletion and not by
+/// another operation's controller: its value is then the instance of the deletion.
+fn is_marked_by_graceful_deletion(labels: &Labels) -> bool {
     let instance = labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
     instance.is_some() && instance == labels.get(well_known::PREPARING_TO_DELETE)
 }
 
-/// Whether an operation wants the Pod gone, and `reached` is as far as it has to have come.
-fn has_deleting(labels: &Labels, reached: impl Fn(Phase) -> bool) -> bool {
+/// Returns whether an operation that ends with the Pod's deletion is in a phase that matches
+/// `in_phase`.
+fn has_deleting_operation(labels: &Labels, in_phase: impl Fn(Phase) -> bool) -> bool {
     let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
     normalize_all(&mut lifecycle);
-    let anew = labels.contains_key(well_known::PREPARING_TO_DELETE) && !is_of_deletion(labels);
+    let recreates = labels.contains_key(well_known::PREPARING_TO_DELETE)
+        && !is_marked_by_graceful_deletion(labels);
     let deletes = |operation: &Operation| match operation.operation_type() {
         Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
-        Some(lifecycle::UPDATE) => anew,
+        Some(lifecycle::UPDATE) => recreates,
         _ => false,
     };
-    lifecycle.operations.values().any(|o| deletes(o) && reached(Phase::of(o)))
+    lifecycle.operations.values().any(|o| deletes(o) && in_phase(Phase::of(o)))
 }
 
-/// Whether an operation that ends with the Pod's end has been begun: a deletion, a scale-in, or an
-/// update that makes the Pod anew.
+/// Returns whether an operation that ends with the Pod's deletion was requested: a graceful
+/// deletion, a scale-in or an update that recreates the Pod.
 #[must_use]
 pub fn is_being_deleted(labels: &Labels) -> bool {
     labels.contains_key(well_known::TO_DELETE)
-        || has_deleting(labels, |phase| phase < Phase::Operated)
+        || has_deleting_operation(labels, |phase| phase < Phase::Operated)
 }
 
-/// Whether such an operation may be carried out, so that the Pod may go.
+/// Returns whether such an operation is in phase Operate, so that the Pod may be deleted.
 #[must_use]
 pub fn may_be_deleted(labels: &Labels) -> bool {
-    has_deleting(labels, |phase| phase == Phase::Operate)
+    has_deleting_operation(labels, |phase| phase == Phase::Operate)
 }
 
-/// Puts right what does not fit together.
+/// Repairs inconsistent labels of every operation and drops operations without labels.
 fn normalize_all(lifecycle: &mut PodLifecycle) {
     let permissions = lifecycle.permissions.clone();
     lifecycle.operations.retain(|_, operation| {
@@ -460,8 +474,8 @@ fn normalize_all(lifecycle: &mut PodLifecycle) {
 }
 
 fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
-    let has = |word| operation.has(word);
-    let terminal = [
+    let has = |kind| operation.has(kind);
+    let completion_labels = [
         LabelKind::Operated,
         LabelKind::DoneOperationType,
         LabelKind::PostCheck,
@@ -471,36 +485,39 @@ fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) 
     if has(LabelKind::UndoOperationType) {
         operation.keep_only(&[]);
     } else if has(LabelKind::Operating) {
-        let begun_again = terminal.into_iter().any(has);
-        if begun_again || !is_granted(operation, permissions) {
+        let restarted = completion_labels.into_iter().any(has);
+        if restarted || !is_granted(operation, permissions) {
             operation.keep_only(&[
                 LabelKind::Operating,
                 LabelKind::OperationType,
                 LabelKind::PreCheck,
             ]);
-            if begun_again {
+            if restarted {
                 operation.remove(LabelKind::PreCheck);
             }
         }
-    } else if !has(LabelKind::Operate) && !terminal.into_iter().any(has) {
-        // It ended before it was allowed to operate.
+    } else if !has(LabelKind::Operate) && !completion_labels.into_iter().any(has) {
+        // Ended before phase Operate.
         operation.keep_only(&[]);
     } else if has(LabelKind::Operate) {
-        // It ended; what it left of an earlier operation would skip the check of this one.
+        // Ended; labels of an earlier instance would let it skip its checks.
         operation.keep_only(&[LabelKind::Operate, LabelKind::OperationType, LabelKind::PreChecked]);
     }
 }
 
-/// Whether what stands of a wanted operation's grant is this operation's own.
+/// Returns whether the grant labels of a requested operation belong to this instance.
 ///
-/// It is another's if it is older than the begin, or if its type is not permitted: who grants
-/// writes the permission for the type along with it.
+/// A grant belongs to another instance if it is older than the request, or if its type is not
+/// permitted: checkers write the permission label of the type together with the grant.
 fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
-    let time = |word| operation.get(word).and_then(|v| v.parse::<i128>().ok());
+    let time = |kind| operation.get(kind).and_then(|v| v.parse::<i128>().ok());
     if !operation.has(LabelKind::PreChecked) {
         return !operation.has(LabelKind::Preparing) && !operation.has(LabelKind::Operate);
     }
-    let predates = matches!((time(LabelKind::PreChecked), time(LabelKind::Operating)), (Some(g), Some(b)) if g < b);
+    let predates = matches!(
+        (time(LabelKind::PreChecked), time(LabelKind::Operating)),
+        (Some(granted), Some(requested)) if granted < requested
+    );
     !predates && operation.operation_type().is_some_and(|kind| permissions.contains_key(kind))
 }
 

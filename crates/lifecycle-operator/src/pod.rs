@@ -1,42 +1,43 @@
-//! What planning needs to know of a Pod.
+//! The state of a Pod that planning depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use podops_api::{lifecycle::Labels, well_known};
 
-/// A Pod as the plan sees it.
+/// Observed state of one Pod: the input of [`plan`](crate::plan::plan).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct PodView {
-    /// Its labels, all of them.
+    /// All labels of the Pod.
     pub labels: Labels,
-    /// Its finalizers.
+    /// Finalizers of the Pod.
     pub finalizers: BTreeSet<String>,
-    /// The finalizers that must be on it, by employer; the error if the annotation is unreadable.
+    /// Finalizers that the Pod must have to be available, by employer; the parse error if the
+    /// annotation is invalid.
     pub expected: Result<BTreeMap<String, String>, String>,
-    /// Employers among them that do not exist, or do not select this Pod.
+    /// Employers in `expected` that do not exist or do not select this Pod.
     pub dirty: BTreeSet<String>,
-    /// Whether its spec declares the readiness gate.
+    /// Whether the spec declares the readiness gate.
     pub gated: bool,
-    /// The status of the gate's condition, once there is one.
+    /// Status of the readiness gate's condition; `None` if the Pod does not have it yet.
     pub gate: Option<bool>,
-    /// Whether the kubelet says that it is Ready.
+    /// Whether the condition `Ready` is True.
     pub ready: bool,
-    /// Whether the kubelet says that its containers are.
+    /// Whether the condition `ContainersReady` is True.
     pub containers_ready: bool,
-    /// When it was created.
+    /// Creation time of the Pod.
     pub created: Timestamp,
-    /// Whether it has a node.
+    /// Whether the Pod is bound to a node.
     pub scheduled: bool,
-    /// Whether it is being deleted.
+    /// Whether the Pod has a deletion timestamp.
     pub deleting: bool,
-    /// Checkers whose gates it gets if it is new.
+    /// Checkers for which gate labels are added if the Pod is new.
     pub checkers: Vec<String>,
 }
 
 impl PodView {
-    /// Whether somebody keeps it from being operated on.
+    /// Returns whether a protection finalizer blocks operations on the Pod.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))

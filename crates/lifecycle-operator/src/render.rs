@@ -1,4 +1,4 @@
-//! A plan as the one write that carries it out.
+//! Renders a [`Plan`] as one API write.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,29 +8,29 @@ use serde_json::{Map, Value, json};
 
 use crate::plan::Plan;
 
-/// Core Pods.
+/// Resource of core/v1 Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 
-/// The message of the gate's condition.
-const MESSAGE: &str = "updated by PodOpsLifecycle";
+/// Message of the readiness gate's condition.
+const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
 
-/// The Pod that a plan was made on.
+/// Identity and observed version of the Pod that a plan was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its namespace.
+    /// Namespace of the Pod.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The version that was looked at.
+    /// Observed resourceVersion.
     pub version: String,
 }
 
-/// The write that carries out a plan, if it has one.
+/// Returns the write that applies a plan; `None` if nothing changes.
 ///
-/// Labels and condition go in one request to `pods/status`, so that neither is ever seen without
-/// the other, and only to the very version that was looked at.
+/// Labels and condition change in one request to `pods/status`, so that no client observes one
+/// without the other. The write is conditional on the observed resourceVersion.
 #[must_use]
 pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     let target = |subresource| Target {
@@ -52,8 +52,8 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     if !plan.labels.is_empty() {
         metadata.insert("labels".to_owned(), json!(plan.labels));
     }
-    if let Some(left) = &plan.expected {
-        let content = AvailableConditions { expected_finalizers: left.clone() };
+    if let Some(expected) = &plan.expected {
+        let content = AvailableConditions { expected_finalizers: expected.clone() };
         let text = serde_json::to_string(&content).unwrap_or_default();
         metadata
             .insert("annotations".to_owned(), json!({ well_known::AVAILABLE_CONDITIONS: text }));
@@ -64,7 +64,7 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
         let condition = json!({
             "type": well_known::SERVICE_READY,
             "status": status,
-            "message": MESSAGE,
+            "message": GATE_MESSAGE,
             "lastTransitionTime": Time(now),
         });
         body.insert("status".to_owned(), json!({ "conditions": [condition] }));

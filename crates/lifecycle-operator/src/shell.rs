@@ -1,5 +1,5 @@
-//! The operator around the plan: watches Pods and Services, plans, writes; answers about Pods that are
-//! to go.
+//! I/O of the operator: watches Pods and Services, applies plans, and serves the admission webhooks
+//! for delete and eviction requests.
 
 mod controller;
 mod deletion_webhook;
@@ -9,5 +9,5 @@ mod observe;
 pub use controller::{LifecycleArgs, start};
 pub use observe::{SlimPod, SlimService};
 
-/// The operator's name: in its Lease, its events and as field manager.
+/// Name of the operator in its Lease and its events, and its field manager.
 pub const NAME: &str = "lifecycle-operator";

@@ -1,19 +1,20 @@
-//! Every reachable state of one Pod under the shipped plan.
+//! Model check of one Pod: every reachable state under the shipped plan.
 //!
-//! The world: two leaders of lifecycle-operator at once, one of them with a cache that lags and a
-//! write that may land late; an operation of a controller that cleans up after itself and one of a
-//! controller that does not; a checker that grants; a participant with a protection finalizer and
-//! a load balancer; a kubelet; and a tenant who edits one lifecycle label. What is promised is
-//! checked at every write and in every state, and from every state the Pod must come to rest.
+//! Modelled actors: two instances of lifecycle-operator that both act as leader, one of
+//! them with a stale cache and a delayed write; an operation of a controller that uses
+//! [`lifecycle::begin`] and one of a controller that sets only two labels; a checker; a traffic
+//! controller with a protection finalizer and its load balancer; the kubelet; and a tenant that
+//! edits one lifecycle label. Safety properties are checked at every write and in every state, and
+//! from every state the Pod must converge.
 //!
-//! A promise is only worth its guard: for each guard there is a mutant without it, and the model
-//! has to catch that.
+//! Every protection in the plan is tested by a mutant without it, in which the model must find a
+//! violation.
 
-#![allow(clippy::too_many_lines, reason = "one arm a move is the point")]
+#![allow(clippy::too_many_lines, reason = "one match arm per action")]
 #![allow(
     clippy::similar_names,
     clippy::needless_pass_by_value,
-    reason = "a world is used up by its run"
+    reason = "a model is consumed by its run"
 )]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,9 +31,9 @@ use podops_api::{
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-/// The operation of a controller that uses our own `begin`.
+/// ID of the operation that is requested with [`lifecycle::begin`].
 const OURS: &str = "a";
-/// The operation of a controller that only sets two labels, as Kuperator's adapters do.
+/// ID of the operation that is requested with only two labels, as by Kuperator's adapters.
 const FOREIGN: &str = "b";
 const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
 
@@ -45,92 +46,105 @@ struct Pod {
     version: u8,
 }
 
-/// A write that was decided on and has not landed.
+/// A planned write that has not reached the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Pending {
+struct PendingWrite {
     version: u8,
     labels: LabelChanges,
     gate: Option<bool>,
 }
 
+/// A state of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     pod: Pod,
-    /// What the leader that lags last saw.
+    /// The Pod in the stale instance's cache.
     cache: Pod,
-    /// What it decided on and has not written.
-    pending: Option<Pending>,
-    /// Whether traffic reaches the Pod.
-    serving: bool,
-    /// Grants that the checker gave, as operation and instance.
+    /// The stale instance's planned write.
+    pending_write: Option<PendingWrite>,
+    /// Whether the load balancer sends traffic to the Pod.
+    in_traffic: bool,
+    /// Grants by the checker, as operation ID and `<instance> <type>`.
     grants: BTreeSet<(String, String)>,
-    /// Operations that a leader let operate, as operation and instance.
+    /// Instances of operations in phase Operate, by operation ID.
     operating: BTreeMap<String, String>,
-    begins_left: [u8; 2],
-    undos_left: u8,
+    requests_left: [u8; 2],
+    cancellations_left: u8,
     edits_left: u8,
-    broken: Option<&'static str>,
+    /// First violated safety property.
+    violation: Option<&'static str>,
 }
 
+/// A step of one actor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Move {
-    /// The leader that does not lag looks, decides and writes.
-    Act,
-    Refresh,
-    Decide,
-    Land,
-    Begin(&'static str),
-    Retype,
+enum Event {
+    /// The up-to-date instance plans and writes.
+    Reconcile,
+    /// The stale instance's cache is updated.
+    UpdateCache,
+    /// The stale instance plans a write.
+    PlanFromCache,
+    /// The stale instance's write reaches the API server.
+    DelayedWrite,
+    /// A controller requests its operation.
+    Request(&'static str),
+    /// A controller changes the type of its running operation.
+    ChangeType,
     Finish(&'static str),
-    Undo(&'static str),
+    Cancel(&'static str),
     Grant(&'static str),
-    Protect,
-    Join,
-    Leave,
-    Unprotect,
-    Kubelet,
+    AddFinalizer,
+    EnableTraffic,
+    DrainTraffic,
+    RemoveFinalizer,
+    /// The kubelet updates the Pod's readiness.
+    UpdateReadiness,
+    /// The tenant edits a label.
     Edit(Edit),
 }
 
-/// What a tenant may do to a label.
+/// A tenant's change to one label of [`FOREIGN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Edit {
     Remove(LabelKind),
     Add(LabelKind),
 }
 
-/// A guard that is taken out.
+/// The protection that a mutant lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Without {
-    Nothing,
-    /// Writes land on whatever version there is.
-    Version,
-    /// Protection finalizers are not looked at.
+enum Disabled {
+    None,
+    /// Writes are applied to any resourceVersion.
+    ResourceVersion,
+    /// Protection finalizers are ignored.
     Finalizer,
-    /// Labels are written and the condition is not.
+    /// Labels are written without the readiness gate's condition.
     Gate,
-    /// A grant's age is not looked at.
-    Age,
-    /// A grant's type is not looked at.
-    Type,
-    /// A grant is taken for given.
-    Checker,
-    /// Labels that lost their operation are left alone.
-    Tidy,
+    /// The time of a grant is ignored.
+    GrantTime,
+    /// The type of a grant is ignored.
+    GrantType,
+    /// Gates of checkers are ignored.
+    CheckGate,
+    /// Labels without an operation are kept.
+    Normalization,
 }
 
 struct Lifecycle {
+    /// Whether the Pod has a checker's gate.
     checked: bool,
-    without: Without,
-    begins: [u8; 2],
-    undos: u8,
+    disabled: Disabled,
+    /// Number of requests per operation.
+    requests: [u8; 2],
+    /// Number of cancellations and type changes.
+    cancellations: u8,
     edits: u8,
 }
 
-/// Time stands still but for begins, so that equal states are equal.
+/// Returns a time that advances only with requests, so that equivalent states are equal.
 fn now(world: &World) -> Timestamp {
-    let begun = world.begins_left.iter().map(|left| i128::from(10 - *left)).sum();
-    Timestamp::from_nanosecond(begun).unwrap()
+    let nanoseconds = world.requests_left.iter().map(|left| i128::from(10 - *left)).sum();
+    Timestamp::from_nanosecond(nanoseconds).unwrap()
 }
 
 fn view(pod: &Pod) -> PodView {
@@ -164,61 +178,69 @@ fn apply(labels: &mut Labels, changes: &LabelChanges) {
 }
 
 impl Lifecycle {
-    /// The shipped plan, less the guard that is taken out.
+    /// Returns the shipped plan without the disabled protection.
     fn plan(&self, pod: &Pod, now: Timestamp) -> Plan {
         let mut observed = view(pod);
-        match self.without {
-            Without::Nothing | Without::Version | Without::Gate | Without::Tidy => {}
-            Without::Finalizer => observed.finalizers.clear(),
-            Without::Checker => {
+        match self.disabled {
+            Disabled::None
+            | Disabled::ResourceVersion
+            | Disabled::Gate
+            | Disabled::Normalization => {}
+            Disabled::Finalizer => observed.finalizers.clear(),
+            Disabled::CheckGate => {
                 observed.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
             }
-            Without::Age => {
+            Disabled::GrantTime => {
                 for id in [OURS, FOREIGN] {
                     if let Some(granted) = observed.labels.get_mut(&LabelKind::PreChecked.key(id)) {
                         "99".clone_into(granted);
                     }
                 }
             }
-            Without::Type => {
-                let wanted = |id| observed.labels.get(&LabelKind::OperationType.key(id)).cloned();
-                for kind in [OURS, FOREIGN].into_iter().filter_map(wanted).collect::<Vec<_>>() {
+            Disabled::GrantType => {
+                let operation_type =
+                    |id| observed.labels.get(&LabelKind::OperationType.key(id)).cloned();
+                for kind in
+                    [OURS, FOREIGN].into_iter().filter_map(operation_type).collect::<Vec<_>>()
+                {
                     observed.labels.insert(lifecycle::permission_key(&kind), "0".to_owned());
                 }
             }
         }
         let mut plan = plan(&observed, now).unwrap();
-        match self.without {
-            Without::Gate => plan.gate = None,
-            Without::Tidy => {
-                let live = |id: &str| pod.labels.contains_key(&LabelKind::Operating.key(id));
+        match self.disabled {
+            Disabled::Gate => plan.gate = None,
+            Disabled::Normalization => {
+                let has_operation =
+                    |id: &str| pod.labels.contains_key(&LabelKind::Operating.key(id));
                 plan.labels.retain(|key, value| {
                     value.is_some()
-                        || [OURS, FOREIGN].iter().any(|id| key.ends_with(id) && live(id))
+                        || [OURS, FOREIGN].iter().any(|id| key.ends_with(id) && has_operation(id))
                 });
             }
-            Without::Nothing
-            | Without::Version
-            | Without::Finalizer
-            | Without::Age
-            | Without::Type
-            | Without::Checker => {}
+            Disabled::None
+            | Disabled::ResourceVersion
+            | Disabled::Finalizer
+            | Disabled::GrantTime
+            | Disabled::GrantType
+            | Disabled::CheckGate => {}
         }
         plan
     }
 
-    fn decide(&self, world: &World, observed: &Pod) -> Option<Pending> {
+    fn plan_write(&self, world: &World, observed: &Pod) -> Option<PendingWrite> {
         let plan = self.plan(observed, now(world));
-        (!plan.is_empty()).then_some(Pending {
+        (!plan.is_empty()).then_some(PendingWrite {
             version: observed.version,
             labels: plan.labels,
             gate: plan.gate,
         })
     }
 
-    /// A leader's write lands, if it is still about the Pod as it is.
-    fn land(&self, world: &mut World, write: &Pending) {
-        if write.version != world.pod.version && self.without != Without::Version {
+    /// Applies an instance's write if its resourceVersion is current, and checks the safety
+    /// properties.
+    fn apply_write(&self, world: &mut World, write: &PendingWrite) {
+        if write.version != world.pod.version && self.disabled != Disabled::ResourceVersion {
             return;
         }
         let mut pod = world.pod.clone();
@@ -232,7 +254,7 @@ impl Lifecycle {
         if write.labels.iter().any(|(key, value)| {
             value.is_some() && [OURS, FOREIGN].iter().any(|id| *key == LabelKind::Operating.key(id))
         }) {
-            world.broken = world.broken.or(Some("S9: an operation was begun for its controller"));
+            world.violation = world.violation.or(Some("the operator requested an operation"));
         }
         let parsed = PodLifecycle::parse(&pod.labels).unwrap();
         let orphan = parsed.operations.values().any(|o| {
@@ -241,25 +263,25 @@ impl Lifecycle {
                 && !o.has(LabelKind::Operate)
         });
         if orphan {
-            world.broken = world.broken.or(Some("S7: a grant stands without an operation"));
+            world.violation = world.violation.or(Some("a grant exists without an operation"));
         }
         Self::put(world, pod);
     }
 
-    /// What has to be true of a Pod when a leader lets it be operated on.
+    /// Checks the safety properties of a Pod that enters Operate.
     fn check_operate(&self, world: &mut World, pod: &Pod, id: &str) {
         let instance = pod.labels.get(&LabelKind::Operating.key(id)).cloned().unwrap_or_default();
         let kind = pod.labels.get(&LabelKind::OperationType.key(id)).cloned().unwrap_or_default();
-        let broken = if pod.gate != Some(false) || pod.protected || world.serving {
-            Some("S3: a serving Pod may be operated on")
+        let violation = if pod.gate != Some(false) || pod.protected || world.in_traffic {
+            Some("a Pod in service entered Operate")
         } else if self.checked
             && !world.grants.contains(&(id.to_owned(), format!("{instance} {kind}")))
         {
-            Some("S2: an operation that was not granted may operate")
+            Some("an operation without a grant entered Operate")
         } else {
             None
         };
-        world.broken = world.broken.or(broken);
+        world.violation = world.violation.or(violation);
         world.operating.insert(id.to_owned(), instance);
     }
 
@@ -273,20 +295,21 @@ impl Lifecycle {
                 && pod.labels.contains_key(&LabelKind::Operate.key(id))
         });
         world.pod = pod;
-        Self::rebase(world);
+        Self::renumber_versions(world);
     }
 
-    /// Counts versions from the oldest that anybody knows, so that equal states are equal.
-    fn rebase(world: &mut World) {
-        let pending = world.pending.iter().map(|w| w.version);
-        let mut known: Vec<u8> = pending.chain([world.cache.version, world.pod.version]).collect();
+    /// Renumbers resourceVersions from the oldest still known, so that equivalent states are equal.
+    fn renumber_versions(world: &mut World) {
+        let pending_write = world.pending_write.iter().map(|w| w.version);
+        let mut known: Vec<u8> =
+            pending_write.chain([world.cache.version, world.pod.version]).collect();
         known.sort_unstable();
         known.dedup();
         let rank =
             |version: u8| u8::try_from(known.iter().position(|k| *k == version).unwrap()).unwrap();
         world.pod.version = rank(world.pod.version);
         world.cache.version = rank(world.cache.version);
-        if let Some(write) = &mut world.pending {
+        if let Some(write) = &mut world.pending_write {
             write.version = rank(write.version);
         }
     }
@@ -297,31 +320,37 @@ impl Lifecycle {
         Self::put(world, pod);
     }
 
-    /// Lets everybody do their duty, in order, until nothing is left to do; tells whether the Pod
-    /// came to rest.
-    fn settles(&self, world: &World) -> bool {
+    /// Lets every actor complete its work until nothing changes, and returns whether the Pod has
+    /// then converged: no operations left and available, or waiting for a missing operation type.
+    fn converges(&self, world: &World) -> bool {
         let mut world = world.clone();
         for _ in 0..40 {
             let before = world.clone();
             for id in [OURS, FOREIGN] {
-                for duty in [Move::Grant(id), Move::Finish(id)] {
-                    if self.is_possible(&world, &duty) {
-                        self.make(&mut world, &duty);
+                for event in [Event::Grant(id), Event::Finish(id)] {
+                    if self.is_enabled(&world, &event) {
+                        self.perform(&mut world, &event);
                     }
                 }
             }
-            for duty in [Move::Leave, Move::Unprotect, Move::Kubelet, Move::Protect, Move::Join] {
-                if self.is_possible(&world, &duty) {
-                    self.make(&mut world, &duty);
+            for event in [
+                Event::DrainTraffic,
+                Event::RemoveFinalizer,
+                Event::UpdateReadiness,
+                Event::AddFinalizer,
+                Event::EnableTraffic,
+            ] {
+                if self.is_enabled(&world, &event) {
+                    self.perform(&mut world, &event);
                 }
             }
-            self.make(&mut world, &Move::Act);
+            self.perform(&mut world, &Event::Reconcile);
             if world == before {
                 break;
             }
         }
         let lifecycle = PodLifecycle::parse(&world.pod.labels).unwrap();
-        // A tenant may take an operation's type away; then it waits for its controller, and says so.
+        // If the tenant removed an operation's type, the operation waits for its controller.
         let untyped = lifecycle.operations.values().any(|o| o.operation_type().is_none());
         untyped
             || lifecycle == PodLifecycle::default()
@@ -329,76 +358,79 @@ impl Lifecycle {
                 && world.pod.labels.contains_key(well_known::SERVICE_AVAILABLE)
     }
 
-    fn is_possible(&self, world: &World, one: &Move) -> bool {
+    fn is_enabled(&self, world: &World, event: &Event) -> bool {
         let labels = &world.pod.labels;
-        let has = |word: LabelKind, id: &str| labels.contains_key(&word.key(id));
-        match one {
-            Move::Act => true,
-            Move::Refresh => world.cache != world.pod,
-            Move::Decide => world.pending.is_none(),
-            Move::Land => world.pending.is_some(),
-            Move::Begin(id) => {
-                world.begins_left[usize::from(*id == FOREIGN)] > 0 && !has(LabelKind::Operating, id)
+        let has = |kind: LabelKind, id: &str| labels.contains_key(&kind.key(id));
+        match event {
+            Event::Reconcile => true,
+            Event::UpdateCache => world.cache != world.pod,
+            Event::PlanFromCache => world.pending_write.is_none(),
+            Event::DelayedWrite => world.pending_write.is_some(),
+            Event::Request(id) => {
+                world.requests_left[usize::from(*id == FOREIGN)] > 0
+                    && !has(LabelKind::Operating, id)
             }
-            Move::Retype => {
-                world.undos_left > 0
+            Event::ChangeType => {
+                world.cancellations_left > 0
                     && labels
                         .get(&LabelKind::OperationType.key(FOREIGN))
                         .is_some_and(|t| t == lifecycle::UPDATE)
                     && has(LabelKind::Operating, FOREIGN)
             }
-            Move::Finish(id) => world.operating.contains_key(*id),
-            Move::Undo(id) => world.undos_left > 0 && has(LabelKind::Operating, id),
-            Move::Grant(id) => {
+            Event::Finish(id) => world.operating.contains_key(*id),
+            Event::Cancel(id) => world.cancellations_left > 0 && has(LabelKind::Operating, id),
+            Event::Grant(id) => {
                 self.checked
                     && has(LabelKind::Operating, id)
                     && has(LabelKind::PreCheck, id)
                     && !has(LabelKind::PreChecked, id)
                     && has(LabelKind::OperationType, id)
             }
-            Move::Protect => {
+            Event::AddFinalizer => {
                 world.pod.gate == Some(true) && world.pod.ready && !world.pod.protected
             }
-            Move::Join => world.pod.gate == Some(true) && world.pod.protected && !world.serving,
-            Move::Leave => world.pod.gate == Some(false) && world.serving,
-            Move::Unprotect => {
-                world.pod.gate == Some(false) && world.pod.protected && !world.serving
+            Event::EnableTraffic => {
+                world.pod.gate == Some(true) && world.pod.protected && !world.in_traffic
             }
-            Move::Kubelet => world.pod.ready != (world.pod.gate == Some(true)),
-            Move::Edit(edit) => {
+            Event::DrainTraffic => world.pod.gate == Some(false) && world.in_traffic,
+            Event::RemoveFinalizer => {
+                world.pod.gate == Some(false) && world.pod.protected && !world.in_traffic
+            }
+            Event::UpdateReadiness => world.pod.ready != (world.pod.gate == Some(true)),
+            Event::Edit(edit) => {
                 world.edits_left > 0
                     && match edit {
-                        Edit::Remove(word) => has(*word, FOREIGN),
-                        Edit::Add(word) => !has(*word, FOREIGN),
+                        Edit::Remove(kind) => has(*kind, FOREIGN),
+                        Edit::Add(kind) => !has(*kind, FOREIGN),
                     }
             }
         }
     }
 
-    fn make(&self, world: &mut World, one: &Move) {
-        let stamp = lifecycle::nanos(now(world));
-        match one {
-            Move::Act => {
-                if let Some(write) = self.decide(world, &world.pod) {
-                    self.land(world, &write);
+    fn perform(&self, world: &mut World, event: &Event) {
+        let timestamp = lifecycle::nanos(now(world));
+        match event {
+            Event::Reconcile => {
+                if let Some(write) = self.plan_write(world, &world.pod) {
+                    self.apply_write(world, &write);
                 }
             }
-            Move::Refresh => {
+            Event::UpdateCache => {
                 world.cache = world.pod.clone();
-                Self::rebase(world);
+                Self::renumber_versions(world);
             }
-            Move::Decide => {
-                world.pending = self.decide(world, &world.cache);
-                Self::rebase(world);
+            Event::PlanFromCache => {
+                world.pending_write = self.plan_write(world, &world.cache);
+                Self::renumber_versions(world);
             }
-            Move::Land => {
-                if let Some(write) = world.pending.take() {
-                    self.land(world, &write);
-                    Self::rebase(world);
+            Event::DelayedWrite => {
+                if let Some(write) = world.pending_write.take() {
+                    self.apply_write(world, &write);
+                    Self::renumber_versions(world);
                 }
             }
-            Move::Begin(id) => {
-                world.begins_left[usize::from(*id == FOREIGN)] -= 1;
+            Event::Request(id) => {
+                world.requests_left[usize::from(*id == FOREIGN)] -= 1;
                 let changes = if *id == OURS {
                     lifecycle::begin(&world.pod.labels, id, lifecycle::UPDATE, now(world))
                 } else {
@@ -409,64 +441,65 @@ impl Lifecycle {
                 };
                 Self::relabel(world, &changes);
             }
-            Move::Retype => {
-                world.undos_left -= 1;
+            Event::ChangeType => {
+                world.cancellations_left -= 1;
                 let kind = Some("restart".to_owned());
                 Self::relabel(
                     world,
                     &LabelChanges::from([(LabelKind::OperationType.key(FOREIGN), kind)]),
                 );
             }
-            Move::Finish(id) => Self::relabel(world, &lifecycle::finish(id)),
-            Move::Undo(id) => {
-                world.undos_left -= 1;
+            Event::Finish(id) => Self::relabel(world, &lifecycle::finish(id)),
+            Event::Cancel(id) => {
+                world.cancellations_left -= 1;
                 Self::relabel(world, &lifecycle::undo(id, lifecycle::UPDATE));
             }
-            Move::Grant(id) => {
-                let get = |word: LabelKind| {
-                    world.pod.labels.get(&word.key(id)).cloned().unwrap_or_default()
+            Event::Grant(id) => {
+                let get = |kind: LabelKind| {
+                    world.pod.labels.get(&kind.key(id)).cloned().unwrap_or_default()
                 };
                 let (instance, kind) = (get(LabelKind::Operating), get(LabelKind::OperationType));
                 world.grants.insert(((*id).to_owned(), format!("{instance} {kind}")));
                 let changes = LabelChanges::from([
-                    (LabelKind::PreChecked.key(id), Some(stamp.clone())),
-                    (lifecycle::permission_key(&kind), Some(stamp)),
+                    (LabelKind::PreChecked.key(id), Some(timestamp.clone())),
+                    (lifecycle::permission_key(&kind), Some(timestamp)),
                 ]);
                 Self::relabel(world, &changes);
             }
-            Move::Protect | Move::Unprotect => {
-                let protected = matches!(one, Move::Protect);
+            Event::AddFinalizer | Event::RemoveFinalizer => {
+                let protected = matches!(event, Event::AddFinalizer);
                 let pod = Pod { protected, ..world.pod.clone() };
                 Self::put(world, pod);
             }
-            Move::Join => world.serving = true,
-            Move::Leave => world.serving = false,
-            Move::Kubelet => {
+            Event::EnableTraffic => world.in_traffic = true,
+            Event::DrainTraffic => world.in_traffic = false,
+            Event::UpdateReadiness => {
                 let pod = Pod { ready: world.pod.gate == Some(true), ..world.pod.clone() };
                 Self::put(world, pod);
             }
-            Move::Edit(edit) => {
+            Event::Edit(edit) => {
                 world.edits_left -= 1;
-                let (word, value) = match edit {
-                    Edit::Remove(word) => (*word, None),
-                    Edit::Add(word) => (*word, Some(stamp)),
+                let (kind, value) = match edit {
+                    Edit::Remove(kind) => (*kind, None),
+                    Edit::Add(kind) => (*kind, Some(timestamp)),
                 };
-                Self::relabel(world, &LabelChanges::from([(word.key(FOREIGN), value)]));
+                Self::relabel(world, &LabelChanges::from([(kind.key(FOREIGN), value)]));
             }
         }
     }
 
     fn run(self) -> (usize, Option<String>) {
         let checker = self.checker().threads(2).finish_when(HasDiscoveries::Any).spawn_bfs().join();
-        let found = checker.discoveries().into_iter().next();
-        let found = found.map(|(name, path)| format!("{name}: {:?}", path.last_state().broken));
-        (checker.unique_state_count(), found)
+        let discovery = checker.discoveries().into_iter().next();
+        let violation =
+            discovery.map(|(name, path)| format!("{name}: {:?}", path.last_state().violation));
+        (checker.unique_state_count(), violation)
     }
 }
 
 impl Model for Lifecycle {
     type State = World;
-    type Action = Move;
+    type Action = Event;
 
     fn init_states(&self) -> Vec<World> {
         let mut labels = Labels::from([(well_known::SERVICE_AVAILABLE.to_owned(), "0".to_owned())]);
@@ -477,134 +510,155 @@ impl Model for Lifecycle {
         vec![World {
             cache: pod.clone(),
             pod,
-            pending: None,
-            serving: true,
+            pending_write: None,
+            in_traffic: true,
             grants: BTreeSet::new(),
             operating: BTreeMap::new(),
-            begins_left: self.begins,
-            undos_left: self.undos,
+            requests_left: self.requests,
+            cancellations_left: self.cancellations,
             edits_left: self.edits,
-            broken: None,
+            violation: None,
         }]
     }
 
-    fn actions(&self, world: &World, moves: &mut Vec<Move>) {
-        let of = |one: fn(&'static str) -> Move| [one(OURS), one(FOREIGN)];
-        let mut all = vec![Move::Act, Move::Refresh, Move::Decide, Move::Land];
-        for group in [of(Move::Begin), of(Move::Finish), of(Move::Undo), of(Move::Grant)] {
-            all.extend(group);
+    fn actions(&self, world: &World, enabled: &mut Vec<Event>) {
+        let of_both = |event: fn(&'static str) -> Event| [event(OURS), event(FOREIGN)];
+        let mut events =
+            vec![Event::Reconcile, Event::UpdateCache, Event::PlanFromCache, Event::DelayedWrite];
+        for group in [
+            of_both(Event::Request),
+            of_both(Event::Finish),
+            of_both(Event::Cancel),
+            of_both(Event::Grant),
+        ] {
+            events.extend(group);
         }
-        all.extend([
-            Move::Retype,
-            Move::Protect,
-            Move::Join,
-            Move::Leave,
-            Move::Unprotect,
-            Move::Kubelet,
+        events.extend([
+            Event::ChangeType,
+            Event::AddFinalizer,
+            Event::EnableTraffic,
+            Event::DrainTraffic,
+            Event::RemoveFinalizer,
+            Event::UpdateReadiness,
         ]);
         if world.edits_left > 0 {
-            // A tenant who grants itself is a policy's concern, so a checked world has no such edit.
+            // A checked model has no edit that forges a grant: admission policies prevent that.
             let adds = if self.checked {
                 vec![]
             } else {
                 vec![LabelKind::PreChecked, LabelKind::Completing, LabelKind::PostChecked]
             };
-            all.extend(adds.into_iter().map(|word| Move::Edit(Edit::Add(word))));
-            all.extend(LabelKind::ALL.into_iter().map(|word| Move::Edit(Edit::Remove(word))));
+            events.extend(adds.into_iter().map(|kind| Event::Edit(Edit::Add(kind))));
+            events.extend(LabelKind::ALL.into_iter().map(|kind| Event::Edit(Edit::Remove(kind))));
         }
-        moves.extend(all.into_iter().filter(|one| self.is_possible(world, one)));
+        enabled.extend(events.into_iter().filter(|event| self.is_enabled(world, event)));
     }
 
-    fn next_state(&self, world: &World, one: Move) -> Option<World> {
+    fn next_state(&self, world: &World, event: Event) -> Option<World> {
         let mut next = world.clone();
-        self.make(&mut next, &one);
+        self.perform(&mut next, &event);
         (next != *world).then_some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("every write keeps its promise", |_, world: &World| {
-                world.broken.is_none()
+            Property::always("no write violates a safety property", |_, world: &World| {
+                world.violation.is_none()
             }),
-            Property::always("no Pod serves while it may be operated on", |_, world: &World| {
-                world.operating.is_empty() || world.pod.gate == Some(false) && !world.serving
+            Property::always("no Pod in Operate is in service", |_, world: &World| {
+                world.operating.is_empty() || world.pod.gate == Some(false) && !world.in_traffic
             }),
-            Property::always("the Pod can always come to rest", |model: &Self, world: &World| {
-                // Whoever lags gets here by landing its write and looking again.
-                world.cache != world.pod || world.pending.is_some() || model.settles(world)
+            Property::always("the Pod can always converge", |model: &Self, world: &World| {
+                // A stale instance reaches such a state by its delayed write and a cache update.
+                world.cache != world.pod || world.pending_write.is_some() || model.converges(world)
             }),
         ]
     }
 }
 
-const TWO_OPERATIONS: Lifecycle =
-    Lifecycle { checked: false, without: Without::Nothing, begins: [1, 1], undos: 1, edits: 0 };
-const CHECKED: Lifecycle =
-    Lifecycle { checked: true, without: Without::Nothing, begins: [0, 2], undos: 1, edits: 0 };
-const TENANT: Lifecycle =
-    Lifecycle { checked: false, without: Without::Nothing, begins: [0, 2], undos: 0, edits: 1 };
+const TWO_OPERATIONS: Lifecycle = Lifecycle {
+    checked: false,
+    disabled: Disabled::None,
+    requests: [1, 1],
+    cancellations: 1,
+    edits: 0,
+};
+const CHECKED: Lifecycle = Lifecycle {
+    checked: true,
+    disabled: Disabled::None,
+    requests: [0, 2],
+    cancellations: 1,
+    edits: 0,
+};
+const TENANT: Lifecycle = Lifecycle {
+    checked: false,
+    disabled: Disabled::None,
+    requests: [0, 2],
+    cancellations: 0,
+    edits: 1,
+};
 
-/// Checks a world exhaustively.
+/// Asserts that no reachable state of the model violates a property.
 #[track_caller]
-fn holds(world: Lifecycle) {
-    let (states, found) = world.run();
-    assert_eq!(found, None, "after {states} states");
-    assert!(states > 1_000, "the world is too small to mean anything: {states} states");
+fn assert_holds(model: Lifecycle) {
+    let (states, violation) = model.run();
+    assert_eq!(violation, None, "after {states} states");
+    assert!(states > 1_000, "the model has only {states} states");
 }
 
-/// Checks that a world without one guard breaks.
+/// Asserts that the model without one protection has a violation.
 #[track_caller]
-fn breaks(world: Lifecycle, without: Without) {
-    let (states, found) = Lifecycle { without, ..world }.run();
-    assert!(found.is_some(), "nothing was found without {without:?} in {states} states");
+fn assert_violated(model: Lifecycle, disabled: Disabled) {
+    let (states, violation) = Lifecycle { disabled, ..model }.run();
+    assert!(violation.is_some(), "no violation without {disabled:?} in {states} states");
 }
 
 #[test]
-fn two_operations_with_undo_under_two_leaders() {
-    holds(TWO_OPERATIONS);
+fn two_operations_with_cancellation_under_two_leaders() {
+    assert_holds(TWO_OPERATIONS);
 }
 
 #[test]
-fn a_checked_operation_that_is_begun_again() {
-    holds(CHECKED);
+fn a_checked_operation_that_is_requested_again() {
+    assert_holds(CHECKED);
 }
 
 #[test]
-fn a_tenant_who_edits_a_label() {
-    holds(TENANT);
+fn a_tenant_edits_a_lifecycle_label() {
+    assert_holds(TENANT);
 }
 
 #[test]
-fn without_the_version_a_stale_write_breaks_a_promise() {
-    breaks(CHECKED, Without::Version);
+fn without_resource_version_a_stale_write_is_unsafe() {
+    assert_violated(CHECKED, Disabled::ResourceVersion);
 }
 
 #[test]
-fn without_the_finalizer_a_serving_pod_is_operated_on() {
-    breaks(TWO_OPERATIONS, Without::Finalizer);
+fn without_finalizers_a_pod_in_service_enters_operate() {
+    assert_violated(TWO_OPERATIONS, Disabled::Finalizer);
 }
 
 #[test]
-fn without_the_condition_a_serving_pod_is_operated_on() {
-    breaks(TWO_OPERATIONS, Without::Gate);
+fn without_the_condition_a_pod_in_service_enters_operate() {
+    assert_violated(TWO_OPERATIONS, Disabled::Gate);
 }
 
 #[test]
-fn without_its_age_a_grant_serves_a_later_operation() {
-    breaks(CHECKED, Without::Age);
+fn without_grant_time_a_grant_applies_to_a_later_operation() {
+    assert_violated(CHECKED, Disabled::GrantTime);
 }
 
 #[test]
-fn without_its_type_a_grant_serves_another_operation() {
-    breaks(CHECKED, Without::Type);
+fn without_grant_type_a_grant_applies_to_another_type() {
+    assert_violated(CHECKED, Disabled::GrantType);
 }
 
 #[test]
-fn without_the_checker_an_operation_grants_itself() {
-    breaks(CHECKED, Without::Checker);
+fn without_check_gates_an_operation_needs_no_grant() {
+    assert_violated(CHECKED, Disabled::CheckGate);
 }
 
 #[test]
-fn without_tidying_a_grant_outlives_its_operation() {
-    breaks(TWO_OPERATIONS, Without::Tidy);
+fn without_normalization_a_grant_outlives_its_operation() {
+    assert_violated(TWO_OPERATIONS, Disabled::Normalization);
 }

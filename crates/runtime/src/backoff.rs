@@ -1,22 +1,22 @@
-//! How long to wait before another try. Pure.
+//! Retry delays: exponential backoff by kind of failure. Pure.
 
 use std::time::Duration;
 
-/// The wait before the second try.
+/// Delay after the first transient failure.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest wait for what trying again may mend.
+/// Maximum delay.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What kind of failure it was; the kind decides the wait.
+/// Kind of failure, which determines the delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Trying again may mend it.
+    /// A retry may succeed.
     Transient,
-    /// The server refuses; only an edit, a quota or a role mends it.
+    /// The API server rejects the request; only a change of the spec, a quota or a role helps.
     Rejected,
 }
 
-/// The wait after so many failures in a row (the first is 1).
+/// Returns the delay after this number of consecutive failures (the first is 1).
 #[must_use]
 pub fn wait(kind: Kind, failures: u32) -> Duration {
     let first = match kind {
@@ -31,14 +31,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_up_to_a_minute() {
+    fn the_delay_doubles_up_to_one_minute() {
         let waits: Vec<u128> = (1..=4).map(|n| wait(Kind::Transient, n).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400]);
         assert_eq!(wait(Kind::Transient, u32::MAX), LONGEST);
     }
 
     #[test]
-    fn a_refusal_is_never_tried_again_at_once() {
+    fn a_rejected_write_is_retried_after_one_second() {
         assert_eq!(wait(Kind::Rejected, 1), Duration::from_secs(1));
     }
 }

@@ -1,8 +1,8 @@
 //! Decides whether a watch cache contains the operator's own last write. Pure; after KEP-5647.
 //!
-//! A watch delivers the changes of a collection in the order of their resource versions. A cache that
-//! has reached the resource version of a write therefore contains that write and all earlier ones: one
-//! number per collection is enough, and deleted objects need no bookkeeping.
+//! A watch delivers the changes of a collection in the order of their resource versions. A cache
+//! that has reached the resource version of a write therefore contains that write and all earlier
+//! ones: one number per collection is enough, and deleted objects need no bookkeeping.
 
 /// How far a cache has followed its watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,8 @@ pub struct LastWrite {
 impl LastWrite {
     /// Records a write and the state of the cache at that time.
     ///
-    /// `resource_version` is the one in the API server's response; a response without one is ignored.
+    /// `resource_version` is the one in the API server's response; a response without one is
+    /// ignored.
     pub fn record(&mut self, resource_version: Option<&str>, cache: CacheVersion) {
         let Some(resource_version) = resource_version.and_then(|v| v.parse().ok()) else { return };
         if resource_version >= self.resource_version {

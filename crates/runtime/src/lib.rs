@@ -1,8 +1,8 @@
-//! What every operator needs and none should write twice.
+//! Shared runtime of the operators.
 //!
-//! Knows no resource, label or word of the domain. At the root stand the pure parts: writes as data
-//! ([`write`]), what has been written and seen ([`freshness`]), how long to wait ([`backoff`]).
-//! Everything that talks to the world is in [`shell`], behind the feature of that name.
+//! Independent of the custom resources and their labels. The pure parts are at the root: writes as
+//! data ([`write`]), cache freshness ([`freshness`]) and retry delays ([`backoff`]). All I/O is in
+//! [`shell`], behind the feature of that name.
 
 pub mod backoff;
 pub mod freshness;

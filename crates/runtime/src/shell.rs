@@ -1,4 +1,4 @@
-//! Everything that talks to the world, in the order in which an operator meets it.
+//! All parts with I/O, in the order in which an operator uses them.
 
 pub mod args;
 pub mod telemetry;

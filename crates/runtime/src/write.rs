@@ -1,25 +1,25 @@
-//! A write, as data: decided in pure code, carried out by `shell::apply` alone.
+//! Writes as data: decided in pure code, executed by `shell::apply`.
 //!
-//! Each names what it was decided on, so that a decision on old knowledge changes nothing, and each
-//! may be repeated: the second time it changes nothing.
+//! Each write is conditional on the state it was decided on, so that a decision on stale state
+//! changes nothing, and each is idempotent.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// A kind of object, as it stands in a request's path.
+/// Kind of object, as in the path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// The API group; empty for the core group.
+    /// API group; empty for the core group.
     pub group: &'static str,
-    /// The API version.
+    /// API version.
     pub version: &'static str,
-    /// The lower-case plural.
+    /// Plural name in lower case.
     pub plural: &'static str,
 }
 
 impl Resource {
-    /// The path of the collection in one namespace.
+    /// Returns the path of the collection in one namespace.
     #[must_use]
     pub fn path(&self, namespace: &str) -> String {
         let Self { group, version, plural } = self;
@@ -30,16 +30,16 @@ impl Resource {
     }
 }
 
-/// One object, or a subresource of it.
+/// Object or subresource that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its kind.
+    /// Kind of the object.
     pub resource: Resource,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// The subresource, if it is not the object itself.
+    /// Subresource; `None` for the object itself.
     pub subresource: Option<&'static str>,
 }
 
@@ -50,39 +50,39 @@ impl fmt::Display for Target {
     }
 }
 
-/// A change to an object, and what it is conditional on.
+/// Patch of an object, with its precondition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// RFC 7386, conditional on the `metadata.resourceVersion` in it.
+    /// JSON merge patch (RFC 7386), conditional on the `metadata.resourceVersion` in it.
     Merge(Value),
-    /// Kubernetes' own, which merges lists by key; conditional as [`Change::Merge`].
+    /// Strategic merge patch, which merges lists by key; conditional as [`Change::Merge`].
     Strategic(Value),
-    /// RFC 6902, conditional on its `test` operations.
+    /// JSON Patch (RFC 6902), conditional on its `test` operations.
     Json(json_patch::Patch),
 }
 
-/// One request.
+/// One API request. Each is idempotent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// Creates the object; that one of its name is there already is an outcome of its own.
+    /// Creates the object; returns [`Outcome::AlreadyExists`] if the name is taken.
     Create(Target, Value),
-    /// Asks whether the server would create the object; nothing is created.
+    /// Creates the object as a dry run: it is validated by the API server, but not stored.
     DryRunCreate(Target, Value),
-    /// Changes the object.
+    /// Patches the object.
     Patch(Target, Change),
-    /// Deletes the object; that it is gone already counts as done.
+    /// Deletes the object with this UID; `NotFound` counts as done.
     Delete {
-        /// The object.
+        /// Object to delete.
         target: Target,
-        /// Guards against deleting a namesake.
+        /// UID precondition, so that a new object with the same name is not deleted.
         uid: String,
-        /// The version that the decision was made on, where it was made on more than existence.
+        /// resourceVersion precondition, for decisions that depend on the object's state.
         version: Option<String>,
     },
 }
 
 impl Write {
-    /// What is written to.
+    /// Returns the object that is written.
     #[must_use]
     pub fn target(&self) -> &Target {
         match self {
@@ -93,7 +93,7 @@ impl Write {
         }
     }
 
-    /// The kind of request, as it stands in metrics.
+    /// Returns the verb of the request, as a metric label.
     #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
@@ -105,23 +105,23 @@ impl Write {
     }
 }
 
-/// What became of a request that the server answered.
+/// Result of a request to which the API server responded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done; the version that the object has now, if the server said.
+    /// Success; contains the new resourceVersion, if the response has one.
     Done(Option<String>),
-    /// Not created, because one of its name is there.
+    /// Not created, because an object with this name exists.
     AlreadyExists,
-    /// Not done, because what it was decided on is no longer so: look again.
+    /// Not done, because the object has changed since the decision: reconcile again.
     Conflict,
-    /// Not done, because the object is gone.
+    /// Not done, because the object does not exist.
     NotFound,
-    /// Not done, because the server refuses it, in these words.
+    /// Rejected by the API server with this message.
     Rejected(String),
 }
 
 impl Outcome {
-    /// The outcome's kind, as it stands in metrics: a closed set.
+    /// Returns the class of the outcome, as a metric label: a closed set.
     #[must_use]
     pub fn class(&self) -> &'static str {
         match self {
@@ -134,12 +134,12 @@ impl Outcome {
     }
 }
 
-/// Collects the operations of a JSON Patch.
+/// Builder for a JSON Patch.
 #[derive(Clone, Debug, Default)]
 pub struct JsonPatch(Vec<json_patch::PatchOperation>);
 
 impl JsonPatch {
-    /// Demands that the value at `path` is `value`; `null` demands that there is none.
+    /// Tests that the value at `path` is `value`; `null` tests that it is absent.
     #[must_use]
     pub fn test(self, path: &[&str], value: impl Into<Value>) -> Self {
         let value = value.into();
@@ -159,7 +159,7 @@ impl JsonPatch {
         }))
     }
 
-    /// Removes the value at `path`; there must be one.
+    /// Removes the value at `path`, which must exist.
     #[must_use]
     pub fn remove(self, path: &[&str]) -> Self {
         self.with(json_patch::PatchOperation::Remove(json_patch::RemoveOperation {
@@ -167,7 +167,7 @@ impl JsonPatch {
         }))
     }
 
-    /// The whole patch.
+    /// Builds the patch.
     #[must_use]
     pub fn build(self) -> Change {
         Change::Json(json_patch::Patch(self.0))
@@ -188,18 +188,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_escape_what_stands_in_label_keys() {
+    fn json_pointers_escape_label_keys() {
         let Change::Json(patch) =
             JsonPatch::default().test(&["metadata", "labels", "a.b/c"], "1").build()
         else {
-            unreachable!("build makes a JSON patch")
+            unreachable!("build returns a JSON patch")
         };
         let text = serde_json::to_string(&patch).unwrap();
         assert_eq!(text, r#"[{"op":"test","path":"/metadata/labels/a.b~1c","value":"1"}]"#);
     }
 
     #[test]
-    fn core_objects_live_under_api() {
+    fn the_path_of_the_core_group_starts_with_api() {
         let pods = Resource { group: "", version: "v1", plural: "pods" };
         assert_eq!(pods.path("ns"), "/api/v1/namespaces/ns/pods");
     }

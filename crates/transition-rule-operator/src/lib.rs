@@ -1,14 +1,14 @@
-//! Says which Pods may be operated on now, by PodTransitionRules.
+//! Permits operations on Pods according to PodTransitionRules.
 //!
 //! Reads: PodTransitionRules, Pods labelled `kusionstack.io/control=true`, CollaSets,
 //! PodDisruptionBudgets, Nodes. Writes: the status of PodTransitionRules, and of Pods the grants
 //! `pre-checked`, `operation-permission` and `post-checked`, its own gate labels and its own
-//! annotations, through `pods/status`. Owns: the gates called `transition-rule`.
+//! annotations, through `pods/status`. Owns: the gates named `transition-rule`.
 //!
-//! All rules of a namespace are looked at together, as one Pod may be subject to several of them.
-//! An operation is first *reserved* in the status of every rule that counts, by a write that fails if
-//! anybody else wrote; then *granted* by a patch of the Pod that fails unless it is still the same
-//! operation; and its place is *released* when its end was seen.
+//! All rules of a namespace are evaluated together, because several may select one Pod. An
+//! operation is first *reserved* in the status of every PodTransitionRule with a budget, by a write
+//! conditional on its resourceVersion; then *granted* by a patch of the Pod that tests the
+//! operation instance; the reservation is *released* once the end of the operation is observed.
 
 pub mod view;
 

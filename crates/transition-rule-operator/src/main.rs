@@ -1,10 +1,10 @@
-//! The transition-rule-operator program.
+//! Program of transition-rule-operator.
 
 use clap::Parser;
 use podops_runtime::shell::{args::OperatorArgs, operator::Operator};
 use transition_rule_operator::shell;
 
-/// Says which Pods may be operated on now, by PodTransitionRules
+/// Permits operations on Pods according to PodTransitionRules
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {

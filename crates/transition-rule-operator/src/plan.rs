@@ -1,9 +1,9 @@
-//! Decides which of a namespace's Pods may pass. Pure: what was seen and the time come in, a [`Plan`]
-//! goes out.
+//! Decides which operations of one namespace's Pods are permitted. Pure: observed state and the
+//! time in, a [`Plan`] out.
 //!
-//! A Pod is judged by rules that look at it alone first, then by what services said of it, and by
-//! rules that count last: no place in a budget is taken by a Pod that cannot go. A Pod that passes
-//! all of them is reserved its places; when it is seen to have them, it is granted.
+//! Rules that consider one Pod are evaluated first, then the verdicts of webhooks, and budgets
+//! last, so that a Pod rejected for another reason consumes no budget. An operation that passes all
+//! rules is reserved first, and granted once its reservation is observed in the stored status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,87 +24,87 @@ use crate::{
         Kind, Verdict, cel, schedule, verdict,
         webhook::{self, RuleRef, Subject, WebhookVerdict},
     },
-    view::{Observed, PodView, Rule, RuleView, Waiting},
+    view::{Observed, PendingOperation, PodView, Rule, RuleView},
 };
 
 mod ledger;
 
 pub use ledger::BudgetLedger;
 
-/// How long a Pod waits before it is told on the Pod itself why; the rule's status tells at once, and
-/// most Pods of a rollout wait a little.
-const TOLD_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// Time that an operation waits before the reason is written to the Pod's annotation. The rule's
+/// status reports it at once; most Pods of a rollout wait for less than this.
+const ANNOTATE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// What to do about a namespace.
+/// Writes and webhook calls for one namespace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What is decided by each PodTransitionRule, by name.
-    pub rules: BTreeMap<String, Decided>,
-    /// What to write to Pods.
+    /// Decisions, by name of the PodTransitionRule.
+    pub rules: BTreeMap<String, RuleDecision>,
+    /// Changes to Pods, at most one for each.
     pub pods: Vec<PodChange>,
-    /// What to ask services.
-    pub asks: Vec<WebhookCall>,
-    /// Pods that have to be fetched whole before a rule can decide, by name.
+    /// Webhook calls to start.
+    pub webhook_calls: Vec<WebhookCall>,
+    /// Names of Pods of which a rule needs the full object.
     pub fetch: BTreeSet<String>,
-    /// When to look again without being told.
+    /// Time after which to reconcile again without a change.
     pub requeue_after: Option<Duration>,
 }
 
-/// What is decided by one PodTransitionRule.
+/// Decision of one PodTransitionRule, the source of its status.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Decided {
-    /// How many Pods are what.
+pub struct RuleDecision {
+    /// Number of selected Pods by state.
     pub counts: PodCounts,
-    /// The selected Pods' names.
+    /// Names of the selected Pods.
     pub targets: Vec<String>,
-    /// One entry a Pod in a stage.
+    /// One entry for each Pod with an operation at one of the stages.
     pub details: Vec<Detail>,
-    /// What each rule counts.
+    /// Limits and number of rejected Pods of each rule.
     pub states: Vec<RuleState>,
-    /// The operations that hold a place.
+    /// Operations that have capacity reserved.
     pub reservations: BTreeSet<Reservation>,
-    /// Whether every selected Pod has the gates that it is to have.
+    /// True if every selected Pod has the required gates.
     pub enforced: bool,
 }
 
-/// What to write to one Pod, in one request.
+/// Change of one Pod, written in one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodChange {
-    /// The Pod's name.
+    /// Name of the Pod.
     pub pod: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// Gates to add and to remove, by prefix.
+    /// Gates by label prefix: true adds, false removes.
     pub gates: BTreeMap<&'static str, bool>,
     /// Operations to grant.
-    pub grants: Vec<(RuleStage, Waiting)>,
-    /// Annotations to set and to remove, by PodTransitionRule.
+    pub grants: Vec<(RuleStage, PendingOperation)>,
+    /// Detail annotations by name of the PodTransitionRule: `Some` sets, `None` removes.
     pub details: BTreeMap<String, Option<String>>,
-    /// Rules that it passes because somebody broke the glass.
+    /// Rules skipped by a break-glass override, as `<PodTransitionRule>/<rule>`.
     pub overridden_rules: Vec<String>,
 }
 
 impl PodChange {
-    /// Whether nothing is to be written.
+    /// Returns true if the change writes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gates.is_empty() && self.grants.is_empty() && self.details.is_empty()
     }
 }
 
-/// A question for a service.
+/// Request to the service of one webhook rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookCall {
-    /// Which rule asks.
+    /// Rule that defines the webhook.
     pub rule_ref: RuleRef,
-    /// At which stage.
+    /// Stage that the Pods are in.
     pub stage: RuleStage,
-    /// About whom, by Pod name.
+    /// Operations to decide on, by Pod name.
     pub subjects: BTreeMap<String, Subject>,
 }
 
 impl fmt::Display for Plan {
-    /// One action after another, in words.
+    /// Writes one action after another, separated by `; `, for logs and tests.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut actions: Vec<String> = Vec::new();
         for change in &self.pods {
@@ -112,51 +112,52 @@ impl fmt::Display for Plan {
                 let gate = prefix.split('.').next().unwrap_or_default();
                 actions.push(format!("{} {} {gate}", change.pod, if *add { '+' } else { '-' }));
             }
-            for (stage, waiting) in &change.grants {
-                actions.push(format!("{} pass {} {}", change.pod, stage.as_str(), waiting.id));
+            for (stage, operation) in &change.grants {
+                actions.push(format!("{} grant {} {}", change.pod, stage.as_str(), operation.id));
             }
             for (rule, text) in &change.details {
                 actions.push(format!(
                     "{} {} {rule}",
                     change.pod,
-                    if text.is_some() { "tell" } else { "untell" }
+                    if text.is_some() { "annotate" } else { "unannotate" }
                 ));
             }
         }
-        for (rule, decided) in &self.rules {
-            let reserved: Vec<&str> = decided.reservations.iter().map(|r| r.pod.as_str()).collect();
+        for (rule, decision) in &self.rules {
+            let reserved: Vec<&str> =
+                decision.reservations.iter().map(|r| r.pod.as_str()).collect();
             if !reserved.is_empty() {
-                actions.push(format!("{rule} holds {}", reserved.join(" ")));
+                actions.push(format!("{rule} reserves {}", reserved.join(" ")));
             }
-            for detail in decided.details.iter().filter(|detail| !detail.passed) {
+            for detail in decision.details.iter().filter(|detail| !detail.passed) {
                 let by: Vec<&str> =
                     detail.reject_info.iter().map(|r| r.rule_name.as_str()).collect();
                 actions.push(format!("{} waits for {rule}/{}", detail.name, by.join(",")));
             }
         }
-        for webhook_client in &self.asks {
-            let about: Vec<&str> = webhook_client.subjects.keys().map(String::as_str).collect();
-            actions.push(format!("ask {} about {}", webhook_client.rule_ref.rule, about.join(" ")));
+        for call in &self.webhook_calls {
+            let pods: Vec<&str> = call.subjects.keys().map(String::as_str).collect();
+            actions.push(format!("call {} for {}", call.rule_ref.rule, pods.join(" ")));
         }
         actions.extend(self.fetch.iter().map(|pod| format!("fetch {pod}")));
         f.write_str(&actions.join("; "))
     }
 }
 
-/// Plans what to write for a namespace.
+/// Plans the writes and webhook calls for one namespace.
 #[must_use]
 pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut planner = Planner::new(observed, now);
     for pod in &observed.pods {
         planner.sync_gates(pod);
     }
-    planner.check(RuleStage::PreCheck);
-    planner.check(RuleStage::PostCheck);
-    planner.sync_details();
+    planner.evaluate(RuleStage::PreCheck);
+    planner.evaluate(RuleStage::PostCheck);
+    planner.update_rule_states();
     planner.into_plan()
 }
 
-/// Why a Pod does not pass: which rule of which PodTransitionRule, and its reason.
+/// Rejection of a Pod by one rule of a PodTransitionRule.
 struct Rejection<'a> {
     owner: &'a RuleView,
     rule: &'a Rule,
@@ -168,48 +169,48 @@ struct Planner<'a> {
     now: Timestamp,
     ledger: BudgetLedger<'a>,
     changes: BTreeMap<&'a str, PodChange>,
-    decided: BTreeMap<&'a str, Decided>,
-    /// How many wait for each PodTransitionRule at the stage that is looked at.
+    decisions: BTreeMap<&'a str, RuleDecision>,
+    /// Number of waiting Pods at the evaluated stage, by name of the PodTransitionRule.
     waiting: BTreeMap<&'a str, i32>,
+    /// Number of rejected Pods, by name of the PodTransitionRule and of the rule.
     rejecting: BTreeMap<(&'a str, &'a str), i32>,
-    asks: Vec<WebhookCall>,
+    webhook_calls: Vec<WebhookCall>,
     fetch: BTreeSet<String>,
-    changes_at: Vec<Timestamp>,
+    requeue_at: Vec<Timestamp>,
 }
 
 impl<'a> Planner<'a> {
     fn new(observed: &'a Observed, now: Timestamp) -> Self {
         let ledger = BudgetLedger::new(observed);
-        let decided = observed.rules.iter().filter(|rule| !rule.deleting).map(|rule| {
+        let decisions = observed.rules.iter().filter(|rule| !rule.deleting).map(|rule| {
             let selected = || observed.pods.iter().filter(|pod| rule.selects(pod));
             let by_name: BTreeMap<&str, &PodView> =
                 selected().map(|pod| (pod.name.as_str(), pod)).collect();
-            let held = rule
-                .status
-                .reservations
-                .iter()
-                .filter(|r| by_name.get(r.pod.as_str()).is_some_and(|pod| pod.holds(r)));
-            let decided = Decided {
+            let active =
+                rule.status.reservations.iter().filter(|r| {
+                    by_name.get(r.pod.as_str()).is_some_and(|pod| pod.has_operation(r))
+                });
+            let decision = RuleDecision {
                 counts: ledger.counts(rule),
                 targets: selected().map(|pod| pod.name.clone()).collect(),
-                reservations: held.cloned().collect(),
+                reservations: active.cloned().collect(),
                 enforced: true,
-                ..Decided::default()
+                ..RuleDecision::default()
             };
-            (rule.name.as_str(), decided)
+            (rule.name.as_str(), decision)
         });
-        let decided = decided.collect();
+        let decisions = decisions.collect();
         Self {
             observed,
             now,
             ledger,
             changes: BTreeMap::new(),
-            decided,
+            decisions,
             waiting: BTreeMap::new(),
             rejecting: BTreeMap::new(),
-            asks: Vec::new(),
+            webhook_calls: Vec::new(),
             fetch: BTreeSet::new(),
-            changes_at: Vec::new(),
+            requeue_at: Vec::new(),
         }
     }
 
@@ -221,8 +222,8 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Puts on a Pod the gates of the rules that it is subject to, and takes off the others; takes
-    /// off what rules said of it that it is no longer subject to.
+    /// Plans the gates of a Pod: adds those of rules that select it, removes the others. Removes
+    /// the detail annotations of rules that no longer select it.
     fn sync_gates(&mut self, pod: &'a PodView) {
         if pod.deleting {
             return;
@@ -239,8 +240,8 @@ impl<'a> Planner<'a> {
         }
         if !gates.is_empty() {
             for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
-                if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
-                    decided.enforced = false;
+                if let Some(decision) = self.decisions.get_mut(owner.name.as_str()) {
+                    decision.enforced = false;
                 }
             }
         }
@@ -249,21 +250,25 @@ impl<'a> Planner<'a> {
         change.details.extend(stale.into_iter().map(|name| (name, None)));
     }
 
-    /// Judges every Pod that waits at this stage: those that hold their places already first, then
-    /// those that began first.
-    fn check(&mut self, stage: RuleStage) {
-        let mut waiting: Vec<(&PodView, Vec<Waiting>)> = Vec::new();
+    /// Evaluates every Pod that waits at this stage: Pods with a reservation first, then by start
+    /// of the operation.
+    fn evaluate(&mut self, stage: RuleStage) {
+        let mut waiting: Vec<(&PodView, Vec<PendingOperation>)> = Vec::new();
         for pod in &self.observed.pods {
-            let operations = pod.waiting(stage);
-            let subject =
-                self.observed.rules.iter().any(|r| r.selects(pod) && r.at(stage).next().is_some());
+            let operations = pod.pending_operations(stage);
+            let subject = self
+                .observed
+                .rules
+                .iter()
+                .any(|r| r.selects(pod) && r.rules_at(stage).next().is_some());
             if !operations.is_empty() && subject {
                 waiting.push((pod, operations));
             }
         }
         waiting.sort_by_cached_key(|(pod, operations)| {
-            let begun = operations.iter().filter_map(|o| o.instance.parse::<i128>().ok()).min();
-            (!self.holds_a_place(pod, operations), begun, pod.name.clone())
+            let started_at =
+                operations.iter().filter_map(|o| o.instance.parse::<i128>().ok()).min();
+            (!self.has_reservation(pod, operations), started_at, pod.name.clone())
         });
         self.waiting.clear();
         for (pod, _) in &waiting {
@@ -272,72 +277,79 @@ impl<'a> Planner<'a> {
             }
         }
         for (pod, operations) in waiting {
-            self.judge(pod, stage, operations);
+            self.evaluate_pod(pod, stage, operations);
         }
     }
 
-    fn holds_a_place(&self, pod: &PodView, operations: &[Waiting]) -> bool {
+    fn has_reservation(&self, pod: &PodView, operations: &[PendingOperation]) -> bool {
         let reserved = reservations(pod, operations);
-        self.decided.values().any(|d| reserved.iter().any(|r| d.reservations.contains(r)))
+        self.decisions.values().any(|d| reserved.iter().any(|r| d.reservations.contains(r)))
     }
 
-    fn judge(&mut self, pod: &'a PodView, stage: RuleStage, operations: Vec<Waiting>) {
-        let rules = self.rules_about(pod, stage);
-        let mut rejections = self.rejections_alone(pod, &rules, &operations);
+    fn evaluate_pod(
+        &mut self,
+        pod: &'a PodView,
+        stage: RuleStage,
+        operations: Vec<PendingOperation>,
+    ) {
+        let rules = self.rules_for(pod, stage);
+        let mut rejections = self.pod_rejections(pod, &rules, &operations);
         let subject = Subject::of(pod, &operations);
-        rejections.extend(self.rejections_said(&rules, &subject));
+        rejections.extend(self.webhook_rejections(&rules, &subject));
         let (enforced, dry): (Vec<_>, Vec<_>) =
             rejections.into_iter().partition(|r| r.rule.is_enforced());
-        self.note_rejecting(&dry);
+        self.count_rejections(&dry);
         if !enforced.is_empty() {
             return self.reject(pod, stage, &operations, &enforced);
         }
-        let refusals = self.refusals(pod, &rules);
-        if !refusals.is_empty() {
-            return self.reject(pod, stage, &operations, &refusals);
+        let rejections = self.budget_rejections(pod, &rules);
+        if !rejections.is_empty() {
+            return self.reject(pod, stage, &operations, &rejections);
         }
-        self.ledger.take(pod);
-        let pending = self.webhook_client(pod, stage, &rules, &subject);
+        self.ledger.consume(pod);
+        let pending = self.call_webhooks(pod, stage, &rules, &subject);
         if !pending.is_empty() {
             return self.reject(pod, stage, &operations, &pending);
         }
-        self.pass(pod, stage, operations, &rules);
+        self.reserve_or_grant(pod, stage, operations, &rules);
     }
 
-    /// The rules that a Pod is subject to at a stage, but for those that somebody broke the glass for.
-    fn rules_about(&self, pod: &PodView, stage: RuleStage) -> Vec<(&'a RuleView, &'a Rule)> {
+    /// Rules that apply to a Pod at a stage, except those overridden by break-glass.
+    fn rules_for(&self, pod: &PodView, stage: RuleStage) -> Vec<(&'a RuleView, &'a Rule)> {
         let selecting = self.observed.rules.iter().filter(|owner| owner.selects(pod));
-        let all = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
-        all.filter(|(_, rule)| rule.is_about(pod) && !self.is_broken(pod, rule)).collect()
+        let all = selecting.flat_map(|owner| owner.rules_at(stage).map(move |rule| (owner, rule)));
+        all.filter(|(_, rule)| rule.applies_to(pod) && !self.is_overridden(pod, rule)).collect()
     }
 
-    fn is_broken(&self, pod: &PodView, rule: &Rule) -> bool {
-        let glass = pod.glass.as_ref().and_then(|glass| glass.as_ref().ok());
-        glass.is_some_and(|g| self.now < g.until && g.rules.contains(&rule.spec.name))
+    fn is_overridden(&self, pod: &PodView, rule: &Rule) -> bool {
+        let overrides = pod.break_glass.as_ref().and_then(|o| o.as_ref().ok());
+        overrides.is_some_and(|o| self.now < o.until && o.rules.contains(&rule.spec.name))
     }
 
-    /// What rules that look at one Pod alone have against it.
-    fn rejections_alone(
+    /// Rejections by rules that consider one Pod: labelCheck, schedule, cel. Requests the full
+    /// object of the Pod if a rule needs it.
+    fn pod_rejections(
         &mut self,
         pod: &'a PodView,
         rules: &[(&'a RuleView, &'a Rule)],
-        operations: &[Waiting],
+        operations: &[PendingOperation],
     ) -> Vec<Rejection<'a>> {
         let mut rejections = Vec::new();
         for (owner, rule) in rules.iter().copied() {
             if let Some(spec) = &rule.spec.schedule {
-                self.changes_at.extend(schedule::next_change(spec, self.now));
+                self.requeue_at.extend(schedule::next_change(spec, self.now));
             }
-            let whole = matches!(rule.expression, Some(Ok(_))) || webhook::needs_object(&rule.spec);
-            if whole && pod.object.is_none() {
+            let needs_full_pod =
+                matches!(rule.expression, Some(Ok(_))) || webhook::needs_object(&rule.spec);
+            if needs_full_pod && pod.object.is_none() {
                 self.fetch.insert(pod.name.clone());
             }
             if webhook::needs_object(&rule.spec) && pod.object.is_none() {
-                let reason = "the Pod was not looked at yet".to_owned();
+                let reason = "full Pod not fetched yet".to_owned();
                 rejections.push(Rejection { owner, rule, reason });
                 continue;
             }
-            // One operation that may not pass holds back the others of its Pod: they go together.
+            // A rejected operation blocks the others of its Pod: they are granted together.
             let rejected = operations.iter().find_map(|operation| {
                 let facts = cel::Facts {
                     owner: pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid))),
@@ -354,12 +366,12 @@ impl<'a> Planner<'a> {
         rejections
     }
 
-    /// How many Pods are what, with those that were let through in this look; the Pod that is judged
-    /// is not held against itself for its own reservation.
+    /// Counts as an expression sees them: including Pods passed earlier in this reconcile, but with
+    /// the evaluated Pod still available, so that its own reservation does not reject it.
     fn counts(&self, owner: &RuleView, pod: &PodView) -> PodCounts {
         let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
         let counts = self.ledger.counts(owner);
-        let reserved = i32::from(pod.is_available() && self.ledger.is_out(pod));
+        let reserved = i32::from(pod.is_available() && self.ledger.is_unavailable(pod));
         let (available, unavailable) = (counts.available + reserved, counts.unavailable - reserved);
         PodCounts { waiting, available, unavailable, ..counts }
     }
@@ -368,50 +380,58 @@ impl<'a> Planner<'a> {
         self.observed.sets.iter().find(|set| set.uid == uid).map(|set| set.replicas)
     }
 
-    /// What services have said against a Pod.
-    fn rejections_said(
+    /// Rejections by webhooks that may not be called again yet.
+    fn webhook_rejections(
         &mut self,
         rules: &[(&'a RuleView, &'a Rule)],
         subject: &Subject,
     ) -> Vec<Rejection<'a>> {
         let mut rejections = Vec::new();
         for (owner, rule) in webhooks(rules) {
-            if let Some(WebhookVerdict::Rejected(reason, until)) = self.said(owner, rule, subject)
+            if let Some(WebhookVerdict::Rejected(reason, until)) =
+                self.webhook_verdict(owner, rule, subject)
                 && self.now < *until
             {
                 let (reason, until) = (reason.clone(), *until);
-                self.changes_at.push(until);
+                self.requeue_at.push(until);
                 rejections.push(Rejection { owner, rule, reason });
             }
         }
         rejections
     }
 
-    fn said(&self, owner: &RuleView, rule: &Rule, subject: &Subject) -> Option<&'a WebhookVerdict> {
-        self.observed.answers.said.get(&(rule_ref(owner, rule), subject.clone()))
+    fn webhook_verdict(
+        &self,
+        owner: &RuleView,
+        rule: &Rule,
+        subject: &Subject,
+    ) -> Option<&'a WebhookVerdict> {
+        self.observed.webhooks.verdicts.get(&(rule_ref(owner, rule), subject.clone()))
     }
 
-    /// Which rules that count have no place for a Pod; those that are only tried are noted.
-    fn refusals(
+    /// Rejections by enforced budgets without capacity for the Pod. Those by rules in DryRun mode
+    /// are only counted.
+    fn budget_rejections(
         &mut self,
         pod: &'a PodView,
         rules: &[(&'a RuleView, &'a Rule)],
     ) -> Vec<Rejection<'a>> {
-        let refusals: Vec<Rejection<'_>> = rules
+        let rejections: Vec<Rejection<'_>> = rules
             .iter()
             .filter_map(|(owner, rule)| {
-                let reason = self.ledger.refusal(owner, rule, pod)?;
+                let reason = self.ledger.rejection_reason(owner, rule, pod)?;
                 Some(Rejection { owner, rule, reason })
             })
             .collect();
         let (enforced, dry): (Vec<_>, Vec<_>) =
-            refusals.into_iter().partition(|r| r.rule.is_enforced());
-        self.note_rejecting(&dry);
+            rejections.into_iter().partition(|r| r.rule.is_enforced());
+        self.count_rejections(&dry);
         enforced
     }
 
-    /// Asks the services that have not passed the Pod yet; tells which of them it waits for.
-    fn webhook_client(
+    /// Plans calls to the webhooks that have not passed the Pod yet. Returns the enforced rules
+    /// that it waits for.
+    fn call_webhooks(
         &mut self,
         pod: &'a PodView,
         stage: RuleStage,
@@ -420,22 +440,24 @@ impl<'a> Planner<'a> {
     ) -> Vec<Rejection<'a>> {
         let mut pending = Vec::new();
         for (owner, rule) in webhooks(rules) {
-            let reason = match self.said(owner, rule, subject) {
+            let reason = match self.webhook_verdict(owner, rule, subject) {
                 Some(WebhookVerdict::Passed) => continue,
-                // Who is held back by it was rejected before; this one is only tried.
+                // Only a DryRun rule: an enforced one has rejected the Pod before.
                 Some(WebhookVerdict::Rejected(_, until)) if self.now < *until => continue,
                 Some(WebhookVerdict::Pending(reason)) => reason.clone(),
                 Some(WebhookVerdict::Rejected(..)) | None => {
                     let rule_ref = rule_ref(owner, rule);
-                    let known =
-                        self.asks.iter().position(|a| a.rule_ref == rule_ref && a.stage == stage);
-                    let at = known.unwrap_or_else(|| {
+                    let existing = self
+                        .webhook_calls
+                        .iter()
+                        .position(|a| a.rule_ref == rule_ref && a.stage == stage);
+                    let index = existing.unwrap_or_else(|| {
                         let subjects = BTreeMap::new();
-                        self.asks.push(WebhookCall { rule_ref, stage, subjects });
-                        self.asks.len() - 1
+                        self.webhook_calls.push(WebhookCall { rule_ref, stage, subjects });
+                        self.webhook_calls.len() - 1
                     });
-                    self.asks[at].subjects.insert(pod.name.clone(), subject.clone());
-                    "its service is being asked".to_owned()
+                    self.webhook_calls[index].subjects.insert(pod.name.clone(), subject.clone());
+                    webhook::REQUEST_IN_PROGRESS.to_owned()
                 }
             };
             if rule.is_enforced() {
@@ -445,30 +467,32 @@ impl<'a> Planner<'a> {
         pending
     }
 
-    /// Reserves the places that a Pod still lacks, and grants it if it lacks none.
-    fn pass(
+    /// Reserves budget capacity for the operations, and grants them if no reservation was missing.
+    fn reserve_or_grant(
         &mut self,
         pod: &'a PodView,
         stage: RuleStage,
-        operations: Vec<Waiting>,
+        operations: Vec<PendingOperation>,
         rules: &[(&'a RuleView, &'a Rule)],
     ) {
-        let wanted = reservations(pod, &operations);
-        let mut lacking = false;
-        // Also where the counting rule is not about this Pod: it counts it all the same.
-        let counting = self.observed.rules.iter().filter(|owner| {
-            stage == RuleStage::PreCheck && owner.selects(pod) && owner.at(stage).any(counts)
+        let reservations = reservations(pod, &operations);
+        let mut is_missing = false;
+        // Also where a filter excludes this Pod from the budget: it is counted all the same.
+        let budgets = self.observed.rules.iter().filter(|owner| {
+            stage == RuleStage::PreCheck
+                && owner.selects(pod)
+                && owner.rules_at(stage).any(reserves_capacity)
         });
-        for owner in counting {
+        for owner in budgets {
             let stored = &owner.status.reservations;
-            lacking |= wanted.iter().any(|reservation| !stored.contains(reservation));
-            if let Some(decided) = self.decided.get_mut(owner.name.as_str()) {
-                decided.reservations.extend(wanted.iter().cloned());
+            is_missing |= reservations.iter().any(|reservation| !stored.contains(reservation));
+            if let Some(decision) = self.decisions.get_mut(owner.name.as_str()) {
+                decision.reservations.extend(reservations.iter().cloned());
             }
         }
-        // Without the gate nobody waits for this operator, and another checker's word is its own.
-        let may_grant = !lacking && pod.has_gate(gate(stage));
-        let broken = self.overridden_rules(pod, stage);
+        // Without its gate the Pod does not wait for this operator, only for other checkers.
+        let may_grant = !is_missing && pod.has_gate(gate(stage));
+        let overridden = self.overridden_rules(pod, stage);
         let reported = serde_json::json!({ "stage": stage.as_str(), "passed": true }).to_string();
         for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
             let passed_rules =
@@ -480,36 +504,39 @@ impl<'a> Planner<'a> {
                 passed_rules: passed_rules.map(|(_, rule)| rule.spec.name.clone()).collect(),
                 ..Detail::default()
             };
-            self.tell(owner, detail);
+            self.add_detail(owner, detail);
             if may_grant && pod.details.get(&owner.name) != Some(&reported) {
                 self.change(pod).details.insert(owner.name.clone(), Some(reported.clone()));
             }
         }
         if may_grant {
             let change = self.change(pod);
-            change.overridden_rules.extend(broken);
+            change.overridden_rules.extend(overridden);
             change.grants.extend(operations.into_iter().map(|operation| (stage, operation)));
         }
     }
 
     fn overridden_rules(&self, pod: &PodView, stage: RuleStage) -> Vec<String> {
         let selecting = self.observed.rules.iter().filter(|owner| owner.selects(pod));
-        let rules = selecting.flat_map(|owner| owner.at(stage).map(move |rule| (owner, rule)));
-        let broken = rules.filter(|(_, rule)| rule.is_about(pod) && self.is_broken(pod, rule));
-        broken.map(|(owner, rule)| format!("{}/{}", owner.name, rule.spec.name)).collect()
+        let rules =
+            selecting.flat_map(|owner| owner.rules_at(stage).map(move |rule| (owner, rule)));
+        let overridden =
+            rules.filter(|(_, rule)| rule.applies_to(pod) && self.is_overridden(pod, rule));
+        overridden.map(|(owner, rule)| format!("{}/{}", owner.name, rule.spec.name)).collect()
     }
 
-    /// Notes why a Pod waits.
+    /// Records why a Pod waits, and annotates it once it has waited for [`ANNOTATE_AFTER`].
     fn reject(
         &mut self,
         pod: &'a PodView,
         stage: RuleStage,
-        operations: &[Waiting],
+        operations: &[PendingOperation],
         rejections: &[Rejection<'a>],
     ) {
-        self.note_rejecting(rejections);
+        self.count_rejections(rejections);
         let since = operations.iter().filter_map(|o| lifecycle::time(&o.instance)).min();
-        let told_from = since.unwrap_or(self.now).saturating_add(TOLD_AFTER).unwrap_or(self.now);
+        let annotate_at =
+            since.unwrap_or(self.now).saturating_add(ANNOTATE_AFTER).unwrap_or(self.now);
         for owner in self.observed.rules.iter().filter(|owner| owner.selects(pod)) {
             let own = rejections.iter().filter(|r| r.owner.uid == owner.uid);
             let reject_info: Vec<RejectInfo> = own
@@ -521,9 +548,9 @@ impl<'a> Planner<'a> {
             if reject_info.is_empty() {
                 continue;
             }
-            if told_from > self.now {
-                self.changes_at.push(told_from);
-            } else if !is_told(pod, owner, stage, &reject_info) {
+            if annotate_at > self.now {
+                self.requeue_at.push(annotate_at);
+            } else if !is_annotated(pod, owner, stage, &reject_info) {
                 let text = serde_json::json!({
                     "stage": stage.as_str(), "passed": false, "rejectInfo": reject_info,
                 });
@@ -537,33 +564,36 @@ impl<'a> Planner<'a> {
                 reject_info,
                 since: since.map(|at| Time(whole_second(at))),
             };
-            self.tell(owner, detail);
+            self.add_detail(owner, detail);
         }
     }
 
-    fn tell(&mut self, owner: &'a RuleView, detail: Detail) {
-        let Some(decided) = self.decided.get_mut(owner.name.as_str()) else { return };
-        decided.counts.waiting += i32::from(!detail.passed);
-        decided.details.push(detail);
+    fn add_detail(&mut self, owner: &'a RuleView, detail: Detail) {
+        let Some(decision) = self.decisions.get_mut(owner.name.as_str()) else { return };
+        decision.counts.waiting += i32::from(!detail.passed);
+        decision.details.push(detail);
     }
 
-    fn note_rejecting(&mut self, rejections: &[Rejection<'a>]) {
+    fn count_rejections(&mut self, rejections: &[Rejection<'a>]) {
         for rejection in rejections {
             let key = (rejection.owner.name.as_str(), rejection.rule.spec.name.as_str());
             *self.rejecting.entry(key).or_default() += 1;
         }
     }
 
-    /// Tells what each rule counts, and how many it holds back.
-    fn sync_details(&mut self) {
+    /// Completes each decision with the limits and the number of rejected Pods of its rules.
+    fn update_rule_states(&mut self) {
         for owner in &self.observed.rules {
-            let Some(mut decided) = self.decided.remove(owner.name.as_str()) else { continue };
-            decided.details.sort_by(|a, b| a.name.cmp(&b.name));
+            let Some(mut decision) = self.decisions.remove(owner.name.as_str()) else { continue };
+            decision.details.sort_by(|a, b| a.name.cmp(&b.name));
             let states = owner.rules.iter().map(|rule| {
                 let key = (owner.name.as_str(), rule.spec.name.as_str());
-                let over =
-                    if rule.is_enforced() { 0 } else { self.past(owner, rule, decided.counts) };
-                let rejecting = self.rejecting.get(&key).copied().unwrap_or_default() + over;
+                let excess = if rule.is_enforced() {
+                    0
+                } else {
+                    self.dry_run_excess(owner, rule, decision.counts)
+                };
+                let rejecting = self.rejecting.get(&key).copied().unwrap_or_default() + excess;
                 let (max_unavailable, min_available) = self.ledger.limits(owner, rule);
                 RuleState {
                     name: rule.spec.name.clone(),
@@ -573,65 +603,66 @@ impl<'a> Planner<'a> {
                     min_available,
                     webhook_status: self
                         .observed
-                        .answers
+                        .webhooks
                         .tasks
                         .get(&rule_ref(owner, rule))
                         .cloned(),
                 }
             });
-            decided.states = states.collect();
-            self.decided.insert(&owner.name, decided);
+            decision.states = states.collect();
+            self.decisions.insert(&owner.name, decision);
         }
     }
 
-    /// How many Pods are operated on that a rule which holds back nobody would have held back.
-    fn past(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
+    /// Number of Pods in operation that a DryRun rule would have rejected.
+    fn dry_run_excess(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
         if rule.spec.available_policy.is_some() {
-            return self.ledger.over(owner, rule, counts);
+            return self.ledger.excess(owner, rule, counts);
         }
-        let is_past = |pod: &&PodView| {
+        let would_be_rejected = |pod: &&PodView| {
             let operations = pod.lifecycle.operations.iter();
-            let under_way = operations.filter(|(_, operation)| {
+            let active = operations.filter(|(_, operation)| {
                 matches!(
                     Phase::of(operation),
                     Phase::PreChecked | Phase::Preparing | Phase::Operate
                 )
             });
-            let waiting = under_way.map(|(id, operation)| Waiting {
+            let operations = active.map(|(id, operation)| PendingOperation {
                 id: id.clone(),
                 operation_type: operation.operation_type().unwrap_or_default().to_owned(),
-                ..Waiting::default()
+                ..PendingOperation::default()
             });
             let owner_of = || pod.owner.as_ref().map(|o| (o, self.replicas(&o.uid)));
-            waiting.into_iter().any(|operation| {
+            operations.into_iter().any(|operation| {
                 let facts = cel::Facts { owner: owner_of(), counts, operation: &operation };
-                let unseen = rule.spec.cel.is_some() && pod.object.is_none();
-                !unseen && verdict(rule, pod, &facts, self.now) != Verdict::Pass
+                let is_unknown = rule.spec.cel.is_some() && pod.object.is_none();
+                !is_unknown && verdict(rule, pod, &facts, self.now) != Verdict::Pass
             })
         };
-        let concerned = self.observed.pods.iter().filter(|p| owner.selects(p) && rule.is_about(p));
-        i32::try_from(concerned.filter(is_past).count()).unwrap_or(i32::MAX)
+        let applicable =
+            self.observed.pods.iter().filter(|p| owner.selects(p) && rule.applies_to(p));
+        i32::try_from(applicable.filter(would_be_rejected).count()).unwrap_or(i32::MAX)
     }
 
     fn into_plan(self) -> Plan {
         let wait = |at: Timestamp| Duration::try_from(at.duration_since(self.now)).ok();
         Plan {
-            rules: self.decided.into_iter().map(|(name, d)| (name.to_owned(), d)).collect(),
+            rules: self.decisions.into_iter().map(|(name, d)| (name.to_owned(), d)).collect(),
             pods: self.changes.into_values().filter(|change| !change.is_empty()).collect(),
-            asks: self.asks,
+            webhook_calls: self.webhook_calls,
             fetch: self.fetch,
-            requeue_after: self.changes_at.into_iter().filter_map(wait).min(),
+            requeue_after: self.requeue_at.into_iter().filter_map(wait).min(),
         }
     }
 }
 
-/// A time as the server keeps it.
+/// Truncates a time to whole seconds, the precision of the API server.
 #[must_use]
 pub fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-/// What the gate of a stage begins with.
+/// Label prefix of the gate of a stage.
 const fn gate(stage: RuleStage) -> &'static str {
     match stage {
         RuleStage::PreCheck => well_known::PRE_CHECK_GATE,
@@ -639,11 +670,14 @@ const fn gate(stage: RuleStage) -> &'static str {
     }
 }
 
-/// The gates that a Pod lacks, and those that it has for nothing.
+/// Gates that a Pod lacks (true) and gates that no rule requires (false), by prefix.
 fn gates(observed: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
     let stages = [RuleStage::PreCheck, RuleStage::PostCheck];
     let wanted = |stage| {
-        observed.rules.iter().any(|rule| rule.selects(pod) && rule.at(stage).any(Rule::is_enforced))
+        observed
+            .rules
+            .iter()
+            .any(|rule| rule.selects(pod) && rule.rules_at(stage).any(Rule::is_enforced))
     };
     let differing = stages.into_iter().filter_map(|stage| {
         let (wanted, prefix) = (wanted(stage), gate(stage));
@@ -652,9 +686,9 @@ fn gates(observed: &Observed, pod: &PodView) -> BTreeMap<&'static str, bool> {
     differing.collect()
 }
 
-/// Whether a rule keeps places that have to be reserved.
-fn counts(rule: &Rule) -> bool {
-    rule.is_enforced() && Kind::of(&rule.spec).is_some_and(Kind::counts)
+/// Returns true if operations must be reserved with this rule before they are granted.
+fn reserves_capacity(rule: &Rule) -> bool {
+    rule.is_enforced() && Kind::of(&rule.spec).is_some_and(Kind::is_budget)
 }
 
 fn webhooks<'a>(
@@ -667,8 +701,8 @@ fn rule_ref(owner: &RuleView, rule: &Rule) -> RuleRef {
     RuleRef { uid: owner.uid.clone(), rule: rule.spec.name.clone() }
 }
 
-fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
-    let one = |operation: &Waiting| Reservation {
+fn reservations(pod: &PodView, operations: &[PendingOperation]) -> Vec<Reservation> {
+    let one = |operation: &PendingOperation| Reservation {
         pod: pod.name.clone(),
         uid: pod.uid.clone(),
         id: operation.id.clone(),
@@ -677,9 +711,15 @@ fn reservations(pod: &PodView, operations: &[Waiting]) -> Vec<Reservation> {
     operations.iter().map(one).collect()
 }
 
-/// Whether the Pod's annotation names the same rejecting rules already; their reasons may have
-/// changed. There is one annotation, so a Pod that waits at both stages is told of one.
-fn is_told(pod: &PodView, owner: &RuleView, stage: RuleStage, rejecting: &[RejectInfo]) -> bool {
+/// Returns true if the Pod's annotation already names the same rejecting rules; their reasons may
+/// differ. There is one annotation for both stages, so the first stage reported keeps it while the
+/// Pod waits there.
+fn is_annotated(
+    pod: &PodView,
+    owner: &RuleView,
+    stage: RuleStage,
+    rejecting: &[RejectInfo],
+) -> bool {
     let annotation = pod.details.get(&owner.name);
     let reported: Option<Detail> = annotation.and_then(|text| serde_json::from_str(text).ok());
     reported.is_some_and(|reported| {
@@ -687,11 +727,11 @@ fn is_told(pod: &PodView, owner: &RuleView, stage: RuleStage, rejecting: &[Rejec
             RuleStage::PreCheck => RuleStage::PostCheck,
             RuleStage::PostCheck => RuleStage::PreCheck,
         };
-        let of_other = reported.stage == other.as_str() && !reported.passed;
+        let reports_other = reported.stage == other.as_str() && !reported.passed;
         let names = |infos: &[RejectInfo]| -> BTreeSet<String> {
             infos.iter().map(|info| info.rule_name.clone()).collect()
         };
-        of_other && !pod.waiting(other).is_empty()
+        reports_other && !pod.pending_operations(other).is_empty()
             || reported.stage == stage.as_str() && names(&reported.reject_info) == names(rejecting)
     })
 }

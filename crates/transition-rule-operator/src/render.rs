@@ -1,4 +1,4 @@
-//! Decisions as writes.
+//! Renders decisions as API writes.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 
 use crate::{
     plan::PodChange,
-    view::{PodView, RuleView, Waiting},
+    view::{PendingOperation, PodView, RuleView},
 };
 
-/// Core Pods.
+/// Resource of Pods.
 pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
-/// PodTransitionRules.
+/// Resource of PodTransitionRules.
 pub const RULES: Resource =
     Resource { group: GROUP, version: VERSION, plural: "podtransitionrules" };
 
-/// The write of a rule's status: it fails if anybody wrote to the rule since it was looked at, so
-/// that two leaders never give the same place away twice.
+/// Writes the status of a rule, conditional on its observed resourceVersion, so that two leaders
+/// cannot reserve the same capacity.
 #[must_use]
 pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) -> Write {
     let change = JsonPatch::default()
@@ -33,7 +33,8 @@ pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) 
     Write::Patch(target(RULES, namespace, &rule.name, Some("status")), change.build())
 }
 
-/// The write that lets go of a rule that is being deleted: Kuperator's finalizer holds it.
+/// Removes Kuperator's finalizer from a rule that is being deleted. Returns `None` if there is
+/// nothing to remove.
 #[must_use]
 pub fn release(rule: &ObjectMeta) -> Option<Write> {
     let finalizers = rule.finalizers.as_deref().unwrap_or_default();
@@ -42,63 +43,68 @@ pub fn release(rule: &ObjectMeta) -> Option<Write> {
     {
         return None;
     }
-    let left: Vec<&String> =
+    let remaining: Vec<&String> =
         finalizers.iter().filter(|f| *f != well_known::RULE_PROTECTED).collect();
     let body = json!({ "metadata": {
-        "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": left,
+        "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": remaining,
     } });
     let (namespace, name) = (rule.namespace.as_deref()?, rule.name.as_deref()?);
     Some(Write::Patch(target(RULES, namespace, name, None), Change::Merge(body)))
 }
 
-/// The write to a Pod: gates, grants and what is told of them. It fails unless each granted operation
-/// is the very instance that was judged, and still waits.
+/// Writes gates, grants and detail annotations of a Pod. The patch fails unless each granted
+/// operation is still the evaluated instance and still waits.
 #[must_use]
 pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
-    for (stage, waiting) in &change.grants {
-        patch = grant(patch, *stage, waiting, now);
+    for (stage, operation) in &change.grants {
+        patch = grant(patch, *stage, operation, now);
     }
     for (prefix, add) in &change.gates {
         let key = format!("{prefix}/{}", well_known::TRANSITION_RULE);
-        let at = ["metadata", "labels", key.as_str()];
-        patch = if *add { patch.add(&at, "") } else { patch.remove(&at) };
+        let pointer = ["metadata", "labels", key.as_str()];
+        patch = if *add { patch.add(&pointer, "") } else { patch.remove(&pointer) };
     }
-    if !change.details.is_empty() && !pod.annotated {
+    if !change.details.is_empty() && !pod.has_annotations {
         let annotations = ["metadata", "annotations"];
         patch = patch.test(&annotations, Value::Null).add(&annotations, json!({}));
     }
     for (rule, text) in &change.details {
         let key = format!("{}/{rule}", well_known::RULE_DETAIL);
-        let at = ["metadata", "annotations", key.as_str()];
+        let pointer = ["metadata", "annotations", key.as_str()];
         patch = match text {
-            Some(text) => patch.add(&at, text.as_str()),
-            None => patch.remove(&at),
+            Some(text) => patch.add(&pointer, text.as_str()),
+            None => patch.remove(&pointer),
         };
     }
     Write::Patch(target(PODS, namespace, &change.pod, Some("status")), patch.build())
 }
 
-fn grant(patch: JsonPatch, stage: RuleStage, waiting: &Waiting, now: Timestamp) -> JsonPatch {
+fn grant(
+    patch: JsonPatch,
+    stage: RuleStage,
+    operation: &PendingOperation,
+    now: Timestamp,
+) -> JsonPatch {
     let label =
-        |word: LabelKind| ["metadata".to_owned(), "labels".to_owned(), word.key(&waiting.id)];
-    let test = |patch: JsonPatch, word, value: &str| {
-        patch.test(&label(word).each_ref().map(String::as_str), value)
+        |kind: LabelKind| ["metadata".to_owned(), "labels".to_owned(), kind.key(&operation.id)];
+    let test = |patch: JsonPatch, kind, value: &str| {
+        patch.test(&label(kind).each_ref().map(String::as_str), value)
     };
-    // A grant that is older than the begin would be taken for another operation's.
-    let begun = waiting.instance.parse::<i128>().unwrap_or_default();
-    let stamp = begun.max(now.as_nanosecond()).to_string();
+    // A grant older than the start of the operation would count as one of an earlier operation.
+    let started_at = operation.instance.parse::<i128>().unwrap_or_default();
+    let stamp = started_at.max(now.as_nanosecond()).to_string();
     match stage {
         RuleStage::PreCheck => {
-            let patch = test(patch, LabelKind::Operating, &waiting.instance);
-            let patch = test(patch, LabelKind::OperationType, &waiting.operation_type);
-            let patch = test(patch, LabelKind::PreCheck, &waiting.check);
-            let permission = lifecycle::permission_key(&waiting.operation_type);
+            let patch = test(patch, LabelKind::Operating, &operation.instance);
+            let patch = test(patch, LabelKind::OperationType, &operation.operation_type);
+            let patch = test(patch, LabelKind::PreCheck, &operation.check);
+            let permission = lifecycle::permission_key(&operation.operation_type);
             patch
                 .add(&label(LabelKind::PreChecked).each_ref().map(String::as_str), stamp.as_str())
                 .add(&["metadata", "labels", &permission], stamp)
         }
-        RuleStage::PostCheck => test(patch, LabelKind::PostCheck, &waiting.check)
+        RuleStage::PostCheck => test(patch, LabelKind::PostCheck, &operation.check)
             .add(&label(LabelKind::PostChecked).each_ref().map(String::as_str), stamp),
     }
 }

@@ -1,4 +1,4 @@
-//! The kinds of rules, in two groups: those that look at one Pod, and those that count many.
+//! Kinds of rules, in two groups: those that consider one Pod, and budgets.
 
 use std::fmt;
 
@@ -12,18 +12,19 @@ use kube::core::SelectorExt as _;
 
 use crate::view::{PodView, Rule};
 
-/// What a rule says of a Pod by itself.
+/// Verdict of a rule on one Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The Pod may pass.
+    /// The operation may pass.
     Pass,
-    /// It may not, for this reason: a text that stays the same while nothing changes.
+    /// The operation may not pass. The reason stays the same while the observed state does, so that
+    /// the status is not written again.
     Reject(String),
 }
 
-/// The kinds of rules, as metrics call them.
+/// Kind of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "they are the fields of a rule")]
+#[allow(missing_docs, reason = "the variants are the fields of a rule")]
 pub enum Kind {
     AvailablePolicy,
     LabelCheck,
@@ -35,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::AvailablePolicy,
         Self::LabelCheck,
@@ -46,7 +47,7 @@ impl Kind {
         Self::TopologySpread,
     ];
 
-    /// The kind of a rule: the first that is set, in Kuperator's order.
+    /// Returns the kind of a rule: the first field that is set, in Kuperator's order.
     #[must_use]
     pub fn of(rule: &podops_api::transition_rule::TransitionRule) -> Option<Self> {
         Some(match () {
@@ -61,7 +62,7 @@ impl Kind {
         })
     }
 
-    /// The kind as it stands in a rule.
+    /// Name of the rule's field, also the metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,9 +76,10 @@ impl Kind {
         }
     }
 
-    /// Whether it counts Pods, so that who passes takes a place from others; an expression may.
+    /// Returns true if the rule may limit the number of unavailable Pods, so that an operation must
+    /// reserve capacity. An expression may.
     #[must_use]
-    pub const fn counts(self) -> bool {
+    pub const fn is_budget(self) -> bool {
         match self {
             Self::AvailablePolicy | Self::Cel | Self::DisruptionBudget | Self::TopologySpread => {
                 true
@@ -93,14 +95,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a rule that looks at one Pod alone says of it; rules that count or ask say nothing here.
+/// Evaluates a rule that considers one Pod. Budgets and webhooks always pass here.
 #[must_use]
 pub fn verdict(rule: &Rule, pod: &PodView, facts: &cel::Facts<'_>, now: Timestamp) -> Verdict {
     if rule.spec.label_check.is_some() {
         return if rule.requires.as_ref().is_some_and(|requires| requires.matches(&pod.labels)) {
             Verdict::Pass
         } else {
-            Verdict::Reject("its labels are not those that are required".to_owned())
+            Verdict::Reject("labels do not match labelCheck.requires".to_owned())
         };
     }
     if let Some(spec) = &rule.spec.schedule {
@@ -108,7 +110,7 @@ pub fn verdict(rule: &Rule, pod: &PodView, facts: &cel::Facts<'_>, now: Timestam
     }
     match &rule.expression {
         None => Verdict::Pass,
-        Some(Err(fault)) => Verdict::Reject(format!("the expression is not valid: {fault}")),
+        Some(Err(error)) => Verdict::Reject(format!("invalid CEL expression: {error}")),
         Some(Ok(expression)) => {
             let message = rule.spec.cel.as_ref().and_then(|cel| cel.message.as_deref());
             expression.verdict(pod, facts, message)

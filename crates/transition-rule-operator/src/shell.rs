@@ -1,4 +1,5 @@
-//! The operator around the plan: watches rules and what they are about, plans, writes.
+//! Runs the operator: watches rules and the objects that they refer to, plans, writes and calls
+//! webhooks.
 
 mod admit;
 mod controller;
@@ -8,5 +9,5 @@ mod webhook_client;
 
 pub use controller::{RuleArgs, start};
 
-/// The operator's name: in its Lease, its events and as field manager.
+/// Name of the operator: of its Lease, in its events and as field manager.
 pub const NAME: &str = "transition-rule-operator";

@@ -1,4 +1,4 @@
-//! What a PodTransitionRule's status says.
+//! Builds the status of a PodTransitionRule from a decision, and decides how soon to write it.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -7,111 +7,115 @@ use podops_api::{
     transition_rule::{Detail, PodTransitionRuleStatus},
 };
 
-use crate::{plan::Decided, view::RuleView};
+use crate::{plan::RuleDecision, view::RuleView};
 
-/// Condition type: every selected Pod waits for the rules.
+/// Condition type: every selected Pod has the gates of the rules.
 pub const ENFORCED: &str = "Enforced";
 /// Condition type: a rule cannot be evaluated.
 pub const DEGRADED: &str = "Degraded";
 
-/// How many Pods that wait are told of one by one: a status must fit into the server's storage.
+/// Maximum number of entries in `status.details`: the object must fit into etcd.
 const DETAILS_MAX: usize = 1000;
-/// What they may take of it.
+/// Maximum size of `status.details`, in bytes.
 const DETAILS_BYTES_MAX: usize = 512 << 10;
 
-/// How soon a status is to be written.
+/// Significance of a status change, which determines how soon it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusChange {
-    /// It says what was said.
+    /// Nothing to write.
     None,
-    /// It tells how far Pods are.
-    Progress,
-    /// Somebody waits for it.
-    Urgent,
+    /// Only counts and details changed.
+    Minor,
+    /// A reservation, condition, generation or task changed, which clients and grants wait for.
+    Significant,
 }
 
-/// What the status is to say.
+/// Builds the new status of a rule. `pods_version` is the resourceVersion of the Pods that the
+/// decision is based on.
 #[must_use]
 pub fn status(
     rule: &RuleView,
-    decided: &Decided,
+    decision: &RuleDecision,
     validation_errors: &[String],
     pods_version: u64,
     now: Timestamp,
 ) -> PodTransitionRuleStatus {
     let old = &rule.status;
     let mut conditions = old.conditions.clone();
-    let enforced = if decided.enforced {
+    let enforced = if decision.enforced {
         ("Enforced", String::new())
     } else {
-        ("EnforcementPending", "not every selected Pod has its gates yet".to_owned())
+        ("EnforcementPending", "not all selected Pods have their gate labels yet".to_owned())
     };
-    condition::set(&mut conditions, ENFORCED, decided.enforced, enforced, now);
+    condition::set(&mut conditions, ENFORCED, decision.enforced, enforced, now);
     let degraded = if validation_errors.is_empty() {
         ("RulesEvaluated", String::new())
     } else {
         ("RuleEvaluationFailed", validation_errors.join("; "))
     };
     condition::set(&mut conditions, DEGRADED, !validation_errors.is_empty(), degraded, now);
-    let known = old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
+    let old_pods_version =
+        old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {
         update_time: Some(Time(now)),
-        observed_generation: if decided.enforced {
+        observed_generation: if decision.enforced {
             rule.generation
         } else {
             old.observed_generation
         },
         conditions,
-        pods: Some(decided.counts),
-        targets: decided.targets.clone(),
-        details: details(&decided.details),
-        rule_states: decided.states.clone(),
-        reservations: decided.reservations.iter().cloned().collect(),
-        pods_version: Some(pods_version.max(known).to_string()),
+        pods: Some(decision.counts),
+        targets: decision.targets.clone(),
+        details: details(&decision.details),
+        rule_states: decision.states.clone(),
+        reservations: decision.reservations.iter().cloned().collect(),
+        pods_version: Some(pods_version.max(old_pods_version).to_string()),
     }
 }
 
-/// Those who wait come first if there is no room for all.
+/// Limits the details to [`DETAILS_MAX`] and [`DETAILS_BYTES_MAX`]; Pods that passed are omitted
+/// first.
 fn details(all: &[Detail]) -> Vec<Detail> {
-    let few = all.len() <= DETAILS_MAX;
-    let reported = all.iter().filter(|detail| few || !detail.passed).take(DETAILS_MAX);
-    let mut left = DETAILS_BYTES_MAX;
+    let all_fit = all.len() <= DETAILS_MAX;
+    let reported = all.iter().filter(|detail| all_fit || !detail.passed).take(DETAILS_MAX);
+    let mut bytes_left = DETAILS_BYTES_MAX;
     let fits = reported.take_while(|detail| {
         let rejected = detail.reject_info.iter().map(|i| i.rule_name.len() + i.reason.len() + 32);
         let passed = detail.passed_rules.iter().map(|rule| rule.len() + 3);
         let size = detail.name.len() + 96 + rejected.chain(passed).sum::<usize>();
-        left = left.saturating_sub(size);
-        left > 0
+        bytes_left = bytes_left.saturating_sub(size);
+        bytes_left > 0
     });
     fits.cloned().collect()
 }
 
-/// How soon a status is to be written in place of another.
+/// Classifies the change from one status to the next.
 #[must_use]
-pub fn news(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> StatusChange {
-    let bare = |status: &PodTransitionRuleStatus| {
+pub fn classify(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> StatusChange {
+    let significant = |status: &PodTransitionRuleStatus| {
         let mut status = status.clone();
-        // None of these says anything by itself.
+        // These change with every reconcile.
         (status.update_time, status.pods_version) = (None, None);
         for webhook in status.rule_states.iter_mut().filter_map(|s| s.webhook_status.as_mut()) {
             webhook.task_states.iter_mut().for_each(|task| task.last_time = None);
         }
         status
     };
-    let (was, is) = (bare(old), bare(new));
-    let reserves = is.reservations.iter().any(|r| !was.reservations.contains(r));
+    let (before, after) = (significant(old), significant(new));
+    let reserves = after.reservations.iter().any(|r| !before.reservations.contains(r));
     if reserves
-        || was.observed_generation != is.observed_generation
-        || was.conditions != is.conditions
-        || is_asking(&was) != is_asking(&is)
+        || before.observed_generation != after.observed_generation
+        || before.conditions != after.conditions
+        || running_tasks(&before) != running_tasks(&after)
     {
-        return StatusChange::Urgent;
+        return StatusChange::Significant;
     }
-    if was == is { StatusChange::None } else { StatusChange::Progress }
+    if before == after { StatusChange::None } else { StatusChange::Minor }
 }
 
-/// The tasks that services are working on: they must not be forgotten.
-fn is_asking(status: &PodTransitionRuleStatus) -> Vec<(&str, &str)> {
+/// Running webhook tasks as (rule, task ID): a new leader must find them in the status to poll
+/// them.
+fn running_tasks(status: &PodTransitionRuleStatus) -> Vec<(&str, &str)> {
     let tasks = status
         .rule_states
         .iter()

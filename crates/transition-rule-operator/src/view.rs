@@ -1,4 +1,5 @@
-//! What planning needs to know: the rules of one namespace, and what they are about.
+//! Observed state of one namespace, the input of planning: PodTransitionRules and the objects that
+//! they select or refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,184 +15,185 @@ use serde_json::Value;
 
 use crate::rules::{
     cel::Expression,
-    webhook::{Answers, Subject},
+    webhook::{Subject, WebhookState},
 };
 
 pub(crate) mod read;
 
-/// One namespace.
+/// Observed state of one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// Its PodTransitionRules, by name.
+    /// PodTransitionRules, ordered by name.
     pub rules: Vec<RuleView>,
-    /// Its controlled Pods, by name.
+    /// Controlled Pods, ordered by name.
     pub pods: Vec<PodView>,
-    /// Its CollaSets.
+    /// CollaSets.
     pub sets: Vec<SetView>,
-    /// Its PodDisruptionBudgets.
+    /// PodDisruptionBudgets.
     pub budgets: Vec<BudgetView>,
-    /// The labels of nodes that its Pods are on, if a rule asks for them.
+    /// Labels of the nodes that run the Pods, by node name; empty unless a rule needs them.
     pub nodes: BTreeMap<String, Labels>,
-    /// What services said.
-    pub answers: Answers,
-    /// The version that Pods were seen at.
+    /// State of the webhook rules.
+    pub webhooks: WebhookState,
+    /// resourceVersion at which the Pods were observed.
     pub pods_version: u64,
 }
 
-/// A PodTransitionRule.
+/// Observed PodTransitionRule.
 #[derive(Clone, Debug)]
 pub struct RuleView {
-    /// Its name.
+    /// Name of the PodTransitionRule.
     pub name: String,
-    /// Its UID.
+    /// UID of the PodTransitionRule.
     pub uid: String,
-    /// The version that was looked at.
+    /// Observed resourceVersion.
     pub version: String,
-    /// The generation of its spec.
+    /// Generation of the spec.
     pub generation: i64,
-    /// Whether it is being deleted.
+    /// True if the object is being deleted.
     pub deleting: bool,
-    /// The Pods that it selects.
+    /// Selector of the Pods that the rules apply to.
     pub selector: Selector,
-    /// Its rules that count.
+    /// Enabled rules of known kinds.
     pub rules: Vec<Rule>,
-    /// Why rules of its cannot be evaluated, or what is wrong with its selector.
+    /// Errors of rules that cannot be evaluated, each with its field.
     pub validation_errors: Vec<String>,
-    /// Its status.
+    /// Observed status.
     pub status: PodTransitionRuleStatus,
 }
 
-/// One rule, ready to be evaluated.
+/// Rule with its selectors and expression compiled.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// As it stands in the spec.
+    /// Rule as specified.
     pub spec: TransitionRule,
-    /// When it is asked.
+    /// Stage at which the rule is evaluated.
     pub stage: RuleStage,
-    /// Which of the Pods it is about; all if there is none.
+    /// Selector of the Pods that the rule applies to; all if `None`.
     pub filter: Option<Selector>,
-    /// The labels that a labelCheck requires.
+    /// Labels required by a labelCheck.
     pub requires: Option<Selector>,
-    /// The compiled expression, or what is wrong with it.
+    /// Compiled expression of a cel rule, or the compile error.
     pub expression: Option<Result<Arc<Expression>, String>>,
 }
 
-/// A CollaSet.
+/// Observed CollaSet.
 #[derive(Clone, Debug, Default)]
 pub struct SetView {
-    /// Its UID.
+    /// UID of the CollaSet.
     pub uid: String,
-    /// Its name.
+    /// Name of the CollaSet.
     pub name: String,
-    /// How many Pods it is to have.
+    /// Desired number of Pods.
     pub replicas: usize,
-    /// The labels that its Pods are made with.
+    /// Labels of the Pod template.
     pub template_labels: Labels,
 }
 
-/// A PodDisruptionBudget.
+/// Observed PodDisruptionBudget.
 #[derive(Clone, Debug)]
 pub struct BudgetView {
-    /// Its name.
+    /// Name of the PodDisruptionBudget.
     pub name: String,
-    /// The Pods that it selects; `None` selects none.
+    /// Selector of the Pods; `None` selects none.
     pub selector: Option<Selector>,
-    /// How many disruptions it has to give; `None` while its controller has not counted.
-    pub allowed: Option<usize>,
-    /// Pods, by name, that have theirs: evictions take it when they begin.
-    pub given: BTreeSet<String>,
-    /// The version that was looked at.
+    /// `status.disruptionsAllowed`; `None` if the status is older than the spec.
+    pub disruptions_allowed: Option<usize>,
+    /// Names of the Pods in `status.disruptedPods`: an eviction has consumed a disruption for them.
+    pub disrupted_pods: BTreeSet<String>,
+    /// Observed resourceVersion.
     pub version: u64,
 }
 
-/// A controlled Pod.
+/// Observed Pod labelled `kusionstack.io/control=true`.
 #[derive(Clone, Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct PodView {
-    /// Its name.
+    /// Name of the Pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The version that was looked at.
+    /// Observed resourceVersion.
     pub version: u64,
-    /// Its labels.
+    /// Labels of the Pod.
     pub labels: Labels,
-    /// Its operations; none if they cannot be read.
+    /// Operations in the lifecycle labels; none if the labels are invalid.
     pub lifecycle: PodLifecycle,
-    /// Rules that it is not subject to.
-    pub skips: BTreeSet<String>,
-    /// Rules that somebody broke the glass for; what is wrong with the annotation if it cannot be
-    /// read.
-    pub glass: Option<Result<Override, String>>,
-    /// What stands on it of each PodTransitionRule's decision.
+    /// Names of the rules that the skip annotation excludes.
+    pub skipped_rules: BTreeSet<String>,
+    /// Break-glass override in the annotation, or the error if the annotation is invalid.
+    pub break_glass: Option<Result<Override, String>>,
+    /// Values of the detail annotations, by name of the PodTransitionRule.
     pub details: BTreeMap<String, String>,
-    /// Whether it has any annotation.
-    pub annotated: bool,
-    /// The node that it is on.
+    /// True if the Pod has any annotation.
+    pub has_annotations: bool,
+    /// Name of the node that runs the Pod.
     pub node: Option<String>,
-    /// Its controller's kind, name and UID.
+    /// Controller of the Pod.
     pub owner: Option<Owner>,
-    /// Whether it is being deleted.
+    /// True if the Pod is being deleted.
     pub deleting: bool,
-    /// Whether the kubelet says that it is Ready.
+    /// True if the condition Ready is True.
     pub ready: bool,
-    /// All of it, if a rule asks for that and it was fetched.
+    /// Full object, if a rule needs it and it has been fetched.
     pub object: Option<Arc<Value>>,
 }
 
-/// Who controls a Pod.
+/// Controlling owner of a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The kind.
+    /// Kind of the owner.
     pub kind: String,
-    /// The name.
+    /// Name of the owner.
     pub name: String,
-    /// The UID.
+    /// UID of the owner.
     pub uid: String,
 }
 
-/// Rules that do not apply to a Pod for a time.
+/// Break-glass override: rules that temporarily do not apply to a Pod.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct Override {
-    /// Their names.
+    /// Names of the rules.
     pub rules: BTreeSet<String>,
-    /// Until when.
+    /// Time at which the override expires.
     pub until: Timestamp,
-    /// Why, for people.
+    /// Reason, for the event.
     #[serde(default)]
     pub reason: String,
 }
 
-/// An operation that waits to be granted.
+/// Operation that waits to be granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Waiting {
-    /// Its ID.
+pub struct PendingOperation {
+    /// Operation ID.
     pub id: String,
-    /// Its type.
+    /// Operation type, such as `update`.
     pub operation_type: String,
-    /// The value of the label that names this instance of it: of `operating`, or of `post-check`.
+    /// Value of the label that identifies this instance of the operation: of `operating` in
+    /// PreCheck, of `post-check` in PostCheck.
     pub instance: String,
-    /// The value of the label that says that it waits: of `pre-check`, or of `post-check`.
+    /// Value of the label that marks the operation as waiting: of `pre-check` or of `post-check`.
     pub check: String,
 }
 
 impl Subject {
-    /// A Pod, with all that waits on it.
+    /// Identifies a Pod with all its waiting operations.
     #[must_use]
-    pub fn of(pod: &PodView, waiting: &[Waiting]) -> Self {
-        let all: Vec<String> = waiting.iter().map(|o| format!("{}={}", o.id, o.instance)).collect();
+    pub fn of(pod: &PodView, operations: &[PendingOperation]) -> Self {
+        let all: Vec<String> =
+            operations.iter().map(|o| format!("{}={}", o.id, o.instance)).collect();
         Self { uid: pod.uid.clone(), instances: all.join(",") }
     }
 }
 
 impl PodView {
-    /// Whether the rules are asked about the Pod at this stage, and for which operations.
+    /// Returns the operations that wait for rules at this stage.
     #[must_use]
-    pub fn waiting(&self, stage: RuleStage) -> Vec<Waiting> {
+    pub fn pending_operations(&self, stage: RuleStage) -> Vec<PendingOperation> {
         if self.deleting {
             return Vec::new();
         }
-        let waits = |(id, operation): (&String, &Operation)| {
+        let pending = |(id, operation): (&String, &Operation)| {
             let (phase, kind, instance, check) = match stage {
                 RuleStage::PreCheck => (
                     Phase::PreCheck,
@@ -210,14 +212,15 @@ impl PodView {
                 return None;
             }
             let operation_type = operation.get(kind).filter(|kind| !kind.is_empty())?.to_owned();
-            let value = |word| operation.get(word).map(ToOwned::to_owned);
+            let value = |label| operation.get(label).map(ToOwned::to_owned);
             let (instance, check) = (value(instance)?, value(check)?);
-            Some(Waiting { id: id.clone(), operation_type, instance, check })
+            Some(PendingOperation { id: id.clone(), operation_type, instance, check })
         };
-        self.lifecycle.operations.iter().filter_map(waits).collect()
+        self.lifecycle.operations.iter().filter_map(pending).collect()
     }
 
-    /// Whether it serves, and nothing that was granted is about to change that.
+    /// Returns true if the Pod is available: labelled service-available, not being deleted, and
+    /// without a granted operation that will take it out of service.
     #[must_use]
     pub fn is_available(&self) -> bool {
         self.labels.contains_key(well_known::SERVICE_AVAILABLE)
@@ -225,7 +228,7 @@ impl PodView {
             && !self.is_granted()
     }
 
-    /// Whether an operation of it was granted and has not left it.
+    /// Returns true if an operation has been granted and has not finished.
     #[must_use]
     pub fn is_granted(&self) -> bool {
         self.lifecycle
@@ -234,14 +237,14 @@ impl PodView {
             .any(|operation| !matches!(Phase::of(operation), Phase::Requested | Phase::PreCheck))
     }
 
-    /// Whether a reserved operation may still be granted, or is under way.
+    /// Returns true if the reserved operation is still waiting or in progress on this Pod.
     #[must_use]
-    pub fn holds(&self, reservation: &Reservation) -> bool {
+    pub fn has_operation(&self, reservation: &Reservation) -> bool {
         let operating = LabelKind::Operating.key(&reservation.id);
         self.uid == reservation.uid && self.labels.get(&operating) == Some(&reservation.instance)
     }
 
-    /// Whether the gate of this prefix that belongs to this operator is on it.
+    /// Returns true if the Pod has this operator's gate with this label prefix.
     #[must_use]
     pub fn has_gate(&self, prefix: &str) -> bool {
         self.labels.contains_key(&format!("{prefix}/{}", well_known::TRANSITION_RULE))
@@ -249,27 +252,27 @@ impl PodView {
 }
 
 impl RuleView {
-    /// Whether the rules are about this Pod.
+    /// Returns true if the selector matches the Pod.
     #[must_use]
     pub fn selects(&self, pod: &PodView) -> bool {
         !self.deleting && self.selector.matches(&pod.labels)
     }
 
-    /// Its rules that are asked at this stage.
-    pub fn at(&self, stage: RuleStage) -> impl Iterator<Item = &Rule> {
+    /// Rules that are evaluated at this stage.
+    pub fn rules_at(&self, stage: RuleStage) -> impl Iterator<Item = &Rule> {
         self.rules.iter().filter(move |rule| rule.stage == stage)
     }
 }
 
 impl Rule {
-    /// Whether the rule decides about this Pod.
+    /// Returns true if the rule is neither skipped for the Pod nor filtered out.
     #[must_use]
-    pub fn is_about(&self, pod: &PodView) -> bool {
-        !pod.skips.contains(&self.spec.name)
+    pub fn applies_to(&self, pod: &PodView) -> bool {
+        !pod.skipped_rules.contains(&self.spec.name)
             && self.filter.as_ref().is_none_or(|filter| filter.matches(&pod.labels))
     }
 
-    /// Whether anybody waits for it.
+    /// Returns true unless the rule is a dry run.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.spec.mode == podops_api::transition_rule::RuleMode::Enforce

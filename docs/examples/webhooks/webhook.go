@@ -1,6 +1,6 @@
-// A service for a webhook rule of a PodTransitionRule, with Go's standard library alone. It names a
-// task for each question, and each Pod passes two seconds after it was asked about.
-// Try it: go run webhook.go 127.0.0.1:9000
+// A service for a webhook rule of a PodTransitionRule, using only Go's standard library. It responds
+// with a task to each request, and all Pods of the task pass two seconds later.
+// Usage: go run webhook.go 127.0.0.1:9000
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 type question struct{ Resources []struct{ Name string } }
 
-// begin names a task: the time it ends.
+// begin responds with a task, whose ID is the time at which it ends.
 func begin(w http.ResponseWriter, r *http.Request) {
 	var asked question
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&asked); err != nil {
@@ -26,7 +26,7 @@ func begin(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"success": true, "poll": true, "taskId": fmt.Sprint(ends)})
 }
 
-// progress tells whether a task has ended.
+// progress reports whether a task has ended.
 func progress(w http.ResponseWriter, r *http.Request) {
 	var ends int64
 	if _, err := fmt.Sscan(r.URL.Query().Get("task-id"), &ends); err != nil {

@@ -1,6 +1,6 @@
-# A service for a webhook rule of a PodTransitionRule, with Python's standard library alone. It answers
+# A service for a webhook rule of a PodTransitionRule, using only Python's standard library. It responds
 # at once: Pods whose parameter `tier` is `critical` pass only while a file named `open` is in the
-# current directory, all others pass. Try it: python3 webhook.py 127.0.0.1:9000
+# current directory, all others pass. Usage: python3 webhook.py 127.0.0.1:9000
 import json
 import os
 import sys
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def decide(request):
-    """The answer to the question which of these Pods may pass."""
+    """Returns the response body: which of these Pods pass."""
     is_open = os.path.exists("open")
     passing, held = [], []
     for pod in request["resources"]:

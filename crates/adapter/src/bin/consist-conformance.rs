@@ -1,4 +1,4 @@
-//! The `consist-conformance` program: what the author of an adapter runs.
+//! The `consist-conformance` program: checks an adapter and prints the results as a table.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -10,27 +10,27 @@ use podops_adapter::{
     conformance::{Setup, Verdict, run},
 };
 
-/// Finds out whether an adapter of consist-operator keeps the protocol
+/// Checks whether an adapter conforms to the adapter protocol of consist-operator
 #[derive(Parser)]
 #[command(version, about)]
 struct Args {
-    /// Where the adapter is: `grpc://<host>:<port>`, `unix://<path>`, `http://…` or `https://…`
+    /// Address of the adapter: `grpc://<host>:<port>`, `unix://<path>`, `http://…` or `https://…`
     #[arg(long)]
     target: String,
-    /// What its users would tell it
+    /// Parameters of the employer, as in the annotation backend-params
     #[arg(long, default_value = "{}", value_name = "JSON")]
     params: String,
-    /// The same for a second employer, whose traffic goes another way
+    /// Parameters of a second employer with separate traffic; enables the isolation check
     #[arg(long, value_name = "JSON")]
     other_params: Option<String>,
-    /// Three addresses that traffic may be sent to
+    /// Three addresses that traffic may be routed to
     #[arg(long, num_args = 3, value_names = ["A", "B", "C"],
         default_values = ["192.0.2.1", "192.0.2.2", "192.0.2.3"])]
     addresses: Vec<String>,
-    /// How long what was wanted may take to be seen, in seconds
+    /// Time within which a desired state must be observed, in seconds
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     within: f64,
-    /// A command that restarts the adapter and loses what it remembers
+    /// Shell command that restarts the adapter without its state; enables the restart check
     #[arg(long, value_name = "COMMAND")]
     restart: Option<String>,
 }
@@ -39,7 +39,8 @@ struct Args {
 async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     let adapter = Client::at(&args.target, Duration::from_secs(10)).map_err(anyhow::Error::msg)?;
-    let addresses = args.addresses.try_into().ok().context("there are three addresses")?;
+    let addresses =
+        args.addresses.try_into().ok().context("--addresses requires three addresses")?;
     let setup = Setup {
         params: args.params,
         other_params: args.other_params,
@@ -51,17 +52,17 @@ async fn main() -> anyhow::Result<ExitCode> {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
     for check in &checks {
-        let (mark, why) = match &check.verdict {
-            Verdict::Kept => ("✔", String::new()),
-            Verdict::Broken(why) => ("✘", why.clone()),
-            Verdict::Unknown(why) => ("?", why.clone()),
+        let (mark, reason) = match &check.verdict {
+            Verdict::Passed => ("✔", String::new()),
+            Verdict::Failed(reason) => ("✘", reason.clone()),
+            Verdict::Skipped(reason) => ("?", reason.clone()),
         };
-        table.add_row([mark.to_owned(), check.what.to_owned(), why]);
+        table.add_row([mark.to_owned(), check.name.to_owned(), reason]);
     }
-    #[allow(clippy::print_stdout, reason = "the table is what was asked for")]
+    #[allow(clippy::print_stdout, reason = "the table is the output")]
     {
         println!("{table}");
     }
-    let broken = checks.iter().filter(|c| matches!(c.verdict, Verdict::Broken(_))).count();
-    Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let failed = checks.iter().filter(|c| matches!(c.verdict, Verdict::Failed(_))).count();
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

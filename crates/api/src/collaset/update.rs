@@ -1,4 +1,4 @@
-//! How Pods follow a new template.
+//! Strategy for updating Pods to a new template.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
@@ -8,38 +8,39 @@ use serde::{Deserialize, Serialize};
 use super::or_empty;
 use crate::int_or_percent;
 
-/// How Pods follow a new template.
+/// Strategy for updating Pods to a new template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.rollingUpdate) || !has(self.rollingUpdate.maxSurge) || self.podUpgradePolicy != 'Replace' || !(string(self.rollingUpdate.maxSurge) in ['0', '0%'])")
-    .message("spec.updateStrategy.rollingUpdate.maxSurge: maxSurge must not be 0 when podUpgradePolicy is Replace, which makes the new Pod first").reason(Reason::FieldValueInvalid))]
+    .message("spec.updateStrategy.rollingUpdate.maxSurge: maxSurge must not be 0 when podUpgradePolicy is Replace, which creates the new Pod first").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.rollingUpdate) || !has(self.rollingUpdate.maxUnavailable) || self.podUpgradePolicy == 'Replace' || !(string(self.rollingUpdate.maxUnavailable) in ['0', '0%'])")
-    .message("spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable must not be 0 unless podUpgradePolicy is Replace, as a Pod is out of service while it is updated").reason(Reason::FieldValueInvalid))]
+    .message("spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable must not be 0 unless podUpgradePolicy is Replace, because a Pod is out of service while it is updated").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.resize) || self.resize.onInfeasible != 'Recreate' && self.resize.onDeferred != 'Recreate' || self.podUpgradePolicy != 'InPlaceOnly'")
     .message("spec.updateStrategy.resize: Recreate is not allowed when podUpgradePolicy is InPlaceOnly").reason(Reason::FieldValueForbidden))]
 pub struct UpdateStrategy {
-    /// Which Pods are updated, and how many at once.
+    /// Selects the Pods to update and limits how many are updated at once.
     #[serde(default = "by_partition")]
     pub rolling_update: Option<RollingUpdate>,
 
-    /// The way a Pod is updated. Recreate deletes it and makes another of the same instance;
-    /// InPlaceIfPossible, the default, changes it where the API allows that and else recreates it;
-    /// InPlaceOnly refuses what cannot be done in place; Replace makes the new Pod first.
+    /// Update method. Recreate deletes the Pod and creates another with the same instance ID;
+    /// InPlaceIfPossible (default) patches the Pod if the API allows it, and recreates it
+    /// otherwise; InPlaceOnly rejects changes that are not possible in place; Replace creates the
+    /// new Pod first.
     #[serde(default)]
     pub pod_upgrade_policy: PodUpgradePolicy,
 
-    /// How many seconds to wait between the permission to operate and the operation.
+    /// Number of seconds between the permission to operate and the operation. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.updateStrategy.operationDelaySeconds: operationDelaySeconds should not be smaller than 0"))]
     pub operation_delay_seconds: Option<i32>,
 
-    /// The name of a ControllerRevision of this set that Pods are to follow instead of the template,
-    /// for as long as it is named: a rollback without the old template at hand.
+    /// Name of a ControllerRevision of this set that Pods are updated to instead of the template,
+    /// while the field is set. Use it to roll back without the old template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self.size() <= 63", "spec.updateStrategy.revision: revision should be the name of a ControllerRevision, at most 63 characters"))]
     pub revision: Option<String>,
 
-    /// What becomes of a Pod whose node does not give it the resources of a new template in place.
+    /// Handling of Pods that cannot be resized in place on their node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ResizeStrategy>,
 }
@@ -56,87 +57,88 @@ impl Default for UpdateStrategy {
     }
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "the type of the field it is the default of")]
+#[allow(clippy::unnecessary_wraps, reason = "the type of the field whose default it is")]
 fn by_partition() -> Option<RollingUpdate> {
     Some(RollingUpdate { by_partition: Some(ByPartition::default()), ..RollingUpdate::default() })
 }
 
-/// Which Pods are updated, and how many at once; `byLabel` wins over `byPartition`.
+/// Selects the Pods to update and limits how many are updated at once; `byLabel` takes precedence
+/// over `byPartition`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// All Pods but a number of them.
+    /// Update all Pods except a number of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_partition: Option<ByPartition>,
 
-    /// Only Pods labelled `collaset.kusionstack.io/update-included`.
+    /// Update only Pods with the label `collaset.kusionstack.io/update-included`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_label: Option<ByLabel>,
 
-    /// How many Pods may be out of service at once: a number, or a percentage of the replicas, rounded
-    /// down but not to 0. No update begins in a Pod that serves while it would make more. Without it
-    /// all Pods begin at once, and the pace is left to rules.
+    /// Maximum number of unavailable Pods: a number, or a percentage of `replicas`, rounded down
+    /// but at least 1. The update of an available Pod does not start if it would exceed this limit.
+    /// If unset, all updates start at once, and PodTransitionRules control the pace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_unavailable: Option<IntOrString>,
 
-    /// How many Pods there may be beyond the replicas while Pods are replaced, by the policy Replace
-    /// or by label: a number, or a percentage of the replicas, rounded up. No limit by default.
+    /// Maximum number of Pods above `replicas` while Pods are replaced, by the policy Replace or by
+    /// label: a number, or a percentage of `replicas`, rounded up. No limit by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
 }
 
-/// All Pods but a number of them are updated.
+/// Update of all Pods except a number of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ByPartition {
-    /// How many Pods stay on older revisions: a number, or a percentage of the replicas, rounded up;
-    /// none by default. Raising it brings updated Pods back to the current revision.
+    /// Number of Pods that are not updated: a number, or a percentage of `replicas`, rounded up.
+    /// When raised, updated Pods are rolled back to the current revision. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.byPartition.partition: partition should not be smaller than 0, or be a percentage up to 100%"))]
     pub partition: Option<IntOrString>,
 }
 
-/// Only labelled Pods are updated.
+/// Update of labelled Pods only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ByLabel {}
 
-/// The way a Pod is updated.
+/// Update method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(transform = or_empty)]
 pub enum PodUpgradePolicy {
-    /// Delete the Pod and make another.
+    /// Delete the Pod and create another.
     Recreate,
-    /// In place where the API allows it, else by deletion.
+    /// Patch the Pod if the API allows it, recreate it otherwise.
     #[default]
     #[serde(alias = "")]
     InPlaceIfPossible,
-    /// In place or not at all.
+    /// Patch the Pod; reject changes that are not possible in place.
     InPlaceOnly,
-    /// Make the new Pod first.
+    /// Create the new Pod first.
     Replace,
 }
 
-/// What becomes of a Pod whose node does not give it the resources of a new template in place.
+/// Handling of Pods that cannot be resized in place on their node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResizeStrategy {
-    /// If the node has no room at the moment: Wait, the default, or Recreate.
+    /// If the node currently lacks the resources: Wait (default) or Recreate.
     #[serde(default)]
     pub on_deferred: ResizePolicy,
-    /// If the node can never give them, or the API server refuses to ask it: Wait, the default, or
-    /// Recreate.
+    /// If the node can never provide the resources, or the API server rejects the resize: Wait
+    /// (default) or Recreate.
     #[serde(default)]
     pub on_infeasible: ResizePolicy,
 }
 
-/// What becomes of a Pod that cannot be resized.
+/// Handling of a Pod that cannot be resized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ResizePolicy {
-    /// It stays out of service until the node gives the resources or the template changes.
+    /// Keep the Pod out of service until the node provides the resources or the template changes.
     #[default]
     Wait,
-    /// It is deleted, and another is made, which may find another node.
+    /// Delete the Pod and create another, which may be scheduled to another node.
     Recreate,
 }

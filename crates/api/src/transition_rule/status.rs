@@ -1,4 +1,4 @@
-//! What a PodTransitionRule last decided.
+//! Status of a PodTransitionRule.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -7,155 +7,157 @@ use serde::{Deserialize, Serialize};
 use super::RuleMode;
 use crate::condition::Condition;
 
-/// What the rules last decided.
+/// Most recent decisions of a PodTransitionRule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTransitionRuleStatus {
-    /// When this status was written.
+    /// Time of the last update of this status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_time: Option<Time>,
-    /// The generation of the spec that is enforced on every selected Pod.
+    /// Generation of the spec that is enforced on every selected Pod.
     pub observed_generation: i64,
-    /// Enforced: every selected Pod waits for the rules. Degraded: a rule cannot be evaluated.
+    /// Conditions: Enforced (every selected Pod waits for the rules), Degraded (a rule cannot be
+    /// evaluated).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// How many Pods are what.
+    /// Number of selected Pods by state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodCounts>,
-    /// The selected Pods' names.
+    /// Names of the selected Pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
-    /// One entry a Pod that waits for the rules, up to a thousand of them.
+    /// One entry per Pod that waits for the rules, at most 1,000.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<Detail>,
-    /// What each rule counts, and what each webhook rule is doing.
+    /// State of each rule: its limits, its rejections and its webhook tasks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule_states: Vec<RuleState>,
-    /// Operations that have their place in the budget, from before they are permitted until their
-    /// end was seen.
+    /// Operations that consume budget capacity, from before they are granted until their end was
+    /// observed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<Reservation>,
-    /// The version of Pods that this was decided on: nobody decides on older ones afterwards.
+    /// resourceVersion of the Pod list used for this decision; later decisions never use an older
+    /// list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods_version: Option<String>,
 }
 
-/// How many of the selected Pods are what.
+/// Number of selected Pods by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PodCounts {
-    /// All that there should be.
+    /// Number of Pods that should exist.
     pub total: i32,
-    /// Those that serve, and are not about to be taken out of service.
+    /// Number of Pods that are available and not about to be taken out of service.
     pub available: i32,
-    /// The others.
+    /// Number of all other Pods.
     pub unavailable: i32,
-    /// Those that wait for a rule.
+    /// Number of Pods that wait for a rule.
     pub waiting: i32,
 }
 
-/// An operation that has its place in the budget.
+/// Operation that consumes budget capacity.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reservation {
-    /// The Pod's name.
+    /// Name of the Pod.
     pub pod: String,
-    /// The Pod's UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// The operation's ID.
+    /// ID of the operation.
     pub id: String,
-    /// The value of the operation's `operating` label, which names this instance of it.
+    /// Value of the operation's `operating` label, which identifies this instance of the operation.
     pub instance: String,
 }
 
-/// What the rules say of one Pod.
+/// Decision of the rules about one Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Detail {
-    /// The Pod's name.
+    /// Name of the Pod.
     pub name: String,
-    /// PreCheck or PostCheck.
+    /// Stage: PreCheck or PostCheck.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stage: String,
-    /// Whether every rule passed it.
+    /// True if every rule passed the Pod.
     pub passed: bool,
-    /// The rules that passed it.
+    /// Names of the rules that passed the Pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passed_rules: Vec<String>,
-    /// The rules that did not.
+    /// Rules that rejected the Pod, with their reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reject_info: Vec<RejectInfo>,
-    /// Since when it waits.
+    /// Time since which the Pod has been waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 }
 
-/// Why a rule rejects a Pod.
+/// Reason why a rule rejects a Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RejectInfo {
-    /// The rule.
+    /// Name of the rule.
     pub rule_name: String,
-    /// Its reason.
+    /// Reason for the rejection.
     pub reason: String,
 }
 
-/// What a rule counts, or is doing.
+/// State of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleState {
-    /// The rule.
+    /// Name of the rule.
     pub name: String,
-    /// DryRun, for a rule that holds back nobody.
+    /// DryRun if the rule does not block Pods; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<RuleMode>,
-    /// How many of the waiting Pods it rejects.
+    /// Number of waiting Pods that the rule rejects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejecting: Option<i32>,
-    /// How many Pods may be unavailable by it.
+    /// Maximum number of unavailable Pods under the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<i32>,
-    /// How many Pods must be available by it.
+    /// Minimum number of available Pods under the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_available: Option<i32>,
-    /// Its tasks.
+    /// Tasks of a webhook rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_status: Option<WebhookStatus>,
 }
 
-/// The tasks of a webhook rule.
+/// Tasks of a webhook rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookStatus {
-    /// Those running.
+    /// Running tasks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub task_states: Vec<TaskInfo>,
-    /// Those that ended in the last ten minutes.
+    /// Tasks that ended in the last ten minutes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<TaskInfo>,
 }
 
-/// One task of a webhook.
+/// Task of a webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskInfo {
-    /// The service's name for it.
+    /// ID of the task, chosen by the webhook.
     pub task_id: String,
-    /// Pods still waiting.
+    /// Names of the Pods that still wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub processing: Vec<String>,
-    /// Pods that passed.
+    /// Names of the Pods that passed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approved: Vec<String>,
-    /// When it began.
+    /// Time at which the task began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begin_time: Option<Time>,
-    /// When the service was last asked.
+    /// Time of the last request to the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_time: Option<Time>,
-    /// What the service said.
+    /// Last message of the webhook.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! How many Pods may be out of service, or too many, at once.
+//! Limits of a rolling update: `maxUnavailable` and `maxSurge`.
 
 use podops_api::{
     collaset::PodUpgradePolicy,
@@ -9,71 +9,74 @@ use podops_api::{
 use super::{Planner, replace::Pairs, target::rolling};
 use crate::view::PodView;
 
-/// What may still begin in this look; nothing that is not limited is counted.
+/// Remaining budget of this reconcile; `None` if the spec sets no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
-    /// How many more Pods that serve may be taken out of service.
+    /// Number of in-service Pods that may still be taken out of service.
     unavailable: Option<usize>,
-    /// Whether more Pods are out of service than may be.
+    /// True if more Pods are out of service than `maxUnavailable` allows.
     exceeded: bool,
-    /// How many more Pods may be made to replace others.
+    /// Number of surge Pods that may still be created.
     surge: Option<usize>,
 }
 
 impl Budget {
-    /// What `rollingUpdate.maxUnavailable` and `.maxSurge` leave, given the Pods that count.
+    /// Computes what `rollingUpdate.maxUnavailable` and `.maxSurge` leave for the counted Pods.
     pub(super) fn read(planner: &Planner<'_>, pairs: &Pairs<'_>, counted: &[&PodView]) -> Self {
         let (observed, replicas) = (planner.observed, planner.observed.replicas());
-        let most = rolling(observed).and_then(|r| r.max_unavailable.as_ref()).map(|most| {
-            // A share of few Pods must not come to a standstill.
-            let replaces =
-                observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
-            resolve(most, replicas, Rounding::Down).max(usize::from(!replaces))
-        });
-        let serving = counted.iter().filter(|pod| is_in_service(planner, pod)).count();
-        let missing = replicas.saturating_sub(serving);
-        let unavailable = most.map(|most| most.saturating_sub(missing));
-        let exceeded = most.is_some_and(|most| missing > most);
-        let most = rolling(observed).and_then(|r| r.max_surge.as_ref());
-        let surge = most.map(|most| {
-            let extra =
+        let max_unavailable =
+            rolling(observed).and_then(|r| r.max_unavailable.as_ref()).map(|limit| {
+                // A percentage of few Pods rounds down to 0, which would block the rollout.
+                let replaces =
+                    observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+                resolve(limit, replicas, Rounding::Down).max(usize::from(!replaces))
+            });
+        let in_service = counted.iter().filter(|pod| is_in_service(planner, pod)).count();
+        let out_of_service = replicas.saturating_sub(in_service);
+        let unavailable = max_unavailable.map(|limit| limit.saturating_sub(out_of_service));
+        let exceeded = max_unavailable.is_some_and(|limit| out_of_service > limit);
+        let max_surge = rolling(observed).and_then(|r| r.max_surge.as_ref());
+        let surge = max_surge.map(|limit| {
+            let surge_pods =
                 observed.active().filter(|pod| !pod.deleting && pairs.is_surge(pod)).count();
-            // Pods that are missing come back, and those that are too many are still there.
+            // Missing Pods will be recreated, and surplus Pods still exist.
             let others = counted.len().max(replicas);
-            let most = replicas + resolve(most, replicas, Rounding::Up);
-            most.saturating_sub(others + extra)
+            let max_pods = replicas + resolve(limit, replicas, Rounding::Up);
+            max_pods.saturating_sub(others + surge_pods)
         });
         Self { unavailable, exceeded, surge }
     }
 }
 
-/// Whether the Pod serves, and nobody is about to change that.
+/// Returns whether the Pod is available and no operation or deletion will end that.
 fn is_in_service(planner: &Planner<'_>, pod: &PodView) -> bool {
     !pod.deleting
         && !pod.terminal
         && !pod.labels.contains_key(well_known::TO_DELETE)
-        && !planner.leaving.contains(pod.name.as_str())
+        && !planner.to_scale_in.contains(pod.name.as_str())
         && planner.observed.is_available(pod, planner.now)
         && !lifecycle::is_operated_on(&pod.labels)
 }
 
 impl Planner<'_> {
-    /// Takes leave to put a Pod out of service; if there is none, it says so.
-    pub(super) fn may_interrupt(&mut self, pod: &PodView) -> bool {
-        let serves = pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
-        let counts = is_in_service(self, pod);
+    /// Consumes `maxUnavailable` to take a Pod out of service; returns false and records the limit
+    /// if none is left.
+    pub(super) fn try_interrupt(&mut self, pod: &PodView) -> bool {
+        let has_traffic = pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
+        let counted = is_in_service(self, pod);
         match &mut self.budget.unavailable {
             None => true,
-            // It serves nobody as it is.
-            Some(_) if !serves => true,
-            // It serves, but counts as out of service already: too new, or about to be operated on.
-            Some(_) if !counts && !self.budget.exceeded => true,
-            Some(_) if !counts => {
-                self.hold(pod, "rollingUpdate.maxUnavailable");
+            // It is out of service already.
+            Some(_) if !has_traffic => true,
+            // It receives traffic but counts as unavailable already: below minReadySeconds, or
+            // about to be operated on.
+            Some(_) if !counted && !self.budget.exceeded => true,
+            Some(_) if !counted => {
+                self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
                 false
             }
             Some(0) => {
-                self.hold(pod, "rollingUpdate.maxUnavailable");
+                self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
                 false
             }
             Some(left) => {
@@ -83,23 +86,24 @@ impl Planner<'_> {
         }
     }
 
-    /// Takes note of a Pod that is put out of service whatever the limit.
-    pub(super) fn interrupts(&mut self, pod: &PodView) {
-        let counts = is_in_service(self, pod);
+    /// Consumes `maxUnavailable` for a Pod that is taken out of service regardless of the limit.
+    pub(super) fn force_interrupt(&mut self, pod: &PodView) {
+        let counted = is_in_service(self, pod);
         if let Some(left) = &mut self.budget.unavailable
-            && counts
+            && counted
         {
             self.budget.exceeded |= *left == 0;
             *left = left.saturating_sub(1);
         }
     }
 
-    /// Takes leave to make a Pod that replaces this one; if there is none, it says so.
-    pub(super) fn may_surge(&mut self, pod: &PodView) -> bool {
+    /// Consumes `maxSurge` to create a replacement of this Pod; returns false and records the limit
+    /// if none is left.
+    pub(super) fn try_surge(&mut self, pod: &PodView) -> bool {
         match &mut self.budget.surge {
             None => true,
             Some(0) => {
-                self.hold(pod, "rollingUpdate.maxSurge");
+                self.block_by_limit(pod, "rollingUpdate.maxSurge");
                 false
             }
             Some(left) => {
@@ -109,7 +113,7 @@ impl Planner<'_> {
         }
     }
 
-    fn hold(&mut self, pod: &PodView, by: &'static str) {
-        self.plan.held.push((pod.name.clone(), by));
+    fn block_by_limit(&mut self, pod: &PodView, limit: &'static str) {
+        self.plan.blocked_by_limit.push((pod.name.clone(), limit));
     }
 }

@@ -1,4 +1,4 @@
-//! Claims: one of each template for each instance, kept or dropped with it.
+//! PersistentVolumeClaims: one per claim template and instance, retained or deleted with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::{
     Action, Planner,
-    ids::{Contexts, Gone},
+    ids::{Contexts, RemovalReason},
     quantity::canonical,
     revision::{claim_templates_of, suffix},
     template,
 };
 use crate::view::{ClaimView, Observed, PodView};
 
-/// A claim template as Go writes it: its fields, their order, and which of them are always there
-/// make the hash by which the peer knows a claim's template.
+/// Claim template as Kuperator serializes it in Go. Names, order and presence of the fields
+/// determine the hash that identifies a claim's template.
 #[derive(Serialize, Deserialize)]
 struct GoClaim {
     #[serde(default)]
@@ -68,7 +68,7 @@ struct GoSpec {
     data_source: Option<GoSource>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data_source_ref: Option<GoSource>,
-    /// Fields that the peer does not know, so that a change to one is a change.
+    /// Fields unknown to Kuperator; included so that a change to one changes the hash.
     #[serde(flatten)]
     newer: BTreeMap<String, Value>,
 }
@@ -118,26 +118,26 @@ struct GoSource {
     name: String,
 }
 
-/// The hash by which a claim's template is known; Kuperator's.
+/// Returns Kuperator's hash of a claim template.
 #[must_use]
 pub fn hash(template: &ClaimTemplate) -> String {
-    let written = Value::Object(template.0.clone());
-    let text = serde_json::from_value::<GoClaim>(written.clone())
+    let template = Value::Object(template.0.clone());
+    let text = serde_json::from_value::<GoClaim>(template.clone())
         .and_then(|claim| serde_json::to_string(&claim))
-        // One that Go could not read either.
-        .unwrap_or_else(|_| written.to_string());
+        // Kuperator could not parse such a template either.
+        .unwrap_or_else(|_| template.to_string());
     let escaped = [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026")];
     suffix(&escaped.into_iter().fold(text, |text, (from, to)| text.replace(from, to)))
 }
 
-/// The name of a template, which is that of the volume.
+/// Returns the name of a claim template, which is also the name of the Pod's volume.
 #[must_use]
 pub fn template_name(template: &ClaimTemplate) -> &str {
     template.0.get("metadata").and_then(|m| m["name"].as_str()).unwrap_or_default()
 }
 
-/// The claims that an instance has of a revision's templates: each template with its claim, if
-/// there is one.
+/// Returns the claim templates of a revision, each with the instance's PVC of that template, or
+/// `None` if it does not exist.
 #[must_use]
 pub fn claims_of<'a>(
     observed: &'a Observed,
@@ -146,102 +146,111 @@ pub fn claims_of<'a>(
 ) -> Vec<(ClaimTemplate, Option<&'a ClaimView>)> {
     let known = observed.revisions.iter().find(|r| r.name == revision);
     let templates = known.map(|r| claim_templates_of(&r.data)).unwrap_or_default();
-    let of = |template: &ClaimTemplate| {
+    let find = |template: &ClaimTemplate| {
         let (name, hash) = (template_name(template), hash(template));
         observed.claims.iter().find(|claim| {
-            // One that nobody owns is about to be taken in.
-            let is_out = || claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
+            // An unowned PVC counts unless it was excluded: it is about to be adopted.
+            let is_excluded = || claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
             claim.instance == Some(id)
                 && !claim.deleting
-                && !is_out()
+                && !is_excluded()
                 && claim.template() == name
                 && claim.hash() == hash
         })
     };
     let with_claim = |template| {
-        let claim = of(&template);
+        let claim = find(&template);
         (template, claim)
     };
     templates.into_iter().map(with_claim).collect()
 }
 
-/// Makes the claims that an instance's next Pod needs; tells whether all are there.
-pub(super) fn provide(planner: &mut Planner<'_>, id: i64, revision: &str) -> bool {
-    let mut all = true;
+/// Creates the missing PVCs of an instance's next Pod; returns whether all exist already.
+pub(super) fn ensure(planner: &mut Planner<'_>, id: i64, revision: &str) -> bool {
+    let mut all_exist = true;
     for (template, claim) in claims_of(planner.observed, id, revision) {
         if claim.is_none() {
-            all = false;
+            all_exist = false;
             let name = template_name(&template).to_owned();
             planner.plan.actions.push(Action::CreateClaim(id, revision.to_owned(), name));
         }
     }
-    all
+    all_exist
 }
 
-/// Takes in claims that a set of this selector left, and drops those that nobody needs.
+/// Adopts unowned PVCs that match the selector, and deletes unused ones according to the retention
+/// policy.
 pub(super) fn plan(planner: &mut Planner<'_>, contexts: &Contexts) {
     let observed = planner.observed;
     for claim in observed.claims.iter().filter(|claim| claim.orphan && !claim.deleting) {
-        let known = claim.instance.is_some() && !claim.hash().is_empty();
-        let out = claim.labels.contains_key(well_known::ORPHANED);
-        if known && !out && template::selects(&observed.spec.selector, &claim.labels) {
+        let is_ours = claim.instance.is_some() && !claim.hash().is_empty();
+        let excluded = claim.labels.contains_key(well_known::ORPHANED);
+        if is_ours && !excluded && template::selects(&observed.spec.selector, &claim.labels) {
             planner.plan.actions.push(Action::AdoptClaim(claim.name.clone()));
         }
     }
-    let drop_scaled = retention(observed).when_scaled == Retention::Delete;
+    let delete_scaled_in = retention(observed).when_scaled == Retention::Delete;
     let mounted: BTreeSet<&String> = observed.active().flat_map(|pod| &pod.claims).collect();
     let live = observed.claims.iter().filter(|claim| !claim.deleting && !claim.orphan);
     let unused = live.filter(|claim| !mounted.contains(&claim.name));
-    let users = observed.active().filter(|pod| !pod.deleting);
-    let users = users.filter_map(|pod| Some((pod.id()?, pod))).collect();
-    for claim in unused.filter(|claim| is_surplus((observed, &users), contexts, claim, drop_scaled))
-    {
-        let first = claim.instance.is_some_and(|id| contexts.gone(id).is_some());
-        planner.plan.actions.push(Action::DeleteClaim(claim.name.clone(), first));
+    let pods_by_instance = observed.active().filter(|pod| !pod.deleting);
+    let pods_by_instance = pods_by_instance.filter_map(|pod| Some((pod.id()?, pod))).collect();
+    for claim in unused.filter(|claim| {
+        is_surplus((observed, &pods_by_instance), contexts, claim, delete_scaled_in)
+    }) {
+        let is_id_removed = claim.instance.is_some_and(|id| contexts.removal_reason(id).is_some());
+        planner.plan.actions.push(Action::DeleteClaim(claim.name.clone(), is_id_removed));
     }
 }
 
-/// The Pods that stay, by their instances.
-type Users<'a> = BTreeMap<i64, &'a PodView>;
+/// Pods that are not being deleted, by instance ID.
+type PodsByInstance<'a> = BTreeMap<i64, &'a PodView>;
 
-/// What becomes of claims.
+/// Returns the PVC retention policy of the CollaSet.
 #[must_use]
 pub fn retention(observed: &Observed) -> ClaimRetention {
     let strategy = observed.spec.scale_strategy.as_ref();
     strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone()).unwrap_or_default()
 }
 
-/// Whether a claim that no Pod mounts is of an instance that goes off the record, or of a template that its instance
-/// left behind. One of an instance that nobody knows is kept: it may be of a set that was deleted.
+/// Returns whether an unmounted PVC may be deleted: its instance ID is being removed, or its
+/// instance uses another PVC instead. PVCs of unknown instances are kept, because they may belong
+/// to a deleted CollaSet.
 fn is_surplus(
-    (observed, users): (&Observed, &Users<'_>),
+    (observed, pods_by_instance): (&Observed, &PodsByInstance<'_>),
     contexts: &Contexts,
     claim: &ClaimView,
-    drop_scaled: bool,
+    delete_scaled_in: bool,
 ) -> bool {
     let Some(id) = claim.instance else { return false };
-    match contexts.gone(id) {
-        // What a replaced Pod had goes with it, whatever the policy says of scaling.
-        Some(Gone::Replaced) => true,
-        Some(Gone::Scaled) => drop_scaled,
-        None => drop_scaled && is_left_behind(observed, users, claim, id),
+    match contexts.removal_reason(id) {
+        // PVCs of a replaced Pod are deleted with it, regardless of `whenScaled`.
+        Some(RemovalReason::Replaced) => true,
+        Some(RemovalReason::ScaledIn) => delete_scaled_in,
+        None => delete_scaled_in && is_superseded(observed, pods_by_instance, claim, id),
     }
 }
 
-/// Whether the instance's Pod is there and has another claim, or none, of the claim's template.
-fn is_left_behind(observed: &Observed, users: &Users<'_>, claim: &ClaimView, id: i64) -> bool {
-    let Some(pod) = users.get(&id) else { return false };
+/// Returns whether the instance's Pod exists and its revision needs another PVC, or none, of this
+/// claim template.
+fn is_superseded(
+    observed: &Observed,
+    pods_by_instance: &PodsByInstance<'_>,
+    claim: &ClaimView,
+    id: i64,
+) -> bool {
+    let Some(pod) = pods_by_instance.get(&id) else { return false };
     if !observed.revisions.iter().any(|r| r.name == pod.revision()) {
         return false;
     }
-    let wanted = claims_of(observed, id, pod.revision());
-    match wanted.iter().find(|(template, _)| template_name(template) == claim.template()) {
+    let needed = claims_of(observed, id, pod.revision());
+    match needed.iter().find(|(template, _)| template_name(template) == claim.template()) {
         None => true,
         Some((_, current)) => current.is_some_and(|current| current.name != claim.name),
     }
 }
 
-/// The claims of a Pod, by its volumes.
+/// Returns the PVCs with these names, which a Pod mounts.
 #[must_use]
 pub fn mounted<'a>(observed: &'a Observed, names: &BTreeSet<String>) -> Vec<&'a ClaimView> {
     observed.claims.iter().filter(|claim| names.contains(&claim.name)).collect()
@@ -261,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_kuperators() {
+    fn claim_template_hash_equals_kuperators() {
         assert_eq!(hash(&template("pvc-test", "100m")), "66c495d878");
         assert_eq!(hash(&template("pvc-test", "0.1")), "66c495d878");
         assert_eq!(hash(&template("pvc-test", "200m")), "56ddc8cd5");
@@ -269,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_peer_does_not_know_makes_another_hash() {
+    fn field_unknown_to_kuperator_changes_the_hash() {
         let mut newer = template("pvc-test", "100m");
         newer.0["spec"]["volumeAttributesClassName"] = json!("fast");
         assert_ne!(hash(&newer), "66c495d878");

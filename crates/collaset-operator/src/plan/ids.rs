@@ -1,4 +1,4 @@
-//! Instance IDs from the ResourceContext: the lowest free number first.
+//! Allocates instance IDs in the ResourceContext, lowest free number first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,31 +12,31 @@ use crate::view::{Observed, PodView, ids};
 
 type Data = BTreeMap<String, String>;
 
-/// The record of instance IDs as it is going to be.
+/// Desired content of the ResourceContext.
 pub(super) struct Contexts {
     owner: String,
-    /// The set's own entries.
+    /// Entries of this CollaSet, by instance ID.
     pub(super) own: BTreeMap<i64, Data>,
-    /// Entries of other sets in the same pool.
+    /// Entries of other CollaSets that share the ResourceContext.
     others: Vec<ContextDetail>,
-    /// The IDs of these.
+    /// Instance IDs of `others`.
     foreign: BTreeSet<i64>,
-    /// IDs that claims are of, be they in use or kept for later.
+    /// IDs that have PVCs, used or retained.
     claimed: BTreeSet<i64>,
-    /// IDs of replacements that never came to be, by their origins' IDs.
+    /// IDs of abandoned replacements, by the ID of their origin.
     abandoned: BTreeMap<i64, i64>,
-    /// All IDs below are taken.
+    /// Lower bound of the free IDs.
     next: i64,
-    /// IDs that go off the record, and how.
-    gone: BTreeMap<i64, Gone>,
+    /// IDs that are being removed, with the reason.
+    removed: BTreeMap<i64, RemovalReason>,
 }
 
-/// How an ID goes off the record.
+/// Why an instance ID is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gone {
-    /// Fewer are wanted.
-    Scaled,
-    /// Another has taken over from it.
+pub(super) enum RemovalReason {
+    /// The instance was scaled in.
+    ScaledIn,
+    /// Another instance replaced it.
     Replaced,
 }
 
@@ -44,27 +44,31 @@ fn number(data: &Data, key: &str) -> Option<i64> {
     data.get(key).and_then(|id| id.parse().ok())
 }
 
-/// Whether the entry belongs to the set of this name.
+/// Returns whether the entry belongs to the CollaSet of this name.
 #[must_use]
 pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
     entry.data.get(context::OWNER).is_some_and(|owner| owner == set)
 }
 
 impl Contexts {
-    /// Reads the record and brings it in line with the Pods there are.
+    /// Reads the ResourceContext and reconciles it with the existing Pods.
     pub(super) fn recover(planner: &Planner<'_>) -> Self {
         let observed = planner.observed;
         let mut contexts = Self::read(observed);
         let active: Vec<&PodView> = observed.active().collect();
-        let carried = ids(active.iter().copied());
-        contexts.take_up(&active, &planner.revisions.current);
-        contexts.sync_flags(&carried);
+        let used_ids = ids(active.iter().copied());
+        contexts.restore_from_pods(&active, &planner.revisions.current);
+        contexts.sync_flags(&used_ids);
         let with =
             |label: &str| ids(active.iter().filter(|p| p.labels.contains_key(label)).copied());
-        let (replaced, leaving) = (with(well_known::TO_REPLACE), with(well_known::TO_DELETE));
-        let staying: BTreeSet<i64> = carried.difference(&leaving).copied().collect();
-        contexts.sync_pairs((&carried, &staying), &replaced, &with(well_known::SERVICE_AVAILABLE));
-        contexts.drop_surplus(&carried, observed.replicas().max(active.len()));
+        let (to_replace, to_delete) = (with(well_known::TO_REPLACE), with(well_known::TO_DELETE));
+        let staying: BTreeSet<i64> = used_ids.difference(&to_delete).copied().collect();
+        contexts.sync_pairs(
+            (&used_ids, &staying),
+            &to_replace,
+            &with(well_known::SERVICE_AVAILABLE),
+        );
+        contexts.drop_surplus(&used_ids, observed.replicas().max(active.len()));
         contexts
     }
 
@@ -80,7 +84,7 @@ impl Contexts {
             claimed: observed.claims.iter().filter_map(|claim| claim.instance).collect(),
             abandoned: BTreeMap::new(),
             next: 0,
-            gone: BTreeMap::new(),
+            removed: BTreeMap::new(),
         }
     }
 
@@ -91,8 +95,8 @@ impl Contexts {
         ])
     }
 
-    /// Takes up IDs of Pods that the record has lost.
-    fn take_up(&mut self, active: &[&PodView], current: &str) {
+    /// Restores entries and pairs of existing Pods that are missing from the ResourceContext.
+    fn restore_from_pods(&mut self, active: &[&PodView], current: &str) {
         for pod in active.iter().filter(|pod| !pod.deleting) {
             let Some(id) = pod.id() else { continue };
             let revision = if pod.revision().is_empty() { current } else { pod.revision() };
@@ -111,27 +115,28 @@ impl Contexts {
         }
     }
 
-    /// Drops the IDs of Pods that were scaled in, and the marks of those that have their first Pod.
-    fn sync_flags(&mut self, carried: &BTreeSet<i64>) {
-        let released =
-            |id: &i64, data: &Data| !carried.contains(id) && data.contains_key(context::SCALE_IN);
-        let scaled = self.own.iter().filter(|(id, data)| released(id, data)).map(|(id, _)| *id);
-        self.gone.extend(scaled.map(|id| (id, Gone::Scaled)));
-        self.own.retain(|id, data| !released(id, data));
+    /// Removes the IDs of Pods that were scaled in, and the creation flags of IDs that have a Pod.
+    fn sync_flags(&mut self, used_ids: &BTreeSet<i64>) {
+        let is_scaled_in =
+            |id: &i64, data: &Data| !used_ids.contains(id) && data.contains_key(context::SCALE_IN);
+        let scaled_in =
+            self.own.iter().filter(|(id, data)| is_scaled_in(id, data)).map(|(id, _)| *id);
+        self.removed.extend(scaled_in.map(|id| (id, RemovalReason::ScaledIn)));
+        self.own.retain(|id, data| !is_scaled_in(id, data));
         for (id, data) in &mut self.own {
-            if carried.contains(id) {
+            if used_ids.contains(id) {
                 data.remove(context::POD_JUST_CREATE);
                 data.remove(context::POD_RECREATE_UPDATE);
             }
         }
     }
 
-    /// Ends the pairs of which one Pod is gone, or which nobody wants any more.
+    /// Ends the pairs of which one Pod no longer exists, or whose replacement was cancelled.
     fn sync_pairs(
         &mut self,
-        (carried, staying): (&BTreeSet<i64>, &BTreeSet<i64>),
-        replaced: &BTreeSet<i64>,
-        serving: &BTreeSet<i64>,
+        (used_ids, staying): (&BTreeSet<i64>, &BTreeSet<i64>),
+        to_replace: &BTreeSet<i64>,
+        available: &BTreeSet<i64>,
     ) {
         let pairs: Vec<(i64, i64)> = self
             .own
@@ -139,14 +144,18 @@ impl Contexts {
             .filter_map(|(id, data)| Some((*id, number(data, context::REPLACE_NEW_POD_ID)?)))
             .collect();
         for (origin, new) in pairs {
-            if staying.contains(&new) && !carried.contains(&origin) {
-                // The new Pod has taken over; early, if the origin was lost.
+            if staying.contains(&new) && !used_ids.contains(&origin) {
+                // The new Pod took over, or the origin was lost before the new Pod was available.
                 self.own.remove(&origin);
-                let how = if serving.contains(&new) { Gone::Replaced } else { Gone::Scaled };
-                self.gone.insert(origin, how);
-            } else if !carried.contains(&new) && !replaced.contains(&origin) {
+                let reason = if available.contains(&new) {
+                    RemovalReason::Replaced
+                } else {
+                    RemovalReason::ScaledIn
+                };
+                self.removed.insert(origin, reason);
+            } else if !used_ids.contains(&new) && !to_replace.contains(&origin) {
                 self.own.remove(&new);
-                self.gone.insert(new, Gone::Replaced);
+                self.removed.insert(new, RemovalReason::Replaced);
                 self.abandoned.insert(origin, new);
                 if let Some(data) = self.own.get_mut(&origin) {
                     data.remove(context::REPLACE_NEW_POD_ID);
@@ -156,7 +165,7 @@ impl Contexts {
         self.remove_dangling_pairs();
     }
 
-    /// Forgets the other of a pair that is off the record, or is another instance by now.
+    /// Removes pair references to entries that do not exist or do not refer back.
     fn remove_dangling_pairs(&mut self) {
         let (to_new, to_origin) = (context::REPLACE_NEW_POD_ID, context::REPLACE_ORIGIN_POD_ID);
         let links = |key: &str| -> BTreeSet<(i64, i64)> {
@@ -173,18 +182,18 @@ impl Contexts {
         }
     }
 
-    /// The ID of the Pod that is to replace the one of this ID, for this revision.
+    /// Returns the ID of the replacement for `origin` at this revision; allocates one if needed.
     pub(super) fn pair(&mut self, origin: i64, revision: &str) -> i64 {
         let known = self.own.get(&origin).and_then(|d| number(d, context::REPLACE_NEW_POD_ID));
         let new = known.filter(|id| self.own.contains_key(id)).unwrap_or_else(|| {
-            // One whose claims are there already; or else one that no claims are kept for, as those
-            // of a replacement go with it.
-            let again = self.abandoned.get(&origin).copied();
-            let again = again.filter(|id| !self.own.contains_key(id));
+            // Reuse the ID of an abandoned replacement, whose PVCs exist. Otherwise take an ID
+            // without retained PVCs, because a replacement's PVCs are deleted with it.
+            let abandoned = self.abandoned.get(&origin).copied();
+            let abandoned = abandoned.filter(|id| !self.own.contains_key(id));
             let is_claimed = |id: i64, own: &Self| own.claimed.contains(&id);
-            match again {
-                Some(id) => self.give(id, revision),
-                None => self.take(revision, is_claimed),
+            match abandoned {
+                Some(id) => self.assign(id, revision),
+                None => self.allocate_avoiding(revision, is_claimed),
             }
         });
         self.set_revision(new, revision);
@@ -204,34 +213,34 @@ impl Contexts {
         }
     }
 
-    /// Whether the ID is of a Pod that replaces another.
+    /// Returns whether the ID belongs to a Pod that replaces another.
     pub(super) fn is_surge(&self, id: i64) -> bool {
         self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
     }
 
-    /// How the ID goes off the record, if it does.
-    pub(super) fn gone(&self, id: i64) -> Option<Gone> {
-        self.gone.get(&id).copied()
+    /// Returns why the ID is being removed; `None` if it is kept.
+    pub(super) fn removal_reason(&self, id: i64) -> Option<RemovalReason> {
+        self.removed.get(&id).copied()
     }
 
-    /// How many IDs are not of Pods that replace others.
+    /// Number of IDs that count as replicas.
     fn count(&self) -> usize {
         self.own.keys().filter(|id| !self.is_surge(**id)).count()
     }
 
-    /// Drops IDs that nobody needs, the highest first.
-    fn drop_surplus(&mut self, carried: &BTreeSet<i64>, needed: usize) {
-        let is_free = |id: &&i64| !carried.contains(*id) && !self.is_surge(**id);
+    /// Removes unused IDs beyond `needed`, highest first.
+    fn drop_surplus(&mut self, used_ids: &BTreeSet<i64>, needed: usize) {
+        let is_free = |id: &&i64| !used_ids.contains(*id) && !self.is_surge(**id);
         let free: Vec<i64> = self.own.keys().rev().filter(is_free).copied().collect();
         let surplus = self.count().saturating_sub(needed);
         for id in free.into_iter().take(surplus) {
             self.own.remove(&id);
-            self.gone.insert(id, Gone::Scaled);
+            self.removed.insert(id, RemovalReason::ScaledIn);
         }
     }
 
-    /// Takes the lowest free IDs until there is one for each replica; the highest of the new ones are
-    /// the ones to be made from the updated revision.
+    /// Allocates the lowest free IDs until there is one per replica; the highest of the new IDs get
+    /// the updated revision.
     pub(super) fn allocate(&mut self, planner: &Planner<'_>) {
         let (observed, revisions) = (planner.observed, &planner.revisions);
         if observed.spec.paused || !revisions.is_recorded() {
@@ -243,69 +252,69 @@ impl Contexts {
             .values()
             .filter(|d| d.get(context::REVISION).is_some_and(|r| *r == revisions.updated))
             .count();
-        let old = missing - super::target::updated_share(observed, on_updated, missing);
-        for place in 0..missing {
-            let revision = if place < old { &revisions.current } else { &revisions.updated };
-            let id = self.take_lowest(revision);
+        let old = missing - super::target::new_updated_count(observed, on_updated, missing);
+        for index in 0..missing {
+            let revision = if index < old { &revisions.current } else { &revisions.updated };
+            let id = self.allocate_lowest(revision);
             if let Some(data) = self.own.get_mut(&id) {
                 data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
             }
         }
     }
 
-    /// Takes the lowest ID of the set that no Pod carries, or else the lowest free one.
-    pub(super) fn take_free(&mut self, carried: &BTreeSet<i64>, revision: &str) -> i64 {
+    /// Returns the CollaSet's lowest ID that has no Pod, or else allocates the lowest free one.
+    pub(super) fn reuse_or_allocate(&mut self, used_ids: &BTreeSet<i64>, revision: &str) -> i64 {
         let free =
-            self.own.keys().find(|id| !carried.contains(id) && !self.is_surge(**id)).copied();
-        let Some(id) = free else { return self.take_lowest(revision) };
+            self.own.keys().find(|id| !used_ids.contains(id) && !self.is_surge(**id)).copied();
+        let Some(id) = free else { return self.allocate_lowest(revision) };
         self.set_revision(id, revision);
         id
     }
 
-    /// Takes the lowest free ID, for a Pod of this revision.
-    pub(super) fn take_lowest(&mut self, revision: &str) -> i64 {
-        self.take(revision, |_, _| false)
+    /// Allocates the lowest free ID for a Pod of this revision.
+    pub(super) fn allocate_lowest(&mut self, revision: &str) -> i64 {
+        self.allocate_avoiding(revision, |_, _| false)
     }
 
-    /// Takes the lowest free ID that is not to be avoided.
-    fn take(&mut self, revision: &str, avoid: impl Fn(i64, &Self) -> bool) -> i64 {
+    /// Allocates the lowest free ID that `avoid` does not exclude, or else the lowest free one.
+    fn allocate_avoiding(&mut self, revision: &str, avoid: impl Fn(i64, &Self) -> bool) -> i64 {
         let is_taken = |id: i64| self.own.contains_key(&id) || self.foreign.contains(&id);
         let lowest = (self.next..=i64::MAX).find(|id| !is_taken(*id)).unwrap_or(self.next);
         self.next = lowest;
         let id =
             (lowest..=i64::MAX).find(|id| !is_taken(*id) && !avoid(*id, self)).unwrap_or(lowest);
-        self.give(id, revision)
+        self.assign(id, revision)
     }
 
-    fn give(&mut self, id: i64, revision: &str) -> i64 {
-        // One that is taken again at once keeps what it has.
-        self.gone.remove(&id);
+    fn assign(&mut self, id: i64, revision: &str) -> i64 {
+        // An ID that is removed and allocated in the same plan keeps its PVCs.
+        self.removed.remove(&id);
         let entry = self.entry(revision);
         self.own.insert(id, entry);
         id
     }
 
-    /// The revision that an ID's next Pod is made from.
+    /// Returns the revision of the ID's next Pod.
     pub(super) fn revision(&self, id: i64) -> Option<&str> {
         self.own.get(&id)?.get(context::REVISION).map(String::as_str)
     }
 
-    /// Sets the revision that an ID's next Pod is made from.
+    /// Sets the revision of the ID's next Pod.
     pub(super) fn set_revision(&mut self, id: i64, revision: &str) {
         if let Some(data) = self.own.get_mut(&id) {
             data.insert(context::REVISION.to_owned(), revision.to_owned());
         }
     }
 
-    /// Whether an ID has not had a Pod.
+    /// Returns whether the ID never had a Pod.
     pub(super) fn is_new(&self, id: i64) -> bool {
         self.own.get(&id).is_some_and(|data| data.contains_key(context::POD_JUST_CREATE))
     }
 
-    /// Marks whether an ID is on its way out.
-    pub(super) fn set_scale_in(&mut self, id: i64, released: bool) {
+    /// Sets or clears the scale-in flag of an ID, which removes the ID once its Pod is deleted.
+    pub(super) fn set_scale_in(&mut self, id: i64, scaled_in: bool) {
         if let Some(data) = self.own.get_mut(&id) {
-            if released {
+            if scaled_in {
                 data.insert(context::SCALE_IN.to_owned(), "true".to_owned());
             } else {
                 data.remove(context::SCALE_IN);
@@ -313,16 +322,16 @@ impl Contexts {
         }
     }
 
-    /// Writes the record if it changed.
-    pub(super) fn conclude(self, planner: &mut Planner<'_>) {
+    /// Plans the write of the ResourceContext if it changed.
+    pub(super) fn finish(self, planner: &mut Planner<'_>) {
         let entries =
             planner.observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
-        let was: BTreeMap<i64, &Data> =
+        let stored: BTreeMap<i64, &Data> =
             entries.iter().filter(|e| is_owned(e, &self.owner)).map(|e| (e.id, &e.data)).collect();
-        let is: BTreeMap<i64, &Data> = self.own.iter().map(|(id, data)| (*id, data)).collect();
+        let desired: BTreeMap<i64, &Data> = self.own.iter().map(|(id, data)| (*id, data)).collect();
         let unused =
             self.own.is_empty() && self.others.is_empty() && planner.observed.contexts.is_some();
-        if was == is && !unused {
+        if stored == desired && !unused {
             return;
         }
         let own = self.own.into_iter().map(|(id, data)| ContextDetail { id, data });

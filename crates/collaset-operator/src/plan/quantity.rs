@@ -1,8 +1,8 @@
-//! Kubernetes quantities: equal ones have one value, and one canonical text.
+//! Kubernetes quantities, parsed to a value and formatted canonically.
 
 const NANO: i128 = 1_000_000_000;
 
-/// Suffixes of powers of ten and of 1024, with their units in billionths, the largest first.
+/// Suffixes of powers of ten and of 1024, with their units in billionths, largest first.
 const DECIMAL: [(&str, i128); 8] = [
     ("P", NANO * 1_000_000_000_000_000),
     ("T", NANO * 1_000_000_000_000),
@@ -21,8 +21,8 @@ const BINARY: [(&str, i128); 5] = [
     ("Ki", NANO << 10),
 ];
 
-/// A quantity's value in billionths, and whether it is written in powers of 1024.
-fn read(text: &str) -> Option<(i128, bool)> {
+/// Parses a quantity to its value in billionths, and true if its suffix is a power of 1024.
+fn parse(text: &str) -> Option<(i128, bool)> {
     let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+');
     let end = text.find(|c| !is_number(c)).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
@@ -39,19 +39,19 @@ fn read(text: &str) -> Option<(i128, bool)> {
     Some((digits.checked_mul(unit)? / scale, is_binary))
 }
 
-/// A quantity's value in billionths.
+/// Returns a quantity's value in billionths; `None` if it cannot be parsed.
 pub(super) fn value(text: &str) -> Option<i128> {
-    read(text).map(|(value, _)| value)
+    parse(text).map(|(value, _)| value)
 }
 
-/// The text that Kubernetes' own libraries write for a quantity; one that cannot be read, and one
-/// with an exponent, stays as it is.
+/// Formats a quantity as Kubernetes' libraries do. A quantity that cannot be parsed, or that has an
+/// exponent, is returned unchanged.
 pub(super) fn canonical(text: &str) -> String {
-    let Some((value, is_binary)) = read(text) else { return text.to_owned() };
+    let Some((value, is_binary)) = parse(text) else { return text.to_owned() };
     if value == 0 {
         return "0".to_owned();
     }
-    // Below one Ki there is no binary suffix.
+    // Values below 1Ki have no binary suffix.
     let binary = is_binary && value.abs() >= NANO << 10;
     let units: &[(&str, i128)] = if binary { &BINARY } else { &DECIMAL };
     let fits = units.iter().find(|(_, unit)| value % unit == 0);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_text_for_one_value() {
+    fn equal_quantities_have_one_canonical_form() {
         for (text, expected) in [
             ("1024Mi", "1Gi"),
             ("1.5Gi", "1536Mi"),

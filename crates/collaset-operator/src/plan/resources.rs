@@ -1,5 +1,4 @@
-//! What a container asks for and may use: CPU and memory, which a running container can be given
-//! more or less of.
+//! CPU and memory of containers, which can be resized in place.
 
 use std::collections::BTreeMap;
 
@@ -10,70 +9,70 @@ use serde_json::{Map, Value, json};
 use super::quantity;
 use crate::view::PodView;
 
-/// CPU and memory of a container.
+/// CPU and memory requests and limits of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value", into = "Value")]
 pub struct Resources {
-    /// What it asks for.
+    /// Requests.
     pub requests: Amounts,
-    /// What it may use.
+    /// Limits.
     pub limits: Amounts,
 }
 
 /// Amounts of CPU and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
-    /// In thousandths of a CPU.
+    /// CPU in millicores; `None` if not specified.
     pub cpu: Option<i64>,
-    /// In bytes.
+    /// Memory in bytes; `None` if not specified.
     pub memory: Option<i64>,
 }
 
 impl From<Value> for Resources {
-    /// Reads a container's `resources`.
-    fn from(written: Value) -> Self {
+    /// Parses a container's `resources`.
+    fn from(resources: Value) -> Self {
         Self {
-            requests: Amounts::read(&written["requests"]),
-            limits: Amounts::read(&written["limits"]),
+            requests: Amounts::parse(&resources["requests"]),
+            limits: Amounts::parse(&resources["limits"]),
         }
     }
 }
 
 impl Resources {
-    /// Sets the amounts that `other` has.
+    /// Overwrites the amounts that `other` specifies.
     pub fn set(&mut self, other: &Self) {
         self.requests = other.requests.or(self.requests);
         self.limits = other.limits.or(self.limits);
     }
 
-    /// What a template's container gets: it asks for what it may use, if it does not say.
+    /// Resources of a container of a Pod template; requests default to the limits.
     fn of_template(container: &Value) -> Self {
-        let written = Self::from(container["resources"].clone());
-        Self { requests: written.requests.or(written.limits), ..written }
+        let specified = Self::from(container["resources"].clone());
+        Self { requests: specified.requests.or(specified.limits), ..specified }
     }
 }
 
 impl From<Resources> for Value {
     fn from(resources: Resources) -> Self {
-        let mut written = Map::new();
+        let mut fields = Map::new();
         for (list, amounts) in [("requests", resources.requests), ("limits", resources.limits)] {
             if amounts != Amounts::default() {
-                written.insert(list.to_owned(), Value::Object(amounts.written()));
+                fields.insert(list.to_owned(), Value::Object(amounts.to_json()));
             }
         }
-        Self::Object(written)
+        Self::Object(fields)
     }
 }
 
 impl Amounts {
-    fn read(written: &Value) -> Self {
+    fn parse(list: &Value) -> Self {
         const MILLI: i128 = 1_000_000;
         const ONE: i128 = 1_000_000_000;
         let amount = |name: &str, unit: i128| {
-            let written = written.get(name)?;
-            let text = written.as_str().map_or_else(|| written.to_string(), ToOwned::to_owned);
+            let quantity = list.get(name)?;
+            let text = quantity.as_str().map_or_else(|| quantity.to_string(), ToOwned::to_owned);
             let billionths = quantity::value(&text)?;
-            // Kubernetes rounds up to the smallest unit that it counts in.
+            // Kubernetes rounds up to the smallest unit that it supports.
             i64::try_from((billionths + unit - 1).div_euclid(unit)).ok()
         };
         Self { cpu: amount("cpu", MILLI), memory: amount("memory", ONE) }
@@ -83,36 +82,37 @@ impl Amounts {
         Self { cpu: self.cpu.or(other.cpu), memory: self.memory.or(other.memory) }
     }
 
-    fn written(self) -> Map<String, Value> {
+    fn to_json(self) -> Map<String, Value> {
         let cpu = self.cpu.map(|milli| ("cpu".to_owned(), json!(format!("{milli}m"))));
         let memory = self.memory.map(|bytes| ("memory".to_owned(), json!(bytes.to_string())));
         cpu.into_iter().chain(memory).collect()
     }
 
-    /// The amounts that are there and not the same in `other`.
-    fn unlike(self, other: Self) -> Self {
+    /// Returns the specified amounts that differ from `other`.
+    fn difference(self, other: Self) -> Self {
         Self {
             cpu: self.cpu.filter(|_| self.cpu != other.cpu),
             memory: self.memory.filter(|_| self.memory != other.memory),
         }
     }
 
-    /// Whether everything that is there is in `other` too: no amount can be taken off a container.
-    fn is_within(self, other: Self) -> bool {
+    /// Returns whether `other` specifies every amount that this one does: a resize cannot remove
+    /// amounts.
+    fn is_subset_of(self, other: Self) -> bool {
         (self.cpu.is_none() || other.cpu.is_some())
             && (self.memory.is_none() || other.memory.is_some())
     }
 }
 
-/// Kubernetes' quality-of-service class, which no Pod can change.
+/// Kubernetes' quality-of-service class, which is immutable for a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
+enum QosClass {
     Guaranteed,
     Burstable,
     BestEffort,
 }
 
-fn class(template: &PodTemplate) -> Class {
+fn qos_class(template: &PodTemplate) -> QosClass {
     let all: Vec<Resources> = ["containers", "initContainers"]
         .into_iter()
         .flat_map(|list| resources(template, list))
@@ -121,63 +121,65 @@ fn class(template: &PodTemplate) -> Class {
         r.limits == r.requests && r.limits.cpu.is_some() && r.limits.memory.is_some()
     };
     if all.iter().all(|r| *r == Resources::default()) {
-        Class::BestEffort
+        QosClass::BestEffort
     } else if all.iter().all(is_full) {
-        Class::Guaranteed
+        QosClass::Guaranteed
     } else {
-        Class::Burstable
+        QosClass::Burstable
     }
 }
 
-/// The resources of a template's containers, in order.
+/// Returns the resources of a template's containers, in spec order.
 fn resources<'a>(template: &'a PodTemplate, list: &str) -> Vec<Resources> {
     let containers: Option<&'a Vec<Value>> =
         template.0.get("spec").and_then(|s| s[list].as_array());
     containers.into_iter().flatten().map(Resources::of_template).collect()
 }
 
-/// Whether the API lets the containers of one template be given the resources of the other.
+/// Returns whether the API server permits resizing the containers of `from` to those of `to`.
 #[must_use]
 pub fn can_be_resized(from: &PodTemplate, to: &PodTemplate) -> bool {
     let (old, new) = (resources(from, "containers"), resources(to, "containers"));
-    let kept = |(old, new): (&Resources, &Resources)| {
-        old.requests.is_within(new.requests) && old.limits.is_within(new.limits)
+    let keeps_amounts = |(old, new): (&Resources, &Resources)| {
+        old.requests.is_subset_of(new.requests) && old.limits.is_subset_of(new.limits)
     };
-    old.len() == new.len() && class(from) == class(to) && old.iter().zip(&new).all(kept)
+    old.len() == new.len()
+        && qos_class(from) == qos_class(to)
+        && old.iter().zip(&new).all(keeps_amounts)
 }
 
-/// Whether the templates give their containers different resources.
+/// Returns whether the templates specify different container resources.
 #[must_use]
 pub fn differ(from: &PodTemplate, to: &PodTemplate) -> bool {
     resources(from, "containers") != resources(to, "containers")
 }
 
-/// What each container, by name, is given when a Pod of one template becomes one of the other: only
-/// the amounts that differ, as somebody else may have set others.
+/// Returns the resize from one template to another, by container name: only the amounts that
+/// differ, because other controllers may have set the rest.
 #[must_use]
 pub fn changes(from: &PodTemplate, to: &PodTemplate) -> BTreeMap<String, Resources> {
     let (old, new) = (by_name(from), by_name(to));
     let changed = new.into_iter().filter_map(|(name, wanted)| {
         let known = old.get(&name)?;
-        let requests = wanted.requests.unlike(known.requests);
-        let limits = wanted.limits.unlike(known.limits);
+        let requests = wanted.requests.difference(known.requests);
+        let limits = wanted.limits.difference(known.limits);
         let changes = Resources { requests, limits };
         (changes != Resources::default()).then_some((name, changes))
     });
     changed.collect()
 }
 
-/// What of it a Pod's containers do not have yet.
+/// Returns the part of a resize that the Pod's spec does not have yet, by container name.
 #[must_use]
 pub fn missing(pod: &PodView, wanted: &BTreeMap<String, Resources>) -> BTreeMap<String, Resources> {
-    let lacking = pod.containers.iter().filter_map(|container| {
+    let missing = pod.containers.iter().filter_map(|container| {
         let wanted = wanted.get(&container.name)?;
-        let requests = wanted.requests.unlike(container.resources.requests);
-        let limits = wanted.limits.unlike(container.resources.limits);
+        let requests = wanted.requests.difference(container.resources.requests);
+        let limits = wanted.limits.difference(container.resources.limits);
         let missing = Resources { requests, limits };
         (missing != Resources::default()).then(|| (container.name.clone(), missing))
     });
-    lacking.collect()
+    missing.collect()
 }
 
 fn by_name(template: &PodTemplate) -> BTreeMap<String, Resources> {
@@ -199,20 +201,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_what_may_be_used() {
+    fn requests_default_to_limits() {
         let limits = json!({ "limits": { "cpu": "0.5", "memory": "1Ki" } });
-        let read = Resources::of_template(&json!({ "resources": limits }));
-        assert_eq!(read.requests, Amounts { cpu: Some(500), memory: Some(1024) });
-        assert_eq!(Resources::from(Value::from(read)), read);
+        let parsed = Resources::of_template(&json!({ "resources": limits }));
+        assert_eq!(parsed.requests, Amounts { cpu: Some(500), memory: Some(1024) });
+        assert_eq!(Resources::from(Value::from(parsed)), parsed);
     }
 
     #[test]
-    fn nothing_is_taken_off_and_the_class_stays() {
+    fn resize_keeps_amounts_and_the_qos_class() {
         let can = |from: Value, to: Value| can_be_resized(&template(&from), &template(&to));
-        let asks = |cpu: &str| json!({ "requests": { "cpu": cpu } });
-        assert!(can(asks("1"), asks("2")));
-        assert!(!can(asks("1"), json!({ "requests": { "memory": "1Gi" } })));
-        assert!(!can(json!({}), asks("1")), "it was of no class that promises anything");
+        let requests = |cpu: &str| json!({ "requests": { "cpu": cpu } });
+        assert!(can(requests("1"), requests("2")));
+        assert!(!can(requests("1"), json!({ "requests": { "memory": "1Gi" } })));
+        assert!(!can(json!({}), requests("1")), "BestEffort would become Burstable");
         let full = |cpu: &str| json!({ "limits": { "cpu": cpu, "memory": "1Gi" } });
         assert!(can(full("1"), full("2")));
         let less =
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_template_changes_is_changed_in_the_container_of_that_name() {
+    fn resize_changes_only_the_amounts_that_the_template_changes() {
         let spec = |cpu: &str| template(&json!({ "requests": { "cpu": cpu, "memory": "1Gi" } }));
         let wanted = changes(&spec("1"), &spec("2"));
         let container = |name: &str, resources: Value| crate::view::Container {
@@ -235,8 +237,8 @@ mod tests {
             containers: vec![container("sidecar", json!({})), container("a", defaulted)],
             ..PodView::default()
         };
-        let lacking = missing(&pod, &wanted);
-        assert_eq!(json!(lacking), json!({ "a": { "requests": { "cpu": "2000m" } } }));
+        let remaining = missing(&pod, &wanted);
+        assert_eq!(json!(remaining), json!({ "a": { "requests": { "cpu": "2000m" } } }));
         pod.containers[1].resources.requests.cpu = Some(2000);
         assert!(missing(&pod, &wanted).is_empty());
     }

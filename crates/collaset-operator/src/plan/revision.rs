@@ -1,4 +1,4 @@
-//! Current and updated revision, and history.
+//! Current and updated revision, and the revision history.
 
 use std::collections::BTreeSet;
 
@@ -17,43 +17,43 @@ use super::{
 };
 use crate::view::{Observed, RevisionView};
 
-/// The longest name of a revision: it is also the value of a label.
+/// Maximum length of a revision's name: it is also a label value.
 const NAME_MAX: usize = 63;
 
-/// A revision to be recorded.
+/// ControllerRevision to create.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRevision {
-    /// Its name.
+    /// Name of the ControllerRevision.
     pub name: String,
-    /// The hash part of the name.
+    /// Hash part of the name.
     pub hash: String,
-    /// The collision count that went into the hash.
+    /// Collision count included in the hash.
     pub collisions: i32,
-    /// Its place in history.
+    /// Position in the revision history; the highest is the newest.
     pub revision: i64,
-    /// What it holds.
+    /// Templates to record.
     pub data: Value,
 }
 
-/// The set's revisions, and which of them matter.
+/// Revisions of the CollaSet, with the current and the updated one resolved.
 pub(super) struct Revisions<'a> {
     known: &'a [RevisionView],
-    /// The name of the template's revision, whether or not it is recorded yet.
+    /// Name of the updated revision, which may not exist yet.
     pub(super) updated: String,
-    /// The name of the revision outside the update's scope.
+    /// Name of the current revision, which Pods outside the update's scope keep.
     pub(super) current: String,
-    /// How often the hash met another's name.
+    /// Number of name collisions.
     pub(super) collisions: i32,
     record: Option<Action>,
-    /// The name of the template's revision, which Pods may not follow at the moment.
+    /// Name of the template's revision; differs from `updated` if the spec names a revision.
     template: String,
-    /// The revision that the spec names and nobody has recorded.
-    unknown: Option<String>,
+    /// Revision named by the spec that does not exist.
+    missing: Option<String>,
 }
 
 impl<'a> Revisions<'a> {
-    /// Finds the revision that Pods are to follow: the one that the spec names, or else the
-    /// template's, which is recorded if it is not yet.
+    /// Resolves the updated revision: the one named by the spec, or else the template's, which is
+    /// created if it does not exist.
     pub(super) fn read(observed: &'a Observed) -> Self {
         let mut revisions = Self::of_template(observed);
         if let Some(named) = &observed.spec.update_strategy.revision
@@ -62,21 +62,21 @@ impl<'a> Revisions<'a> {
             if revisions.has(named) {
                 revisions.updated.clone_from(named);
             } else {
-                revisions.unknown = Some(named.clone());
-                // What Pods followed before, so that a slip of the pen moves none.
-                let before = &observed.status.updated_revision;
-                if revisions.has(before) {
-                    revisions.updated.clone_from(before);
+                revisions.missing = Some(named.clone());
+                // Keep the previous revision, so that a mistyped name changes no Pod.
+                let previous = &observed.status.updated_revision;
+                if revisions.has(previous) {
+                    revisions.updated.clone_from(previous);
                 }
             }
         }
         revisions
     }
 
-    /// Finds the template's revision among the recorded ones, or names a new one.
+    /// Finds the existing revision of the template, or names a new one.
     fn of_template(observed: &'a Observed) -> Self {
         let data = data(&observed.spec);
-        let equal = equal(&observed.revisions, &data);
+        let equal = find_equal(&observed.revisions, &data);
         let newest = observed.revisions.iter().map(|r| r.revision).max().unwrap_or_default();
         let mut collisions = observed.status.collision_count;
         let (updated, record) = match equal {
@@ -85,18 +85,18 @@ impl<'a> Revisions<'a> {
                 (known.name.clone(), Some(Action::BumpRevision(known.name.clone(), newest + 1)))
             }
             None => {
-                let named = |collisions| {
+                let candidate = |collisions| {
                     let hash = hash(&data, collisions);
                     (name(&observed.name, &hash), hash)
                 };
-                let taken = |name: &str| {
+                let is_taken = |name: &str| {
                     observed.revisions.iter().any(|r| r.name == name)
                         || observed.foreign_revisions.contains(name)
                 };
-                while taken(&named(collisions).0) {
+                while is_taken(&candidate(collisions).0) {
                     collisions += 1;
                 }
-                let (name, hash) = named(collisions);
+                let (name, hash) = candidate(collisions);
                 let new = NewRevision {
                     name: name.clone(),
                     hash,
@@ -107,9 +107,9 @@ impl<'a> Revisions<'a> {
                 (name, Some(Action::CreateRevision(new)))
             }
         };
-        let recorded = |name: &str| observed.revisions.iter().any(|r| r.name == name);
+        let exists = |name: &str| observed.revisions.iter().any(|r| r.name == name);
         let mut current = observed.status.current_revision.clone();
-        if !recorded(&current) {
+        if !exists(&current) {
             current.clone_from(&updated);
         }
         let template = updated.clone();
@@ -120,37 +120,37 @@ impl<'a> Revisions<'a> {
             collisions,
             record,
             template,
-            unknown: None,
+            missing: None,
         }
     }
 
-    /// Whether the template's revision is recorded.
+    /// Returns whether the template's revision exists.
     pub(super) fn is_recorded(&self) -> bool {
         !matches!(self.record, Some(Action::CreateRevision(_)))
     }
 
-    /// The Pod template of a recorded revision.
+    /// Returns the Pod template of an existing revision.
     pub(super) fn template(&self, name: &str) -> Option<PodTemplate> {
         self.known.iter().find(|r| r.name == name).map(|r| template_of(&r.data))
     }
 
-    /// The claims of a recorded revision's instances: the names and hashes of their templates.
+    /// Returns names and hashes of the claim templates of an existing revision.
     pub(super) fn claims(&self, name: &str) -> BTreeSet<(String, String)> {
         let known = self.known.iter().filter(|r| r.name == name);
         let templates = known.flat_map(|r| claim_templates_of(&r.data));
         templates.map(|t| (template_name(&t).to_owned(), claims::hash(&t))).collect()
     }
 
-    /// Whether a revision of this name is recorded.
+    /// Returns whether a revision of this name exists.
     pub(super) fn has(&self, name: &str) -> bool {
         self.known.iter().any(|r| r.name == name)
     }
 }
 
-/// The newest of the revisions that mean the same as `data`.
-fn equal<'a>(known: &'a [RevisionView], data: &Value) -> Option<&'a RevisionView> {
+/// Returns the newest revision whose data is equivalent to `data`.
+fn find_equal<'a>(known: &'a [RevisionView], data: &Value) -> Option<&'a RevisionView> {
     let newest = known.iter().max_by_key(|r| r.revision)?;
-    // Nearly always the newest holds just that, and nothing has to be put in its normal form.
+    // Fast path: usually the newest revision is identical, and nothing has to be normalized.
     if newest.data == *data {
         return Some(newest);
     }
@@ -158,14 +158,14 @@ fn equal<'a>(known: &'a [RevisionView], data: &Value) -> Option<&'a RevisionView
     known.iter().filter(|r| normal(&r.data) == wanted).max_by_key(|r| r.revision)
 }
 
-/// The claim templates in a revision's data.
+/// Returns the claim templates in a revision's data.
 #[must_use]
 pub fn claim_templates_of(data: &Value) -> Vec<ClaimTemplate> {
     let templates = data["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten();
     templates.filter_map(|t| t.as_object().cloned().map(ClaimTemplate)).collect()
 }
 
-/// The Pod template in a revision's data.
+/// Returns the Pod template in a revision's data.
 #[must_use]
 pub fn template_of(data: &Value) -> PodTemplate {
     let mut template = data["spec"]["template"].as_object().cloned().unwrap_or_default();
@@ -173,15 +173,17 @@ pub fn template_of(data: &Value) -> PodTemplate {
     PodTemplate(template)
 }
 
-/// Records the template and forgets what history need not keep.
+/// Creates the template's revision and deletes unused revisions beyond `historyLimit`.
 pub(super) fn plan(planner: &mut Planner<'_>) {
     planner.plan.actions.extend(planner.revisions.record.clone());
     let observed = planner.observed;
-    if let Some(name) = &planner.revisions.unknown {
+    if let Some(name) = &planner.revisions.missing {
         planner.plan.blockers.push(Blocker {
             scaling: false,
             reason: "RevisionNotFound",
-            message: format!("spec.updateStrategy.revision: {name} is no revision of this set"),
+            message: format!(
+                "spec.updateStrategy.revision: this CollaSet has no ControllerRevision {name}"
+            ),
         });
     }
     let orphans = observed.revisions.iter().filter(|r| r.orphan);
@@ -200,13 +202,13 @@ pub(super) fn plan(planner: &mut Planner<'_>) {
     let keep = usize::try_from(observed.spec.history_limit).unwrap_or_default() + 2;
     let mut old: Vec<&RevisionView> = observed.revisions.iter().filter(|r| !r.orphan).collect();
     old.sort_by_key(|r| r.revision);
-    let surplus = old.len().saturating_sub(keep);
-    let forget = old.into_iter().filter(|r| !used.contains(r.name.as_str())).take(surplus);
-    let forget: Vec<Action> = forget.map(|r| Action::DeleteRevision(r.name.clone())).collect();
-    planner.plan.actions.extend(forget);
+    let surplus_count = old.len().saturating_sub(keep);
+    let surplus = old.into_iter().filter(|r| !used.contains(r.name.as_str())).take(surplus_count);
+    let deletions: Vec<Action> = surplus.map(|r| Action::DeleteRevision(r.name.clone())).collect();
+    planner.plan.actions.extend(deletions);
 }
 
-/// What a revision of this spec holds; Kuperator's form, keys sorted.
+/// Returns the revision data of this spec in Kuperator's format, keys sorted.
 fn data(spec: &CollaSetSpec) -> Value {
     let mut template = spec.template.0.clone();
     template.insert("$patch".to_owned(), json!("replace"));
@@ -238,16 +240,16 @@ fn safe_encode(number: u32) -> String {
         .collect()
 }
 
-/// A short name part from anything: the same for the same.
+/// Returns a short, deterministic name suffix: the hash of `of`.
 #[must_use]
 pub fn suffix(of: &str) -> String {
     safe_encode(fnv1_32(of.as_bytes()))
 }
 
-/// The longest hash: a digit of 32 bits' a character.
+/// Maximum length of a hash: one character per decimal digit of a 32-bit number.
 const HASH_MAX: usize = 10;
 
-/// A set's name as a DNS-1035 label of at most so many characters.
+/// Converts a CollaSet's name to a DNS-1035 label of at most `longest` characters.
 fn label(set: &str, longest: usize) -> String {
     let lower = set.to_ascii_lowercase();
     let from_letter = lower.trim_start_matches(|c: char| !c.is_ascii_lowercase());
@@ -256,13 +258,13 @@ fn label(set: &str, longest: usize) -> String {
     label.trim_end_matches('-').to_owned()
 }
 
-/// What the names of all revisions of a set begin with.
+/// Returns the common name prefix of all revisions of a CollaSet.
 #[must_use]
 pub fn prefix(set: &str) -> String {
     label(set, NAME_MAX - HASH_MAX - 1)
 }
 
-/// `<set>-<hash>` as a DNS-1035 label.
+/// Returns `<set>-<hash>` as a DNS-1035 label.
 #[must_use]
 pub fn name(set: &str, hash: &str) -> String {
     format!("{}-{hash}", label(set, NAME_MAX - hash.len() - 1))
@@ -273,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_kuperators() {
+    fn revision_hash_equals_kuperators() {
         let data = r#"{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"foo"}},"spec":{"containers":[{"image":"nginx:v1","name":"foo","resources":{}}]}}}}"#;
         assert_eq!(suffix(&format!("{data}0")), "5875f669f4");
         assert_eq!(suffix(&format!("{data}1")), "5875f669f5");
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_dns_labels() {
+    fn revision_names_are_dns_labels() {
         assert_eq!(name("web", "abc"), "web-abc");
         assert_eq!(name("1.Web.x.", "abc"), "web-x-abc");
         assert_eq!(name(&"w".repeat(80), "abc").len(), 63);

@@ -1,4 +1,4 @@
-//! Which revision each instance is to be of.
+//! Chooses the target revision of each instance.
 
 use std::{
     cmp::Reverse,
@@ -20,22 +20,22 @@ use super::{
 };
 use crate::view::{Observed, PodView};
 
-/// The revision that each instance is to be of.
+/// Target revision of each instance, by instance ID.
 pub(crate) struct Targets(BTreeMap<i64, String>);
 
 impl Targets {
-    /// The revision that a Pod is to be brought to, if it is of another.
+    /// Returns the target revision of a Pod; `None` if the Pod is at its target.
     pub(crate) fn of(&self, pod: &PodView) -> Option<&str> {
         let target = self.0.get(&pod.id()?)?;
         (target != pod.revision()).then_some(target)
     }
 
-    /// Chooses, and records it, so that an instance whose Pod is lost meanwhile comes back on its
-    /// target.
+    /// Chooses the targets and records them in the ResourceContext, so that an instance whose Pod
+    /// is lost is recreated at its target.
     ///
-    /// By partition all instances but so many are of the updated revision, and no more than these:
-    /// who has left the scope goes back to the current one. By label a Pod that is not labelled
-    /// stays what it is.
+    /// With `byPartition`, all instances except `partition` are at the updated revision, and no
+    /// others: Pods that left the scope are rolled back to the current one. With `byLabel`,
+    /// unlabelled Pods keep their revision.
     pub(super) fn choose(
         planner: &Planner<'_>,
         contexts: &mut Contexts,
@@ -46,17 +46,17 @@ impl Targets {
             observed.active().filter_map(|pod| Some((pod.id()?, pod))).collect();
         let instances = instances(contexts, &pods, pairs);
         let scope = scope(planner, contexts, &pods, &instances);
-        let goes_back = !is_by_label(observed);
+        let rolls_back = !is_by_label(observed);
         let (updated, current) = (&planner.revisions.updated, &planner.revisions.current);
         let mut targets = BTreeMap::new();
         for id in instances {
             let pod = pods.get(&id);
-            let released = pod.is_some_and(|pod| planner.leaving.contains(pod.name.as_str()));
+            let scaling_in = pod.is_some_and(|pod| planner.to_scale_in.contains(pod.name.as_str()));
             let revision = pod.map(|pod| pod.revision()).or(contexts.revision(id));
             let revision = revision.unwrap_or(updated).to_owned();
             let target = if scope.contains(&id) {
                 updated.clone()
-            } else if goes_back && !released && revision == *updated {
+            } else if rolls_back && !scaling_in && revision == *updated {
                 current.clone()
             } else {
                 revision
@@ -70,18 +70,18 @@ impl Targets {
     }
 }
 
-/// The IDs that count: of a pair, the origin's, until it goes.
+/// Returns the IDs that count as replicas; of a replacement pair, the origin's until it is deleted.
 fn instances(contexts: &Contexts, pods: &BTreeMap<i64, &PodView>, pairs: &Pairs<'_>) -> Vec<i64> {
     let counts = |id: &i64| {
         pods.get(id).map_or(!contexts.is_surge(*id), |pod| {
-            let is_succeeded = pod.deleting && pairs.new_of(pod).is_some();
-            !is_succeeded && !pairs.is_surge(pod)
+            let is_replaced = pod.deleting && pairs.new_of(pod).is_some();
+            !is_replaced && !pairs.is_surge(pod)
         })
     };
     contexts.own.keys().copied().filter(counts).collect()
 }
 
-/// The instances that are to be of the updated revision.
+/// Returns the instances whose target is the updated revision.
 fn scope(
     planner: &Planner<'_>,
     contexts: &Contexts,
@@ -96,55 +96,56 @@ fn scope(
     }
     let count = match partition(observed) {
         0 => usize::MAX,
-        kept => observed.replicas().saturating_sub(kept),
+        partition => observed.replicas().saturating_sub(partition),
     };
-    let released =
-        |id: i64| pods.get(&id).is_some_and(|pod| planner.leaving.contains(pod.name.as_str()));
-    let stay = instances.iter().copied().filter(|id| !released(*id));
-    let mut order: Vec<i64> = stay.collect();
+    let scaling_in =
+        |id: i64| pods.get(&id).is_some_and(|pod| planner.to_scale_in.contains(pod.name.as_str()));
+    let staying = instances.iter().copied().filter(|id| !scaling_in(*id));
+    let mut order: Vec<i64> = staying.collect();
     if count >= order.len() {
         return order.into_iter().collect();
     }
     let updated = planner.revisions.updated.as_str();
     order.sort_by_cached_key(|id| {
         let pod = pods.get(id).copied();
-        // An instance without a Pod is of the revision that its next one is made from.
+        // The revision of an instance without a Pod is that of its next Pod.
         let revision = pod.map(PodView::revision).or(contexts.revision(*id));
         let is_old = revision != Some(updated);
-        // Who goes back goes on going back, or two would take turns; but before one that is yet to be
-        // made of the updated revision, or there would be too many until it went.
-        let is_unmade = !is_old && pod.is_none_or(|pod| pod.terminal || pod.deleting);
-        let goes = pod.is_some_and(|pod| is_going(pod, updated));
-        (is_old, is_unmade, is_old != goes, priority(pod))
+        // Keep rolling back Pods whose rollback has started, otherwise two Pods would alternate.
+        // Rank them before instances not yet created at the updated revision, otherwise the count
+        // would exceed the limit until they are deleted.
+        let is_not_created = !is_old && pod.is_none_or(|pod| pod.terminal || pod.deleting);
+        let changes_revision = pod.is_some_and(|pod| is_changing_revision(pod, updated));
+        (is_old, is_not_created, is_old != changes_revision, priority(pod))
     });
     order.into_iter().take(count).collect()
 }
 
-/// Whether the Pod is about to become of another revision: of the updated one, or, if it is of that,
-/// of the one before.
-fn is_going(pod: &PodView, updated: &str) -> bool {
+/// Returns whether an update or replacement has started that moves the Pod to the updated revision,
+/// or, if it is at that one, back to the current one.
+fn is_changing_revision(pod: &PodView, updated: &str) -> bool {
     let replaced_by = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
     let is_replaced = replaced_by.is_some_and(|by| (by == updated) != (pod.revision() == updated));
     let begun = is_during(pod, lifecycle::UPDATE) && !is_cancelled(pod) && !is_changed(pod);
     begun || is_replaced
 }
 
-/// Who is updated first: those that are being, those that serve nobody, those of higher priority,
-/// the cheap ones, then the latest to become ready, then the youngest.
+/// Sort key of the update order: Pods being updated, instances with a Pod, Pods that are not ready,
+/// then by update priority, deletion cost, the latest Ready time, and the newest.
 pub(super) fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
     (
         !pod.is_some_and(|p| is_during(p, lifecycle::UPDATE)),
         pod.is_none(),
         pod.is_some_and(|p| p.ready.is_some()),
-        Reverse(pod.map_or(0, |p| p.annotated(well_known::UPDATE_PRIORITY))),
-        pod.map_or(0, |p| p.annotated(well_known::POD_DELETION_COST)),
+        Reverse(pod.map_or(0, |p| p.int_annotation(well_known::UPDATE_PRIORITY))),
+        pod.map_or(0, |p| p.int_annotation(well_known::POD_DELETION_COST)),
         Reverse(pod.and_then(|p| p.ready)),
         Reverse(pod.map(|p| p.created)),
     )
 }
 
-/// How many of the new instances are made from the updated revision.
-pub(super) fn updated_share(observed: &Observed, on_updated: usize, missing: usize) -> usize {
+/// Number of the new instances that are created at the updated revision.
+pub(super) fn new_updated_count(observed: &Observed, on_updated: usize, missing: usize) -> usize {
     if is_by_label(observed) {
         return 0;
     }
@@ -159,8 +160,8 @@ fn is_by_label(observed: &Observed) -> bool {
     rolling(observed).is_some_and(|r| r.by_label.is_some())
 }
 
-/// How many instances stay on older revisions.
+/// Number of instances that stay at older revisions.
 fn partition(observed: &Observed) -> usize {
-    let kept = rolling(observed).and_then(|r| r.by_partition.as_ref()?.partition.as_ref());
-    kept.map_or(0, |kept| resolve(kept, observed.replicas(), Rounding::Up))
+    let partition = rolling(observed).and_then(|r| r.by_partition.as_ref()?.partition.as_ref());
+    partition.map_or(0, |partition| resolve(partition, observed.replicas(), Rounding::Up))
 }

@@ -1,4 +1,4 @@
-//! Templates compared: are they the same, can one follow the other in place.
+//! Compares Pod templates: equality, and how a Pod is updated from one to the other.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{quantity, resources};
 
-/// Whether a label selector matches.
+/// Returns whether a label selector matches the labels.
 #[must_use]
 pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
@@ -27,8 +27,8 @@ pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
         })
 }
 
-/// The template in a form that is equal for templates that mean the same: nothing empty, and
-/// quantities as numbers.
+/// Normalizes a template so that equivalent templates are equal: no empty values, and quantities as
+/// numbers.
 ///
 /// Kuperator stores `creationTimestamp: null`, `resources: {}` and `1Gi` for `1024Mi`.
 #[must_use]
@@ -76,19 +76,19 @@ fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
     }
 }
 
-/// How a Pod of one template becomes one of another.
+/// How a Pod is updated from one template to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateMethod {
-    /// By its metadata alone: nothing in it restarts.
+    /// Only metadata changes; nothing restarts.
     Metadata,
-    /// In place, by its images and resources.
+    /// Images and resources change in place.
     InPlace,
-    /// Not in place.
+    /// The Pod is deleted and recreated.
     Recreate,
 }
 
-/// Finds the way from one template to another; whether the cluster can give running containers other
-/// resources is up to it.
+/// Returns the least disruptive update method from one template to another; resources change in
+/// place only if `can_resize`.
 #[must_use]
 pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
     let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
@@ -108,7 +108,7 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
     if normal(&old) == normal(&new) { UpdateMethod::InPlace } else { UpdateMethod::Recreate }
 }
 
-/// Takes off a container what can change in place.
+/// Removes the fields that can change in place from a container.
 fn strip(container: &mut Value) {
     let Some(fields) = container.as_object_mut() else { return };
     if fields.get("image").is_some() {
@@ -122,7 +122,7 @@ fn strip(container: &mut Value) {
     }
 }
 
-/// The images of a template's containers, by container.
+/// Returns the images of a template's containers, by container name.
 #[must_use]
 pub fn images(template: &PodTemplate) -> BTreeMap<String, String> {
     let containers = template.0.get("spec").and_then(|s| s["containers"].as_array());
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_writes_means_the_same_as_what_was_written() {
+    fn templates_stored_by_kuperator_equal_the_originals() {
         let written = json!({"spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "1024Mi", "cpu": "0.5"}}}]}});
         let stored = json!({"$patch": "replace", "metadata": {"creationTimestamp": null}, "spec": {"containers": [
             {"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": "500m"}}}]}});
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_metadata_change_in_place_and_nothing_else_does() {
+    fn only_images_and_metadata_change_in_place() {
         let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
         let to = |value| method(&from, &template(value), true);
         assert_eq!(
@@ -180,16 +180,17 @@ mod tests {
             UpdateMethod::Recreate
         );
     }
+
     #[test]
-    fn cpu_and_memory_change_in_place_where_the_cluster_can() {
-        let asks = |name: &str, amount: &str| {
+    fn cpu_and_memory_change_in_place_if_resize_is_supported() {
+        let requests = |name: &str, amount: &str| {
             template(json!({"spec": {"containers": [
                 {"name": "a", "image": "v1", "resources": {"requests": {"cpu": "1", name: amount}}}]}}))
         };
-        let from = asks("cpu", "1");
-        assert_eq!(method(&from, &asks("cpu", "2"), true), UpdateMethod::InPlace);
-        assert_eq!(method(&from, &asks("cpu", "2"), false), UpdateMethod::Recreate);
-        assert_eq!(method(&from, &asks("example.com/gpu", "1"), true), UpdateMethod::Recreate);
-        assert_eq!(method(&from, &asks("cpu", "1000m"), false), UpdateMethod::Metadata);
+        let from = requests("cpu", "1");
+        assert_eq!(method(&from, &requests("cpu", "2"), true), UpdateMethod::InPlace);
+        assert_eq!(method(&from, &requests("cpu", "2"), false), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &requests("example.com/gpu", "1"), true), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &requests("cpu", "1000m"), false), UpdateMethod::Metadata);
     }
 }

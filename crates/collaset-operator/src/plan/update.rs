@@ -1,4 +1,4 @@
-//! Which Pods next, and by which way.
+//! Selects the next Pods to update and the method for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,42 +20,43 @@ use super::{
 };
 use crate::view::{Container, PodView, Resize};
 
-/// Annotation `collaset.kusionstack.io/last-pod-status`: what ran before an update in place.
+/// Annotation `collaset.kusionstack.io/last-pod-status`: container state before an in-place update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LastPodStatus {
-    /// By container.
+    /// State by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub container_states: BTreeMap<String, LastContainerState>,
-    /// What containers are given by the update, by name; the peer does not know it.
+    /// Resources set by the update, by container name; unknown to Kuperator.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub resized: BTreeMap<String, Resources>,
 }
 
-/// What a container ran before an update in place.
+/// State of a container before an in-place update.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastContainerState {
-    /// The image it is to run.
+    /// Image set by the update.
     #[serde(rename = "latestImage", skip_serializing_if = "String::is_empty")]
     pub latest_image: String,
-    /// What it really ran, if that is to change.
+    /// Reported `imageID` before the update; empty if the image does not change.
     #[serde(rename = "lastImageID", skip_serializing_if = "String::is_empty")]
     pub last_image_id: String,
-    /// The image whose run that is; the peer does not know it.
+    /// Image that `last_image_id` belongs to; unknown to Kuperator.
     #[serde(rename = "lastImage", skip_serializing_if = "String::is_empty")]
     pub last_image: String,
-    /// Its run, if that is to change; the peer does not know it.
+    /// Reported `containerID` before the update; empty if the image does not change; unknown to
+    /// Kuperator.
     #[serde(rename = "lastContainerID", skip_serializing_if = "String::is_empty")]
     pub last_container_id: String,
 }
 
-/// Whether the set's operation on the Pod is being cancelled.
+/// Returns whether the CollaSet's operation on the Pod is being cancelled.
 pub(super) fn is_cancelled(pod: &PodView) -> bool {
     pod.labels.contains_key(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
 }
 
-/// Brings Pods closer to the revisions that they are to be of.
+/// Plans the next update steps of Pods that are not at their target revision.
 pub(super) fn plan(
     planner: &mut Planner<'_>,
     contexts: &mut Contexts,
@@ -67,21 +68,22 @@ pub(super) fn plan(
     }
     let observed = planner.observed;
     let methods = methods(planner, targets);
-    let replaces = observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+    let by_replacement =
+        observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
     let skip = |pod: &&PodView| {
         pod.deleting
             || pairs.is_surge(pod)
             || is_cancelled(pod)
             || is_during(pod, lifecycle::SCALE_IN)
     };
-    // Most Pods, most of the time, are what they are to be, and need no place in any order.
-    let is_concerned = |pod: &&PodView| {
+    // Usually most Pods are at their target and need no sorting.
+    let needs_action = |pod: &&PodView| {
         targets.of(pod).is_some()
             || is_during(pod, lifecycle::UPDATE)
             || pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE)
     };
     let mut pods: Vec<&PodView> =
-        observed.active().filter(|pod| is_concerned(pod) && !skip(pod)).collect();
+        observed.active().filter(|pod| needs_action(pod) && !skip(pod)).collect();
     pods.sort_by_cached_key(|pod| priority(Some(pod)));
     for pod in pods {
         let target = targets.of(pod);
@@ -90,11 +92,11 @@ pub(super) fn plan(
             continue;
         }
         if pod.labels.contains_key(well_known::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
-            keep(planner, pod);
+            cancel_replace(planner, pod);
         } else if is_during(pod, lifecycle::UPDATE) {
             continue_update(planner, pod, &methods, (target, pairs.new_of(pod).is_some()));
         } else if let (Some(target), false) = (target, observed.spec.paused) {
-            if replaces {
+            if by_replacement {
                 replace(planner, contexts, pairs, (pod, target));
             } else {
                 begin(planner, pod, &methods, target);
@@ -103,7 +105,7 @@ pub(super) fn plan(
     }
 }
 
-/// Has a Pod replaced by one of its target; one that is being replaced already, by that.
+/// Requests the replacement of a Pod by one at its target; a replacement under way is retargeted.
 fn replace(
     planner: &mut Planner<'_>,
     contexts: &mut Contexts,
@@ -122,14 +124,14 @@ fn replace(
     }
 }
 
-/// Has a Pod replaced no longer, unless it is on its way out.
-fn keep(planner: &mut Planner<'_>, pod: &PodView) {
+/// Cancels the replacement of a Pod, unless its deletion is requested.
+fn cancel_replace(planner: &mut Planner<'_>, pod: &PodView) {
     if !pod.labels.contains_key(well_known::TO_DELETE) {
         planner.plan_action(pod, Action::CancelReplace(pod.name.clone()));
     }
 }
 
-/// The way from the revision that a Pod is of to its target, worked out once for all Pods of both.
+/// Update method by Pod revision and target, computed once per pair.
 type UpdateMethods = BTreeMap<(String, String), UpdateMethod>;
 
 fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
@@ -140,7 +142,7 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
         .iter()
         .filter_map(|pod| Some((pod.revision(), targets.of(pod)?)))
         .collect();
-    let known = pairs.into_iter().filter_map(|(from, to)| {
+    let methods = pairs.into_iter().filter_map(|(from, to)| {
         let method = if revisions.claims(from) == revisions.claims(to) {
             method(
                 &revisions.template(from)?,
@@ -148,12 +150,12 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
                 planner.observed.can_resize,
             )
         } else {
-            // A volume cannot be exchanged under a Pod.
+            // Volumes of an existing Pod are immutable.
             UpdateMethod::Recreate
         };
         Some(((from.to_owned(), to.to_owned()), method))
     });
-    known.collect()
+    methods.collect()
 }
 
 fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &str) {
@@ -163,8 +165,9 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
             planner.plan_action(pod, Action::Apply(name, target.to_owned(), false));
         }
         Ok(method) => {
-            let accepted = method != UpdateMethod::Recreate || is_accepted(planner, target);
-            if accepted && planner.capacity_left() > 0 && planner.may_interrupt(pod) {
+            let may_begin =
+                method != UpdateMethod::Recreate || is_revision_accepted(planner, target);
+            if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
                 let deletes = method == UpdateMethod::Recreate;
                 planner.plan_action(pod, Action::Begin(name, lifecycle::UPDATE, deletes));
             }
@@ -173,7 +176,7 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
     }
 }
 
-/// The next move of an update under way.
+/// Plans the next step of an update operation.
 fn continue_update(
     planner: &mut Planner<'_>,
     pod: &PodView,
@@ -188,23 +191,23 @@ fn continue_update(
         return;
     };
     let Some(target) = target else {
-        finish_updates(planner, pod);
+        finish_update(planner, pod);
         return;
     };
-    // Without a new Pod, as where no more may be made, it is updated like any other.
+    // Without a new Pod, for example because of maxSurge, it is updated like any other.
     if has_new && pod.labels.contains_key(well_known::TO_REPLACE) {
-        // It goes once its replacement serves, which therefore has to be of the new revision.
+        // It is deleted once its replacement is available, so that must be at the new revision.
         let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
         if update.is_none_or(|update| update != target) {
             planner.plan_action(pod, Action::ReplaceUpdate(name, target.to_owned()));
         }
-    } else if let Some(wait) =
-        planner.delayed(since, planner.observed.spec.update_strategy.operation_delay_seconds)
+    } else if let Some(wait) = planner
+        .remaining_delay(since, planner.observed.spec.update_strategy.operation_delay_seconds)
     {
         planner.requeue_after(wait);
     } else {
         match chosen_method(planner, pod, methods, target) {
-            Ok(UpdateMethod::Recreate) if is_accepted(planner, target) => {
+            Ok(UpdateMethod::Recreate) if is_revision_accepted(planner, target) => {
                 planner.plan_action(pod, Action::Delete(name, lifecycle::UPDATE));
             }
             Ok(UpdateMethod::Recreate) => {
@@ -212,7 +215,7 @@ fn continue_update(
                     planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
                 }
             }
-            // What has not run yet could not be told from what runs next.
+            // Before a container ran, its old state could not be distinguished from the new one.
             Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
             Ok(UpdateMethod::Metadata | UpdateMethod::InPlace) => {
                 planner.plan_action(pod, Action::Apply(name, target.to_owned(), true));
@@ -225,45 +228,46 @@ fn continue_update(
     }
 }
 
-/// Whether the server makes Pods of the revision, which a Pod is about to be deleted for; it is asked
-/// if nobody knows, and now and then if it said no.
-fn is_accepted(planner: &mut Planner<'_>, target: &str) -> bool {
-    let known = planner.observed.dry_runs.get(target);
-    if known == Some(&Ok(())) {
+/// Returns whether the API server accepts Pods of the target revision, checked before a Pod is
+/// deleted for it. Plans a dry run if that is unknown or was denied.
+fn is_revision_accepted(planner: &mut Planner<'_>, target: &str) -> bool {
+    let result = planner.observed.dry_runs.get(target);
+    if result == Some(&Ok(())) {
         return true;
     }
-    if let Some(Err(message)) = known {
+    if let Some(Err(message)) = result {
         let message = message.clone();
         planner.block(Blocker { scaling: false, reason: "TemplateRejected", message });
     }
-    let is_asked = |action: &Action| matches!(action, Action::DryRunPod(_, to) if to == target);
-    // By the same Pod each time, so that a refusal is known again.
+    let is_planned = |action: &Action| matches!(action, Action::DryRunPod(_, to) if to == target);
+    // Always the same instance, so that the applier recognizes a write that was rejected before.
     let id = planner.observed.active().filter_map(PodView::id).min();
-    if let (Some(id), false) = (id, planner.plan.actions.iter().any(is_asked)) {
+    if let (Some(id), false) = (id, planner.plan.actions.iter().any(is_planned)) {
         planner.plan.actions.push(Action::DryRunPod(id, target.to_owned()));
     }
     false
 }
 
-/// Ends the operation on a Pod that is of its target, as soon as it runs so.
-fn finish_updates(planner: &mut Planner<'_>, pod: &PodView) {
+/// Finishes the operation on a Pod at its target as soon as its containers run with the new images
+/// and resources.
+fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
     let strategy = planner.observed.spec.update_strategy.resize.clone().unwrap_or_default();
-    let noted = noted(pod);
-    let missing = resources::missing(pod, &noted.resized);
+    let last = last_pod_status(pod);
+    let missing = resources::missing(pod, &last.resized);
     let name = pod.name.clone();
-    if noted == LastPodStatus::default() && pod.revision() != planner.revisions.updated {
-        // A Pod that left the scope is not kept out of service for it.
+    if last == LastPodStatus::default() && pod.revision() != planner.revisions.updated {
+        // The Pod left the scope before it was changed, so the operation is cancelled.
         planner.plan_action(pod, Action::Undo(name, lifecycle::UPDATE));
     } else if !missing.is_empty() {
-        let refused = planner.observed.rejected_resizes.contains_key(&pod.uid);
-        if refused && strategy.on_infeasible == ResizePolicy::Recreate {
+        let rejected = planner.observed.rejected_resizes.contains_key(&pod.uid);
+        if rejected && strategy.on_infeasible == ResizePolicy::Recreate {
             planner.plan_action(pod, Action::Delete(name, lifecycle::UPDATE));
         } else {
             planner.plan_action(pod, Action::Resize(name, missing));
         }
-    } else if is_finished(pod, &noted) {
+    } else if is_finished(pod, &last) {
         planner.plan_action(pod, Action::Finish(name));
-    } else if let Some((reason, message)) = unfit(pod, &noted) {
+    } else if let Some((reason, message)) = resize_blocker(pod, &last) {
         let policy = match pod.resize {
             Some(Resize::Infeasible(_)) => strategy.on_infeasible,
             _ => strategy.on_deferred,
@@ -277,21 +281,25 @@ fn finish_updates(planner: &mut Planner<'_>, pod: &PodView) {
     }
 }
 
-/// What a node says that does not give a Pod the resources of its update; which Pods it is about is
-/// told in `status.waiting`.
-fn unfit(pod: &PodView, noted: &LastPodStatus) -> Option<(&'static str, String)> {
-    if noted.resized.is_empty() {
+/// Returns reason and kubelet message of a resize that is stuck; `None` if the update resizes
+/// nothing or the resize progresses. The affected Pods are listed in `status.waiting`.
+fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<(&'static str, String)> {
+    if last.resized.is_empty() {
         return None;
     }
     match pod.resize.as_ref()? {
-        Resize::Deferred(said) => Some(("ResizeDeferred", said.clone())),
-        Resize::Infeasible(said) => Some(("ResizeInfeasible", said.clone())),
-        Resize::Failing(said) => Some(("ResizeFailing", said.clone())),
+        Resize::Deferred(message) => Some(("ResizeDeferred", message.clone())),
+        Resize::Infeasible(message) => Some(("ResizeInfeasible", message.clone())),
+        Resize::Failing(message) => Some(("ResizeFailing", message.clone())),
         Resize::InProgress => None,
     }
 }
 
-/// The way a Pod is updated under the set's policy.
+/// Returns the update method under the CollaSet's policy.
+///
+/// # Errors
+///
+/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated.
 fn chosen_method(
     planner: &Planner<'_>,
     pod: &PodView,
@@ -305,21 +313,23 @@ fn chosen_method(
         PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker {
             scaling: false,
             reason: "InPlaceUpdateNotPossible",
-            message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, and the template changes more than images, metadata and resources that can be changed in place".to_owned(),
+            message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, but the template \
+                      changes more than images, metadata and resources that can be resized in place"
+                .to_owned(),
         }),
-        // Under Replace, only a Pod whose update began under another policy comes here.
+        // Under Replace, this handles only Pods whose update began under another policy.
         PodUpgradePolicy::InPlaceIfPossible
         | PodUpgradePolicy::InPlaceOnly
         | PodUpgradePolicy::Replace => Ok(method),
     }
 }
 
-/// Whether a kubelet is about to run containers for the first time.
+/// Returns whether the Pod is scheduled and some containers have not run yet.
 fn is_starting(pod: &PodView) -> bool {
     pod.scheduled && pod.not_running_reason.is_none() && pod.image_ids.len() < pod.containers.len()
 }
 
-/// Whether every container runs the image, and has the resources, that the update gave it.
+/// Returns whether every container runs with the image and resources set by the update.
 fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool {
     if pod.image_ids.len() < pod.containers.len() {
         return false;
@@ -329,70 +339,75 @@ fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool {
     }
     pod.containers.iter().all(|container| {
         let state = last.container_states.get(&container.name);
-        state
-            .is_none_or(|state| state.latest_image != container.image || ran(pod, container, state))
+        state.is_none_or(|state| {
+            state.latest_image != container.image || has_rerun(pod, container, state)
+        })
     })
 }
 
-/// Whether a Pod's node has given it what it should have.
+/// Returns whether the kubelet has applied the resources in the Pod's spec.
 ///
-/// What a node reports may differ for good from what was asked for, as kernels round; that it has
-/// seen the spec and has nothing left to do about it is what counts, where nodes tell.
+/// Reported resources may permanently differ from the requested ones, because kernels round. So an
+/// observed generation that is up to date without a pending resize is sufficient; the reported
+/// resources are compared only if the kubelet reports no observed generation.
 fn has_resources(pod: &PodView) -> bool {
-    let is_given = |c: &Container| {
-        pod.given.get(&c.name).is_some_and(|given| given.requests == c.resources.requests)
+    let is_applied = |c: &Container| {
+        pod.actual_resources
+            .get(&c.name)
+            .is_some_and(|actual| actual.requests == c.resources.requests)
     };
     pod.resize.is_none()
         && match pod.observed_generation {
             Some(observed) => observed >= pod.generation,
-            None => pod.containers.iter().all(is_given),
+            None => pod.containers.iter().all(is_applied),
         }
 }
 
-/// Whether the update under way has changed what the Pod runs.
+/// Returns whether the update under way has changed the Pod's containers.
 pub(super) fn is_changed(pod: &PodView) -> bool {
-    noted(pod) != LastPodStatus::default()
+    last_pod_status(pod) != LastPodStatus::default()
 }
 
-/// What was noted before the update that is under way.
-fn noted(pod: &PodView) -> LastPodStatus {
+/// Returns the status recorded before the update under way; empty if missing or invalid.
+fn last_pod_status(pod: &PodView) -> LastPodStatus {
     let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::LAST_POD_STATUS));
     annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Whether a container has run since its state was noted, if it was to.
-fn ran(pod: &PodView, container: &Container, noted: &LastContainerState) -> bool {
-    let changed = |now: &BTreeMap<String, String>, last: &str| {
-        !last.is_empty() && now.get(&container.name).is_some_and(|id| id != last)
+/// Returns whether a container was restarted since its state was recorded, or needs no restart.
+fn has_rerun(pod: &PodView, container: &Container, last: &LastContainerState) -> bool {
+    let changed = |ids: &BTreeMap<String, String>, last_id: &str| {
+        !last_id.is_empty() && ids.get(&container.name).is_some_and(|id| id != last_id)
     };
-    // Two tags may be of one image, which then only starts anew.
-    noted.last_image_id.is_empty()
-        || changed(&pod.image_ids, &noted.last_image_id)
-        || changed(&pod.container_ids, &noted.last_container_id)
+    // Two tags may refer to one image; then only the container ID changes.
+    last.last_image_id.is_empty()
+        || changed(&pod.image_ids, &last.last_image_id)
+        || changed(&pod.container_ids, &last.last_container_id)
 }
 
-/// What to remember of a Pod before its images change: `{}` if none does.
+/// Returns the status to record before an in-place update of these images and resources, by
+/// container name.
 #[must_use]
 pub fn last_status(
     pod: &PodView,
     images: &BTreeMap<String, String>,
     wanted: &BTreeMap<String, Resources>,
 ) -> LastPodStatus {
-    let before = noted(pod);
+    let recorded = last_pod_status(pod);
     let states = pod.containers.iter().filter_map(|container| {
         let image = images.get(&container.name)?;
-        // A kubelet that has not got to the last change still runs what was there before it, and
-        // does nothing if that is wanted again.
-        let known = before.container_states.get(&container.name);
-        let idle = known.filter(|state| {
+        // A kubelet that has not processed the last change still runs the previous image, and does
+        // not restart the container if the image is changed back to it.
+        let known = recorded.container_states.get(&container.name);
+        let unapplied = known.filter(|state| {
             !state.last_image.is_empty()
                 && state.latest_image == container.image
-                && !ran(pod, container, state)
+                && !has_rerun(pod, container, state)
         });
-        let runs = idle.map_or(&container.image, |state| &state.last_image);
-        let changes = image != runs;
-        // What ran before the last change was not known, so neither is whether that still runs: to
-        // wait for another run might be to wait for ever.
+        let running_image = unapplied.map_or(&container.image, |state| &state.last_image);
+        let changes = image != running_image;
+        // Without the container ID before the last change, it is unknown whether that container
+        // still runs, so waiting for a restart might never end.
         let is_unknown = known.is_some_and(|state| {
             !state.last_image.is_empty() && state.last_container_id.is_empty()
         });
@@ -402,13 +417,13 @@ pub fn last_status(
         };
         let state = LastContainerState {
             latest_image: image.clone(),
-            last_image: if changes { runs.clone() } else { String::new() },
+            last_image: if changes { running_image.clone() } else { String::new() },
             last_image_id: last(&pod.image_ids),
             last_container_id: last(&pod.container_ids),
         };
         Some((container.name.clone(), state))
     });
-    let mut resized = before.resized.clone();
+    let mut resized = recorded.resized.clone();
     for (container, amounts) in wanted {
         resized.entry(container.clone()).or_default().set(amounts);
     }

@@ -1,4 +1,4 @@
-//! Claims: made from a template, taken in, given up, deleted.
+//! Renders writes of PersistentVolumeClaims: create, adopt, disown, delete.
 
 use podops_api::well_known;
 use podops_runtime::write::{Change, Write};
@@ -13,7 +13,7 @@ use crate::{
     view::{ClaimView, Observed},
 };
 
-/// Makes an instance's claim from the named template of a revision.
+/// Returns the create of an instance's PVC from the named claim template of a revision.
 pub(super) fn create(
     observed: &Observed,
     id: i64,
@@ -36,12 +36,13 @@ pub(super) fn create(
     ] {
         labels.insert(key.to_owned(), json!(value));
     }
-    // Another name than that of one on its way out, and the same for the same look.
-    let leaving =
+    // The name is deterministic, and differs from those of existing PVCs of the instance and
+    // template, such as terminating ones.
+    let existing =
         observed.claims.iter().filter(|c| c.instance == Some(id) && c.template() == volume);
-    let leaving: Vec<&str> = leaving.map(|c| c.uid.as_str()).collect();
-    let of = format!("{} {id} {hash} {}", observed.uid, leaving.join(" "));
-    let name = format!("{}-{volume}-{}", observed.name, suffix(&of));
+    let uids: Vec<&str> = existing.map(|c| c.uid.as_str()).collect();
+    let seed = format!("{} {id} {hash} {}", observed.uid, uids.join(" "));
+    let name = format!("{}-{volume}-{}", observed.name, suffix(&seed));
     let fields = metadata.as_object_mut()?;
     fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     fields.insert("name".to_owned(), json!(name));
@@ -56,11 +57,11 @@ fn find<'a>(observed: &'a Observed, name: &str) -> Option<&'a ClaimView> {
     observed.claims.iter().find(|claim| claim.name == name)
 }
 
-/// Adds the set to the claim's owners, as this instance's if one is given.
+/// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
 pub(super) fn adopt(observed: &Observed, name: &str, id: Option<i64>) -> Option<Write> {
     let claim = find(observed, name)?;
     let mut metadata = json!({
-        "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": owner(observed),
+        "uid": claim.uid, "resourceVersion": claim.resource_version, "ownerReferences": owner(observed),
     });
     if let Some(id) = id {
         metadata["labels"] =
@@ -70,7 +71,7 @@ pub(super) fn adopt(observed: &Observed, name: &str, id: Option<i64>) -> Option<
     Some(Write::Patch(target(observed, CLAIMS, name), body))
 }
 
-/// Takes the set off the claim's owners; marks it if it goes with a Pod that was excluded.
+/// Removes the CollaSet from the PVC's owners; labels it as orphaned if its Pod is excluded.
 pub(super) fn disown(observed: &Observed, name: &str, orphaned: bool) -> Option<Write> {
     let claim = find(observed, name)?;
     let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
@@ -82,14 +83,15 @@ pub(super) fn disown(observed: &Observed, name: &str, orphaned: bool) -> Option<
     Some(Write::Patch(target(observed, CLAIMS, name), body))
 }
 
-/// Deletes the claim; Kubernetes keeps it for as long as a Pod uses it.
+/// Deletes the PVC; Kubernetes keeps it while a Pod uses it.
 pub(super) fn delete(observed: &Observed, name: &str) -> Option<Write> {
     let claim = find(observed, name)?;
     let (uid, version) = (claim.uid.clone(), None);
     Some(Write::Delete { target: target(observed, CLAIMS, name), uid, version })
 }
 
-/// The volumes of an instance's Pod: its claims, then those of the template of other names.
+/// Returns the volumes of an instance's Pod: its PVCs, then the template's volumes with other
+/// names.
 pub(super) fn volumes(
     observed: &Observed,
     (id, revision): (i64, &str),
@@ -97,7 +99,7 @@ pub(super) fn volumes(
 ) -> Vec<Value> {
     let claims = claims_of(observed, id, revision);
     let of_claims = claims.iter().map(|(template, claim)| {
-        // Only a Pod that is merely asked about comes before its claims; they need not be there then.
+        // Only a dry run may precede the PVCs; the API server does not check that they exist.
         let name = claim.map_or("not-made-yet", |claim| claim.name.as_str());
         let source = json!({ "claimName": name });
         json!({ "name": template_name(template), "persistentVolumeClaim": source })

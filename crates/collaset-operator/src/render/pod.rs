@@ -1,4 +1,4 @@
-//! A template, a revision and an instance ID as a Pod; and one Pod brought to another revision.
+//! Renders new Pods from a template, and in-place updates and resizes of existing Pods.
 
 use std::collections::BTreeMap;
 
@@ -22,55 +22,61 @@ fn template(observed: &Observed, revision: &str) -> Option<PodTemplate> {
     observed.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
 }
 
-/// The longest name of a Pod: it is also a hostname, and the value of a label.
+/// Maximum length of a Pod's name: it is also a hostname and a label value.
 const NAME_MAX: usize = 63;
 
-/// The name of an instance's next Pod: the same for the same look, so that creating twice is
-/// creating once; another than that of the Pod before it, so that nobody takes one for the other.
+/// Returns the name of an instance's next Pod. It is deterministic for the observed state, so that
+/// repeated creates are idempotent, and differs from the previous Pod's name unless names are
+/// persistent.
 fn name(observed: &Observed, id: i64, revision: &str) -> String {
     if observed.has_persistent_names() {
         return format!("{}-{id}", observed.name);
     }
-    let before = observed.last_pods.get(&id).map_or("", String::as_str);
+    let last_uid = observed.last_pods.get(&id).map_or("", String::as_str);
     let is_free =
         |name: &String| !observed.pods.iter().chain(&observed.orphans).any(|pod| pod.name == *name);
-    let name = |turn: usize| {
-        let end = suffix(&format!("{} {id} {revision} {before}{}", observed.uid, " ".repeat(turn)));
+    let name = |attempt: usize| {
+        let end =
+            suffix(&format!("{} {id} {revision} {last_uid}{}", observed.uid, " ".repeat(attempt)));
         let begin = &observed.name[..observed.name.len().min(NAME_MAX - 1 - end.len())];
         format!("{}-{end}", begin.trim_end_matches(['-', '.']))
     };
     (0..=observed.pods.len() + observed.orphans.len()).map(name).find(is_free).unwrap_or_default()
 }
 
-/// What a Pod is made for.
+/// Why a Pod is created.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CreateReason<'a> {
-    /// It is the first of its instance.
+    /// First Pod of its instance.
     Initial,
-    /// The one before it is gone.
+    /// Successor of a deleted Pod of the same instance.
     Recreate,
-    /// It replaces the named one.
+    /// Replacement of the named Pod.
     Replacement(&'a str),
 }
 
-/// Makes an instance's Pod from a recorded revision.
+/// Returns the create of an instance's Pod; `None` if the revision does not exist.
 pub(super) fn create(
     observed: &Observed,
     instance: (i64, &str),
     reason: CreateReason<'_>,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = whole(observed, instance, reason, now)?;
+    let (target, body) = manifest(observed, instance, reason, now)?;
     Some(Write::Create(target, body))
 }
 
-/// Asks whether an instance's Pod could be made from a recorded revision.
-pub(super) fn attempt(observed: &Observed, instance: (i64, &str), now: Timestamp) -> Option<Write> {
-    let (target, body) = whole(observed, instance, CreateReason::Recreate, now)?;
+/// Returns the dry-run create of an instance's Pod; `None` if the revision does not exist.
+pub(super) fn dry_run_create(
+    observed: &Observed,
+    instance: (i64, &str),
+    now: Timestamp,
+) -> Option<Write> {
+    let (target, body) = manifest(observed, instance, CreateReason::Recreate, now)?;
     Some(Write::DryRunCreate(target, body))
 }
 
-fn whole(
+fn manifest(
     observed: &Observed,
     (id, revision): (i64, &str),
     reason: CreateReason<'_>,
@@ -79,7 +85,7 @@ fn whole(
     let template = template(observed, revision)?;
     let name = name(observed, id, revision);
     let mut labels = template.labels();
-    let born = match reason {
+    let phase_label = match reason {
         CreateReason::Initial => well_known::CREATING,
         CreateReason::Recreate => well_known::COMPLETING,
         CreateReason::Replacement(origin) => {
@@ -91,7 +97,7 @@ fn whole(
         (well_known::INSTANCE_ID, id.to_string()),
         (well_known::REVISION, revision.to_owned()),
         (well_known::CONTROL, well_known::CONTROL_ON.to_owned()),
-        (born, nanos(now)),
+        (phase_label, nanos(now)),
     ] {
         labels.insert(key.to_owned(), value);
     }
@@ -114,7 +120,7 @@ fn whole(
     Some((target(observed, PODS, &name), body))
 }
 
-/// Declares the readiness gate, so that the Pod is in service only when the lifecycle says so.
+/// Adds the readiness gate, so that the Pod is ready only when lifecycle-operator permits it.
 fn add_gate(spec: &mut Map<String, Value>) {
     let gate = json!({ "conditionType": well_known::SERVICE_READY });
     match spec.get_mut("readinessGates") {
@@ -124,30 +130,31 @@ fn add_gate(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Brings a Pod to a revision in place, under an operation or in traffic; what others added to it
-/// stays.
+/// Returns the patch that updates a Pod in place, within an operation or while in service. Changes
+/// by other controllers are kept. `None` if the revision does not exist.
 pub(super) fn apply(
     observed: &Observed,
     pod: &PodView,
     (revision, under_operation): (&str, bool),
-    bound: JsonPatch,
+    preconditions: JsonPatch,
 ) -> Option<JsonPatch> {
     let new = template(observed, revision)?;
     let old = template(observed, pod.revision()).unwrap_or_default();
-    let (images, before) = (images(&new), images(&old));
-    let mut patch = bound;
+    let (images, old_images) = (images(&new), images(&old));
+    let mut patch = preconditions;
     let mut restarts = false;
     let resizes = if under_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
-    for (place, container) in pod.containers.iter().enumerate() {
-        // What the template does not change is left as somebody else may have changed it.
+    for (index, container) in pod.containers.iter().enumerate() {
+        // Images that the template does not change are kept, because another controller may have
+        // changed them.
         let wanted = images.get(&container.name).filter(|image| {
-            **image != container.image && before.get(&container.name) != Some(*image)
+            **image != container.image && old_images.get(&container.name) != Some(*image)
         });
         let Some(image) = wanted else { continue };
-        let place = place.to_string();
+        let index = index.to_string();
         patch = patch
-            .test(&["spec", "containers", &place, "name"], container.name.as_str())
-            .add(&["spec", "containers", &place, "image"], image.as_str());
+            .test(&["spec", "containers", &index, "name"], container.name.as_str())
+            .add(&["spec", "containers", &index, "image"], image.as_str());
         restarts = true;
     }
     patch = merge(patch, "labels", &pod.labels, (&old.labels(), &new.labels()));
@@ -164,16 +171,17 @@ pub(super) fn apply(
     }
     patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
     if restarts || !resizes.is_empty() {
-        let note = last_status(pod, &images, &resizes);
-        let note = serde_json::to_string(&note).unwrap_or_default();
-        patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], note);
+        let status = last_status(pod, &images, &resizes);
+        let status = serde_json::to_string(&status).unwrap_or_default();
+        patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status);
     }
     Some(patch)
 }
 
-/// Gives a Pod's containers these amounts; all others stay.
+/// Returns the resize of a Pod's containers, by name; other amounts are kept.
 ///
-/// By its version: a list of containers cannot be merged by a JSON Patch.
+/// A strategic merge patch, because a JSON Patch cannot merge the container list; therefore
+/// conditional on the resourceVersion.
 pub(super) fn resize(
     observed: &Observed,
     pod: &PodView,
@@ -185,13 +193,14 @@ pub(super) fn resize(
     let containers: Vec<Value> = containers.collect();
     let to = Target { subresource: Some("resize"), ..target(observed, PODS, &pod.name) };
     let change = Change::Strategic(json!({
-        "metadata": { "uid": pod.uid, "resourceVersion": pod.version },
+        "metadata": { "uid": pod.uid, "resourceVersion": pod.resource_version },
         "spec": { "containers": containers },
     }));
     Write::Patch(to, change)
 }
 
-/// Three-way: what the template sets is set, what it no longer sets is removed, the rest stays.
+/// Three-way merge: keys changed by the new template are set, keys it no longer has are removed,
+/// other keys are kept.
 fn merge(
     mut patch: JsonPatch,
     field: &str,

@@ -1,4 +1,4 @@
-//! Looks at a CollaSet, plans, writes.
+//! Reconciles CollaSets: observes, plans, writes and reports the status.
 
 use std::{
     collections::BTreeMap,
@@ -51,18 +51,18 @@ use crate::{
     view::{Observed, PodView, record_last_pods},
 };
 
-/// The shortest time between two looks at one set: events of many Pods are taken together.
-const PAUSE: Duration = Duration::from_millis(50);
-/// The shortest time between two writes of one status.
-const STATUS_PAUSE: Duration = Duration::from_secs(1);
-/// The shortest time between two writes of one status that tell only how far Pods are.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
-/// How long a settled set goes without a look.
+/// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum interval between two status writes of one CollaSet.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two status writes that change only the counts of a rollout.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
 type Guarded = DeserializeGuard<CollaSet>;
 
-/// What was last written for one set, and last seen of it.
+/// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
 #[derive(Debug, Default)]
 struct SetState {
     pods: LastWrite,
@@ -76,19 +76,19 @@ struct SetState {
     dry_runs: BTreeMap<String, Result<(), String>>,
 }
 
-/// What came of a plan.
+/// Result of executing a plan.
 struct ApplyResult {
-    /// What came to nothing.
+    /// Writes that failed, as blockers.
     failures: Vec<Blocker>,
-    /// Whether trying again soon may mend some of that.
+    /// True if a retry may help.
     is_unfinished: bool,
-    /// How long the server's refusals ask to wait.
+    /// Time until the first rejected write may be retried.
     retry_after: Option<Duration>,
 }
 
 struct Context {
     client: Client,
-    /// Whether the cluster can give running containers other resources; asked once.
+    /// True if the cluster serves `pods/resize`; discovered once.
     can_resize: OnceCell<bool>,
     applier: Applier,
     events: Events,
@@ -97,7 +97,7 @@ struct Context {
     states: Mutex<BTreeMap<String, SetState>>,
 }
 
-/// Adds the operator's tasks to its process.
+/// Starts the CollaSet controller in the operator's process.
 pub fn start(operator: &mut Operator) {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let caches = Caches {
@@ -118,11 +118,11 @@ pub fn start(operator: &mut Operator) {
     }
     let (store, writer) = reflector::store::<Guarded>();
     let triggers = triggers(&client, &caches, &store, &shared);
-    let noted = sets.clone();
+    let progress = sets.clone();
     let all = watcher::Config::default();
     let objects = events(Api::<Guarded>::all(client.clone()), all, "collasets", &shared)
         .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| noted.record(event)))
+        .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
         .touched_objects();
     let context = Arc::new(Context {
         client: client.clone(),
@@ -138,23 +138,23 @@ pub fn start(operator: &mut Operator) {
         sets,
         states: Mutex::default(),
     });
-    let work = ControllerConfig {
+    let config = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers,
         concurrency: operator.args.max_concurrent_reconciles,
-        min_interval: PAUSE,
+        min_interval: RECONCILE_INTERVAL,
         deadline: operator.args.reconcile_timeout,
         grace_period: operator.args.shutdown_grace,
         lease: operator.lease.clone(),
         metrics: shared,
     };
     let stop = operator.stop();
-    let controller = run(work, stop, move |set| reconcile(set, context.clone()));
+    let controller = run(config, stop, move |set| reconcile(set, context.clone()));
     operator.task("collaset controller", controller);
 }
 
-/// Keeps the caches, and names the sets that a change in them is about.
+/// Watches the owned objects into the caches; yields the CollaSets that each change concerns.
 fn triggers(
     client: &Client,
     caches: &Caches,
@@ -172,22 +172,24 @@ fn triggers(
     let contexts = Api::<ResourceContext>::all(client.clone());
     let contexts = events(contexts, all(), "resourcecontexts", shared);
     let known = sets.clone();
-    let owned = reflect(caches.pods.clone(), pods)
-        .flat_map(move |o| stream::iter(concerned(&*o, &known)))
+    let pods = reflect(caches.pods.clone(), pods)
+        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)))
         .boxed();
     let known = sets.clone();
-    let claimed = reflect(caches.claims.clone(), claims)
-        .flat_map(move |o| stream::iter(concerned(&*o, &known)))
+    let claims = reflect(caches.claims.clone(), claims)
+        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)))
         .boxed();
     let known = sets.clone();
-    let recorded = reflect(caches.revisions.clone(), revisions)
-        .flat_map(move |o| stream::iter(concerned(&*o, &known)));
-    let drawn = reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users(&o)));
-    stream::select_all([owned, claimed, recorded.boxed(), drawn.boxed()]).boxed()
+    let revisions = reflect(caches.revisions.clone(), revisions)
+        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)));
+    let contexts =
+        reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users_of(&o)));
+    stream::select_all([pods, claims, revisions.boxed(), contexts.boxed()]).boxed()
 }
 
-/// The set that controls an object; if nobody does, the sets that may want to.
-fn concerned<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
+/// Returns the CollaSet that controls an object; for an object without a controller, the CollaSets
+/// that may adopt it.
+fn interested_sets<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
     let namespace = object.meta().namespace.as_deref().unwrap_or_default();
     if let Some(name) = owner_name(object) {
         return vec![ObjectRef::new(&name).within(namespace)];
@@ -195,15 +197,15 @@ fn concerned<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Gu
     if is_controlled(object) {
         return Vec::new();
     }
-    let wanting = sets.state().into_iter().filter(|set| {
+    let candidates = sets.state().into_iter().filter(|set| {
         set.meta().namespace.as_deref() == Some(namespace)
             && set.0.as_ref().is_ok_and(|set| is_labelled(object, set))
     });
-    wanting.map(|set| ObjectRef::from_obj(&*set)).collect()
+    candidates.map(|set| ObjectRef::from_obj(&*set)).collect()
 }
 
-/// The sets that draw IDs from a ResourceContext, as far as it knows, and the one of its name.
-fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
+/// Returns the CollaSets with entries in a ResourceContext, and the one of its name.
+fn users_of(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
     let owners = contexts
         .spec
         .contexts
@@ -216,17 +218,21 @@ fn users(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
     names.into_iter().map(|name| ObjectRef::new(name).within(namespace)).collect()
 }
 
-/// Brings one set a step closer to its spec: look, decide, act. It is safe to stop anywhere and
-/// start over.
+/// Reconciles one CollaSet. Idempotent: it may be interrupted at any point and run again.
+///
+/// # Errors
+///
+/// If `pods/resize` cannot be discovered, or a write or the status write failed and a retry may
+/// help; writes already made are kept.
 #[tracing::instrument(skip_all, fields(namespace = set.meta().namespace, collaset = set.meta().name))]
 async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let reference = set.object_ref(&());
     let set = match &set.0 {
         Ok(set) => set,
         Err(invalid) => {
-            let note =
+            let event =
                 Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
-            context.events.publish(&reference, &note).await;
+            context.events.publish(&reference, &event).await;
             return Ok(Requeue::AwaitChange);
         }
     };
@@ -238,36 +244,37 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
         return Ok(Requeue::AwaitCache);
     }
     let (mut observed, now) = (observe(set, &context.caches), clock::now());
-    context.remember(&mut observed);
+    context.restore_state(&mut observed);
     observed.can_resize = context.can_resize().await?;
     let plan = plan::plan(&observed, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
     }
-    for note in notes(&observed, &plan) {
-        context.events.publish(&reference, &note).await;
+    for event in plan_events(&observed, &plan) {
+        context.events.publish(&reference, &event).await;
     }
     let ApplyResult { failures, is_unfinished, retry_after } =
-        context.carry_out(&observed, &plan, now).await;
-    // One stands for all that failed alike.
+        context.apply_plan(&observed, &plan, now).await;
+    // One event for all failures: they usually have the same cause.
     if let Some(failure) = failures.first() {
         context.events.publish(&reference, &warning(failure)).await;
     }
     let finalizing = plan.actions.contains(&Action::RemoveFinalizer);
-    let (reported, later) = status(&observed, &plan, &failures, now);
-    let wait = if finalizing { None } else { context.report(&observed, &reported).await? };
+    let (new_status, status_due) = status(&observed, &plan, &failures, now);
+    let wait =
+        if finalizing { None } else { context.report_status(&observed, &new_status).await? };
     if is_unfinished {
         let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
         let error = anyhow::anyhow!("{}", reasons.join("; "));
-        // The status says so no later for that.
+        // The backoff must not delay the status write.
         return Err(ReconcileError::transient("write", error).requeue_within(wait));
     }
     if finalizing {
         context.states.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
     }
-    // What a plan had no room for is not looked at again at once if the server refuses what it had.
-    let again = plan.requeue_after.filter(|wait| !wait.is_zero() || retry_after.is_none());
-    let waits = [wait, again, later, retry_after, Some(RESYNC)];
+    // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
+    let plan_due = plan.requeue_after.filter(|wait| !wait.is_zero() || retry_after.is_none());
+    let waits = [wait, plan_due, status_due, retry_after, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -282,86 +289,91 @@ impl Context {
         parts.into_iter().all(|progress| progress.version().lists_done > 0)
     }
 
-    /// Whether the cluster serves `pods/resize`; while it cannot be asked, nothing can be decided.
+    /// Returns whether the cluster serves `pods/resize`. Discovery is cached once it succeeded.
+    ///
+    /// # Errors
+    ///
+    /// If discovery fails; nothing can be planned without the result.
     async fn can_resize(&self) -> Result<bool, ReconcileError> {
-        let ask = async || {
+        let discover = async || {
             let core = self.client.list_core_api_resources("v1").await?;
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
-        let requested = self.can_resize.get_or_try_init(ask).await;
-        requested.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        let result = self.can_resize.get_or_try_init(discover).await;
+        result.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
     fn is_fresh(&self, uid: &str) -> bool {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        states.get(uid).is_none_or(|m| {
-            m.pods.is_observed_by(self.caches.pods.progress.version())
-                && m.claims.is_observed_by(self.caches.claims.progress.version())
-                && m.revisions.is_observed_by(self.caches.revisions.progress.version())
-                && m.contexts.is_observed_by(self.caches.contexts.progress.version())
-                && m.set.is_observed_by(self.sets.version())
+        states.get(uid).is_none_or(|state| {
+            state.pods.is_observed_by(self.caches.pods.progress.version())
+                && state.claims.is_observed_by(self.caches.claims.progress.version())
+                && state.revisions.is_observed_by(self.caches.revisions.progress.version())
+                && state.contexts.is_observed_by(self.caches.contexts.progress.version())
+                && state.set.is_observed_by(self.sets.version())
         })
     }
 
-    /// Adds what earlier looks saw.
-    fn remember(&self, observed: &mut Observed) {
+    /// Adds the remembered state of earlier reconciles to the observed state, and drops what is
+    /// outdated.
+    fn restore_state(&self, observed: &mut Observed) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let known = states.entry(observed.uid.clone()).or_default();
         record_last_pods(&mut known.last_pods, &observed.pods);
         if !known.rejected_resizes.is_empty() {
-            // What was refused to a Pod is forgotten as soon as it is of another revision.
+            // A rejected resize is outdated once the Pod has another revision.
             let pods: BTreeMap<&str, &str> =
                 observed.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
             known.rejected_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
         }
-        known.dry_runs.retain(|tried, _| observed.revisions.iter().any(|r| r.name == *tried));
+        known.dry_runs.retain(|revision, _| observed.revisions.iter().any(|r| r.name == *revision));
         observed.dry_runs.clone_from(&known.dry_runs);
         observed.last_pods.clone_from(&known.last_pods);
         observed.rejected_resizes.clone_from(&known.rejected_resizes);
     }
 
-    fn note(&self, uid: &str, write: &Write, version: Option<&str>) {
+    fn record_write(&self, uid: &str, write: &Write, version: Option<&str>) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let states = states.entry(uid.to_owned()).or_default();
+        let state = states.entry(uid.to_owned()).or_default();
         let resource = write.target().resource;
-        let (written, progress) = match () {
-            () if resource == PODS => (&mut states.pods, &self.caches.pods.progress),
-            () if resource == CLAIMS => (&mut states.claims, &self.caches.claims.progress),
-            () if resource == REVISIONS => (&mut states.revisions, &self.caches.revisions.progress),
-            () if resource == CONTEXTS => (&mut states.contexts, &self.caches.contexts.progress),
-            () => (&mut states.set, &self.sets),
+        let (last_write, progress) = match () {
+            () if resource == PODS => (&mut state.pods, &self.caches.pods.progress),
+            () if resource == CLAIMS => (&mut state.claims, &self.caches.claims.progress),
+            () if resource == REVISIONS => (&mut state.revisions, &self.caches.revisions.progress),
+            () if resource == CONTEXTS => (&mut state.contexts, &self.caches.contexts.progress),
+            () => (&mut state.set, &self.sets),
         };
-        written.record(version, progress.version());
+        last_write.record(version, progress.version());
     }
 
-    /// Carries out a plan, step by step.
-    async fn carry_out(
+    /// Executes a plan, phase by phase.
+    async fn apply_plan(
         &self,
         observed: &Observed,
         plan: &Plan,
         now: jiff::Timestamp,
     ) -> ApplyResult {
-        let steps = render::render(observed, &plan.actions, now);
-        let dry_runs = self.applier.apply_all(steps.dry_runs).await;
+        let phases = render::render(observed, &plan.actions, now);
+        let dry_runs = self.applier.apply_all(phases.dry_runs).await;
         self.record_dry_runs(&observed.uid, &dry_runs);
-        for step in [steps.claim_deletions, steps.bookkeeping] {
-            let results = self.applier.apply_all(step).await;
-            if !self.conclude(&observed.uid, &results) {
+        for phase in [phases.claim_deletions, phases.bookkeeping] {
+            let results = self.applier.apply_all(phase).await;
+            if !self.record_writes(&observed.uid, &results) {
                 return self.summarize(&results);
             }
         }
         let mut creates = Vec::new();
-        for alike in alike(steps.creates) {
-            creates.extend(self.applier.apply_slow_start(alike).await);
+        for group in group_by_revision(phases.creates) {
+            creates.extend(self.applier.apply_slow_start(group).await);
         }
-        self.conclude(&observed.uid, &creates);
-        let changes = self.applier.apply_all(steps.changes).await;
-        let done = self.conclude(&observed.uid, &changes);
+        self.record_writes(&observed.uid, &creates);
+        let changes = self.applier.apply_all(phases.changes).await;
+        let all_done = self.record_writes(&observed.uid, &changes);
         self.record_resizes(observed, &changes);
         let mut results = [dry_runs, creates, changes].into_iter().flatten().collect::<Vec<_>>();
-        if done && !steps.finalizer_removal.is_empty() {
-            let finalizer_removal = self.applier.apply_all(steps.finalizer_removal).await;
-            self.conclude(&observed.uid, &finalizer_removal);
+        if all_done && !phases.finalizer_removal.is_empty() {
+            let finalizer_removal = self.applier.apply_all(phases.finalizer_removal).await;
+            self.record_writes(&observed.uid, &finalizer_removal);
             results.extend(finalizer_removal);
         }
         self.summarize(&results)
@@ -375,23 +387,23 @@ impl Context {
         }
     }
 
-    /// Keeps in mind which revisions the server makes Pods of.
+    /// Remembers for which revisions the API server accepts Pods.
     fn record_dry_runs(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut states.entry(uid.to_owned()).or_default().dry_runs;
         for (write, result) in results {
-            let answer = match result {
-                // The name may be taken by the Pod that is to go, and so may be its room.
+            let verdict = match result {
+                // The Pod to be deleted may still use the name and the quota.
                 Ok(Outcome::Done(_) | Outcome::AlreadyExists) => Ok(()),
-                Ok(Outcome::Rejected(message)) if says_nothing(message) => Ok(()),
+                Ok(Outcome::Rejected(message)) if is_inconclusive(message) => Ok(()),
                 Ok(Outcome::Rejected(message)) => Err(message.clone()),
                 Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => continue,
             };
-            known.insert(revision_of(write), answer);
+            known.insert(revision_of(write), verdict);
         }
     }
 
-    /// Keeps in mind which Pods the server does not let be resized to their revision.
+    /// Remembers Pods whose resize to their revision the API server rejected.
     fn record_resizes(
         &self,
         observed: &Observed,
@@ -412,11 +424,11 @@ impl Context {
         }
     }
 
-    /// Notes what was written; tells whether all of it was.
-    fn conclude(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
+    /// Records the resourceVersions of successful writes; returns whether all writes succeeded.
+    fn record_writes(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
         results.iter().fold(true, |all, (write, result)| match result {
             Ok(Outcome::Done(version)) => {
-                self.note(uid, write, version.as_deref());
+                self.record_write(uid, write, version.as_deref());
                 all
             }
             Ok(
@@ -429,8 +441,13 @@ impl Context {
         })
     }
 
-    /// Writes the status if it changed, but not too often; tells how long that has to wait.
-    async fn report(
+    /// Writes the status if it changed and the minimum interval has passed; returns the remaining
+    /// time otherwise.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn report_status(
         &self,
         observed: &Observed,
         status: &CollaSetStatus,
@@ -438,20 +455,20 @@ impl Context {
         if *status == observed.status {
             return Ok(None);
         }
-        let last = {
+        let last_write = {
             let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-            states.get(&observed.uid).and_then(|m| m.status_at)
+            states.get(&observed.uid).and_then(|state| state.status_at)
         };
-        let pause =
-            if is_progress(&observed.status, status) { PROGRESS_PAUSE } else { STATUS_PAUSE };
-        if let Some(left) = last.and_then(|at| pause.checked_sub(at.elapsed())) {
+        let interval =
+            if is_progress(&observed.status, status) { PROGRESS_INTERVAL } else { STATUS_INTERVAL };
+        if let Some(left) = last_write.and_then(|at| interval.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
         let write = render::status(observed, status);
         let outcome = self.applier.apply(&write).await;
         match outcome.map_err(|error| ReconcileError::transient("status", error))? {
             Outcome::Done(version) => {
-                self.note(&observed.uid, &write, version.as_deref());
+                self.record_write(&observed.uid, &write, version.as_deref());
                 let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
                 states.entry(observed.uid.clone()).or_default().status_at = Some(Instant::now());
                 Ok(None)
@@ -464,8 +481,9 @@ impl Context {
     }
 }
 
-/// New objects by kind and revision: a server that refuses one of a kind may take those of another.
-fn alike(creates: Vec<Write>) -> Vec<Vec<Write>> {
+/// Groups creates by kind and revision, because the API server may reject one group and accept
+/// another.
+fn group_by_revision(creates: Vec<Write>) -> Vec<Vec<Write>> {
     let mut groups = BTreeMap::<(&str, String), Vec<Write>>::new();
     for write in creates {
         let revision = revision_of(&write);
@@ -478,13 +496,13 @@ fn is_resize(write: &Write) -> bool {
     write.target().subresource == Some("resize")
 }
 
-/// Whether a refused trial says nothing of a Pod that comes after another went: the room of a quota
-/// may be that one's, and some webhooks refuse whatever is only tried.
-fn says_nothing(message: &str) -> bool {
+/// Returns whether a rejected dry run does not predict the real create: the deleted Pod frees its
+/// quota, and some webhooks reject every dry run.
+fn is_inconclusive(message: &str) -> bool {
     message.contains("exceeded quota") || message.contains("does not support dry run")
 }
 
-/// The revision that a new Pod is of.
+/// Returns the revision of a new Pod; empty for other writes.
 fn revision_of(write: &Write) -> String {
     let (Write::Create(_, body) | Write::DryRunCreate(_, body)) = write else {
         return String::new();
@@ -492,49 +510,45 @@ fn revision_of(write: &Write) -> String {
     body["metadata"]["labels"][well_known::REVISION].as_str().unwrap_or_default().to_owned()
 }
 
-/// What users are told of a plan: once for many Pods.
-fn notes(observed: &Observed, plan: &Plan) -> Vec<Note> {
+/// Returns the events of a plan, one per kind of change.
+fn plan_events(observed: &Observed, plan: &Plan) -> Vec<Note> {
     let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
-    let note = |reason, message| Note { warning: false, reason, message };
-    let mut notes = Vec::new();
+    let event = |reason, message| Note { warning: false, reason, message };
+    let mut events = Vec::new();
     if has(&|a| matches!(a, Action::CreatePod(..))) {
-        notes.push(note(
-            "ScalingOut",
-            format!("making Pods until there are {}", observed.replicas()),
-        ));
+        events
+            .push(event("ScalingOut", format!("scaling out to {} replicas", observed.replicas())));
     }
     if has(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _))) {
-        notes.push(note(
-            "ScalingIn",
-            format!("taking Pods out until there are {}", observed.replicas()),
-        ));
+        events.push(event("ScalingIn", format!("scaling in to {} replicas", observed.replicas())));
     }
     let updates = |a: &Action| {
         matches!(a, Action::Begin(_, lifecycle::UPDATE, _) | Action::Apply(_, _, false))
     };
     if has(&updates) {
-        notes.push(note("Updating", format!("bringing Pods to {}", plan.updated)));
+        events.push(event("Updating", format!("updating Pods to revision {}", plan.updated)));
     }
-    notes.extend(plan.blockers.iter().map(warning));
-    notes
+    events.extend(plan.blockers.iter().map(warning));
+    events
 }
 
 fn warning(blocker: &Blocker) -> Note {
     Note { warning: true, reason: blocker.reason, message: blocker.message.clone() }
 }
 
-/// What came to nothing, as the set's conditions put it; in the same order each time, as the first
-/// stands for all.
+/// Returns failed writes as blockers, sorted so that the first, which is reported, is stable.
 fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> {
-    // What a trial says is planned on, and told as a hindrance; its name may well be taken.
-    let sent = results
+    // Results of dry runs are planned on and reported as blockers by the plan.
+    let persisted = results
         .iter()
         .filter(|(write, result)| !(matches!(write, Write::DryRunCreate(..)) && result.is_ok()));
-    let failed = sent.filter_map(|(write, result)| {
+    let failed = persisted.filter_map(|(write, result)| {
         let message = match result {
             Ok(Outcome::Rejected(message)) => format!("{}: {message}", write.target()),
             Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
-            Ok(Outcome::AlreadyExists) => format!("{}: the name is taken", write.target()),
+            Ok(Outcome::AlreadyExists) => {
+                format!("{}: an object of this name already exists", write.target())
+            }
             Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound) => return None,
         };
         let (scaling, reason) = match write {

@@ -1,4 +1,5 @@
-//! Reads objects down to what planning needs, so that many fit into little memory.
+//! Caches only the parts of objects that planning needs, to save memory, and builds the observed
+//! state from the caches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +18,10 @@ use crate::{
     },
 };
 
-/// The annotation in which kubectl keeps a copy of the whole object.
+/// Annotation in which `kubectl apply` stores a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The parts of a Pod that planning needs.
+/// Parts of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct SlimPod {
@@ -98,26 +99,26 @@ struct ContainerStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct ContainerState {
-    waiting: Option<ContainerWaits>,
+    waiting: Option<ContainerWaiting>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct ContainerWaits {
+struct ContainerWaiting {
     reason: Option<String>,
 }
 
-/// Kubernetes' conditions of a Pod that planning looks at, and whether their words matter.
+/// Conditions of a Pod that planning reads; true if their reason and message are needed.
 const CONDITIONS: [(&str, bool); 4] = [
     ("Ready", false),
     ("PodScheduled", true),
     ("PodResizePending", true),
     ("PodResizeInProgress", true),
 ];
-/// What a container waits for that starts as it should.
-const STARTS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Waiting reasons of a container that starts normally.
+const NORMAL_WAITING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// The parts of a PersistentVolumeClaim that planning needs.
+/// Parts of a PersistentVolumeClaim that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::PersistentVolumeClaim")]
 pub(crate) struct SlimClaim {
@@ -125,7 +126,7 @@ pub(crate) struct SlimClaim {
     pub metadata: ObjectMeta,
 }
 
-/// A ControllerRevision whose data is kept only if it is a CollaSet's.
+/// ControllerRevision; its data is kept only if no other kind of controller owns it.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::apps::v1::ControllerRevision")]
 pub struct SlimRevision {
@@ -137,32 +138,34 @@ pub struct SlimRevision {
     data: Value,
 }
 
-/// What an object is found by: the UID of the CollaSet that controls it, or that nobody in its
-/// namespace does.
+/// Returns the cache index key of an object: the UID of the CollaSet that controls it, or the
+/// orphans key of its namespace if it has no controller. `None` if another kind of controller owns
+/// it.
 pub(crate) fn owner<K: Resource>(object: &K) -> Option<String> {
     if is_controlled(object) {
         return owner_reference(object).map(|o| o.uid.clone());
     }
-    object.meta().namespace.as_deref().map(orphans_of)
+    object.meta().namespace.as_deref().map(orphans_key)
 }
 
-/// Whether somebody controls the object.
+/// Returns whether the object has a controller of any kind.
 pub(crate) fn is_controlled<K: Resource>(object: &K) -> bool {
     object.meta().owner_references.iter().flatten().any(|o| o.controller == Some(true))
 }
 
-/// What objects of a namespace are found by that nobody controls.
-fn orphans_of(namespace: &str) -> String {
+/// Returns the cache index key of the objects of a namespace that have no controller.
+fn orphans_key(namespace: &str) -> String {
     format!("orphans of {namespace}")
 }
 
-/// Whether an object that nobody controls may be of a set: its selector's labels are on it.
+/// Returns whether the object has all `matchLabels` of the CollaSet's selector; false if there are
+/// none.
 pub(crate) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
-    let wanted = set.spec.selector.match_labels.iter().flatten();
+    let required = set.spec.selector.match_labels.iter().flatten();
     let labels = object.meta().labels.as_ref();
-    let mut wanted = wanted.peekable();
-    wanted.peek().is_some()
-        && wanted.all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
+    let mut required = required.peekable();
+    required.peek().is_some()
+        && required.all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
 }
 
 fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
@@ -170,8 +173,8 @@ fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
     requested.into_iter().any(|name| pod.metadata.name.as_ref() == Some(name))
 }
 
-/// Whether a revision that nobody controls was recorded for a set of this name: a selector alone
-/// would take in those of other workloads.
+/// Returns whether the revision's name was derived from the CollaSet's name. The selector alone
+/// would also match revisions of other workloads.
 fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
     let metadata = &revision.metadata;
     let hash = metadata.labels.as_ref().and_then(|l| l.get(well_known::REVISION_HASH));
@@ -179,7 +182,7 @@ fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
     hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision::name(name, hash)))
 }
 
-/// The name of the CollaSet that controls the object.
+/// Returns the name of the CollaSet that controls the object.
 pub(crate) fn owner_name<K: Resource>(object: &K) -> Option<String> {
     owner_reference(object).map(|o| o.name.clone())
 }
@@ -194,38 +197,42 @@ fn owner_reference<K: Resource>(
     })
 }
 
-/// Drops what planning does not look at.
+/// Removes the parts of a Pod that planning does not read.
 pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
     for status in pod.status.container_statuses.iter_mut().flatten() {
-        status.state.waiting.take_if(|w| w.reason.as_deref().is_none_or(|r| STARTS.contains(&r)));
+        status
+            .state
+            .waiting
+            .take_if(|w| w.reason.as_deref().is_none_or(|r| NORMAL_WAITING_REASONS.contains(&r)));
     }
     if let Some(conditions) = &mut pod.status.conditions {
-        // Why a Pod has no node is told; that it has one is seen elsewhere.
-        let matters = |c: &Condition| {
-            let known = CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_);
-            known && (c.type_ != "PodScheduled" || c.status == "False")
+        // PodScheduled is needed only to report why a Pod has no node.
+        let is_needed = |c: &Condition| {
+            let is_known = CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_);
+            is_known && (c.type_ != "PodScheduled" || c.status == "False")
         };
-        conditions.retain(matters);
+        conditions.retain(is_needed);
         conditions.shrink_to_fit();
         for condition in conditions {
-            let reported =
-                CONDITIONS.iter().any(|(type_, reported)| *type_ == condition.type_ && *reported);
-            if !reported {
+            let needs_message = CONDITIONS
+                .iter()
+                .any(|(type_, needs_message)| *type_ == condition.type_ && *needs_message);
+            if !needs_message {
                 (condition.reason, condition.message) = (None, None);
             }
         }
     }
 }
 
-/// Drops what planning does not look at.
+/// Removes the parts of a PVC that planning does not read.
 pub(crate) fn trim_claim(claim: &mut SlimClaim) {
     claim.metadata.annotations = None;
 }
 
-/// Drops the data of revisions of other workloads.
+/// Removes the data of revisions of other workloads.
 pub(crate) fn trim_revision(revision: &mut SlimRevision) {
     if is_controlled(revision) && owner_reference(revision).is_none() {
         revision.data = Value::Null;
@@ -249,11 +256,11 @@ impl SlimPod {
             resources: c.resources,
         };
         let statuses = self.status.container_statuses.iter().flatten();
-        let given = statuses.filter_map(|s| Some((s.name.clone(), s.resources?)));
+        let actual_resources = statuses.filter_map(|s| Some((s.name.clone(), s.resources?)));
         PodView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            version: metadata.resource_version.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotations: metadata.annotations.clone(),
@@ -277,7 +284,7 @@ impl SlimPod {
             container_ids: ids(|s| &s.container_id),
             generation: metadata.generation.unwrap_or_default(),
             observed_generation: self.status.observed_generation,
-            given: given.collect(),
+            actual_resources: actual_resources.collect(),
             resize: self.resize(),
             not_running_reason: self.not_running_reason(),
         }
@@ -287,37 +294,37 @@ impl SlimPod {
         self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
     }
 
-    /// What hinders the Pod from having the resources that it should have.
+    /// Returns the state of a pending resize; `None` if there is none.
     fn resize(&self) -> Option<Resize> {
         let generation = self.metadata.generation.unwrap_or_default();
-        let holds = |type_: &str| {
+        let current = |type_: &str| {
             let known = self.condition(type_).filter(|c| c.status == "True")?;
-            // One of an older spec says nothing of this one.
+            // Ignore a condition of an older generation.
             known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
         };
-        let said = |c: &Condition| c.message.clone().unwrap_or_default();
-        if let Some(pending) = holds("PodResizePending") {
+        let message = |c: &Condition| c.message.clone().unwrap_or_default();
+        if let Some(pending) = current("PodResizePending") {
             return Some(match pending.reason.as_deref() {
-                Some("Infeasible") => Resize::Infeasible(said(pending)),
-                _ => Resize::Deferred(said(pending)),
+                Some("Infeasible") => Resize::Infeasible(message(pending)),
+                _ => Resize::Deferred(message(pending)),
             });
         }
-        holds("PodResizeInProgress").map(|going| match going.reason.as_deref() {
-            Some("Error") => Resize::Failing(said(going)),
+        current("PodResizeInProgress").map(|in_progress| match in_progress.reason.as_deref() {
+            Some("Error") => Resize::Failing(message(in_progress)),
             _ => Resize::InProgress,
         })
     }
 
-    /// What keeps the Pod from running: no node takes it, or a container does not start.
+    /// Returns why the Pod does not run: it is not scheduled, or a container does not start.
     fn not_running_reason(&self) -> Option<String> {
         let unscheduled = self.condition("PodScheduled").filter(|c| c.status == "False");
         if let Some(condition) = unscheduled {
-            let said = [&condition.reason, &condition.message].into_iter().flatten();
-            return Some(said.cloned().collect::<Vec<_>>().join(": "));
+            let texts = [&condition.reason, &condition.message].into_iter().flatten();
+            return Some(texts.cloned().collect::<Vec<_>>().join(": "));
         }
         let statuses = self.status.container_statuses.iter().flatten();
         let mut waiting = statuses.filter_map(|s| {
-            Some(format!("{} of container {}", s.state.waiting.as_ref()?.reason.as_ref()?, s.name))
+            Some(format!("{}: container {}", s.state.waiting.as_ref()?.reason.as_ref()?, s.name))
         });
         waiting.next()
     }
@@ -329,7 +336,7 @@ impl SlimClaim {
         ClaimView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            version: metadata.resource_version.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
             instance: metadata.labels.as_ref().and_then(instance_id),
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
@@ -343,7 +350,7 @@ impl SlimRevision {
         RevisionView {
             name: self.metadata.name.clone().unwrap_or_default(),
             uid: self.metadata.uid.clone().unwrap_or_default(),
-            version: self.metadata.resource_version.clone().unwrap_or_default(),
+            resource_version: self.metadata.resource_version.clone().unwrap_or_default(),
             orphan: owner_reference(self).is_none(),
             revision: self.revision,
             data: self.data.clone(),
@@ -351,7 +358,7 @@ impl SlimRevision {
     }
 }
 
-/// The caches that a set is observed in.
+/// Caches of the objects that belong to CollaSets.
 pub(crate) struct Caches {
     pub(crate) pods: std::sync::Arc<IndexedStore<SlimPod>>,
     pub(crate) claims: std::sync::Arc<IndexedStore<SlimClaim>>,
@@ -359,17 +366,18 @@ pub(crate) struct Caches {
     pub(crate) contexts: std::sync::Arc<IndexedStore<ResourceContext>>,
 }
 
-/// A CollaSet and what belongs to it, as the caches have it.
+/// Builds the observed state of a CollaSet from the caches.
 pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     let metadata = &set.metadata;
     let uid = metadata.uid.clone().unwrap_or_default();
     let namespace = metadata.namespace.clone().unwrap_or_default();
-    let orphans = orphans_of(&namespace);
-    let orphaned = caches.revisions.find(&orphans);
-    let orphaned = orphaned.iter().filter(|r| is_labelled(&***r, set) && is_named_for(r, set));
+    let orphans = orphans_key(&namespace);
+    let orphan_revisions = caches.revisions.find(&orphans);
+    let orphan_revisions =
+        orphan_revisions.iter().filter(|r| is_labelled(&***r, set) && is_named_for(r, set));
     let mut observed = Observed {
         name: metadata.name.clone().unwrap_or_default(),
-        version: metadata.resource_version.clone().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
@@ -400,22 +408,22 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
             .revisions
             .find(&uid)
             .iter()
-            .chain(orphaned)
+            .chain(orphan_revisions)
             .map(|revision| revision.view())
             .collect(),
         namespace,
         uid,
     };
-    let alike =
+    let same_prefix =
         caches.revisions.with_name_prefix(&observed.namespace, &revision::prefix(&observed.name));
-    let alike = alike.iter().filter_map(|r| r.metadata.name.clone());
+    let same_prefix = same_prefix.iter().filter_map(|r| r.metadata.name.clone());
     observed.foreign_revisions =
-        alike.filter(|name| !observed.revisions.iter().any(|r| r.name == *name)).collect();
+        same_prefix.filter(|name| !observed.revisions.iter().any(|r| r.name == *name)).collect();
     let contexts =
         caches.contexts.get(&(observed.namespace.clone(), observed.context_name().to_owned()));
     observed.contexts = contexts.map(|known| ContextsView {
         uid: known.metadata.uid.clone().unwrap_or_default(),
-        version: known.metadata.resource_version.clone().unwrap_or_default(),
+        resource_version: known.metadata.resource_version.clone().unwrap_or_default(),
         entries: known.spec.contexts.clone(),
     });
     observed

@@ -1,5 +1,5 @@
-//! Scheduler, kubelet, lifecycle and the protection of claims, each in the fewest steps that can be
-//! told apart from outside.
+//! Minimal models of scheduler, kubelet, lifecycle-operator and PVC protection, with only the steps
+//! that are observable through the API.
 
 use jiff::Timestamp;
 use podops_api::{
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::{Pod, World};
 
-/// A Pod whose image has this tag never runs.
-const BAD: &str = "bad";
-/// More CPUs than any node has.
-const TOO_MUCH: &str = "99";
+/// Image whose container never becomes ready.
+const BROKEN_IMAGE: &str = "bad";
+/// CPU request that exceeds every node's capacity.
+const INFEASIBLE_CPU: &str = "99";
 
 impl World {
-    /// Every kubelet takes one step with each of its Pods, and claims that nobody mounts go.
+    /// Runs one step of the kubelet for every Pod, and removes deleted claims that no Pod mounts.
     pub(super) fn kubelet(&mut self) {
         for pod in self.pods() {
             self.kubelet_of(&pod);
@@ -25,18 +25,18 @@ impl World {
         let claims: Vec<Value> = self.cluster.all("persistentvolumeclaims").cloned().collect();
         for claim in claims {
             let name = claim["metadata"]["name"].as_str().unwrap();
-            let going = !claim["metadata"]["deletionTimestamp"].is_null();
-            if going && !mounted.iter().any(|known| known == name) {
+            let is_deleting = !claim["metadata"]["deletionTimestamp"].is_null();
+            if is_deleting && !mounted.iter().any(|mounted| mounted == name) {
                 self.cluster.remove("persistentvolumeclaims", name);
             }
         }
     }
 
-    /// One step of one kubelet.
+    /// Runs one step of the kubelet for one Pod.
     pub(super) fn kubelet_of(&mut self, pod: &Pod) {
-        let held = pod.0["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        let finalizers = pod.0["metadata"]["finalizers"].as_array();
         if pod.is_deleting() {
-            if !held {
+            if finalizers.is_none_or(Vec::is_empty) {
                 self.cluster.remove("pods", pod.name());
             }
             return;
@@ -44,23 +44,22 @@ impl World {
         if pod.0["status"]["phase"] == "Failed" {
             return;
         }
-        let wanted = &pod.0["spec"]["containers"][0];
-        let (image, resources) = (pod.image().to_owned(), wanted["resources"].clone());
-        let was = pod.0["status"]["containerStatuses"][0].clone();
-        let infeasible = resources["requests"]["cpu"] == TOO_MUCH
-            || resources["requests"]["cpu"] == format!("{TOO_MUCH}000m");
-        // Binding is a change of the spec, too.
+        let container = &pod.0["spec"]["containers"][0];
+        let (image, resources) = (pod.image().to_owned(), container["resources"].clone());
+        let last = pod.0["status"]["containerStatuses"][0].clone();
+        let infeasible = resources["requests"]["cpu"] == INFEASIBLE_CPU
+            || resources["requests"]["cpu"] == format!("{INFEASIBLE_CPU}000m");
+        // Binding the Pod to a node increments the generation, too.
         let is_bound = !pod.0["spec"]["nodeName"].is_null();
         let generation = pod.0["metadata"]["generation"].as_i64().unwrap_or_default();
         let generation = json!(generation + i64::from(!is_bound));
-        let restarts = was["image"] != json!(image);
-        let runs = restarts || was["containerID"].is_null();
-        let run = if runs { self.now } else { was["run"].as_i64().unwrap_or_default() };
-        let ready = image != BAD;
-        let given = if infeasible { was["resources"].clone() } else { resources };
+        let starts = last["image"] != json!(image) || last["containerID"].is_null();
+        let run = if starts { self.now } else { last["run"].as_i64().unwrap_or_default() };
+        let ready = image != BROKEN_IMAGE;
+        let allocated = if infeasible { last["resources"].clone() } else { resources };
         let status = json!({
             "name": "c", "image": image, "imageID": format!("id-{image}"),
-            "containerID": format!("run-{run}"), "run": run, "resources": given,
+            "containerID": format!("run-{run}"), "run": run, "resources": allocated,
         });
         let since = Timestamp::from_second(self.now).unwrap().to_string();
         let since = if pod.is_ready() == ready {
@@ -74,7 +73,7 @@ impl World {
         ];
         if infeasible {
             conditions.push(json!({ "type": "PodResizePending", "status": "True",
-                "reason": "Infeasible", "message": "no node has so much" }));
+                "reason": "Infeasible", "message": "no node has enough CPU" }));
         }
         self.cluster.change("pods", pod.name(), |pod| {
             pod["spec"]["nodeName"] = json!("node");
@@ -84,40 +83,40 @@ impl World {
         });
     }
 
-    /// Every Pod is moved a step through its lifecycle.
+    /// Runs one step of the lifecycle-operator for every Pod.
     pub(super) fn lifecycle(&mut self) {
         for pod in self.pods() {
             self.lifecycle_of(&pod);
         }
     }
 
-    /// One step of the lifecycle of one Pod.
+    /// Runs one step of the lifecycle-operator for one Pod.
     pub(super) fn lifecycle_of(&mut self, pod: &Pod) {
-        let key = |word: LabelKind| word.key(COLLASET);
-        let stamp = format!("{}000000000", self.now);
-        let has = |word| pod.has(&key(word));
+        let key = |kind: LabelKind| kind.key(COLLASET);
+        let timestamp = format!("{}000000000", self.now);
+        let has = |kind| pod.has(&key(kind));
         let mut changes: Vec<(String, Option<&str>)> = Vec::new();
         if pod.is_deleting() {
             return;
         }
         if has(LabelKind::UndoOperationType) {
-            let words = [
+            let kinds = [
                 LabelKind::Operating,
                 LabelKind::OperationType,
                 LabelKind::Operate,
                 LabelKind::UndoOperationType,
             ];
-            changes.extend(words.map(|word| (key(word), None)));
+            changes.extend(kinds.map(|kind| (key(kind), None)));
             changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
         } else if has(LabelKind::Operating) && !has(LabelKind::Operate) {
             if pod.has(well_known::SERVICE_AVAILABLE) {
                 changes.push((well_known::SERVICE_AVAILABLE.to_owned(), None));
             } else {
-                changes.push((key(LabelKind::Operate), Some(&stamp)));
+                changes.push((key(LabelKind::Operate), Some(&timestamp)));
             }
         } else if !has(LabelKind::Operating) && has(LabelKind::OperationType) {
             changes.extend(
-                [LabelKind::OperationType, LabelKind::Operate].map(|word| (key(word), None)),
+                [LabelKind::OperationType, LabelKind::Operate].map(|kind| (key(kind), None)),
             );
             changes.push((well_known::PREPARING_TO_DELETE.to_owned(), None));
         } else if pod.has(well_known::TO_DELETE) {
@@ -131,7 +130,7 @@ impl World {
             && pod.is_ready()
             && !pod.has(well_known::SERVICE_AVAILABLE)
         {
-            changes.push((well_known::SERVICE_AVAILABLE.to_owned(), Some(&stamp)));
+            changes.push((well_known::SERVICE_AVAILABLE.to_owned(), Some(&timestamp)));
             changes.extend(
                 [well_known::CREATING, well_known::COMPLETING].map(|key| (key.to_owned(), None)),
             );
@@ -143,16 +142,16 @@ impl World {
         }
     }
 
-    /// Lets a Pod's update go on, or its scale-in, in the name of a lifecycle that is not there.
+    /// Permits the Pod's requested operation, in scenarios without a lifecycle-operator.
     pub(super) fn permit(&mut self, pod: &str) {
-        let stamp = format!("{}000000000", self.now);
-        self.label(pod, &LabelKind::Operate.key(COLLASET), Some(&stamp));
+        let timestamp = format!("{}000000000", self.now);
+        self.label(pod, &LabelKind::Operate.key(COLLASET), Some(&timestamp));
     }
 
-    /// Lets a Pod serve in the name of a lifecycle that is not there.
-    pub(super) fn serve(&mut self, pod: &str) {
-        let stamp = format!("{}000000000", self.now);
-        self.label(pod, well_known::SERVICE_AVAILABLE, Some(&stamp));
+    /// Marks the Pod as available, in scenarios without a lifecycle-operator.
+    pub(super) fn make_available(&mut self, pod: &str) {
+        let timestamp = format!("{}000000000", self.now);
+        self.label(pod, well_known::SERVICE_AVAILABLE, Some(&timestamp));
         self.label(pod, well_known::CREATING, None);
     }
 }

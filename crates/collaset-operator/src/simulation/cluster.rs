@@ -1,18 +1,19 @@
-//! An API server, as far as the operator can tell.
+//! In-memory API server: generations, resourceVersions, finalizers, preconditions and the patch
+//! types that the operator uses.
 
 use std::collections::BTreeMap;
 
 use podops_runtime::write::{Change, Outcome, Target, Write};
 use serde_json::{Value, json};
 
-/// The objects of one namespace, by kind and name.
+/// Objects of one namespace, by plural and name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster {
     objects: BTreeMap<(&'static str, String), Value>,
     version: u64,
     uids: u64,
-    /// Why Pods of this image are refused.
-    pub(super) refuses: Option<(String, String)>,
+    /// Image whose Pods are rejected on create, and the error message.
+    pub(super) rejected_image: Option<(String, String)>,
 }
 
 impl Cluster {
@@ -24,12 +25,12 @@ impl Cluster {
         self.objects.iter().filter(move |((kind, _), _)| *kind == plural).map(|(_, object)| object)
     }
 
-    /// How often anything changed.
+    /// resourceVersion of the latest write.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Makes an object.
+    /// Creates an object, with a new UID.
     pub(super) fn put(&mut self, plural: &'static str, mut object: Value) {
         self.uids += 1;
         object["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
@@ -41,11 +42,20 @@ impl Cluster {
         self.store(plural, &name, object);
     }
 
-    /// Changes an object that is there, if the change is one; one that is let go of by everybody and
-    /// is to be deleted goes.
-    pub(super) fn change(&mut self, plural: &'static str, name: &str, by: impl FnOnce(&mut Value)) {
-        let mut object = self.get(plural, name).cloned().expect("it is there");
-        by(&mut object);
+    /// Updates an existing object; a no-op update writes nothing. A CollaSet that is being deleted
+    /// is removed with its last finalizer.
+    ///
+    /// # Panics
+    ///
+    /// If the object does not exist.
+    pub(super) fn change(
+        &mut self,
+        plural: &'static str,
+        name: &str,
+        edit: impl FnOnce(&mut Value),
+    ) {
+        let mut object = self.get(plural, name).cloned().expect("the object exists");
+        edit(&mut object);
         let known = self.get(plural, name);
         if plural == "pods" && known.is_some_and(|known| known["spec"] != object["spec"]) {
             let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
@@ -59,24 +69,26 @@ impl Cluster {
     fn store(&mut self, plural: &'static str, name: &str, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let held = object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        let finalizers = object["metadata"]["finalizers"].as_array();
+        let has_finalizers = finalizers.is_some_and(|f| !f.is_empty());
         let key = (plural, name.to_owned());
-        let ends = !object["metadata"]["deletionTimestamp"].is_null() && !held;
-        // A Pod's end is its kubelet's business, a claim's that of who protects it.
-        if ends && plural == "collasets" {
+        let is_removable = !object["metadata"]["deletionTimestamp"].is_null() && !has_finalizers;
+        // Pods are removed by their kubelet, claims once no Pod mounts them.
+        if is_removable && plural == "collasets" {
             self.objects.remove(&key);
         } else {
             self.objects.insert(key, object);
         }
     }
 
-    /// Takes an object away.
+    /// Removes an object at once.
     pub(super) fn remove(&mut self, plural: &'static str, name: &str) {
         self.version += 1;
         self.objects.remove(&(plural, name.to_owned()));
     }
 
-    /// Asks for an object's deletion.
+    /// Requests the deletion of an object: sets `deletionTimestamp` on the kinds that terminate
+    /// gracefully, removes others at once.
     pub(super) fn delete(&mut self, plural: &'static str, name: &str) {
         if matches!(plural, "pods" | "persistentvolumeclaims" | "collasets") {
             self.change(plural, name, |object| {
@@ -87,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// Carries out a write, or refuses it, as the API server would.
+    /// Applies a write as the API server would: it succeeds, conflicts or is rejected.
     pub(super) fn apply(&mut self, write: &Write) -> Outcome {
         let Target { resource, name, .. } = write.target();
         let plural = resource.plural;
@@ -95,8 +107,10 @@ impl Cluster {
         match write {
             Write::Create(_, body) | Write::DryRunCreate(_, body) => {
                 let image = body["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
-                if let Some((_, why)) = self.refuses.as_ref().filter(|(bad, _)| bad == image) {
-                    return Outcome::Rejected(why.clone());
+                let rejected =
+                    self.rejected_image.as_ref().filter(|(rejected, _)| rejected == image);
+                if let Some((_, message)) = rejected {
+                    return Outcome::Rejected(message.clone());
                 }
                 if found.is_some() {
                     return Outcome::AlreadyExists;
@@ -108,9 +122,9 @@ impl Cluster {
             Write::Delete { uid, version, .. } => {
                 let Some(found) = found else { return Outcome::Done(None) };
                 let known = &found["metadata"];
-                let other = known["uid"] != json!(uid)
+                let conflicts = known["uid"] != json!(uid)
                     || version.as_ref().is_some_and(|v| known["resourceVersion"] != json!(v));
-                if other {
+                if conflicts {
                     return Outcome::Conflict;
                 }
                 self.delete(plural, name);
@@ -127,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// Applies a patch; whether its conditions were met.
+/// Applies a patch if its preconditions hold. Returns whether it was applied.
 fn patch(object: &mut Value, change: &Change) -> bool {
     match change {
         Change::Json(operations) => {
@@ -139,21 +153,22 @@ fn patch(object: &mut Value, change: &Change) -> bool {
             let is_test =
                 |o: &json_patch::PatchOperation| matches!(o, json_patch::PatchOperation::Test(_));
             let rest = operations.0.iter().filter(|o| !is_test(o)).cloned().collect();
-            // What is to be removed may be gone; the server refuses the whole patch then, too.
-            let done = tests && json_patch::patch(&mut changed, &json_patch::Patch(rest)).is_ok();
-            if done {
+            // Like the API server, reject the whole patch if a path to remove does not exist.
+            let applied =
+                tests && json_patch::patch(&mut changed, &json_patch::Patch(rest)).is_ok();
+            if applied {
                 *object = changed;
             }
-            done
+            applied
         }
         Change::Merge(body) => {
-            is_meant(object, body) && {
+            preconditions_hold(object, body) && {
                 json_patch::merge(object, body);
                 true
             }
         }
         Change::Strategic(body) => {
-            is_meant(object, body) && {
+            preconditions_hold(object, body) && {
                 merge(object, body, "");
                 true
             }
@@ -161,15 +176,15 @@ fn patch(object: &mut Value, change: &Change) -> bool {
     }
 }
 
-/// Whether UID and version, where a patch names them, are the object's.
-fn is_meant(object: &Value, body: &Value) -> bool {
+/// Returns whether the UID and resourceVersion match the object's, where a patch specifies them.
+fn preconditions_hold(object: &Value, body: &Value) -> bool {
     ["uid", "resourceVersion"].into_iter().all(|field| {
         let wanted = &body["metadata"][field];
         wanted.is_null() || *wanted == object["metadata"][field]
     })
 }
 
-/// Kubernetes' strategic merge, for the two lists that the operator merges.
+/// Strategic merge patch: lists are merged by `name`, `ownerReferences` by `uid`.
 fn merge(into: &mut Value, change: &Value, field: &str) {
     match (into, change) {
         (Value::Object(into), Value::Object(change)) => {
@@ -187,8 +202,8 @@ fn merge(into: &mut Value, change: &Value, field: &str) {
             for change in changes {
                 let known = items.iter().position(|item| item[key] == change[key]);
                 match known {
-                    Some(place) if change["$patch"] == "delete" => drop(items.remove(place)),
-                    Some(place) => merge(&mut items[place], change, ""),
+                    Some(index) if change["$patch"] == "delete" => drop(items.remove(index)),
+                    Some(index) => merge(&mut items[index], change, ""),
                     None if change["$patch"] == "delete" => {}
                     None => items.push(change.clone()),
                 }

@@ -1,4 +1,7 @@
-//! The operator: a look and what it comes to, and what must never come of any.
+//! The operator under test, and the safety properties checked after every plan, write and status
+//! update: instance IDs are unique, no Pod is deleted without permission, no mounted or retained
+//! claim is deleted, `maxUnavailable`, `maxSurge` and the partition are respected, and the status
+//! reflects observed state only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,27 +28,28 @@ use crate::{
     view::{Observed, record_last_pods},
 };
 
-/// What the operator keeps in mind, and what it has in hand.
+/// In-memory state of the operator, its pending plan and the history that the checks need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operator {
+    /// UID of the last Pod of each instance.
     last_pods: BTreeMap<i64, String>,
-    in_hand: Option<InHand>,
-    /// The last plan, for the message of a failure.
+    pending: Option<PendingPlan>,
+    /// Text of the last plan, for assertion messages.
     pub(super) last_plan: String,
-    /// IDs of Pods that were replaced, or that replaced others.
-    replaced: BTreeSet<i64>,
-    /// Revisions that it asked the server about.
+    /// IDs of both Pods of every replacement so far.
+    replaced_ids: BTreeSet<i64>,
+    /// Dry-run results by revision: the error message of a rejected Pod.
     dry_runs: BTreeMap<String, Result<(), String>>,
     /// Claims that a Pod has mounted.
-    used: BTreeSet<String>,
+    mounted_claims: BTreeSet<String>,
 }
 
-/// A plan and what it was made of.
+/// A plan that is not applied yet, and the state that it is based on.
 #[derive(Clone, Debug)]
-struct InHand {
+struct PendingPlan {
     observed: Observed,
     plan: Plan,
-    /// The Pods as they were.
+    /// Pods at planning time, terminating and failed ones included.
     pods: Vec<Pod>,
 }
 
@@ -70,8 +74,8 @@ where
 }
 
 impl World {
-    /// Observes and plans; nothing is written yet.
-    pub(super) fn look(&mut self) {
+    /// Runs the first half of a reconcile: observes and plans, writes nothing.
+    pub(super) fn observe_and_plan(&mut self) {
         let Some(set) = self.cluster.get("collasets", SET) else { return };
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
         let caches = Caches {
@@ -88,61 +92,61 @@ impl World {
         let plan = plan::plan(&observed, self.time());
         self.operator.last_plan = plan.to_string();
         let pods = self.pods();
-        interrupts_no_more_than_allowed(&observed, &plan, &pods);
-        self.operator.in_hand = Some(InHand { observed, plan, pods });
+        assert_max_unavailable(&observed, &plan, &pods);
+        self.operator.pending = Some(PendingPlan { observed, plan, pods });
     }
 
-    /// Writes what was planned, step by step; after so many writes the operator is killed and
-    /// started anew.
-    pub(super) fn act(&mut self, most: usize) {
-        let Some(in_hand) = self.operator.in_hand.take() else { return };
-        let steps = render::render(&in_hand.observed, &in_hand.plan.actions, self.time());
-        let mut left = most;
-        let mut failures = Vec::new();
-        let mut done = true;
-        for dry_run in steps.dry_runs {
+    /// Applies the pending plan, phase by phase. After `max_writes` writes the operator crashes and
+    /// restarts without its in-memory state.
+    pub(super) fn apply_plan(&mut self, max_writes: usize) {
+        let Some(pending) = self.operator.pending.take() else { return };
+        let phases = render::render(&pending.observed, &pending.plan.actions, self.time());
+        let mut left = max_writes;
+        let mut blockers = Vec::new();
+        let mut succeeded = true;
+        for dry_run in phases.dry_runs {
             let Write::DryRunCreate(_, body) = &dry_run else { continue };
             let revision =
                 body["metadata"]["labels"][well_known::REVISION].as_str().unwrap().to_owned();
             let outcome = self.cluster.apply(&dry_run);
-            let answer =
+            let result =
                 if let Outcome::Rejected(message) = outcome { Err(message) } else { Ok(()) };
-            self.operator.dry_runs.insert(revision, answer);
+            self.operator.dry_runs.insert(revision, result);
         }
-        for step in [steps.claim_deletions, steps.bookkeeping] {
-            done &= self.write_all(&in_hand, step, &mut left, &mut failures);
-            if !done {
+        for writes in [phases.claim_deletions, phases.bookkeeping] {
+            succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
+            if !succeeded {
                 break;
             }
         }
-        if done {
-            for step in [steps.creates, steps.changes] {
-                done &= self.write_all(&in_hand, step, &mut left, &mut failures);
+        if succeeded {
+            for writes in [phases.creates, phases.changes] {
+                succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
             }
-            if done {
-                self.write_all(&in_hand, steps.finalizer_removal, &mut left, &mut failures);
+            if succeeded {
+                self.write_all(&pending, phases.finalizer_removal, &mut left, &mut blockers);
             }
         }
         if left == 0 {
             self.operator = Operator {
-                replaced: std::mem::take(&mut self.operator.replaced),
-                used: std::mem::take(&mut self.operator.used),
+                replaced_ids: std::mem::take(&mut self.operator.replaced_ids),
+                mounted_claims: std::mem::take(&mut self.operator.mounted_claims),
                 ..Operator::default()
             };
         } else {
-            self.report(&in_hand, &failures);
+            self.report(&pending, &blockers);
         }
     }
 
-    /// Whether all of it was done.
+    /// Applies up to `left` writes and checks each. Returns whether all of them succeeded.
     fn write_all(
         &mut self,
-        in_hand: &InHand,
+        pending: &PendingPlan,
         writes: Vec<Write>,
         left: &mut usize,
-        failures: &mut Vec<Blocker>,
+        blockers: &mut Vec<Blocker>,
     ) -> bool {
-        let mut all = true;
+        let mut succeeded = true;
         for write in writes {
             if *left == 0 {
                 return false;
@@ -150,10 +154,10 @@ impl World {
             *left -= 1;
             let before = self.clone();
             let outcome = self.cluster.apply(&write);
-            all &= matches!(outcome, Outcome::Done(_));
+            succeeded &= matches!(outcome, Outcome::Done(_));
             match outcome {
-                Outcome::Done(_) => self.was_right(&before, in_hand, &write),
-                Outcome::Rejected(message) => failures.push(Blocker {
+                Outcome::Done(_) => self.check_write(&before, pending, &write),
+                Outcome::Rejected(message) => blockers.push(Blocker {
                     scaling: matches!(write, Write::Create(..)),
                     reason: "ScaleOutFailed",
                     message,
@@ -161,152 +165,180 @@ impl World {
                 Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             }
         }
-        all
+        succeeded
     }
 
-    fn report(&mut self, in_hand: &InHand, failures: &[Blocker]) {
-        let (reported, _) = status(&in_hand.observed, &in_hand.plan, failures, self.time());
-        claims_no_more_than_was_seen(&reported, in_hand, self.time());
-        if reported != in_hand.observed.status && self.cluster.get("collasets", SET).is_some() {
-            self.cluster.apply(&render::status(&in_hand.observed, &reported));
+    fn report(&mut self, pending: &PendingPlan, blockers: &[Blocker]) {
+        let (reported, _) = status(&pending.observed, &pending.plan, blockers, self.time());
+        assert_status_matches_observed(&reported, pending, self.time());
+        if reported != pending.observed.status && self.cluster.get("collasets", SET).is_some() {
+            self.cluster.apply(&render::status(&pending.observed, &reported));
         }
     }
 
-    /// What has to hold of every single write.
-    fn was_right(&mut self, before: &World, in_hand: &InHand, write: &Write) {
+    /// Checks the safety properties after one successful write.
+    fn check_write(&mut self, before: &World, pending: &PendingPlan, write: &Write) {
         let (plural, name) = (write.target().resource.plural, write.target().name.as_str());
         match (plural, write) {
             ("pods", Write::Create(..)) => {
-                self.every_id_is_one_pods();
-                self.there_are_not_too_many(before, in_hand);
+                self.assert_unique_ids();
+                self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
-                self.operator.used.extend(new.mounts());
+                self.operator.mounted_claims.extend(new.mounts());
                 if let Some(origin) = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME) {
-                    self.operator.replaced.insert(new.id());
-                    self.operator.replaced.extend(self.pod(origin).map(|pod| pod.id()));
+                    self.operator.replaced_ids.insert(new.id());
+                    self.operator.replaced_ids.extend(self.pod(origin).map(|pod| pod.id()));
                 }
-                // One that is replaced by request stays of its revision.
+                // A replacement on request keeps the revision, so it does not count as an update.
                 let origin = new.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
                 let origin = origin.and_then(|name| before.pod(name));
                 if origin.is_none_or(|pod| pod.revision() != new.revision()) {
-                    self.no_more_are_updated_than_may_be(before, in_hand);
+                    self.assert_partition(before, pending);
                 }
             }
             ("pods", Write::Delete { .. }) => {
-                let given = |pod: Pod| pod.has(&LabelKind::Operate.key(COLLASET));
-                assert!(before.pod(name).is_none_or(given), "{name} was not given");
+                let is_permitted = |pod: Pod| pod.has(&LabelKind::Operate.key(COLLASET));
+                assert!(
+                    before.pod(name).is_none_or(is_permitted),
+                    "{name} was deleted without permission"
+                );
             }
-            ("pods", Write::Patch(..)) => self.no_more_are_updated_than_may_be(before, in_hand),
-            // A name may come back once its claim is gone.
+            ("pods", Write::Patch(..)) => self.assert_partition(before, pending),
+            // The name of a deleted claim may be reused.
             ("persistentvolumeclaims", Write::Create(..)) => {
-                self.operator.used.remove(name);
+                self.operator.mounted_claims.remove(name);
             }
             ("persistentvolumeclaims", Write::Delete { .. }) => {
-                self.claim_was_free(before, in_hand, name);
+                self.assert_claim_deletable(before, pending, name);
             }
             _ => {}
         }
     }
 
-    fn every_id_is_one_pods(&self) {
+    fn assert_unique_ids(&self) {
         let mut ids: Vec<i64> = self.live().iter().map(Pod::id).collect();
         ids.sort_unstable();
-        let all = ids.len();
+        let pods = ids.len();
         ids.dedup();
-        assert_eq!(ids.len(), all, "an ID is of two Pods: {}", self.operator.last_plan);
+        assert_eq!(
+            ids.len(),
+            pods,
+            "two Pods have the same instance ID: {}",
+            self.operator.last_plan
+        );
     }
 
-    fn there_are_not_too_many(&self, before: &World, in_hand: &InHand) {
-        let replicas = in_hand.observed.replicas();
-        let Some(surge) = rolling(in_hand).and_then(|r| r.max_surge.clone()) else { return };
-        let most = replicas + resolve(&surge, replicas, Rounding::Up);
+    fn assert_max_surge(&self, before: &World, pending: &PendingPlan) {
+        let replicas = pending.observed.replicas();
+        let Some(surge) = rolling(pending).and_then(|r| r.max_surge.clone()) else { return };
+        let max = replicas + resolve(&surge, replicas, Rounding::Up);
         let (was, is) = (before.live().len(), self.live().len());
-        let few = in_hand.pods.iter().filter(|pod| pod.is_live()).count() <= most;
-        assert!(!few || is <= most, "{was} became {is}, at most {most}: {}", in_hand.plan);
+        // A surplus that existed at planning time, for example after a scale-in, does not count.
+        let planned_within_max = pending.pods.iter().filter(|pod| pod.is_live()).count() <= max;
+        assert!(
+            !planned_within_max || is <= max,
+            "{was} Pods became {is}, at most {max} allowed: {}",
+            pending.plan
+        );
     }
 
-    /// Instances of the updated revision, of those that stay.
-    fn updated(&self, in_hand: &InHand) -> usize {
+    /// Number of instances at the updated revision, without Pods being scaled in and surge Pods.
+    fn updated_instances(&self, pending: &PendingPlan) -> usize {
         let live = self.live();
         let updated = live.iter().filter(|pod| {
-            let released = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
+            let is_scaled_in = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
             let origin = pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
             let is_surge = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
-            !released && !is_surge && pod.revision() == in_hand.plan.updated
+            !is_scaled_in && !is_surge && pod.revision() == pending.plan.updated
         });
         updated.count()
     }
 
-    fn no_more_are_updated_than_may_be(&self, before: &World, in_hand: &InHand) {
-        let partition = rolling(in_hand).and_then(|r| r.by_partition.clone());
+    fn assert_partition(&self, before: &World, pending: &PendingPlan) {
+        let partition = rolling(pending).and_then(|r| r.by_partition.clone());
         let Some(partition) = partition.and_then(|p| p.partition) else { return };
-        if in_hand.plan.updated == in_hand.plan.current || partition == IntOrString::Int(0) {
+        if pending.plan.updated == pending.plan.current || partition == IntOrString::Int(0) {
             return;
         }
-        let replicas = in_hand.observed.replicas();
-        let most = replicas.saturating_sub(resolve(&partition, replicas, Rounding::Up));
-        let (was, is) = (before.updated(in_hand), self.updated(in_hand));
-        assert!(is <= was || is <= most, "{is} are updated, at most {most}: {}", in_hand.plan);
+        let replicas = pending.observed.replicas();
+        let max = replicas.saturating_sub(resolve(&partition, replicas, Rounding::Up));
+        let (was, is) = (before.updated_instances(pending), self.updated_instances(pending));
+        assert!(
+            is <= was || is <= max,
+            "{is} instances updated, at most {max} allowed: {}",
+            pending.plan
+        );
     }
 
-    fn claim_was_free(&self, before: &World, in_hand: &InHand, name: &str) {
-        let user = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
-        assert!(user.is_none(), "{name} was in use: {}", in_hand.plan);
+    fn assert_claim_deletable(&self, before: &World, pending: &PendingPlan, name: &str) {
+        let mounting = before.live().into_iter().find(|pod| pod.mounts().iter().any(|c| c == name));
+        assert!(mounting.is_none(), "{name} was deleted while mounted: {}", pending.plan);
         let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
         let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
-        let replaced = self.operator.replaced.contains(&id.parse().unwrap());
-        let kept = retention(&in_hand.observed).when_scaled == Retention::Retain;
-        let unused = !self.operator.used.contains(name);
-        assert!(!kept || replaced || unused, "{name} was to be retained: {}", in_hand.plan);
+        let replaced = self.operator.replaced_ids.contains(&id.parse().unwrap());
+        let is_retained = retention(&pending.observed).when_scaled == Retention::Retain;
+        let unused = !self.operator.mounted_claims.contains(name);
+        assert!(
+            !is_retained || replaced || unused,
+            "{name} was deleted despite whenScaled=Retain: {}",
+            pending.plan
+        );
     }
 }
 
-fn rolling(in_hand: &InHand) -> Option<&podops_api::collaset::RollingUpdate> {
-    in_hand.observed.spec.update_strategy.rolling_update.as_ref()
+fn rolling(pending: &PendingPlan) -> Option<&podops_api::collaset::RollingUpdate> {
+    pending.observed.spec.update_strategy.rolling_update.as_ref()
 }
 
 fn labels(pod: &Pod) -> lifecycle::Labels {
     serde_json::from_value(pod.0["metadata"]["labels"].clone()).unwrap_or_default()
 }
 
-/// Updates begin in no more serving Pods than `maxUnavailable` leaves; counted anew, from the
-/// objects.
-fn interrupts_no_more_than_allowed(observed: &Observed, plan: &Plan, pods: &[Pod]) {
+/// Checks that updates of available Pods stay within `maxUnavailable`, counted independently of the
+/// plan from the Pod objects.
+fn assert_max_unavailable(observed: &Observed, plan: &Plan, pods: &[Pod]) {
     let rolling = observed.spec.update_strategy.rolling_update.as_ref();
-    let Some(most) = rolling.and_then(|r| r.max_unavailable.clone()) else { return };
-    let most = resolve(&most, observed.replicas(), Rounding::Down).max(1);
-    // However short: its users are served.
-    let serves = |pod: &Pod| {
+    let Some(max_unavailable) = rolling.and_then(|r| r.max_unavailable.clone()) else { return };
+    let max_unavailable = resolve(&max_unavailable, observed.replicas(), Rounding::Down).max(1);
+    // Regardless of minReadySeconds: the Pod receives traffic.
+    let is_available = |pod: &Pod| {
         pod.is_live()
             && pod.has(well_known::SERVICE_AVAILABLE)
             && !pod.has(&LabelKind::Operating.key(COLLASET))
     };
-    let begun = |pod: &Pod| {
+    let starts_update = |pod: &Pod| {
         plan.actions.iter().any(|action| {
             matches!(action, Action::Begin(name, lifecycle::UPDATE, _) if name == pod.name())
         })
     };
-    if !pods.iter().any(|pod| serves(pod) && begun(pod)) {
+    if !pods.iter().any(|pod| is_available(pod) && starts_update(pod)) {
         return;
     }
-    let left = pods.iter().filter(|pod| serves(pod) && !begun(pod)).count();
-    let least = observed.replicas().saturating_sub(most);
-    assert!(left >= least, "{left} serve, at least {least} have to: {plan}");
+    let left = pods.iter().filter(|pod| is_available(pod) && !starts_update(pod)).count();
+    let min = observed.replicas().saturating_sub(max_unavailable);
+    assert!(left >= min, "{left} Pods available, at least {min} required: {plan}");
 }
 
-/// The status speaks of nothing that was not seen.
-fn claims_no_more_than_was_seen(reported: &CollaSetStatus, in_hand: &InHand, now: jiff::Timestamp) {
-    let observed = &in_hand.observed;
-    let named = observed.has_persistent_names();
-    let active: Vec<&Pod> =
-        in_hand.pods.iter().filter(|pod| pod.is_live() || named && pod.is_owned()).collect();
-    let count = |holds: &dyn Fn(&Pod) -> bool| -> i32 {
-        active.iter().filter(|pod| holds(pod)).count().try_into().unwrap()
+/// Checks that the status reflects only the state that the plan is based on.
+fn assert_status_matches_observed(
+    reported: &CollaSetStatus,
+    pending: &PendingPlan,
+    now: jiff::Timestamp,
+) {
+    let observed = &pending.observed;
+    let persistent_names = observed.has_persistent_names();
+    let active: Vec<&Pod> = pending
+        .pods
+        .iter()
+        .filter(|pod| pod.is_live() || persistent_names && pod.is_owned())
+        .collect();
+    let count = |is_counted: &dyn Fn(&Pod) -> bool| -> i32 {
+        active.iter().filter(|pod| is_counted(pod)).count().try_into().unwrap()
     };
-    let least = i128::from(observed.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
+    let min_ready = i128::from(observed.spec.min_ready_seconds.unwrap_or_default()) * 1_000_000_000;
     let available = |pod: &Pod| {
         let since = pod.get(well_known::SERVICE_AVAILABLE).and_then(|s| s.parse::<i128>().ok());
-        since.is_some_and(|since| now.as_nanosecond() - since >= least)
+        since.is_some_and(|since| now.as_nanosecond() - since >= min_ready)
     };
     let updated = |pod: &Pod| pod.revision() == reported.updated_revision;
     assert_eq!(reported.replicas, count(&|_| true));

@@ -1,4 +1,4 @@
-//! Why Pods wait: which of them, where, for whom, and since when.
+//! Groups waiting Pods by phase and reason for `status.waiting`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,19 +16,20 @@ use crate::{
     view::{Observed, PodView, Resize},
 };
 
-/// How long a Pod may stay in a phase before it counts as waiting: what goes well takes less, and
-/// is not worth telling.
+/// How long a Pod may stay in a phase before it is reported as waiting. Operations without problems
+/// take less.
 const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(5);
-/// The phase of Pods that no operation has begun in though one is due.
+/// Phase of Pods whose operation has not begun.
 const QUEUED: &str = "Queued";
-/// The phase of Pods that have not served yet.
+/// Phase of Pods that have not been ready yet.
 const STARTING: &str = "Starting";
-/// How many groups are told: many alike are one, and a status has to be small.
-const GROUPS_MAX: usize = 20;
-/// How many Pods of a group are named.
-const NAMED_MAX: usize = 5;
+/// Maximum number of groups; bounds the size of the status.
+const MAX_GROUPS: usize = 20;
+/// Maximum number of Pod names in a group.
+const MAX_NAMES: usize = 5;
 
-/// The Pods that wait, those alike together; and when to look again for more.
+/// Returns the waiting Pods grouped by phase and reason, and the time until another Pod counts as
+/// waiting.
 #[must_use]
 pub(super) fn waiting(
     observed: &Observed,
@@ -37,19 +38,20 @@ pub(super) fn waiting(
 ) -> (Vec<WaitingPods>, Option<Duration>) {
     let mut groups = BTreeMap::<(String, String), WaitingPods>::new();
     let mut requeue_after: Option<SignedDuration> = None;
-    for (pod, limit) in &plan.held {
+    for (pod, limit) in &plan.blocked_by_limit {
         let group = (QUEUED.to_owned(), format!("spec.updateStrategy.{limit}"));
         add(&mut groups, group, pod, None);
     }
     for pod in &observed.pods {
-        let Some((phase, mut reason, since)) = wait_of(pod).or_else(|| created_at(observed, pod))
+        let Some((phase, mut reason, since)) =
+            operation_wait(pod).or_else(|| starting_wait(observed, pod))
         else {
             continue;
         };
-        let refused = observed.rejected_resizes.get(&pod.uid);
-        if refused.is_some_and(|revision| revision == pod.revision()) {
-            // Its words name the Pod; they are told in a condition.
-            "the server to accept its resources".clone_into(&mut reason);
+        let rejected = observed.rejected_resizes.get(&pod.uid);
+        if rejected.is_some_and(|revision| revision == pod.revision()) {
+            // The server's message names the Pod, so it is reported in a condition instead.
+            "resources rejected by the API server; see condition Update".clone_into(&mut reason);
         }
         let left = REPORT_AFTER - now.duration_since(since);
         if left.is_positive() {
@@ -67,7 +69,7 @@ fn add(
     pod: &str,
     since: Option<Timestamp>,
 ) {
-    if groups.len() >= GROUPS_MAX && !groups.contains_key(&(phase.clone(), reason.clone())) {
+    if groups.len() >= MAX_GROUPS && !groups.contains_key(&(phase.clone(), reason.clone())) {
         return;
     }
     let group = groups.entry((phase.clone(), reason.clone())).or_insert_with(|| WaitingPods {
@@ -76,10 +78,10 @@ fn add(
         ..WaitingPods::default()
     });
     group.count += 1;
-    if group.pods.len() < NAMED_MAX {
+    if group.pods.len() < MAX_NAMES {
         group.pods.push(pod.to_owned());
     }
-    // In whole seconds, as it is written.
+    // In whole seconds, as serialized.
     let Some(since) = since else { return };
     let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
     if group.since.as_ref().is_none_or(|known| since < known.0) {
@@ -87,96 +89,108 @@ fn add(
     }
 }
 
-/// What keeps a Pod that is in no operation from serving, and since when it is there.
-fn created_at(observed: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
-    let waits = pod.ready.is_none() && !pod.deleting && !pod.terminal && !observed.deleting;
-    let not_running_reason = pod.not_running_reason.clone().filter(|_| waits)?;
+/// Returns phase, reason and creation time of a Pod without an operation that is not running yet;
+/// `None` if it is not waiting.
+fn starting_wait(observed: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
+    let is_waiting = pod.ready.is_none() && !pod.deleting && !pod.terminal && !observed.deleting;
+    let not_running_reason = pod.not_running_reason.clone().filter(|_| is_waiting)?;
     Some((STARTING.to_owned(), not_running_reason, pod.created))
 }
 
-/// Where the set's operation on a Pod is, for whom it waits, and since when.
-fn wait_of(pod: &PodView) -> Option<(String, String, Timestamp)> {
+/// Returns phase, reason and start of the wait of a Pod's operation; `None` if it has none.
+fn operation_wait(pod: &PodView) -> Option<(String, String, Timestamp)> {
     let known = PodLifecycle::parse(&pod.labels).ok()?;
     let ids = [lifecycle::COLLASET, lifecycle::POD_DELETE];
     let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
     let phase = Phase::of(operation);
-    let (word, reason) = match phase {
+    let (label, reason) = match phase {
         Phase::Requested => (
             LabelKind::Operating,
-            "nobody takes the operation up: is lifecycle-operator there?".to_owned(),
+            "operation not started; check that lifecycle-operator is running".to_owned(),
         ),
         Phase::PreCheck | Phase::PreChecked => {
-            (LabelKind::PreCheck, checkers(pod, well_known::PRE_CHECK_GATE))
+            (LabelKind::PreCheck, check_reason(pod, well_known::PRE_CHECK_GATE))
         }
-        Phase::Preparing => (LabelKind::Preparing, protection(pod)),
-        Phase::Operate | Phase::Operated => (LabelKind::Operate, operation_under_way(pod)),
+        Phase::Preparing => (LabelKind::Preparing, drain_reason(pod)),
+        Phase::Operate | Phase::Operated => (LabelKind::Operate, operate_reason(pod)),
         Phase::PostCheck | Phase::PostChecked => {
-            (LabelKind::PostCheck, checkers(pod, well_known::POST_CHECK_GATE))
+            (LabelKind::PostCheck, check_reason(pod, well_known::POST_CHECK_GATE))
         }
-        Phase::Completing => (LabelKind::Completing, service(pod)),
+        Phase::Completing => (LabelKind::Completing, service_reason(pod)),
     };
-    Some((format!("{phase:?}"), reason, since(operation, word)?))
+    Some((format!("{phase:?}"), reason, since(operation, label)?))
 }
 
-fn since(operation: &Operation, word: LabelKind) -> Option<Timestamp> {
-    let stamp = operation.get(word).or(operation.get(LabelKind::Operating))?;
+fn since(operation: &Operation, label: LabelKind) -> Option<Timestamp> {
+    let stamp = operation.get(label).or(operation.get(LabelKind::Operating))?;
     Timestamp::from_nanosecond(stamp.parse().ok()?).ok()
 }
 
-fn checkers(pod: &PodView, gate: &str) -> String {
+fn check_reason(pod: &PodView, gate: &str) -> String {
     let named = pod.labels.keys().filter_map(|key| key.strip_prefix(gate)?.strip_prefix('/'));
     let named: Vec<&str> = named.collect();
     if named.is_empty() {
-        return "the operation has no type".to_owned();
+        return "operation type label is missing".to_owned();
     }
-    format!("permission of {}", named.join(", "))
+    format!("not yet permitted by {}", named.join(", "))
 }
 
-fn protection(pod: &PodView) -> String {
-    let held = pod.finalizers.iter().filter(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
-    let held: Vec<&str> = held.map(String::as_str).collect();
-    if held.is_empty() {
-        return "the readiness gate to close".to_owned();
+fn drain_reason(pod: &PodView) -> String {
+    let finalizers =
+        pod.finalizers.iter().filter(|f| f.starts_with(well_known::PROTECTION_FINALIZER));
+    let finalizers: Vec<&str> = finalizers.map(String::as_str).collect();
+    if finalizers.is_empty() {
+        return "readiness gate has not closed yet".to_owned();
     }
-    format!("traffic to leave: finalizer {}", held.join(", "))
+    format!("traffic not drained yet; blocked by finalizer {}", finalizers.join(", "))
 }
 
-fn operation_under_way(pod: &PodView) -> String {
+fn operate_reason(pod: &PodView) -> String {
     match &pod.resize {
-        Some(Resize::Deferred(said)) => return format!("room on the node: {said}"),
-        Some(Resize::Infeasible(said)) => return format!("a node that has the resources: {said}"),
-        Some(Resize::Failing(said)) => return format!("the node to give the resources: {said}"),
-        Some(Resize::InProgress) => return "the node to give the resources".to_owned(),
+        Some(Resize::Deferred(message)) => {
+            return format!("resize deferred, node lacks free resources: {message}");
+        }
+        Some(Resize::Infeasible(message)) => {
+            return format!("resize infeasible, node cannot provide the resources: {message}");
+        }
+        Some(Resize::Failing(message)) => {
+            return format!("kubelet failed to apply the resources: {message}");
+        }
+        Some(Resize::InProgress) => return "kubelet is applying the resources".to_owned(),
         None => {}
     }
     if let Some(not_running_reason) = &pod.not_running_reason {
         return not_running_reason.clone();
     }
-    let noted =
+    let is_updated =
         pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
-    if noted { "containers to run their new images" } else { "the operation to be carried out" }
-        .to_owned()
+    if is_updated {
+        "containers do not run the new images yet"
+    } else {
+        "permitted; operation not applied yet"
+    }
+    .to_owned()
 }
 
-fn service(pod: &PodView) -> String {
+fn service_reason(pod: &PodView) -> String {
     let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::AVAILABLE_CONDITIONS));
     let expected: AvailableConditions =
         annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let missing = expected.expected_finalizers.iter().filter(|(_, f)| !pod.finalizers.contains(f));
     let missing: Vec<&str> = missing.map(|(employer, _)| employer.as_str()).collect();
     if missing.is_empty() {
-        return "the readiness gate to open".to_owned();
+        return "readiness gate has not opened yet".to_owned();
     }
-    format!("traffic to come: {}", missing.join(", "))
+    format!("no traffic yet: {}", missing.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pod(name: &str, words: &[(LabelKind, i64)]) -> PodView {
+    fn pod(name: &str, labels: &[(LabelKind, i64)]) -> PodView {
         let stamp = |seconds: i64| format!("{seconds}000000000");
-        let labels = words.iter().map(|(word, at)| (word.key(lifecycle::COLLASET), stamp(*at)));
+        let labels = labels.iter().map(|(label, at)| (label.key(lifecycle::COLLASET), stamp(*at)));
         PodView { name: name.to_owned(), labels: labels.collect(), ..PodView::default() }
     }
 
@@ -192,28 +206,29 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_wait_alike_are_told_together_with_who_holds_them() {
-        let mut held = [
+    fn waiting_pods_are_grouped_by_phase_and_reason() {
+        let mut draining = [
             pod("a", &[(LabelKind::Operating, 10), (LabelKind::Preparing, 20)]),
             pod("b", &[(LabelKind::Operating, 10), (LabelKind::Preparing, 15)]),
         ];
-        for pod in &mut held {
+        for pod in &mut draining {
             pod.finalizers = vec!["prot.podopslifecycle.kusionstack.io/lb".to_owned()];
         }
         let mut checked = pod("c", &[(LabelKind::Operating, 10), (LabelKind::PreCheck, 30)]);
         checked.labels.insert(format!("{}/rules", well_known::PRE_CHECK_GATE), "1".to_owned());
-        let (groups, _) = reported(held.into_iter().chain([checked]).collect());
+        let (groups, _) = reported(draining.into_iter().chain([checked]).collect());
         assert_eq!(
             groups,
             [
-                "1 PreCheck c since 30: permission of rules",
-                "2 Preparing a b since 15: traffic to leave: finalizer prot.podopslifecycle.kusionstack.io/lb",
+                "1 PreCheck c since 30: not yet permitted by rules",
+                "2 Preparing a b since 15: traffic not drained yet; blocked by finalizer \
+                 prot.podopslifecycle.kusionstack.io/lb",
             ]
         );
     }
 
     #[test]
-    fn who_has_just_begun_does_not_wait_yet() {
+    fn operation_that_just_began_is_not_reported() {
         let (groups, requeue_after) = reported(vec![pod("a", &[(LabelKind::Operating, 98)])]);
         assert_eq!((groups.len(), requeue_after), (0, Some(3)));
     }

@@ -1,5 +1,5 @@
-//! Classic load balancers of Alibaba Cloud, as Kuperator observes them: the cloud's own controller takes
-//! Pods on and off, and this looks whether it has.
+//! Backend `alibaba-clb`: observes Classic Load Balancers of Alibaba Cloud, as Kuperator does.
+//! Read-only; the cloud's own controller registers and deregisters Pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,43 +20,45 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{
-    Answer, Backend, BackendError, CircuitBreaker, Employer, SyncResult, Wanted,
+    Backend, BackendError, CircuitBreaker, DesiredMember, Employer, SyncFuture, SyncResult,
     rate_limiter::RateLimiter,
 };
 use crate::view::Traffic;
 
-/// The label by which the cloud's controller says which load balancer a Service has.
+/// Label of a Service with the ID of its load balancer, set by the cloud's controller.
 const LOAD_BALANCER: &str = "service.k8s.alibaba/loadbalancer-id";
-/// The one call.
+/// API action of the only call.
 const ACTION: &str = "DescribeHealthStatus";
+/// API version.
 const VERSION: &str = "2014-05-15";
-/// How long a call may take.
-const CALL: Duration = Duration::from_secs(10);
-/// How much of an answer that is none is shown to people.
-const SHOWN_MAX: usize = 200;
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum length of an unexpected response in a message, in characters.
+const MESSAGE_MAX: usize = 200;
 
-/// The annotation's content; it may say nothing.
+/// Content of the annotation `backend-params`; every field is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Params {
-    /// The listeners through which Pods have to get traffic; any is enough without it.
+    /// Ports of the listeners that must all route traffic to a Pod; if empty, any listener is
+    /// enough.
     listeners: BTreeSet<u16>,
-    /// Whether a Pod whose health nobody checks is to wait.
+    /// True if a Pod with health `unavailable`, as without health checks, does not serve.
     require_healthy: bool,
 }
 
-/// Who asks, and whom.
+/// Credentials and endpoint of an account.
 #[derive(Clone, Debug)]
 struct Account {
     key: String,
     secret: String,
-    /// `https://<host>`; plain HTTP only where that is said.
+    /// `https://<host>`, or `http://<host>` if configured so.
     endpoint: String,
 }
 
-/// Observes load balancers.
+/// The backend `alibaba-clb`.
 pub struct AlibabaClb {
-    /// Without credentials nobody is asked.
+    /// None without credentials; every sync then fails.
     account: Option<Account>,
     client: https::Client,
     rate_limiter: RateLimiter,
@@ -64,14 +66,14 @@ pub struct AlibabaClb {
 }
 
 impl AlibabaClb {
-    /// Observes with these credentials: key, secret and endpoint.
+    /// Creates the backend with these credentials: key, secret and endpoint.
     ///
     /// # Errors
     ///
-    /// If some are there and others are not.
+    /// If only some of them are set, or TLS cannot be initialized.
     pub fn new(credentials: [Option<String>; 3], rate: NonZeroU32) -> anyhow::Result<Self> {
-        let said = credentials.map(|value| value.filter(|value| !value.is_empty()));
-        let account = match said {
+        let credentials = credentials.map(|value| value.filter(|value| !value.is_empty()));
+        let account = match credentials {
             [Some(key), Some(secret), Some(endpoint)] => {
                 let scheme = if endpoint.contains("://") { "" } else { "https://" };
                 let endpoint = format!("{scheme}{}", endpoint.trim_end_matches('/'));
@@ -79,7 +81,7 @@ impl AlibabaClb {
             }
             [None, None, _] => None,
             _ => anyhow::bail!(
-                "ALIYUN_SLB_AK_KEY, ALIYUN_SLB_AK_SECRET and ALIYUN_SLB_ENDPOINT belong together"
+                "set all of ALIYUN_SLB_AK_KEY, ALIYUN_SLB_AK_SECRET, ALIYUN_SLB_ENDPOINT or none"
             ),
         };
         let client = https::client().map_err(anyhow::Error::msg)?;
@@ -91,28 +93,36 @@ impl AlibabaClb {
         })
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
+    async fn observe(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
-        let all = |traffic: Traffic| wanted.iter().map(|w| (w.uid.clone(), traffic)).collect();
-        // Nobody has given it a load balancer yet, or somebody has taken it away.
+        // The cloud's controller has not assigned a load balancer yet, or has removed it.
         let Some(id) = employer.labels.get(LOAD_BALANCER) else {
-            return Ok(SyncResult::of(all(Traffic::Absent)));
+            let absent = members.iter().map(|member| (member.uid.clone(), Traffic::Absent));
+            return Ok(SyncResult::complete(absent.collect()));
         };
         let account = self.account.as_ref().ok_or_else(|| {
-            BackendError::Params("the operator has no credentials: ALIYUN_SLB_AK_KEY".to_owned())
+            BackendError::InvalidParams(
+                "operator has no Alibaba Cloud credentials; set ALIYUN_SLB_AK_KEY".to_owned(),
+            )
         })?;
         if !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-            return Err(BackendError::Params(format!(
-                "{LOAD_BALANCER}: {id} is no load balancer's ID"
+            return Err(BackendError::InvalidParams(format!(
+                "label {LOAD_BALANCER}: invalid load balancer ID {id}"
             )));
         }
-        let servers = self.circuit_breaker.ask(&account.endpoint, self.ask(account, id)).await?;
-        let observed = wanted.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
-        Ok(SyncResult::of(observed.collect()))
+        let servers =
+            self.circuit_breaker.call(&account.endpoint, self.describe(account, id)).await?;
+        let observed = members.iter().map(|pod| (pod.uid.clone(), params.traffic(&servers, pod)));
+        Ok(SyncResult::complete(observed.collect()))
     }
 
-    async fn ask(&self, account: &Account, id: &str) -> Result<Vec<Server>, BackendError> {
-        self.rate_limiter.turn().await;
+    /// Returns the servers of all listeners of the load balancer `id`.
+    async fn describe(&self, account: &Account, id: &str) -> Result<Vec<Server>, BackendError> {
+        self.rate_limiter.acquire().await;
         let unreachable =
             |reason: String| BackendError::Unreachable(format!("Alibaba Cloud: {reason}"));
         let nonce = Uuid::new_v4().simple().to_string();
@@ -124,47 +134,49 @@ impl AlibabaClb {
             request = request.header(*name, value);
         }
         let request = request.body(Full::default()).map_err(|e| unreachable(e.to_string()))?;
-        let answer = timeout(CALL, https::exchange(&self.client, request)).await;
-        let answer = answer.map_err(|_| unreachable(format!("no answer within {CALL:?}")))?;
-        let (status, body) = answer.map_err(unreachable)?;
-        let shown: String = String::from_utf8_lossy(&body).chars().take(SHOWN_MAX).collect();
+        let response = timeout(CALL_TIMEOUT, https::exchange(&self.client, request)).await;
+        let response =
+            response.map_err(|_| unreachable(format!("timeout after {CALL_TIMEOUT:?}")))?;
+        let (status, body) = response.map_err(unreachable)?;
+        let excerpt: String = String::from_utf8_lossy(&body).chars().take(MESSAGE_MAX).collect();
         if !status.is_success() {
-            let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
-            let told = format!("Alibaba Cloud: {status}: {}: {}", refusal.code, refusal.message);
-            let known = ["InvalidLoadBalancerId", "InvalidAccessKeyId", "Forbidden"];
-            let theirs = known.iter().any(|code| refusal.code.starts_with(code));
-            return Err(if theirs {
-                BackendError::Params(told)
+            let error: ErrorResponse = serde_json::from_slice(&body).unwrap_or_default();
+            let message = format!("Alibaba Cloud: {status}: {}: {}", error.code, error.message);
+            let codes = ["InvalidLoadBalancerId", "InvalidAccessKeyId", "Forbidden"];
+            let is_invalid = codes.iter().any(|code| error.code.starts_with(code));
+            return Err(if is_invalid {
+                BackendError::InvalidParams(message)
             } else {
-                BackendError::Unreachable(told)
+                BackendError::Unreachable(message)
             });
         }
-        let read: Health = serde_json::from_slice(&body)
-            .map_err(|error| BackendError::Garbage(format!("Alibaba Cloud: {error}: {shown:?}")))?;
-        Ok(read.backend_servers.backend_server)
+        let health: Health = serde_json::from_slice(&body).map_err(|error| {
+            BackendError::InvalidResponse(format!("Alibaba Cloud: {error}: {excerpt:?}"))
+        })?;
+        Ok(health.backend_servers.backend_server)
     }
 }
 
 impl Backend for AlibabaClb {
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.into() })
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(async move { self.observe(employer, members).await.into() })
     }
 
-    /// It brings nothing about that could be undone.
-    fn resync(&self) -> Option<Duration> {
+    /// None, because the backend changes nothing that could be lost.
+    fn resync_interval(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Why it does not answer.
+/// Body of an error response.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Refusal {
+struct ErrorResponse {
     code: String,
     message: String,
 }
 
-/// The answer: without the list, or with one that is none, it says nothing that could be relied on.
+/// Body of a successful response; a missing or malformed list is an error, not an empty list.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Health {
@@ -189,39 +201,40 @@ struct Server {
 }
 
 impl Params {
-    /// What all listeners say of a Pod.
-    fn traffic(&self, servers: &[Server], pod: &Wanted) -> Traffic {
+    /// Returns the traffic of a Pod, combined over the listeners.
+    fn traffic(&self, servers: &[Server], pod: &DesiredMember) -> Traffic {
         let own = servers.iter().filter(|server| {
             let address: Option<IpAddr> = server.address.as_deref().and_then(|a| a.parse().ok());
             address.is_some_and(|address| pod.addresses.contains(&address))
         });
         let mut listeners = BTreeMap::<u16, bool>::new();
         for server in own {
-            let fit = self.is_fit(server.health.as_deref().unwrap_or_default());
+            let in_service = self.is_in_service(server.health.as_deref().unwrap_or_default());
             let listener = listeners.entry(server.listener_port.unwrap_or_default()).or_default();
-            *listener |= fit;
+            *listener |= in_service;
         }
-        let wanted = |port: &u16| listeners.get(port).copied().unwrap_or_default();
+        let serves = |port: &u16| listeners.get(port).copied().unwrap_or_default();
         let all = if self.listeners.is_empty() {
-            listeners.values().any(|fit| *fit)
+            listeners.values().any(|in_service| *in_service)
         } else {
-            self.listeners.iter().all(wanted)
+            self.listeners.iter().all(serves)
         };
         match (listeners.is_empty(), all) {
             (true, _) => Traffic::Absent,
             (false, true) => Traffic::Serving,
-            // Through some it may get traffic, or soon will.
+            // Some listeners route traffic to it, or soon will.
             (false, false) => Traffic::Unhealthy,
         }
     }
 
-    /// Whether a server of this health gets traffic: where none is checked, `unavailable` ones do.
-    fn is_fit(&self, health: &str) -> bool {
+    /// Returns whether a server of this health gets traffic; without health checks it is
+    /// `unavailable` and does.
+    fn is_in_service(&self, health: &str) -> bool {
         health != "abnormal" && (health == "normal" || !self.require_healthy)
     }
 }
 
-/// The headers of a signed request without a body, as version 3 of the signature has it.
+/// Returns the headers of a request without a body, signed with version 3 of the signature.
 fn sign(
     account: &Account,
     (action, version): (&str, &str),
@@ -249,7 +262,7 @@ fn sign(
         mac.update(to_sign.as_bytes());
         hex::encode(mac.finalize().into_bytes())
     });
-    // A key may have any length.
+    // Cannot fail, because HMAC accepts keys of any length.
     let signature = signature.unwrap_or_default();
     let authorization = format!(
         "{ALGORITHM} Credential={},SignedHeaders={names},Signature={signature}",
@@ -264,11 +277,11 @@ const ALGORITHM: &str = "ACS3-HMAC-SHA256";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Want;
+    use crate::plan::DesiredTraffic;
 
-    /// The example in the cloud's own description of the signature.
+    /// The example in Alibaba Cloud's documentation of the signature.
     #[test]
-    fn the_signature_is_the_documented_one() {
+    fn the_signature_matches_the_documented_example() {
         let account = Account {
             key: "YourAccessKeyId".to_owned(),
             secret: "YourAccessKeySecret".to_owned(),
@@ -291,12 +304,18 @@ mod tests {
         };
         let servers: Vec<Server> = servers.iter().map(server).collect();
         let addresses = vec!["10.0.0.1".parse().unwrap()];
-        let pod = Wanted { name: String::new(), uid: String::new(), addresses, want: Want::Serve };
+        let pod = DesiredMember {
+            name: String::new(),
+            uid: String::new(),
+            addresses,
+            traffic: DesiredTraffic::Serve,
+        };
         serde_json::from_str::<Params>(params).unwrap().traffic(&servers, &pod)
     }
 
+    /// Kuperator's known defect W16 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn w16_health_and_listeners_count_and_a_server_without_an_address_harms_nobody() {
+    fn listeners_and_health_decide_traffic() {
         use Traffic::{Absent, Serving, Unhealthy};
         assert_eq!(traffic("{}", &[("10.0.0.2", 80, "normal")]), Absent);
         assert_eq!(traffic("{}", &[("", 80, "normal")]), Absent);
@@ -309,8 +328,8 @@ mod tests {
         assert_eq!(traffic(both, &[("10.0.0.1", 80, "normal")]), Unhealthy);
         let two = [("10.0.0.1", 80, "normal"), ("10.0.0.1", 443, "normal")];
         assert_eq!(traffic(both, &two), Serving);
-        assert!(serde_json::from_str::<Health>("{}").is_err(), "no list is no word of anybody");
-        let homeless = r#"{"BackendServers":{"BackendServer":[{"ListenerPort":80}]}}"#;
-        assert!(serde_json::from_str::<Health>(homeless).is_ok());
+        assert!(serde_json::from_str::<Health>("{}").is_err(), "a missing list is an error");
+        let no_address = r#"{"BackendServers":{"BackendServer":[{"ListenerPort":80}]}}"#;
+        assert!(serde_json::from_str::<Health>(no_address).is_ok());
     }
 }

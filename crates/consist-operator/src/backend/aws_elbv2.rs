@@ -1,5 +1,5 @@
-//! Target groups of AWS's Elastic Load Balancing: Pods are registered and deregistered by address, and
-//! AWS itself says how long one drains.
+//! Backend `aws-elbv2`: registers Pods in target groups of AWS Elastic Load Balancing by IP
+//! address. AWS reports how long a deregistered target drains.
 
 use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -17,15 +17,15 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use super::{
-    Answer, Backend, BackendError, CircuitBreaker, Employer, ExclusiveBackends, SyncResult, Wanted,
-    permit, rate_limiter::RateLimiter, together,
+    Backend, BackendError, CircuitBreaker, DesiredMember, Employer, ExclusiveBackends, SyncFuture,
+    SyncResult, check_allowed, combine, rate_limiter::RateLimiter,
 };
-use crate::{plan::Want, view::Traffic};
+use crate::{plan::DesiredTraffic, view::Traffic};
 
-/// How long one call may take.
-const CALL: Duration = Duration::from_secs(10);
-/// Codes of refusals that may be none the next time: too many calls, or a fault of AWS's own.
-const PASSES: [&str; 13] = [
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Error codes worth a retry: throttling, and failures on AWS's side.
+const TRANSIENT_CODES: [&str; 13] = [
     "BandwidthLimitExceeded",
     "InternalError",
     "InternalFailure",
@@ -40,40 +40,42 @@ const PASSES: [&str; 13] = [
     "ThrottlingException",
     "TooManyRequestsException",
 ];
-/// How many targets go into one call.
+/// Maximum number of targets in one call.
 const TARGETS_MAX: usize = 200;
-/// How much of a refusal is shown to people.
-const SHOWN_MAX: usize = 300;
+/// Maximum length of AWS's error in a message, in characters.
+const MESSAGE_MAX: usize = 300;
 
-/// The annotation's content.
+/// Content of the annotation `backend-params`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Params {
-    /// The ARN of the target group, of type `ip`.
+    /// ARN of a target group of type `ip`.
     target_group: String,
-    /// The port of the Pods.
+    /// Port of the Pods.
     port: u16,
-    /// Whether somebody else registers the Pods, such as the AWS Load Balancer Controller.
+    /// True if another controller registers the Pods, such as the AWS Load Balancer Controller;
+    /// target health is then only read.
     #[serde(default)]
     observe_only: bool,
-    /// Where the Pods are, if not in the load balancer's own network: `all`.
+    /// `all` for Pods outside the load balancer's VPC.
     availability_zone: Option<String>,
 }
 
-/// Drives target groups.
+/// The backend `aws-elbv2`.
 pub struct AwsElbV2 {
-    /// Which target groups employers may name, as [`permit`] has it: the operator's account may have
-    /// others' too.
+    /// Target groups that employers may use, as patterns for [`check_allowed`]: the operator's
+    /// account may contain others.
     allowed: Vec<String>,
     rate_limiter: RateLimiter,
     exclusive_backends: ExclusiveBackends,
     circuit_breaker: CircuitBreaker,
+    /// Clients by region, created on first use.
     clients: Mutex<BTreeMap<String, Client>>,
 }
 
 impl AwsElbV2 {
-    /// Drives these target groups, with so many calls a second; credentials are looked for as AWS's own
-    /// tools do, once somebody needs them.
+    /// Creates the backend for these target groups, as `<namespace>/<ARN>`, with a limit in calls
+    /// per second. Credentials are loaded by AWS's default chain on first use.
     #[must_use]
     pub fn new(allowed: Vec<String>, rate: NonZeroU32) -> Self {
         Self {
@@ -85,7 +87,7 @@ impl AwsElbV2 {
         }
     }
 
-    /// The client of a region.
+    /// Returns the client of a region.
     async fn client(&self, region: &str) -> Client {
         let mut clients = self.clients.lock().await;
         if let Some(client) = clients.get(region) {
@@ -96,75 +98,90 @@ impl AwsElbV2 {
         client
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
+    async fn sync_targets(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         let arn = &params.target_group;
-        permit(&self.allowed, &employer.namespace, arn, "target groups")?;
+        check_allowed(&self.allowed, &employer.namespace, arn, "--aws-target-groups")?;
         let region = arn.split(':').nth(3).filter(|region| !region.is_empty());
-        let region = region
-            .ok_or_else(|| BackendError::Params(format!("backend-params: {arn} is no ARN")))?;
+        let region = region.ok_or_else(|| {
+            BackendError::InvalidParams(format!("backend-params.targetGroup: invalid ARN {arn}"))
+        })?;
         let client = self.client(region).await;
         if !params.observe_only {
             self.exclusive_backends.claim(employer, std::slice::from_ref(arn))?;
         }
-        let (mut targets, mut refusal) =
-            (self.circuit_breaker.ask(region, self.look(&client, &params)).await?, None);
-        let changes = changes(&targets, &params, wanted);
+        let (mut targets, mut rejection) =
+            (self.circuit_breaker.call(region, self.describe(&client, &params)).await?, None);
+        let changes = changes(&targets, &params, members);
         if !params.observe_only && !changes.is_empty() {
-            let refused = self.change(&client, arn, &changes).await;
-            // What one of them is refused keeps nobody from looking at the others.
-            targets = match self.look(&client, &params).await {
+            let changed = self.change(&client, arn, &changes).await;
+            // A rejected target must not prevent the observation of the others.
+            targets = match self.describe(&client, &params).await {
                 Ok(targets) => targets,
-                Err(fault) => return Ok(SyncResult::blind(wanted, fault)),
+                Err(error) => return Ok(SyncResult::unobserved(members, error)),
             };
-            refusal = refused.err();
+            rejection = changed.err();
         }
-        let observed = wanted.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
-        // What AWS refuses it does not do; of anything else nobody knows what will come of it yet.
-        let known = matches!(refusal, Some(BackendError::Params(_)));
-        let (unfulfilled, fault) = if known { (refusal, None) } else { (None, refusal) };
-        Ok(SyncResult { observed: observed.collect(), fault, unfulfilled })
+        let observed = members.iter().map(|pod| (pod.uid.clone(), traffic(&targets, pod)));
+        // A rejected change has no effect; any other failed change may still take effect.
+        let is_rejected = matches!(rejection, Some(BackendError::InvalidParams(_)));
+        let (unfulfilled, error) = if is_rejected { (rejection, None) } else { (None, rejection) };
+        Ok(SyncResult { observed: observed.collect(), error, unfulfilled })
     }
 
-    /// Deregisters and registers, as far as it goes: the first refusal is told.
+    /// Deregisters and registers targets.
+    ///
+    /// # Errors
+    ///
+    /// The first error; the remaining calls are made nevertheless.
     async fn change(
         &self,
         client: &Client,
         arn: &str,
         changes: &Changes,
     ) -> Result<(), BackendError> {
-        let mut first = Ok(());
+        let mut result = Ok(());
         for batch in changes.deregister.chunks(TARGETS_MAX) {
-            self.rate_limiter.turn().await;
+            self.rate_limiter.acquire().await;
             let call = client.deregister_targets().target_group_arn(arn);
-            let done = call.set_targets(Some(batch.to_vec())).send().await;
-            first = first.and(done.map(drop).map_err(|error| fault(&error)));
+            let response = call.set_targets(Some(batch.to_vec())).send().await;
+            result = result.and(response.map(drop).map_err(|error| backend_error(&error)));
         }
         let mut batches: Vec<_> = changes.register.chunks(TARGETS_MAX).collect();
         while let Some(batch) = batches.pop() {
-            self.rate_limiter.turn().await;
+            self.rate_limiter.acquire().await;
             let call = client.register_targets().target_group_arn(arn);
-            let done = call.set_targets(Some(batch.to_vec())).send().await;
-            let done = done.map(drop).map_err(|error| fault(&error));
-            // AWS refuses all for one that it cannot take: the others are not to wait for it.
-            if matches!(done, Err(BackendError::Params(_))) && batch.len() > 1 {
-                let (one, other) = batch.split_at(batch.len() / 2);
-                batches.extend([one, other]);
+            let response = call.set_targets(Some(batch.to_vec())).send().await;
+            let registered = response.map(drop).map_err(|error| backend_error(&error));
+            // AWS rejects a whole batch for one invalid target: halve it, so that the others do not
+            // wait.
+            if matches!(registered, Err(BackendError::InvalidParams(_))) && batch.len() > 1 {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                batches.extend([first, second]);
                 continue;
             }
-            first = first.and(done);
+            result = result.and(registered);
         }
-        first
+        result
     }
 
-    async fn look(&self, client: &Client, params: &Params) -> Result<Vec<Target>, BackendError> {
-        self.rate_limiter.turn().await;
+    /// Returns the registered targets with their health.
+    async fn describe(
+        &self,
+        client: &Client,
+        params: &Params,
+    ) -> Result<Vec<Target>, BackendError> {
+        self.rate_limiter.acquire().await;
         let call = client.describe_target_health().target_group_arn(&params.target_group);
-        let told = call.send().await.map_err(|error| fault(&error))?;
-        let told = told.target_health_descriptions;
-        let told =
-            told.ok_or_else(|| BackendError::Garbage("AWS: an answer without targets".to_owned()))?;
-        Ok(told.iter().filter_map(read).collect())
+        let response = call.send().await.map_err(|error| backend_error(&error))?;
+        let targets = response.target_health_descriptions.ok_or_else(|| {
+            BackendError::InvalidResponse("AWS: response without targets".to_owned())
+        })?;
+        Ok(targets.iter().filter_map(read).collect())
     }
 }
 
@@ -173,43 +190,43 @@ impl Backend for AwsElbV2 {
         self.exclusive_backends.release(employer);
     }
 
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.into() })
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(async move { self.sync_targets(employer, members).await.into() })
     }
 }
 
 async fn config(region: &str) -> SdkConfig {
-    // One TLS for everything.
+    // The same TLS provider as the rest of the operator.
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     aws_config::defaults(BehaviorVersion::latest())
         .region(Region::new(region.to_owned()))
         .http_client(http)
-        // Whoever waits asks again, with pauses of its own.
+        // Retries are up to the reconciles, which have their own backoff.
         .retry_config(RetryConfig::disabled())
-        .timeout_config(TimeoutConfig::builder().operation_timeout(CALL).build())
+        .timeout_config(TimeoutConfig::builder().operation_timeout(CALL_TIMEOUT).build())
         .load()
         .await
 }
 
-/// Why a call came to nothing.
-fn fault<E, R>(error: &SdkError<E, R>) -> BackendError
+/// Classifies the error of a call.
+fn backend_error<E, R>(error: &SdkError<E, R>) -> BackendError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
     R: std::fmt::Debug,
 {
     let code = error.as_service_error().and_then(ProvideErrorMetadata::code);
-    let words = error.as_service_error().and_then(ProvideErrorMetadata::message);
-    let told = match (code, words) {
-        (Some(code), words) => format!("AWS: {code}: {}", words.unwrap_or_default()),
+    let message = error.as_service_error().and_then(ProvideErrorMetadata::message);
+    let text = match (code, message) {
+        (Some(code), message) => format!("AWS: {code}: {}", message.unwrap_or_default()),
         (None, _) => format!("AWS: {}", DisplayErrorContext(error)),
     };
-    let told: String = told.chars().take(SHOWN_MAX).collect();
+    let text: String = text.chars().take(MESSAGE_MAX).collect();
     match (error, code) {
-        (SdkError::ResponseError(_), _) => BackendError::Garbage(told),
-        (SdkError::ServiceError(_), Some(code)) if !PASSES.contains(&code) => {
-            BackendError::Params(told)
+        (SdkError::ResponseError(_), _) => BackendError::InvalidResponse(text),
+        (SdkError::ServiceError(_), Some(code)) if !TRANSIENT_CODES.contains(&code) => {
+            BackendError::InvalidParams(text)
         }
-        _ => BackendError::Unreachable(told),
+        _ => BackendError::Unreachable(text),
     }
 }
 
@@ -217,35 +234,36 @@ where
 #[derive(Clone, Debug, PartialEq)]
 struct Target {
     address: IpAddr,
-    state: Traffic,
-    /// As AWS describes it.
-    itself: TargetDescription,
+    traffic: Traffic,
+    /// Target as described by AWS.
+    description: TargetDescription,
 }
 
-fn read(told: &TargetHealthDescription) -> Option<Target> {
-    let target = told.target.as_ref()?;
-    let state = told.target_health.as_ref().and_then(|health| health.state.as_ref());
+/// Converts AWS's description; none for a target that is not an IP address.
+fn read(health: &TargetHealthDescription) -> Option<Target> {
+    let target = health.target.as_ref()?;
+    let state = health.target_health.as_ref().and_then(|health| health.state.as_ref());
     let address = target.id.as_deref()?.parse().ok()?;
-    Some(Target { address, state: state_of(state), itself: target.clone() })
+    Some(Target { address, traffic: traffic_of(state), description: target.clone() })
 }
 
-/// What AWS's word for a target means.
-fn state_of(state: Option<&TargetHealthStateEnum>) -> Traffic {
+/// Returns the traffic of a target in this state.
+fn traffic_of(state: Option<&TargetHealthStateEnum>) -> Traffic {
     match state {
-        // Nobody checks its health, and it gets traffic whatever that is.
+        // `Unavailable`: health checks are disabled, so the target gets traffic.
         Some(TargetHealthStateEnum::Healthy | TargetHealthStateEnum::Unavailable) => {
             Traffic::Serving
         }
-        // AWS ends it when no request is left, or after the group's deregistration delay.
+        // The state ends with the last request, or after the group's deregistration delay.
         Some(TargetHealthStateEnum::Draining | TargetHealthStateEnum::UnhealthyDraining) => {
             Traffic::Draining(Some(1))
         }
-        // New, failing its checks, in a group that no listener uses, or a word of tomorrow.
+        // New, failing its health checks, in a group without listener, or an unknown state.
         _ => Traffic::Unhealthy,
     }
 }
 
-/// What has to be said so that what is wanted comes about.
+/// Changes that bring a target group to the desired state.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Changes {
     register: Vec<TargetDescription>,
@@ -258,91 +276,113 @@ impl Changes {
     }
 }
 
-fn changes(targets: &[Target], params: &Params, wanted: &[Wanted]) -> Changes {
+fn changes(targets: &[Target], params: &Params, members: &[DesiredMember]) -> Changes {
     let describe = |address: IpAddr| {
         let target = TargetDescription::builder().id(address.to_string()).port(params.port.into());
         target.set_availability_zone(params.availability_zone.clone()).build()
     };
-    let is_registered = |target: &&Target| !matches!(target.state, Traffic::Draining(_));
-    let fits = |target: &Target, pod: &Wanted| {
-        target.itself.port == Some(params.port.into()) && pod.addresses.contains(&target.address)
+    let is_registered = |target: &&Target| !matches!(target.traffic, Traffic::Draining(_));
+    let is_of = |target: &Target, pod: &DesiredMember| {
+        target.description.port == Some(params.port.into())
+            && pod.addresses.contains(&target.address)
     };
-    let serving =
-        |target: &Target| wanted.iter().any(|pod| pod.want == Want::Serve && fits(target, pod));
-    let registered =
-        |pod: &&Wanted| targets.iter().filter(is_registered).any(|target| fits(target, pod));
-    let serve = wanted.iter().filter(|pod| pod.want == Want::Serve && !registered(pod));
-    // Pods that are to have no traffic, and who is nobody's: a Pod that is gone.
-    let leave = targets.iter().filter(is_registered).filter(|target| !serving(target));
+    let should_serve = |target: &Target| {
+        members.iter().any(|pod| pod.traffic == DesiredTraffic::Serve && is_of(target, pod))
+    };
+    let has_target =
+        |pod: &DesiredMember| targets.iter().filter(is_registered).any(|target| is_of(target, pod));
+    let unregistered =
+        members.iter().filter(|pod| pod.traffic == DesiredTraffic::Serve && !has_target(pod));
+    // Targets of Pods that should be off, and targets without a member, as of a deleted Pod.
+    let surplus = targets.iter().filter(is_registered).filter(|target| !should_serve(target));
     Changes {
-        register: serve.filter_map(|pod| pod.addresses.first().copied()).map(describe).collect(),
-        deregister: leave.map(|target| target.itself.clone()).collect(),
+        register: unregistered
+            .filter_map(|pod| pod.addresses.first().copied())
+            .map(describe)
+            .collect(),
+        deregister: surplus.map(|target| target.description.clone()).collect(),
     }
 }
 
-fn traffic(targets: &[Target], pod: &Wanted) -> Traffic {
-    // At another port, or in another zone, it may be there as well.
+fn traffic(targets: &[Target], pod: &DesiredMember) -> Traffic {
+    // At any port and in any zone, because both may have been changed.
     let own = targets.iter().filter(|target| pod.addresses.contains(&target.address));
-    let serves = pod.want == Want::Serve;
-    own.fold(Traffic::Absent, |one, target| together(one, target.state, serves))
+    let serve = pod.traffic == DesiredTraffic::Serve;
+    own.fold(Traffic::Absent, |combined, target| combine(combined, target.traffic, serve))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pod(last: u8, want: Want) -> Wanted {
+    fn pod(last: u8, traffic: DesiredTraffic) -> DesiredMember {
         let addresses = vec![IpAddr::from([10, 0, 0, last])];
-        Wanted { name: last.to_string(), uid: last.to_string(), addresses, want }
+        DesiredMember { name: last.to_string(), uid: last.to_string(), addresses, traffic }
     }
 
-    fn at(last: u8, port: i32, state: Traffic) -> Target {
+    fn target_at(last: u8, port: i32, traffic: Traffic) -> Target {
         let address = IpAddr::from([10, 0, 0, last]);
-        let itself = TargetDescription::builder().id(address.to_string()).port(port).build();
-        Target { address, state, itself }
+        let description = TargetDescription::builder().id(address.to_string()).port(port).build();
+        Target { address, traffic, description }
     }
 
-    fn target(last: u8, state: Traffic) -> Target {
-        at(last, 80, state)
+    fn target(last: u8, traffic: Traffic) -> Target {
+        target_at(last, 80, traffic)
     }
 
-    fn said(targets: &[Target], wanted: &[Wanted]) -> (Vec<String>, Vec<String>) {
+    /// Returns the IDs of the targets to register and to deregister.
+    fn changed_ids(targets: &[Target], members: &[DesiredMember]) -> (Vec<String>, Vec<String>) {
         let params = Params {
             target_group: String::new(),
             port: 80,
             observe_only: false,
             availability_zone: None,
         };
-        let changes = changes(targets, &params, wanted);
-        let ids = |of: Vec<TargetDescription>| of.into_iter().filter_map(|t| t.id).collect();
+        let changes = changes(targets, &params, members);
+        let ids = |targets: Vec<TargetDescription>| {
+            targets.into_iter().filter_map(|target| target.id).collect()
+        };
         (ids(changes.register), ids(changes.deregister))
     }
 
     #[test]
-    fn pods_are_registered_and_deregistered_once_and_strangers_go() {
+    fn pods_are_registered_once_and_other_targets_deregistered() {
         let draining = Traffic::Draining(Some(1));
-        let here =
+        let targets =
             [target(1, Traffic::Serving), target(2, draining), target(9, Traffic::Unhealthy)];
-        let wanted = [pod(1, Want::Off), pod(2, Want::Off), pod(3, Want::Serve)];
+        let members = [
+            pod(1, DesiredTraffic::Off),
+            pod(2, DesiredTraffic::Off),
+            pod(3, DesiredTraffic::Serve),
+        ];
         let ids = |last: &[u8]| last.iter().map(|l| format!("10.0.0.{l}")).collect::<Vec<_>>();
-        assert_eq!(said(&here, &wanted), (ids(&[3]), ids(&[1, 9])));
-        // One that drains is wanted again.
-        assert_eq!(said(&here[1..2], &[pod(2, Want::Serve)]), (ids(&[2]), ids(&[])));
-        assert_eq!(said(&here[..1], &[pod(1, Want::Serve)]), (ids(&[]), ids(&[])));
-        // What was registered at another port goes, and counts until then.
-        let before = [at(1, 79, Traffic::Serving)];
-        assert_eq!(said(&before, &[pod(1, Want::Serve)]), (ids(&[1]), ids(&[1])));
-        assert_eq!(traffic(&before, &pod(1, Want::Off)), Traffic::Serving);
+        assert_eq!(changed_ids(&targets, &members), (ids(&[3]), ids(&[1, 9])));
+        // A draining target is registered again.
+        assert_eq!(
+            changed_ids(&targets[1..2], &[pod(2, DesiredTraffic::Serve)]),
+            (ids(&[2]), ids(&[]))
+        );
+        assert_eq!(
+            changed_ids(&targets[..1], &[pod(1, DesiredTraffic::Serve)]),
+            (ids(&[]), ids(&[]))
+        );
+        // A target at the previous port is deregistered, and counts until it is removed.
+        let previous = [target_at(1, 79, Traffic::Serving)];
+        assert_eq!(
+            changed_ids(&previous, &[pod(1, DesiredTraffic::Serve)]),
+            (ids(&[1]), ids(&[1]))
+        );
+        assert_eq!(traffic(&previous, &pod(1, DesiredTraffic::Off)), Traffic::Serving);
     }
 
     #[test]
-    fn a_target_that_drains_is_not_gone_before_aws_says_so() {
-        let states = |state: TargetHealthStateEnum| state_of(Some(&state));
+    fn a_deregistered_target_drains_until_aws_removes_it() {
+        let states = |state: TargetHealthStateEnum| traffic_of(Some(&state));
         assert_eq!(states(TargetHealthStateEnum::Draining), Traffic::Draining(Some(1)));
         assert_eq!(states(TargetHealthStateEnum::UnhealthyDraining), Traffic::Draining(Some(1)));
         assert_eq!(states(TargetHealthStateEnum::Initial), Traffic::Unhealthy);
         assert_eq!(states(TargetHealthStateEnum::Unused), Traffic::Unhealthy);
         assert_eq!(states(TargetHealthStateEnum::Healthy), Traffic::Serving);
-        assert_eq!(traffic(&[], &pod(1, Want::Off)), Traffic::Absent);
+        assert_eq!(traffic(&[], &pod(1, DesiredTraffic::Off)), Traffic::Absent);
     }
 }

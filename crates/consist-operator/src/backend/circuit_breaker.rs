@@ -1,4 +1,4 @@
-//! Who did not answer in time, and is left alone for a while.
+//! Circuit breaker for backend endpoints that time out.
 
 use std::{
     collections::BTreeMap,
@@ -9,43 +9,46 @@ use std::{
 
 use super::BackendError;
 
-/// How long it takes until somebody counts as silent, and how long it is left alone.
-const SILENCE: Duration = Duration::from_secs(1);
-const LEFT_ALONE: Duration = Duration::from_secs(5);
+/// A failed call that took at least this long opens the circuit.
+const SLOW_CALL: Duration = Duration::from_secs(1);
+/// Time for which an open circuit fails fast.
+const OPEN_FOR: Duration = Duration::from_secs(5);
 
-/// Who did not answer in time, and is left alone for a while: many employers that wait for one that is
-/// silent are not to keep others from being looked after.
+/// Circuit breaker: an endpoint that timed out fails fast for [`OPEN_FOR`], so that employers
+/// waiting for it do not starve other reconciles.
+///
+/// Holds the open circuits, by endpoint: when each opened, and the error to return.
 #[derive(Debug, Default)]
 pub(super) struct CircuitBreaker(Mutex<BTreeMap<String, (Instant, BackendError)>>);
 
 impl CircuitBreaker {
-    /// What comes of asking somebody, unless it was silent a moment ago.
+    /// Calls an endpoint, unless its circuit is open.
     ///
     /// # Errors
     ///
-    /// What the answer is, or was.
-    pub(super) async fn ask<T>(
+    /// The error of this call, or while the circuit is open the error that opened it.
+    pub(super) async fn call<T>(
         &self,
-        whom: &str,
-        answer: impl Future<Output = Result<T, BackendError>>,
+        endpoint: &str,
+        request: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, fault)) = lock().get_mut(whom) {
-            if at.elapsed() < LEFT_ALONE {
-                return Err(fault.clone());
+        if let Some((opened, error)) = lock().get_mut(endpoint) {
+            if opened.elapsed() < OPEN_FOR {
+                return Err(error.clone());
             }
-            // One at a time finds out whether it is back.
-            *at = Instant::now();
+            // Only this call probes the endpoint; concurrent ones keep failing fast.
+            *opened = Instant::now();
         }
-        let began = Instant::now();
-        let answer = answer.await;
-        match &answer {
-            Err(fault) if began.elapsed() >= SILENCE => {
-                lock().insert(whom.to_owned(), (Instant::now(), fault.clone()));
+        let started = Instant::now();
+        let response = request.await;
+        match &response {
+            Err(error) if started.elapsed() >= SLOW_CALL => {
+                lock().insert(endpoint.to_owned(), (Instant::now(), error.clone()));
             }
-            _ => drop(lock().remove(whom)),
+            _ => drop(lock().remove(endpoint)),
         }
-        answer
+        response
     }
 }
 
@@ -54,24 +57,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_is_silent_is_left_alone_for_a_while() {
-        let (circuit_breaker, fault) =
-            (CircuitBreaker::default(), BackendError::Unreachable("silent".to_owned()));
-        let quick = circuit_breaker.ask("a", async { Err::<(), _>(fault.clone()) }).await;
+    async fn an_endpoint_that_timed_out_fails_fast_while_open() {
+        let (breaker, error) =
+            (CircuitBreaker::default(), BackendError::Unreachable("timeout".to_owned()));
+        let quick = breaker.call("a", async { Err::<(), _>(error.clone()) }).await;
         assert!(
-            quick.is_err() && circuit_breaker.ask("a", async { Ok(()) }).await.is_ok(),
-            "it answered"
+            quick.is_err() && breaker.call("a", async { Ok(()) }).await.is_ok(),
+            "a fast failure does not open the circuit"
         );
-        let late = async {
-            tokio::time::sleep(SILENCE).await;
-            Err::<(), _>(fault.clone())
+        let slow = async {
+            tokio::time::sleep(SLOW_CALL).await;
+            Err::<(), _>(error.clone())
         };
-        assert!(circuit_breaker.ask("a", late).await.is_err());
-        assert_eq!(circuit_breaker.ask("a", async { Ok(()) }).await, Err(fault));
-        assert_eq!(circuit_breaker.ask("b", async { Ok(()) }).await, Ok(()));
-        let ago = Instant::now().checked_sub(LEFT_ALONE).unwrap();
-        circuit_breaker.0.lock().unwrap().get_mut("a").unwrap().0 = ago;
-        assert_eq!(circuit_breaker.ask("a", async { Ok(()) }).await, Ok(()));
-        assert!(circuit_breaker.0.lock().unwrap().is_empty());
+        assert!(breaker.call("a", slow).await.is_err());
+        assert_eq!(breaker.call("a", async { Ok(()) }).await, Err(error));
+        assert_eq!(breaker.call("b", async { Ok(()) }).await, Ok(()));
+        let opened = Instant::now().checked_sub(OPEN_FOR).unwrap();
+        breaker.0.lock().unwrap().get_mut("a").unwrap().0 = opened;
+        assert_eq!(breaker.call("a", async { Ok(()) }).await, Ok(()));
+        assert!(breaker.0.lock().unwrap().is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! The EndpointSlices of a Service: what kube-proxy, ingresses and meshes send traffic by. Only looked
-//! at; Kubernetes itself takes Pods off that are not Ready.
+//! Backend `endpointslice`: reads the EndpointSlices of a Service, by which kube-proxy, ingresses
+//! and meshes route traffic. Read-only; Kubernetes itself removes Pods that are not Ready.
 //!
-//! That a Pod is in no slice is not that every proxy has heard of it: `minSeconds` of the drain policy
-//! is the time which that takes.
+//! Proxies converge some time after a Pod was removed from the slices, which cannot be observed;
+//! `minSeconds` of the drain policy covers that time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,19 +10,19 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use kube::{Api, Client, api::ListParams};
 use podops_api::consist;
 
-use super::{Answer, Backend, BackendError, Employer, SyncResult, Wanted};
+use super::{Backend, BackendError, DesiredMember, Employer, SyncFuture, SyncResult};
 use crate::view::Traffic;
 
-/// The label that says whose slice it is.
+/// Label of an EndpointSlice with the name of its Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Looks at EndpointSlices.
+/// Reads EndpointSlices from the API server.
 pub struct EndpointSlices {
     client: Client,
 }
 
 impl EndpointSlices {
-    /// Looks with this client.
+    /// Creates the backend with a client of the API server.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
@@ -30,39 +30,46 @@ impl EndpointSlices {
 }
 
 impl Backend for EndpointSlices {
-    /// Lists the slices: a cache could show what was, and a Pod would be let go while it has traffic.
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
+    /// Lists the slices from the API server, because a stale cache could release a Pod that still
+    /// has traffic.
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
         Box::pin(async move {
             let slices: Api<EndpointSlice> =
                 Api::namespaced(self.client.clone(), &employer.namespace);
             if employer.kind != consist::SERVICE {
-                let told = format!("{} has no EndpointSlices; name another backend", employer.kind);
-                return BackendError::Params(told).into();
+                return BackendError::InvalidParams(format!(
+                    "{} has no EndpointSlices; set another backend",
+                    employer.kind
+                ))
+                .into();
             }
             let of_service =
                 ListParams::default().labels(&format!("{SERVICE_NAME}={}", employer.name));
-            let listed = match slices.list(&of_service).await {
-                Ok(listed) => listed,
+            let slices = match slices.list(&of_service).await {
+                Ok(slices) => slices,
                 Err(error) => {
                     return BackendError::Unreachable(format!("EndpointSlices: {error}")).into();
                 }
             };
-            let observed = look(&listed.items);
-            let told =
-                |w: &Wanted| observed.get(w.uid.as_str()).copied().unwrap_or(Traffic::Absent);
-            let observed = wanted.iter().map(|w| (w.uid.clone(), told(w))).collect();
-            SyncResult::of(observed)
+            let traffic_by_uid = traffic_by_uid(&slices.items);
+            let traffic = |member: &DesiredMember| {
+                traffic_by_uid.get(member.uid.as_str()).copied().unwrap_or(Traffic::Absent)
+            };
+            let observed =
+                members.iter().map(|member| (member.uid.clone(), traffic(member))).collect();
+            SyncResult::complete(observed)
         })
     }
 
-    /// The slices are watched.
-    fn resync(&self) -> Option<Duration> {
+    /// None, because the slices are watched.
+    fn resync_interval(&self) -> Option<Duration> {
         None
     }
 }
 
-/// What slices say of Pods, by UID. One that is ready in any slice has traffic.
-fn look(slices: &[EndpointSlice]) -> BTreeMap<&str, Traffic> {
+/// Returns the traffic of each Pod in the slices, by UID. A Pod that is ready in any slice has
+/// traffic.
+fn traffic_by_uid(slices: &[EndpointSlice]) -> BTreeMap<&str, Traffic> {
     let mut observed = BTreeMap::new();
     for endpoint in slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()) {
         let Some(uid) = endpoint.target_ref.as_ref().and_then(|pod| pod.uid.as_deref()) else {
@@ -78,7 +85,7 @@ fn look(slices: &[EndpointSlice]) -> BTreeMap<&str, Traffic> {
 }
 
 fn is_ready(endpoint: &Endpoint) -> bool {
-    // Nothing said is yes, by the API's own definition.
+    // An unset condition counts as ready, by the API's definition.
     endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)
 }
 
@@ -88,8 +95,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_has_traffic_while_any_slice_says_that_it_is_ready() {
-        let endpoint = |uid: &str, conditions: serde_json::Value| json!({ "addresses": ["10.0.0.1"], "targetRef": { "kind": "Pod", "uid": uid }, "conditions": conditions });
+    fn a_pod_has_traffic_while_it_is_ready_in_any_slice() {
+        let endpoint = |uid: &str, conditions: serde_json::Value| {
+            let target = json!({ "kind": "Pod", "uid": uid });
+            json!({ "addresses": ["10.0.0.1"], "targetRef": target, "conditions": conditions })
+        };
         let slice = |endpoints: serde_json::Value| -> EndpointSlice {
             serde_json::from_value(json!({ "addressType": "IPv4", "endpoints": endpoints }))
                 .unwrap()
@@ -104,6 +114,6 @@ mod tests {
             slice(json!(null)),
         ];
         let (on, off) = (Traffic::Serving, Traffic::Absent);
-        assert_eq!(look(&slices), BTreeMap::from([("a", on), ("b", off), ("c", on)]));
+        assert_eq!(traffic_by_uid(&slices), BTreeMap::from([("a", on), ("b", off), ("c", on)]));
     }
 }

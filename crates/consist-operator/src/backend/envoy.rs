@@ -1,6 +1,7 @@
-//! Envoy: this operator serves it the endpoints of employers (EDS), so it is Envoy that asks. That an
-//! endpoint drains is known when every Envoy has acknowledged it; what is still in flight, Envoy's load
-//! reports (LRS) tell.
+//! Backend `envoy`: an xDS server that serves employers' endpoints to Envoys (EDS).
+//!
+//! An endpoint drains once every Envoy has acknowledged its new state; Envoys' load reports (LRS)
+//! count the requests in flight.
 
 mod fleet;
 mod server;
@@ -17,104 +18,116 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use self::fleet::{Fleet, Shared};
-use super::{Answer, Backend, BackendError, ChangeNotifier, Coming, Employer, SyncResult, Wanted};
-use crate::{plan::Want, view::Traffic};
+use super::{
+    Backend, BackendError, BoxFuture, ChangeNotifier, DesiredMember, Employer, SyncFuture,
+    SyncResult,
+};
+use crate::{plan::DesiredTraffic, view::Traffic};
 
-/// The annotation's content.
+/// Content of the annotation `backend-params`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Params {
-    /// The port of the Pods.
+    /// Port of the Pods.
     port: u16,
-    /// How many Envoys there are. Untold, one is enough, and those that were there before this process
-    /// get time to come back.
+    /// Number of Envoys that must be connected. If unset, one is enough, and after a restart the
+    /// operator waits for Envoys to reconnect.
     proxies: Option<usize>,
-    /// Whether Envoys tell of their requests in flight.
-    #[serde(default = "yes")]
+    /// True if Envoys report their requests in flight.
+    #[serde(default = "default_load_reports")]
     load_reports: bool,
-    /// How long a request may wait for a connection: Envoy counts none before it has one. Its own default.
-    #[serde(default = "five")]
+    /// Maximum time of a request without a connection, in seconds: Envoy does not count such
+    /// requests. Defaults to Envoy's `connect_timeout`.
+    #[serde(default = "default_connect_seconds")]
     connect_seconds: u32,
-    /// How long a request may take: when all Pods leave at once, Envoy does not tell of what is in
-    /// flight. Its own default.
-    #[serde(default = "fifteen")]
+    /// Maximum duration of a request, in seconds: when all Pods leave at once, Envoy does not
+    /// report requests in flight. Defaults to Envoy's route timeout.
+    #[serde(default = "default_request_seconds")]
     request_seconds: u32,
 }
 
-fn yes() -> bool {
+fn default_load_reports() -> bool {
     true
 }
 
-fn five() -> u32 {
+fn default_connect_seconds() -> u32 {
     5
 }
 
-fn fifteen() -> u32 {
+fn default_request_seconds() -> u32 {
     15
 }
 
-/// Where Envoys are served.
+/// Address and certificates of the xDS server.
 #[derive(Clone, Debug)]
-pub struct Served {
-    /// The address.
+pub struct XdsListener {
+    /// Address to listen on.
     pub address: SocketAddr,
-    /// A directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain without it.
+    /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
     pub tls: Option<PathBuf>,
 }
 
-/// Serves Envoys.
+/// The backend `envoy`.
 pub struct Envoy {
     fleet: Arc<Shared>,
-    /// Whether anybody is served at all.
-    on: bool,
+    /// True if the xDS server is enabled.
+    is_enabled: bool,
 }
 
 impl Envoy {
-    /// Keeps what Envoys are served; `served` says whether they are.
+    /// Creates the backend; `is_enabled` is true if the xDS server will be started.
     #[must_use]
-    pub fn new(notifier: ChangeNotifier, served: bool) -> Self {
-        Self { fleet: Arc::new(Shared::new(Fleet::new(Instant::now()), notifier)), on: served }
+    pub fn new(notifier: ChangeNotifier, is_enabled: bool) -> Self {
+        Self { fleet: Arc::new(Shared::new(Fleet::new(Instant::now()), notifier)), is_enabled }
     }
 
-    /// Serves Envoys for as long as it is polled, once the Lease is held: others would serve them
-    /// what they do not know.
+    /// Runs the xDS server, once this replica is the leader: other replicas do not know the
+    /// endpoints.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be bound, or a certificate cannot be read.
     pub fn serve(
         &self,
-        at: Served,
-        lease: Leadership,
+        listener: XdsListener,
+        leadership: Leadership,
     ) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         let fleet = self.fleet.clone();
         async move {
-            lease.wait().await;
-            fleet.lock().begin(Instant::now());
-            server::serve(at, fleet).await
+            leadership.wait().await;
+            fleet.lock().start(Instant::now());
+            server::serve(listener, fleet).await
         }
     }
 
-    fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
+    fn sync_endpoints(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
-        if !self.on {
-            return Err(BackendError::Params(
-                "the operator serves no Envoy: --xds-address".to_owned(),
+        if !self.is_enabled {
+            return Err(BackendError::InvalidParams(
+                "xDS server is disabled; start the operator with --xds-address".to_owned(),
             ));
         }
-        let sync = self.fleet.lock().sync(&employer.key(), &params, wanted, Instant::now());
-        self.fleet.publish();
+        let sync = self.fleet.lock().sync(&employer.key(), &params, members, Instant::now());
+        self.fleet.signal_change();
         Ok(sync)
     }
 }
 
 impl Backend for Envoy {
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(std::future::ready(self.at(employer, wanted).into()))
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(std::future::ready(self.sync_endpoints(employer, members).into()))
     }
 
-    /// Nobody but this process changes what Envoys are served.
-    fn resync(&self) -> Option<Duration> {
+    /// None, because only this process changes the endpoints of the xDS server.
+    fn resync_interval(&self) -> Option<Duration> {
         None
     }
 
-    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
+    fn forget<'a>(&'a self, employer: &'a Employer) -> BoxFuture<'a, ()> {
         self.fleet.lock().forget(&employer.key());
         Box::pin(std::future::ready(()))
     }

@@ -1,4 +1,4 @@
-//! What belongs to one employer alone.
+//! Backends that only one employer may use, such as an HAProxy backend or a target group.
 
 use std::{
     collections::BTreeMap,
@@ -8,52 +8,60 @@ use std::{
 
 use super::{BackendError, Employer};
 
-/// How long after its start a process waits for those who hold Pods: what is theirs, no other may claim.
-const HOLDERS_FIRST: Duration = Duration::from_secs(10);
+/// Time after a restart in which only employers with protected Pods may claim a backend, so that no
+/// other employer claims one that is in use.
+const STARTUP_CLAIM_DELAY: Duration = Duration::from_secs(10);
 
-/// What belongs to one employer alone: two of them would drain each other's Pods out of it.
+/// Exclusive claims on backends: two employers on one backend would drain each other's Pods.
 #[derive(Debug, Default)]
-pub(super) struct ExclusiveBackends(Mutex<Claimed>);
+pub(super) struct ExclusiveBackends(Mutex<Claims>);
 
 #[derive(Debug, Default)]
-struct Claimed {
+struct Claims {
+    /// Key of the owning employer, by backend.
     owners: BTreeMap<String, String>,
-    /// When the first one was claimed.
+    /// Time of the first claim since the operator started.
     since: Option<Instant>,
 }
 
 impl ExclusiveBackends {
-    /// Claims these for an employer, and gives up what it claimed before.
+    /// Claims `backends` for an employer and releases its claims on all others.
     ///
     /// # Errors
     ///
-    /// If one is another's, or may be.
-    pub(super) fn claim(&self, employer: &Employer, what: &[String]) -> Result<(), BackendError> {
-        let mut exclusive_backends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began, key) =
-            (*exclusive_backends.since.get_or_insert_with(Instant::now), employer.key());
-        let owners = &mut exclusive_backends.owners;
-        owners.retain(|one, owner| *owner != key || what.contains(one));
-        let another = what.iter().find_map(|one| {
-            let owner = owners.get(one).filter(|owner| **owner != key)?;
-            Some(format!("backend-params: {one} is {owner}'s"))
+    /// [`BackendError::InvalidParams`] if another employer owns one of them,
+    /// [`BackendError::Unreachable`] if another employer may still claim it after a restart.
+    pub(super) fn claim(
+        &self,
+        employer: &Employer,
+        backends: &[String],
+    ) -> Result<(), BackendError> {
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, key) = (*claims.since.get_or_insert_with(Instant::now), employer.key());
+        let owners = &mut claims.owners;
+        owners.retain(|backend, owner| *owner != key || backends.contains(backend));
+        let conflict = backends.iter().find_map(|backend| {
+            let owner = owners.get(backend).filter(|owner| **owner != key)?;
+            Some(format!("backend-params: {backend} is already used by {owner}"))
         });
-        if let Some(another) = another {
-            return Err(BackendError::Params(another));
+        if let Some(conflict) = conflict {
+            return Err(BackendError::InvalidParams(conflict));
         }
-        let is_new = what.iter().any(|one| !owners.contains_key(one));
-        if is_new && !employer.holds && began.elapsed() < HOLDERS_FIRST {
-            let told = "the operator has just started, and hears first those who hold Pods";
-            return Err(BackendError::Unreachable(told.to_owned()));
+        let is_new = backends.iter().any(|backend| !owners.contains_key(backend));
+        if is_new && !employer.protects_pods && since.elapsed() < STARTUP_CLAIM_DELAY {
+            return Err(BackendError::Unreachable(format!(
+                "operator restarted; waiting up to {STARTUP_CLAIM_DELAY:?} for Services \
+                 that already hold Pods to claim their backends"
+            )));
         }
-        owners.extend(what.iter().map(|one| (one.clone(), key.clone())));
+        owners.extend(backends.iter().map(|backend| (backend.clone(), key.clone())));
         Ok(())
     }
 
-    /// Gives up what the employer of this key claimed.
+    /// Releases all claims of the employer with this key.
     pub(super) fn release(&self, employer: &str) {
-        let mut exclusive_backends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        exclusive_backends.owners.retain(|_, owner| owner != employer);
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.owners.retain(|_, owner| owner != employer);
     }
 }
 
@@ -62,38 +70,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_anothers_is_not_taken_before_that_one_gives_it_up() {
-        let (exclusive_backends, name) = (ExclusiveBackends::default(), |name: &str| Employer {
-            name: name.to_owned(),
-            holds: true,
-            ..Employer::default()
+    fn a_backend_can_be_claimed_once_its_owner_released_it() {
+        let (exclusive_backends, employer) = (ExclusiveBackends::default(), |name: &str| {
+            Employer { name: name.to_owned(), protects_pods: true, ..Employer::default() }
         });
-        let claim = |who: &str, what: &str| {
-            exclusive_backends.claim(&name(who), &[what.to_owned()]).is_ok()
+        let claim = |name: &str, backend: &str| {
+            exclusive_backends.claim(&employer(name), &[backend.to_owned()]).is_ok()
         };
         assert!(claim("a", "x") && claim("a", "x") && !claim("b", "x"));
-        assert!(claim("a", "y") && claim("b", "x"), "a has gone elsewhere");
-        exclusive_backends.release(&name("b").key());
+        assert!(claim("a", "y") && claim("b", "x"), "a claimed another backend");
+        exclusive_backends.release(&employer("b").key());
         assert!(claim("c", "x"));
     }
 
     #[test]
-    fn who_holds_pods_claims_first_after_a_start() {
+    fn employers_with_protected_pods_claim_first_after_a_start() {
         let exclusive_backends = ExclusiveBackends::default();
-        let claim = |name: &str, holds: bool| {
-            let employer = Employer { name: name.to_owned(), holds, ..Employer::default() };
-            exclusive_backends.claim(&employer, &["x".to_owned()]).map_err(|fault| fault.class())
+        let claim = |name: &str, protects_pods: bool| {
+            let employer = Employer { name: name.to_owned(), protects_pods, ..Employer::default() };
+            exclusive_backends.claim(&employer, &["x".to_owned()]).map_err(|error| error.class())
         };
-        let later = |ago: Duration| {
-            let mut claimed = exclusive_backends.0.lock().unwrap();
-            claimed.since = Some(Instant::now().checked_sub(ago).unwrap());
+        let set_age = |age: Duration| {
+            let mut claims = exclusive_backends.0.lock().unwrap();
+            claims.since = Some(Instant::now().checked_sub(age).unwrap());
         };
         assert_eq!(claim("new", false), Err("unreachable"));
         assert_eq!(claim("old", true), Ok(()));
-        assert_eq!(claim("new", true), Err("params"));
-        assert_eq!(claim("old", false), Ok(()), "what it has it keeps");
+        assert_eq!(claim("new", true), Err("invalid_params"));
+        assert_eq!(claim("old", false), Ok(()), "an existing claim is kept");
         exclusive_backends.release("//old");
-        later(HOLDERS_FIRST);
+        set_age(STARTUP_CLAIM_DELAY);
         assert_eq!(claim("new", false), Ok(()));
     }
 }

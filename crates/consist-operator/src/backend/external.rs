@@ -1,4 +1,5 @@
-//! Adapters: programs in any language that stand for what sends the traffic.
+//! Backend `external`: calls adapters, programs in any language that implement the adapter protocol
+//! for a proxy or load balancer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,77 +26,82 @@ use tokio::{
 };
 
 use super::{
-    Answer, Backend, BackendError, ChangeNotifier, CircuitBreaker, Coming, Employer, SyncResult,
-    TrafficByPod, Wanted, allows,
+    Backend, BackendError, BoxFuture, ChangeNotifier, CircuitBreaker, DesiredMember, Employer,
+    SyncFuture, SyncResult, TrafficByPod, is_allowed,
 };
-use crate::{plan::Want, view::Traffic};
+use crate::{plan::DesiredTraffic, view::Traffic};
 
-/// How long an adapter may take to answer.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// How long is waited until an adapter is asked once more to tell of changes.
-const WATCH_AGAIN: Duration = Duration::from_secs(5);
-/// How long nothing may come of what was sent before it is sent as something new.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What the operator calls itself.
-const OPERATOR: &str = concat!("podops consist-operator ", env!("CARGO_PKG_VERSION"));
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum delay before an adapter is watched again.
+const WATCH_RETRY: Duration = Duration::from_secs(5);
+/// Time after which content without effect is sent again as a new generation.
+const RENEW_GENERATION_AFTER: Duration = Duration::from_secs(60);
+/// Name and version of the operator, sent in the handshake.
+const OPERATOR_NAME: &str = concat!("podops consist-operator ", env!("CARGO_PKG_VERSION"));
 
-/// The annotation's content.
+/// Content of the annotation `backend-params`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Params {
-    /// The adapter's name.
+    /// Name of the adapter.
     adapter: String,
-    /// What it is told; its own affair.
+    /// Parameters that are passed to the adapter unchanged.
     #[serde(default)]
     params: Value,
 }
 
-/// An adapter, and who may name it.
+/// An adapter, with the namespaces that may use it.
 struct Adapter {
-    /// `<namespace>/<name>`, as [`allows`] has it.
+    /// `<namespace>/<name>`, a pattern for [`is_allowed`].
     pattern: String,
     client: Client,
-    /// Whether it is known to speak our version.
-    agreed: AtomicBool,
+    /// True once the adapter has confirmed the protocol version.
+    handshake_done: AtomicBool,
     circuit_breaker: CircuitBreaker,
 }
 
-/// What an adapter is told of one employer: what its user says, and what is wanted.
+/// Content of an apply request: the user's parameters and the desired members.
 type Content = (String, Vec<v1::Wanted>);
 
-/// What was last sent to an adapter for one employer.
+/// Last apply request to an adapter for one employer.
 #[derive(Debug, Default)]
 struct Applied {
     generation: u64,
-    /// What has that number, and since when.
+    /// Content of that generation, and when the generation was first sent.
     sent: Option<(Content, Instant)>,
-    /// Whether the adapter has answered to it. Who did not may have done as it was told all the same.
-    taken: bool,
+    /// True if the adapter has acknowledged it. An unacknowledged request may have taken effect
+    /// too.
+    acknowledged: bool,
 }
 
-/// Speaks to adapters.
+/// The backend `external`.
 pub struct External {
     adapters: Vec<Arc<Adapter>>,
+    /// Last apply requests, by UID of the employer.
     applied: Mutex<BTreeMap<String, Applied>>,
     _watches: JoinSet<()>,
 }
 
 impl External {
-    /// Speaks to these, each given as `<namespace>/<adapter>=<address>`.
+    /// Creates the backend for these adapters, each as `<namespace>/<adapter>=<address>`, and
+    /// starts to watch them.
     ///
     /// # Errors
     ///
-    /// If one is given otherwise.
-    pub fn new(told: &[String], notifier: &ChangeNotifier) -> anyhow::Result<Self> {
-        let read = |told: &String| {
-            let (pattern, address) = told.split_once('=').context("there is no address")?;
-            anyhow::ensure!(pattern.contains('/'), "there is no namespace");
-            let client = Client::at(address, DEADLINE).map_err(anyhow::Error::msg)?;
+    /// If one does not have this form.
+    pub fn new(adapters: &[String], notifier: &ChangeNotifier) -> anyhow::Result<Self> {
+        let parse = |adapter: &String| {
+            let (pattern, address) = adapter.split_once('=').context("address is missing")?;
+            anyhow::ensure!(pattern.contains('/'), "namespace is missing");
+            let client = Client::at(address, CALL_TIMEOUT).map_err(anyhow::Error::msg)?;
             let pattern = pattern.to_owned();
-            let (agreed, circuit_breaker) = (AtomicBool::new(false), CircuitBreaker::default());
-            Ok(Arc::new(Adapter { pattern, client, agreed, circuit_breaker }))
+            let (handshake_done, circuit_breaker) =
+                (AtomicBool::new(false), CircuitBreaker::default());
+            Ok(Arc::new(Adapter { pattern, client, handshake_done, circuit_breaker }))
         };
-        let adapters = told.iter().map(|told| read(told).with_context(|| told.clone()));
+        let adapters =
+            adapters.iter().map(|adapter| parse(adapter).with_context(|| adapter.clone()));
         let adapters = adapters.collect::<anyhow::Result<Vec<Arc<Adapter>>>>()?;
         let mut watches = JoinSet::new();
         for adapter in &adapters {
@@ -105,118 +111,130 @@ impl External {
     }
 
     fn adapter(&self, namespace: &str, name: &str) -> Result<&Adapter, BackendError> {
-        let fits = |adapter: &&Arc<Adapter>| {
-            allows(std::slice::from_ref(&adapter.pattern), namespace, name)
+        let matches = |adapter: &&Arc<Adapter>| {
+            is_allowed(std::slice::from_ref(&adapter.pattern), namespace, name)
         };
-        self.adapters.iter().find(fits).map(|adapter| &**adapter).ok_or_else(|| {
-            BackendError::Params(format!(
-                "backend-params: the operator knows no adapter {name} for this namespace"
+        self.adapters.iter().find(matches).map(|adapter| &**adapter).ok_or_else(|| {
+            BackendError::InvalidParams(format!(
+                "backend-params.adapter: no adapter {name} is configured for namespace {namespace}"
             ))
         })
     }
 
+    /// Calls `with` with the last apply request for an employer.
     fn applied<T>(&self, employer: &Employer, with: impl FnOnce(&mut Applied) -> T) -> T {
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         with(applied.entry(employer.uid.clone()).or_default())
     }
 
-    /// The number of what is sent: a greater one if it is something else than the last time, also from one
-    /// process to the next. Where clocks differ that may be too small a number, and is ignored: so it grows
-    /// too when nothing comes of it for long.
+    /// Returns the generation for this content. Generations increase when the content changes, also
+    /// across restarts, because they are derived from the clock. An adapter ignores a generation
+    /// that is too small because of clock skew, so the generation also increases when the content
+    /// has had no effect for [`RENEW_GENERATION_AFTER`].
     fn generation(&self, employer: &Employer, content: &Content) -> u64 {
         let now = u64::try_from(clock::now().as_millisecond()).unwrap_or_default();
         self.applied(employer, |applied| {
-            let same = applied
+            let is_current = applied
                 .sent
                 .as_ref()
-                .is_some_and(|(sent, at)| sent == content && at.elapsed() < PATIENCE);
-            if !same {
+                .is_some_and(|(sent, at)| sent == content && at.elapsed() < RENEW_GENERATION_AFTER);
+            if !is_current {
                 applied.generation = now.max(applied.generation + 1);
                 applied.sent = Some((content.clone(), Instant::now()));
-                applied.taken = false;
+                applied.acknowledged = false;
             }
             applied.generation
         })
     }
 
-    async fn at(&self, employer: &Employer, wanted: &[Wanted]) -> Result<SyncResult, BackendError> {
+    async fn sync_members(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
         let params: Params = employer.params()?;
         let adapter = self.adapter(&employer.namespace, &params.adapter)?;
-        let told = as_told(employer, &params);
+        let wire_employer = to_wire_employer(employer, &params);
         let observed = async {
-            adapter.agree().await?;
-            adapter.observe(&told, wanted).await
+            adapter.handshake().await?;
+            adapter.observe(&wire_employer, members).await
         };
-        let observed = adapter.circuit_breaker.ask(&adapter.pattern, observed).await?;
-        let all: Vec<v1::Wanted> = wanted.iter().map(as_wanted).collect();
-        let content = (told.params.clone(), all);
-        let taken = self.applied(employer, |applied| {
-            applied.taken && applied.sent.as_ref().is_some_and(|(sent, _)| *sent == content)
+        let observed = adapter.circuit_breaker.call(&adapter.pattern, observed).await?;
+        let desired: Vec<v1::Wanted> = members.iter().map(to_wire_desired).collect();
+        let content = (wire_employer.params.clone(), desired);
+        let acknowledged = self.applied(employer, |applied| {
+            applied.acknowledged && applied.sent.as_ref().is_some_and(|(sent, _)| *sent == content)
         });
-        if taken && wanted.iter().all(|w| is_so(w, observed.get(&w.uid).copied())) {
-            return Ok(SyncResult::of(observed));
+        let is_desired =
+            |member: &DesiredMember| is_desired(member, observed.get(&member.uid).copied());
+        if acknowledged && members.iter().all(is_desired) {
+            return Ok(SyncResult::complete(observed));
         }
         let generation = self.generation(employer, &content);
-        let (employer_told, members) = (Some(told.clone()), content.1);
-        let said = v1::ApplyRequest { employer: employer_told, generation, members };
-        let unfulfilled = match adapter.checked(adapter.client.apply(said).await) {
-            Ok(answer) => {
-                self.applied(employer, |applied| applied.taken = true);
-                let mut outcomes = answer.outcomes.into_iter();
-                let invalid = outcomes.find(|outcome| outcome.outcome == INVALID);
-                invalid.map(|outcome| BackendError::Params(outcome.message))
-            }
-            Err(refusal @ BackendError::Params(_)) => Some(refusal),
-            Err(fault) => return Ok(SyncResult::blind(wanted, fault)),
+        let request = v1::ApplyRequest {
+            employer: Some(wire_employer.clone()),
+            generation,
+            members: content.1,
         };
-        let observed = adapter.observe(&told, wanted).await;
+        let unfulfilled = match adapter.check(adapter.client.apply(request).await) {
+            Ok(response) => {
+                self.applied(employer, |applied| applied.acknowledged = true);
+                let mut outcomes = response.outcomes.into_iter();
+                let invalid = outcomes.find(|outcome| outcome.outcome == INVALID);
+                invalid.map(|outcome| BackendError::InvalidParams(outcome.message))
+            }
+            Err(rejection @ BackendError::InvalidParams(_)) => Some(rejection),
+            Err(error) => return Ok(SyncResult::unobserved(members, error)),
+        };
+        let observed = adapter.observe(&wire_employer, members).await;
         Ok(observed.map_or_else(
-            |fault| SyncResult::blind(wanted, fault),
-            |observed| SyncResult { unfulfilled, ..SyncResult::of(observed) },
+            |error| SyncResult::unobserved(members, error),
+            |observed| SyncResult { unfulfilled, ..SyncResult::complete(observed) },
         ))
     }
 }
 
 impl Backend for External {
-    fn sync<'a>(&'a self, employer: &'a Employer, wanted: &'a [Wanted]) -> Answer<'a> {
-        Box::pin(async move { self.at(employer, wanted).await.into() })
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(async move { self.sync_members(employer, members).await.into() })
     }
 
-    fn forget<'a>(&'a self, employer: &'a Employer) -> Coming<'a, ()> {
+    fn forget<'a>(&'a self, employer: &'a Employer) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.applied.lock().unwrap_or_else(PoisonError::into_inner).remove(&employer.uid);
             let Ok(params) = employer.params::<Params>() else { return };
             let Ok(adapter) = self.adapter(&employer.namespace, &params.adapter) else { return };
-            let told = v1::ForgetRequest { employer: Some(as_told(employer, &params)) };
-            // It sends them no traffic by now; what it keeps costs nobody anything.
-            if let Err(error) = adapter.client.forget(told).await {
-                tracing::info!(%error, adapter = params.adapter, "An adapter does not forget");
+            let request = v1::ForgetRequest { employer: Some(to_wire_employer(employer, &params)) };
+            // Not retried: the Pods get no traffic any more, so only state in the adapter remains.
+            if let Err(error) = adapter.client.forget(request).await {
+                tracing::info!(%error, adapter = params.adapter, "Adapter call forget failed");
             }
         })
     }
 }
 
 impl Adapter {
-    /// Agrees on a version, unless that is done.
-    async fn agree(&self) -> Result<(), BackendError> {
-        if !self.agreed.load(Ordering::Relaxed) {
-            let agreed = self.checked(self.client.handshake(OPERATOR).await)?;
-            tracing::info!(adapter = self.pattern, name = agreed.name, "An adapter answers");
-            self.agreed.store(true, Ordering::Relaxed);
+    /// Negotiates the protocol version, unless that is done.
+    async fn handshake(&self) -> Result<(), BackendError> {
+        if !self.handshake_done.load(Ordering::Relaxed) {
+            let response = self.check(self.client.handshake(OPERATOR_NAME).await)?;
+            tracing::info!(adapter = self.pattern, name = response.name, "Adapter connected");
+            self.handshake_done.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// What came of asking. Who cannot be reached may come back as another version.
-    fn checked<T>(&self, answer: Result<T, Error>) -> Result<T, BackendError> {
-        answer.map_err(|error| {
-            let told = format!("adapter {}: {error}", self.pattern);
+    /// Classifies the error of a call. An unreachable adapter may return with another version, so
+    /// the handshake is repeated.
+    fn check<T>(&self, response: Result<T, Error>) -> Result<T, BackendError> {
+        response.map_err(|error| {
+            let message = format!("adapter {}: {error}", self.pattern);
             match error {
-                Error::Refused(_) => BackendError::Params(told),
-                Error::Garbage(_) => BackendError::Garbage(told),
+                Error::Refused(_) => BackendError::InvalidParams(message),
+                Error::Garbage(_) => BackendError::InvalidResponse(message),
                 Error::Unreachable(_) => {
-                    self.agreed.store(false, Ordering::Relaxed);
-                    BackendError::Unreachable(told)
+                    self.handshake_done.store(false, Ordering::Relaxed);
+                    BackendError::Unreachable(message)
                 }
             }
         })
@@ -224,21 +242,23 @@ impl Adapter {
 
     async fn observe(
         &self,
-        told: &v1::Employer,
-        wanted: &[Wanted],
+        employer: &v1::Employer,
+        desired: &[DesiredMember],
     ) -> Result<TrafficByPod, BackendError> {
-        let members = wanted.iter().map(as_member).collect();
-        let asked = v1::ObserveRequest { employer: Some(told.clone()), members };
-        let answer = self.checked(self.client.observe(asked).await)?;
-        let known: BTreeSet<&str> = wanted.iter().map(|w| w.uid.as_str()).collect();
-        let about =
-            answer.members.into_iter().filter(|observed| known.contains(observed.uid.as_str()));
-        about
+        let members = desired.iter().map(to_wire_member).collect();
+        let request = v1::ObserveRequest { employer: Some(employer.clone()), members };
+        let response = self.check(self.client.observe(request).await)?;
+        let requested: BTreeSet<&str> = desired.iter().map(|member| member.uid.as_str()).collect();
+        let observed = response
+            .members
+            .into_iter()
+            .filter(|observed| requested.contains(observed.uid.as_str()));
+        observed
             .map(|observed| {
                 let traffic = traffic(&observed).ok_or_else(|| {
                     let pattern = &self.pattern;
-                    BackendError::Garbage(format!(
-                        "adapter {pattern}: {:?} is no state",
+                    BackendError::InvalidResponse(format!(
+                        "adapter {pattern}: unknown state {:?}",
                         observed.state
                     ))
                 })?;
@@ -248,7 +268,7 @@ impl Adapter {
     }
 }
 
-/// Tells of employers whose adapter says that something changed.
+/// Watches an adapter and triggers reconciles of the employers that it reports as changed.
 async fn watch(adapter: Arc<Adapter>, notifier: ChangeNotifier) {
     loop {
         match adapter.client.watch().await {
@@ -256,24 +276,26 @@ async fn watch(adapter: Arc<Adapter>, notifier: ChangeNotifier) {
             Ok(Some(mut changes)) => {
                 while let Ok(Some(changed)) = changes.message().await {
                     let employer = changed.employer.unwrap_or_default();
-                    notifier.tell(employer_key(
+                    notifier.notify(employer_key(
                         &employer.kind,
                         &employer.namespace,
                         &employer.name,
                     ));
                 }
             }
-            Err(error) => tracing::debug!(%error, adapter = adapter.pattern, "Watching an adapter"),
+            Err(error) => {
+                tracing::debug!(%error, adapter = adapter.pattern, "Adapter call watch failed")
+            }
         }
-        sleep(WATCH_AGAIN.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        sleep(WATCH_RETRY.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
     }
 }
 
-/// Whether what is seen needs nobody to say what is wanted.
-fn is_so(wanted: &Wanted, observed: Option<Traffic>) -> bool {
-    match wanted.want {
-        Want::Serve => matches!(observed, Some(Traffic::Serving | Traffic::Unhealthy)),
-        Want::Off => matches!(observed, Some(Traffic::Draining(_) | Traffic::Absent)),
+/// Returns whether the observed traffic is the desired one, so that nothing needs to be applied.
+fn is_desired(member: &DesiredMember, observed: Option<Traffic>) -> bool {
+    match member.traffic {
+        DesiredTraffic::Serve => matches!(observed, Some(Traffic::Serving | Traffic::Unhealthy)),
+        DesiredTraffic::Off => matches!(observed, Some(Traffic::Draining(_) | Traffic::Absent)),
     }
 }
 
@@ -287,28 +309,28 @@ fn traffic(observed: &v1::Observed) -> Option<Traffic> {
     }
 }
 
-fn as_told(employer: &Employer, params: &Params) -> v1::Employer {
-    let said = if params.params.is_null() { "{}".to_owned() } else { params.params.to_string() };
+fn to_wire_employer(employer: &Employer, params: &Params) -> v1::Employer {
+    let params = if params.params.is_null() { "{}".to_owned() } else { params.params.to_string() };
     v1::Employer {
         kind: employer.kind.clone(),
         namespace: employer.namespace.clone(),
         name: employer.name.clone(),
         uid: employer.uid.clone(),
-        params: said,
+        params,
     }
 }
 
-fn as_member(wanted: &Wanted) -> v1::Member {
+fn to_wire_member(member: &DesiredMember) -> v1::Member {
     v1::Member {
-        uid: wanted.uid.clone(),
-        name: wanted.name.clone(),
-        addresses: wanted.addresses.iter().map(ToString::to_string).collect(),
+        uid: member.uid.clone(),
+        name: member.name.clone(),
+        addresses: member.addresses.iter().map(ToString::to_string).collect(),
     }
 }
 
-fn as_wanted(wanted: &Wanted) -> v1::Wanted {
-    let want = if wanted.want == Want::Serve { SERVE } else { OFF };
-    v1::Wanted { member: Some(as_member(wanted)), want: want.to_owned() }
+fn to_wire_desired(member: &DesiredMember) -> v1::Wanted {
+    let want = if member.traffic == DesiredTraffic::Serve { SERVE } else { OFF };
+    v1::Wanted { member: Some(to_wire_member(member)), want: want.to_owned() }
 }
 
 #[cfg(test)]
@@ -319,54 +341,54 @@ mod tests {
     use tokio::sync::mpsc;
     use tonic::{Request, Response, Status};
 
-    fn external(told: &[&str]) -> anyhow::Result<External> {
-        let told: Vec<String> = told.iter().map(|told| (*told).to_owned()).collect();
-        External::new(&told, &ChangeNotifier(mpsc::unbounded_channel().0))
+    fn external(adapters: &[&str]) -> anyhow::Result<External> {
+        let adapters: Vec<String> = adapters.iter().map(|adapter| (*adapter).to_owned()).collect();
+        External::new(&adapters, &ChangeNotifier(mpsc::unbounded_channel().0))
     }
 
     #[tokio::test]
-    async fn only_an_adapter_that_the_namespace_may_name_is_asked() {
+    async fn only_adapters_allowed_for_the_namespace_are_called() {
         let external =
             external(&["shop/f5=http://127.0.0.1:1", "*/all=grpc://127.0.0.1:1"]).unwrap();
-        let fault = async |namespace: &str, params: Value| {
+        let error_class = async |namespace: &str, params: Value| {
             let namespace = namespace.to_owned();
             let employer = Employer { namespace, params, ..Employer::default() };
-            external.sync(&employer, &[]).await.fault.map(|fault| fault.class())
+            external.sync(&employer, &[]).await.error.map(|error| error.class())
         };
-        assert_eq!(fault("shop", json!({ "adapter": "f5" })).await, Some("unreachable"));
-        assert_eq!(fault("other", json!({ "adapter": "all" })).await, Some("unreachable"));
-        assert_eq!(fault("other", json!({ "adapter": "f5" })).await, Some("params"));
-        assert_eq!(fault("shop", json!({})).await, Some("params"));
+        assert_eq!(error_class("shop", json!({ "adapter": "f5" })).await, Some("unreachable"));
+        assert_eq!(error_class("other", json!({ "adapter": "all" })).await, Some("unreachable"));
+        assert_eq!(error_class("other", json!({ "adapter": "f5" })).await, Some("invalid_params"));
+        assert_eq!(error_class("shop", json!({})).await, Some("invalid_params"));
     }
 
     #[tokio::test]
-    async fn adapters_that_cannot_be_told_apart_are_refused_at_the_start() {
+    async fn malformed_adapter_flags_are_rejected_at_startup() {
         assert!(external(&["f5=http://127.0.0.1:1"]).is_err());
         assert!(external(&["shop/f5"]).is_err());
         assert!(external(&["shop/f5=ftp://127.0.0.1"]).is_err());
     }
 
     #[tokio::test]
-    async fn what_is_sent_has_a_greater_number_if_it_is_something_else_or_nothing_comes_of_it() {
+    async fn generation_increases_on_change_or_after_no_effect() {
         tokio::time::pause();
         let external = external(&[]).unwrap();
         let employer = Employer { uid: "1".to_owned(), ..Employer::default() };
-        let number =
+        let generation =
             |params: &str| external.generation(&employer, &(params.to_owned(), Vec::new()));
-        let first = number("{}");
-        assert_eq!(number("{}"), first);
-        let second = number("{ }");
-        assert!(second > first && number("{}") > second);
-        let third = number("{}");
-        tokio::time::advance(PATIENCE).await;
-        assert!(number("{}") > third);
-        // What was sent and not answered may have been done: what stood before is to be said again.
-        external.applied(&employer, |applied| applied.taken = true);
-        number("{ }");
-        assert!(!external.applied(&employer, |applied| applied.taken));
+        let first = generation("{}");
+        assert_eq!(generation("{}"), first);
+        let second = generation("{ }");
+        assert!(second > first && generation("{}") > second);
+        let third = generation("{}");
+        tokio::time::advance(RENEW_GENERATION_AFTER).await;
+        assert!(generation("{}") > third);
+        // An unacknowledged request may have taken effect: the previous content must be sent again.
+        external.applied(&employer, |applied| applied.acknowledged = true);
+        generation("{ }");
+        assert!(!external.applied(&employer, |applied| applied.acknowledged));
     }
 
-    /// An adapter that has one Pod draining, says so, and tells of changes.
+    /// An adapter that reports one Pod as draining, and one change.
     struct Draining;
 
     #[tonic::async_trait]
@@ -413,13 +435,13 @@ mod tests {
         ) -> Result<Response<Self::WatchStream>, Status> {
             let (kind, namespace, name) = ("Service".into(), "shop".into(), "web".into());
             let employer = v1::Employer { kind, namespace, name, ..v1::Employer::default() };
-            let one = stream::iter([Ok(v1::Changed { employer: Some(employer) })]);
-            Ok(Response::new(one.chain(stream::pending()).boxed()))
+            let change = stream::iter([Ok(v1::Changed { employer: Some(employer) })]);
+            Ok(Response::new(change.chain(stream::pending()).boxed()))
         }
     }
 
     #[tokio::test]
-    async fn an_adapter_over_grpc_is_asked_and_tells_of_changes() {
+    async fn an_adapter_over_grpc_is_called_and_reports_changes() {
         let socket = std::env::temp_dir().join(format!("podops-{}.sock", std::process::id()));
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let connections = stream::unfold(listener, |listener| async move {
@@ -432,23 +454,24 @@ mod tests {
                 .add_service(adapter)
                 .serve_with_incoming(connections),
         );
-        let (nudges, mut news) = mpsc::unbounded_channel();
-        let told = format!("shop/test=unix://{}", socket.display());
-        let external = External::new(&[told], &ChangeNotifier(nudges)).unwrap();
-        assert_eq!(news.recv().await.as_deref(), Some("Service/shop/web"));
+        let (sender, mut changes) = mpsc::unbounded_channel();
+        let adapter = format!("shop/test=unix://{}", socket.display());
+        let external = External::new(&[adapter], &ChangeNotifier(sender)).unwrap();
+        assert_eq!(changes.recv().await.as_deref(), Some("Service/shop/web"));
         let (namespace, params) = ("shop".to_owned(), json!({ "adapter": "test" }));
         let employer = Employer { namespace, params, ..Employer::default() };
         let addresses = vec!["10.0.0.1".parse().unwrap()];
         let name = String::new();
-        let wanted = Wanted { name, uid: "1".to_owned(), addresses, want: Want::Off };
-        let sync = external.sync(&employer, std::slice::from_ref(&wanted)).await;
+        let member =
+            DesiredMember { name, uid: "1".to_owned(), addresses, traffic: DesiredTraffic::Off };
+        let sync = external.sync(&employer, std::slice::from_ref(&member)).await;
         assert_eq!(sync.observed.get("1"), Some(&Traffic::Draining(Some(2))));
         assert_eq!(
-            (sync.fault, sync.unfulfilled),
-            (None, Some(BackendError::Params("full".to_owned())))
+            (sync.error, sync.unfulfilled),
+            (None, Some(BackendError::InvalidParams("full".to_owned())))
         );
-        // What is so already is not said again.
-        assert_eq!(external.sync(&employer, &[wanted]).await.unfulfilled, None);
+        // A state that is already as desired is not applied again.
+        assert_eq!(external.sync(&employer, &[member]).await.unfulfilled, None);
         std::fs::remove_file(socket).unwrap();
     }
 }

@@ -1,13 +1,13 @@
-//! So many calls a second to an account, whoever makes them.
+//! Rate limiter for the API calls to one cloud account.
 
 use std::{num::NonZeroU32, time::Duration};
 
 use governor::{DefaultDirectRateLimiter, Jitter, Quota};
 
-/// How far calls that had to wait are spread.
+/// Maximum jitter added to a call that had to wait.
 const JITTER: Duration = Duration::from_millis(100);
 
-/// Lets so many calls through.
+/// Limits calls per second.
 pub(super) struct RateLimiter(DefaultDirectRateLimiter);
 
 impl RateLimiter {
@@ -15,8 +15,8 @@ impl RateLimiter {
         Self(governor::RateLimiter::direct(Quota::per_second(calls_per_second)))
     }
 
-    /// Waits for this call's turn.
-    pub(super) async fn turn(&self) {
+    /// Waits until one more call is permitted.
+    pub(super) async fn acquire(&self) {
         self.0.until_ready_with_jitter(Jitter::up_to(JITTER)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Employers of any kind, read down to what planning needs.
+//! Employers of any kind, reduced to the fields that planning needs.
 
 use std::{
     borrow::Cow,
@@ -33,21 +33,21 @@ use crate::{
     view::{EmployerState, EmployerView},
 };
 
-/// The backend that Kubernetes itself is.
+/// Backend that is Kubernetes' own routing by EndpointSlices.
 pub(super) const ENDPOINTSLICE: &str = "endpointslice";
 
-/// A kind whose objects send traffic to Pods, as the operator is told of it.
+/// Configuration of a kind of employers: one entry of the file of `--employer-kinds`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Told {
-    /// Its group and version.
+pub(super) struct EmployerKindConfig {
+    /// API group and version.
     api_version: String,
-    /// Its kind.
+    /// Kind.
     kind: String,
-    /// Which of its objects are under control.
+    /// Selects the objects under control. Defaults to the label `kusionstack.io/control: "true"`.
     #[serde(default = "under_control")]
     label_selector: LabelSelector,
-    /// Where in an object its selector of Pods is: a map of labels, or a LabelSelector.
+    /// JSONPath of an object's Pod selector, which is a map of labels or a LabelSelector.
     pod_selector: String,
 }
 
@@ -57,95 +57,102 @@ fn under_control() -> LabelSelector {
     LabelSelector { match_labels: Some(labels), match_expressions: None }
 }
 
-/// Reads the kinds that the operator is told of, from a YAML file.
+/// Reads the file of `--employer-kinds`.
 ///
 /// # Errors
 ///
-/// If the file cannot be read or makes no sense.
-pub(super) fn told(path: &Path) -> anyhow::Result<Vec<Told>> {
-    let here = || format!("the employers' kinds in {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", here()))?;
-    let told: Vec<Told> = serde_saphyr::from_str(&text).with_context(here)?;
-    refuse_twins(&told).with_context(here)?;
-    told.iter().try_for_each(|told| {
-        Kind::new(told.clone(), "").map(drop).with_context(|| format!("kind {}", told.kind))
+/// If the file cannot be read, is malformed, or defines a kind twice.
+pub(super) fn read_kinds(path: &Path) -> anyhow::Result<Vec<EmployerKindConfig>> {
+    let file = || format!("employer kinds in {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", file()))?;
+    let configs: Vec<EmployerKindConfig> = serde_saphyr::from_str(&text).with_context(file)?;
+    reject_duplicates(&configs).with_context(file)?;
+    configs.iter().try_for_each(|config| {
+        Kind::new(config.clone(), "").map(drop).with_context(|| format!("kind {}", config.kind))
     })?;
-    Ok(told)
+    Ok(configs)
 }
 
-/// Refuses kinds of one name: what an employer puts on a Pod names its kind, and not its group.
-fn refuse_twins(told: &[Told]) -> anyhow::Result<()> {
+/// Rejects two kinds of one name in different groups, because finalizers and available conditions
+/// on Pods contain the kind but not the group.
+fn reject_duplicates(configs: &[EmployerKindConfig]) -> anyhow::Result<()> {
     let mut known = BTreeSet::from([consist::SERVICE]);
-    let twin = told.iter().find(|told| !known.insert(&told.kind));
-    twin.map_or(Ok(()), |twin| Err(anyhow::anyhow!("there are two kinds called {}", twin.kind)))
+    let duplicate = configs.iter().find(|config| !known.insert(&config.kind));
+    duplicate.map_or(Ok(()), |duplicate| {
+        Err(anyhow::anyhow!("kind {} is defined more than once", duplicate.kind))
+    })
 }
 
-impl Told {
-    /// What the API server knows it by.
+impl EmployerKindConfig {
+    /// Returns group, version and kind.
     pub(super) fn gvk(&self) -> GroupVersionKind {
         let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
         GroupVersionKind::gvk(group, version, &self.kind)
     }
 }
 
-/// A kind whose objects send traffic to Pods.
+/// A kind of employers.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
+    /// Resource for writes.
     pub(super) resource: write::Resource,
+    /// Resource for reads.
     pub(super) api: ApiResource,
     name: &'static str,
-    /// The backend of those that name none.
-    usual: Option<&'static str>,
+    /// Backend of employers without the backend annotation.
+    default_backend: Option<&'static str>,
+    /// Selects the employers under control.
     controlled: Selector,
-    pods: JpQuery,
+    /// JSONPath of the Pod selector.
+    pod_selector: JpQuery,
 }
 
-/// There are as many of these as the operator is told of at its start.
-fn forever(text: &str) -> &'static str {
+/// Leaks a string. The number of calls is bounded by the configured kinds.
+fn leak(text: &str) -> &'static str {
     Box::leak(text.to_owned().into_boxed_str())
 }
 
 impl Kind {
-    /// Services, which everybody has, and the backend of those that name none.
-    pub(super) fn services(usual: &str) -> anyhow::Result<Self> {
-        let told = Told {
+    /// Returns the built-in kind, Services, with their default backend.
+    pub(super) fn services(default_backend: &str) -> anyhow::Result<Self> {
+        let config = EmployerKindConfig {
             api_version: "v1".to_owned(),
             kind: consist::SERVICE.to_owned(),
             label_selector: under_control(),
             pod_selector: ".spec.selector".to_owned(),
         };
-        let usual = Some(forever(usual));
-        Ok(Self { resource: SERVICES, usual, ..Self::new(told, "services")? })
+        let default_backend = Some(leak(default_backend));
+        Ok(Self { resource: SERVICES, default_backend, ..Self::new(config, "services")? })
     }
 
-    /// A kind with its plural.
+    /// Returns a configured kind with its plural name.
     ///
     /// # Errors
     ///
-    /// If its selector or its path make no sense.
-    pub(super) fn new(told: Told, plural: &str) -> anyhow::Result<Self> {
-        let api = ApiResource::from_gvk_with_plural(&told.gvk(), plural);
-        let path = told.pod_selector.trim_start_matches('$');
+    /// If `labelSelector` or `podSelector` is invalid.
+    pub(super) fn new(config: EmployerKindConfig, plural: &str) -> anyhow::Result<Self> {
+        let api = ApiResource::from_gvk_with_plural(&config.gvk(), plural);
+        let path = config.pod_selector.trim_start_matches('$');
         Ok(Self {
             resource: write::Resource {
-                group: forever(&api.group),
-                version: forever(&api.version),
-                plural: forever(plural),
+                group: leak(&api.group),
+                version: leak(&api.version),
+                plural: leak(plural),
             },
-            name: forever(&told.kind),
-            usual: None,
-            controlled: told.label_selector.try_into().context("labelSelector")?,
-            pods: parse_json_path(&format!("${path}")).context("podSelector")?,
+            name: leak(&config.kind),
+            default_backend: None,
+            controlled: config.label_selector.try_into().context("labelSelector")?,
+            pod_selector: parse_json_path(&format!("${path}")).context("podSelector")?,
             api,
         })
     }
 
-    /// Its name.
+    /// Returns the name of the kind.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Reads an event about an object down to what planning needs.
+    /// Reduces the object of a watch event to the fields that planning needs.
     pub(super) fn slim_event(&self, event: Event<DynamicObject>) -> Event<SlimEmployer> {
         match event {
             Event::Init => Event::Init,
@@ -156,42 +163,45 @@ impl Kind {
         }
     }
 
+    /// Reduces an object to the fields that planning needs.
     pub(super) fn slim(&self, object: DynamicObject) -> SlimEmployer {
         let mut metadata = object.metadata;
         metadata.owner_references = None;
         if let Some(annotations) = &mut metadata.annotations {
-            // That there are some decides how one is added.
+            // Keys stay, because a JSON patch must know whether the map exists.
             let ours = |key: &str| key.starts_with("resource-consist.kusionstack.io/");
             annotations.iter_mut().filter(|(key, _)| !ours(key)).for_each(|(_, v)| v.clear());
         }
         let labels = metadata.labels.clone().unwrap_or_default();
-        let (pods, fault) = match self.selector(&object.data) {
+        let (pod_selector, error) = match self.read_selector(&object.data) {
             Ok(selector) => (selector, None),
-            Err(fault) => (None, Some(fault)),
+            Err(error) => (None, Some(error)),
         };
         let is_service = self.name == consist::SERVICE;
-        let says = |at: &str, what: Value| is_service && object.data.pointer(at) == Some(&what);
-        let always = says("/spec/publishNotReadyAddresses", json!(true));
-        let nowhere = says("/spec/type", json!("ExternalName"));
+        let has = |at: &str, value: Value| is_service && object.data.pointer(at) == Some(&value);
+        let publishes_unready = has("/spec/publishNotReadyAddresses", json!(true));
+        let is_external = has("/spec/type", json!("ExternalName"));
         let mut employer = SlimEmployer {
             kind: self.name,
-            usual: self.usual,
+            default_backend: self.default_backend,
             controlled: self.controlled.matches(&labels),
-            pods: pods.filter(|_| !nowhere),
-            fault,
+            pod_selector: pod_selector.filter(|_| !is_external),
+            error,
             metadata,
         };
-        if always && employer.is_by_slices() {
-            let told = "spec.publishNotReadyAddresses keeps traffic on Pods";
-            employer.fault.get_or_insert(told.to_owned());
+        if publishes_unready && employer.uses_endpoint_slices() {
+            let error = "spec.publishNotReadyAddresses: true is not supported, because unready \
+                         Pods keep receiving traffic";
+            employer.error.get_or_insert(error.to_owned());
         }
         employer
     }
 
-    /// What selects an object's Pods; nothing if it selects none, as an empty selector of a Service.
-    fn selector(&self, object: &Value) -> Result<Option<Selector>, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", self.pods);
-        let found = js_path_process(&self.pods, object).map_err(|error| wrong(&error))?;
+    /// Returns the Pod selector of an object; `None` if it selects no Pods, such as the empty
+    /// selector of a Service.
+    fn read_selector(&self, object: &Value) -> Result<Option<Selector>, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", self.pod_selector);
+        let found = js_path_process(&self.pod_selector, object).map_err(|error| wrong(&error))?;
         let found = match &found[..] {
             [] => return Ok(None),
             [one] => one.clone().val(),
@@ -209,28 +219,28 @@ impl Kind {
     }
 }
 
-/// The parts of an employer that planning needs.
+/// Fields of an employer that planning needs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SlimEmployer {
     pub(super) metadata: ObjectMeta,
-    /// Its kind.
+    /// Kind.
     #[serde(skip)]
     pub(super) kind: &'static str,
-    /// The backend of its kind.
+    /// Backend of employers of this kind without the backend annotation.
     #[serde(skip)]
-    usual: Option<&'static str>,
-    /// Whether it is under control.
+    default_backend: Option<&'static str>,
+    /// True if the employer is under control.
     #[serde(skip)]
     controlled: bool,
-    /// What selects its Pods.
+    /// Pod selector; `None` if it selects no Pods.
     #[serde(skip)]
-    pods: Option<Selector>,
-    /// What is wrong with it.
+    pod_selector: Option<Selector>,
+    /// Error in the spec, with the field.
     #[serde(skip)]
-    fault: Option<String>,
+    error: Option<String>,
 }
 
-/// To caches: each holds objects of one kind, and asks nobody which.
+/// For caches. Each contains objects of one kind and does not use group, version and kind.
 impl Resource for SlimEmployer {
     type DynamicType = ();
     type Scope = kube::core::NamespaceResourceScope;
@@ -265,22 +275,22 @@ impl SlimEmployer {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The backend that its traffic goes through, if it has one.
+    /// Returns the name of the backend that routes its traffic.
     pub(super) fn backend(&self) -> Option<&str> {
-        self.annotation(consist::BACKEND).or(self.usual)
+        self.annotation(consist::BACKEND).or(self.default_backend)
     }
 
-    /// Whether it sends traffic by EndpointSlices, which Kubernetes keeps.
-    fn is_by_slices(&self) -> bool {
+    /// Returns whether its traffic is routed by EndpointSlices, which Kubernetes maintains.
+    fn uses_endpoint_slices(&self) -> bool {
         self.backend() == Some(ENDPOINTSLICE)
     }
 
-    /// As its backend knows it.
+    /// Returns the employer as passed to its backend.
     ///
     /// # Errors
     ///
-    /// If what it tells its backend cannot be read.
-    pub(super) fn as_asked(&self) -> Result<backend::Employer, String> {
+    /// If the annotation with the backend's parameters is not JSON.
+    pub(super) fn for_backend(&self) -> Result<backend::Employer, String> {
         let params = self.annotation(consist::BACKEND_PARAMS).map_or(Ok(Value::Null), |text| {
             serde_json::from_str(text)
                 .map_err(|error| format!("{}: {error}", consist::BACKEND_PARAMS))
@@ -293,28 +303,33 @@ impl SlimEmployer {
             uid: metadata.uid.clone().unwrap_or_default(),
             labels: metadata.labels.clone().unwrap_or_default(),
             params,
-            holds: false,
+            protects_pods: false,
         })
     }
 
-    /// Whether it is under control, or was.
+    /// Returns whether the employer is under control, or was and still has this operator's
+    /// finalizer.
     pub(super) fn is_managed_or_releasing(&self) -> bool {
         self.controlled || self.metadata.finalizers.iter().flatten().any(|f| is_ours(f))
     }
 
-    /// Whether somebody else holds it, such as the cloud controller of its load balancer, which sends
-    /// traffic until then.
-    fn is_kept_by_others(&self) -> bool {
-        self.is_by_slices() && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
+    /// Returns whether another controller's finalizer keeps an employer that uses EndpointSlices,
+    /// such as that of a cloud's load balancer, which routes traffic until then.
+    fn has_other_finalizers(&self) -> bool {
+        self.uses_endpoint_slices()
+            && !self.metadata.finalizers.iter().flatten().all(|f| is_ours(f))
     }
 
-    /// Whether it selects a Pod; an empty selector selects none.
+    /// Returns whether the employer selects a Pod. An empty selector selects none.
     pub(super) fn selects(&self, pod: &SlimPod) -> bool {
         let labels = pod.metadata.labels.as_ref();
-        self.pods.as_ref().zip(labels).is_some_and(|(selector, labels)| selector.matches(labels))
+        self.pod_selector
+            .as_ref()
+            .zip(labels)
+            .is_some_and(|(selector, labels)| selector.matches(labels))
     }
 
-    /// What events refer to.
+    /// Returns the reference for events.
     pub(super) fn reference(&self, kind: &Kind) -> ObjectReference {
         ObjectReference {
             api_version: Some(kind.api.api_version.clone()),
@@ -327,45 +342,46 @@ impl SlimEmployer {
         }
     }
 
-    /// The employer as planning sees it.
+    /// Returns the input of planning.
     pub(super) fn view(&self) -> EmployerView {
         let metadata = &self.metadata;
-        // Nobody keeps the slices of a Service without a selector.
-        let is_plain = self.is_by_slices() && self.pods.is_none() && self.fault.is_none();
-        let state = if !self.controlled || is_plain {
+        // Kubernetes maintains no EndpointSlices for a Service without a selector.
+        let has_no_slices =
+            self.uses_endpoint_slices() && self.pod_selector.is_none() && self.error.is_none();
+        let state = if !self.controlled || has_no_slices {
             EmployerState::Unmanaged
-        } else if metadata.deletion_timestamp.is_none() || self.is_kept_by_others() {
+        } else if metadata.deletion_timestamp.is_none() || self.has_other_finalizers() {
             EmployerState::Active
-        } else if self.is_by_slices() {
-            // Its traffic ends with the Service itself, and not before.
+        } else if self.uses_endpoint_slices() {
+            // Traffic ends only when the Service object is deleted.
             EmployerState::Unmanaged
         } else {
             EmployerState::Deleting
         };
-        let mut faults = Vec::new();
+        let mut validation_errors = Vec::new();
         let drain = self.annotation(consist::DRAIN).map_or(Ok(DrainPolicy::default()), |text| {
-            DrainPolicy::read(text).map_err(|error| format!("{}: {error}", consist::DRAIN))
+            DrainPolicy::parse(text).map_err(|error| format!("{}: {error}", consist::DRAIN))
         });
-        let drain = drain.unwrap_or_else(|fault| {
-            faults.push(fault);
+        let drain = drain.unwrap_or_else(|error| {
+            validation_errors.push(error);
             DrainPolicy::default()
         });
-        faults.extend(self.fault.clone());
+        validation_errors.extend(self.error.clone());
         EmployerView {
             kind: self.kind.to_owned(),
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
-            annotated: metadata.annotations.is_some(),
+            has_annotations: metadata.annotations.is_some(),
             reported_finalizer: self.annotation(consist::FINALIZER).map(ToOwned::to_owned),
             state,
             drain,
-            faults,
+            validation_errors,
         }
     }
 }
 
-/// Whether an employer's finalizer is this operator's, in today's spelling or an earlier one.
+/// Returns whether an employer's finalizer is this operator's, by its current or a former name.
 fn is_ours(finalizer: &str) -> bool {
     finalizer.starts_with(consist::OLD_CLEAN_FINALIZER)
 }
@@ -384,14 +400,15 @@ mod tests {
     }
 
     fn gateways(path: &str) -> anyhow::Result<Kind> {
-        let told =
+        let text =
             format!("- apiVersion: example.com/v1\n  kind: Gateway\n  podSelector: {path}\n");
-        let told: Vec<Told> = serde_saphyr::from_str(&told)?;
-        Kind::new(told[0].clone(), "gateways")
+        let configs: Vec<EmployerKindConfig> = serde_saphyr::from_str(&text)?;
+        Kind::new(configs[0].clone(), "gateways")
     }
 
+    /// Kuperator's known defect W9 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn w9_an_empty_selector_selects_nobody() {
+    fn an_empty_selector_selects_no_pods() {
         let labelled = pod(&json!({ "app": "web" }));
         let selects =
             |selector| service(&json!({}), &json!({ "selector": selector })).selects(&labelled);
@@ -400,39 +417,40 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_sends_no_traffic_by_itself_employs_nobody() {
+    fn a_service_without_endpoint_slices_is_unmanaged() {
         let state = |annotations: Value, spec: Value| {
             let metadata = json!({
                 "labels": { "kusionstack.io/control": "true" }, "annotations": annotations,
             });
             let employer = service(&metadata, &spec);
-            (employer.view().state, employer.view().faults.len())
+            (employer.view().state, employer.view().validation_errors.len())
         };
         let selector = json!({ "app": "web" });
         assert_eq!(state(json!({}), json!({ "selector": selector })), (EmployerState::Active, 0));
         assert_eq!(state(json!({}), json!({})), (EmployerState::Unmanaged, 0));
         let external = json!({ "selector": selector, "type": "ExternalName" });
         assert_eq!(state(json!({}), external), (EmployerState::Unmanaged, 0));
-        // What Kubernetes does with addresses is no matter of who drives another backend.
-        let always = json!({ "selector": selector, "publishNotReadyAddresses": true });
-        assert_eq!(state(json!({}), always.clone()), (EmployerState::Active, 1));
-        assert_eq!(state(json!({ consist::BACKEND: "envoy" }), always), (EmployerState::Active, 0));
+        // The field affects EndpointSlices only, not other backends.
+        let unready = json!({ "selector": selector, "publishNotReadyAddresses": true });
+        assert_eq!(state(json!({}), unready.clone()), (EmployerState::Active, 1));
+        let envoy = json!({ consist::BACKEND: "envoy" });
+        assert_eq!(state(envoy, unready), (EmployerState::Active, 0));
     }
 
     #[test]
-    fn what_a_service_says_wrong_is_told_with_its_field() {
+    fn validation_errors_name_the_field() {
         let annotations = json!({ consist::DRAIN: "{", consist::BACKEND_PARAMS: "[" });
         let wrong = service(
             &json!({ "annotations": annotations }),
             &json!({ "publishNotReadyAddresses": true }),
         );
-        let faults = wrong.view().faults;
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(wrong.as_asked().unwrap_err().contains(consist::BACKEND_PARAMS));
+        let errors = wrong.view().validation_errors;
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(wrong.for_backend().unwrap_err().contains(consist::BACKEND_PARAMS));
     }
 
     #[test]
-    fn any_kind_with_a_selector_somewhere_employs_pods() {
+    fn a_configured_kind_selects_pods_by_its_json_path() {
         let gateway = |path: &str, spec: Value| {
             let labels = json!({ well_known::CONTROL: "true" });
             let whole = json!({ "metadata": { "labels": labels }, "spec": spec });
@@ -445,24 +463,24 @@ mod tests {
         let deep = json!({ "pools": [{ "pods": { "matchExpressions": expressions } }] });
         let deep = gateway("$.spec.pools[0].pods", deep);
         assert!(deep.selects(&web) && !deep.selects(&other));
-        assert_eq!(plain.backend(), None, "it has to name one");
+        assert_eq!(plain.backend(), None, "configured kinds have no default backend");
         assert!(!gateway(".spec.pods", json!({})).selects(&web));
-        let garbled = gateway(".spec.pods", json!({ "pods": "web" }));
-        assert!(garbled.view().faults[0].contains("pods"), "{:?}", garbled.view().faults);
+        let errors = gateway(".spec.pods", json!({ "pods": "web" })).view().validation_errors;
+        assert!(errors[0].contains("pods"), "{errors:?}");
     }
 
     #[test]
-    fn a_kind_that_makes_no_sense_is_refused_at_the_start() {
+    fn an_invalid_or_duplicate_kind_is_rejected_at_startup() {
         assert!(gateways("spec[").is_err());
-        assert!(serde_saphyr::from_str::<Vec<Told>>("- kind: Gateway").is_err());
-        let of = |kind: &str| Told {
+        assert!(serde_saphyr::from_str::<Vec<EmployerKindConfig>>("- kind: Gateway").is_err());
+        let config = |kind: &str| EmployerKindConfig {
             api_version: "example.com/v1".to_owned(),
             kind: kind.to_owned(),
             label_selector: under_control(),
             pod_selector: ".spec".to_owned(),
         };
-        assert!(refuse_twins(&[of("Gateway"), of("Ingress")]).is_ok());
-        assert!(refuse_twins(&[of("Gateway"), of("Gateway")]).is_err());
-        assert!(refuse_twins(&[of("Service")]).is_err(), "Knative has one too");
+        assert!(reject_duplicates(&[config("Gateway"), config("Ingress")]).is_ok());
+        assert!(reject_duplicates(&[config("Gateway"), config("Gateway")]).is_err());
+        assert!(reject_duplicates(&[config("Service")]).is_err(), "Knative has this kind, too");
     }
 }

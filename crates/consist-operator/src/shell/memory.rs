@@ -1,4 +1,4 @@
-//! What a process remembers of an employer between two looks.
+//! In-memory state of one employer between two reconciles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,93 +9,113 @@ use jiff::Timestamp;
 use podops_runtime::freshness::LastWrite;
 
 use crate::{
-    backend::{SyncResult, Wanted},
-    plan::Want,
+    backend::{DesiredMember, SyncResult},
+    plan::DesiredTraffic,
     view::{Traffic, TrafficObservation},
 };
 
-/// What is remembered of one employer.
+/// In-memory state of one employer. It is lost when the process restarts.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct LocalState {
+    /// Last write to a Pod of the employer.
     pub(super) pods: LastWrite,
+    /// Last write to the employer.
     pub(super) employers: LastWrite,
-    /// What was last brought about at the backend, by what was said of that, and when.
-    pub(super) told: Option<(Vec<Wanted>, Address, Instant)>,
-    /// What is wanted for each Pod, and since when as far as this process knows, by UID.
-    pub(super) wants: BTreeMap<String, (Want, Timestamp)>,
-    /// Who was given to the backend, and was not seen without traffic since, by UID.
-    pub(super) unseen: BTreeSet<String>,
-    /// Since when each of these was seen to have none, by UID.
+    /// Desired state that the backend last applied completely.
+    pub(super) last_applied: Option<LastApplied>,
+    /// Desired traffic of each Pod, and since when this process has desired it, by UID.
+    pub(super) desired: BTreeMap<String, (DesiredTraffic, Timestamp)>,
+    /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
+    /// since.
+    pub(super) possibly_serving: BTreeSet<String>,
+    /// Time since which each Pod has continuously been observed without new traffic, by UID.
     pub(super) off_since: BTreeMap<String, Timestamp>,
-    /// Which Pods wait, and how often in a row they had to.
+    /// UIDs of the Pods that wait for their traffic.
     pub(super) waiting: BTreeSet<String>,
-    pub(super) waits: u32,
-    /// Pods that were counted as waiting.
-    pub(super) counted: Counts,
+    /// Number of consecutive reconciles that found only these Pods waiting.
+    pub(super) polls: u32,
+    /// Pods of the employer that the metrics include.
+    pub(super) counts: Counts,
 }
 
-/// Pods that wait for traffic to come, to go, and to go for long.
+/// Numbers of Pods that wait for their traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
+    /// Pods that wait for traffic to start.
     pub(super) on: i64,
+    /// Pods that wait for traffic to end.
     pub(super) off: i64,
+    /// Pods among `off` that have waited for a long time.
     pub(super) stuck: i64,
 }
 
-/// A backend's name, and what it is told.
-pub(super) type Address = (String, serde_json::Value);
+/// Name of a backend, and the parameters of an employer for it.
+pub(super) type BackendAddress = (String, serde_json::Value);
 
-impl Memory {
-    /// Whether this was brought about, and not so long ago that it may have been forgotten.
-    pub(super) fn is_told(
+/// Desired state that a backend applied.
+#[derive(Debug)]
+pub(super) struct LastApplied {
+    members: Vec<DesiredMember>,
+    pub(super) address: BackendAddress,
+    at: Instant,
+}
+
+impl LocalState {
+    /// Returns whether the backend applied this desired state less than `max_age` ago.
+    pub(super) fn is_applied(
         &self,
-        wanted: &[Wanted],
-        address: &Address,
-        holds: Option<Duration>,
+        members: &[DesiredMember],
+        address: &BackendAddress,
+        max_age: Option<Duration>,
     ) -> bool {
-        self.told.as_ref().is_some_and(|(told, by, at)| {
-            let lasts = holds.is_none_or(|holds| at.elapsed() < holds);
-            told == wanted && by == address && lasts
+        self.last_applied.as_ref().is_some_and(|last| {
+            let recent = max_age.is_none_or(|max_age| last.at.elapsed() < max_age);
+            last.members == members && last.address == *address && recent
         })
     }
 
-    /// Notes what a pass has shown.
-    pub(super) fn note(
+    /// Records the result of a sync, and returns it with what earlier syncs observed.
+    pub(super) fn record_sync(
         &mut self,
-        wanted: &[Wanted],
+        members: &[DesiredMember],
         sync: SyncResult,
-        address: Address,
+        address: BackendAddress,
         now: Timestamp,
     ) -> TrafficObservation {
-        let is_off = |w: &&Wanted| {
-            let observed = sync.observed.get(&w.uid);
+        let is_off = |member: &&DesiredMember| {
+            let traffic = sync.observed.get(&member.uid);
             let none =
                 |t: &Traffic| matches!(t, Traffic::Absent | Traffic::Draining(Some(0) | None));
-            w.want == Want::Off && sync.fault.is_none() && observed.is_some_and(none)
+            let desired = member.traffic == DesiredTraffic::Off;
+            desired && sync.error.is_none() && traffic.is_some_and(none)
         };
-        let off: BTreeSet<&String> = wanted.iter().filter(is_off).map(|w| &w.uid).collect();
+        let off: BTreeSet<&String> = members.iter().filter(is_off).map(|m| &m.uid).collect();
         self.off_since.retain(|uid, _| off.contains(uid));
         for uid in off {
             self.off_since.entry(uid.clone()).or_insert(now);
         }
-        let given = |w: &&Wanted| {
-            let observed =
-                sync.observed.get(&w.uid).is_some_and(|traffic| *traffic != Traffic::Absent);
-            (observed || self.unseen.contains(&w.uid)) && !self.off_since.contains_key(&w.uid)
+        let possibly_serving = |member: &&DesiredMember| {
+            let traffic = sync.observed.get(&member.uid);
+            let registered = traffic.is_some_and(|traffic| *traffic != Traffic::Absent);
+            (registered || self.possibly_serving.contains(&member.uid))
+                && !self.off_since.contains_key(&member.uid)
         };
-        self.unseen = wanted.iter().filter(given).map(|w| w.uid.clone()).collect();
+        self.possibly_serving =
+            members.iter().filter(possibly_serving).map(|m| m.uid.clone()).collect();
         let observation = TrafficObservation {
             traffic: sync.observed,
             off_since: self.off_since.clone(),
-            unseen: self.unseen.clone(),
-            fault: sync.fault.map(|fault| fault.to_string()),
+            possibly_serving: self.possibly_serving.clone(),
+            error: sync.error.map(|error| error.to_string()),
             unfulfilled: sync.unfulfilled.map(|unfulfilled| unfulfilled.to_string()),
         };
-        // Who is to have none is asked about until that is seen.
-        let all_off =
-            wanted.iter().all(|w| w.want == Want::Serve || self.off_since.contains_key(&w.uid));
-        if observation.is_whole() && all_off {
-            self.told = Some((wanted.to_vec(), address, Instant::now()));
+        // A Pod that should receive no traffic is polled until the backend reports it without any.
+        let all_off = members.iter().all(|member| {
+            member.traffic == DesiredTraffic::Serve || self.off_since.contains_key(&member.uid)
+        });
+        if observation.is_complete() && all_off {
+            let (members, at) = (members.to_vec(), Instant::now());
+            self.last_applied = Some(LastApplied { members, address, at });
         }
         observation
     }
@@ -106,71 +126,77 @@ mod tests {
     use super::*;
     use crate::backend::BackendError;
 
+    const SERVE: DesiredTraffic = DesiredTraffic::Serve;
+    const OFF: DesiredTraffic = DesiredTraffic::Off;
+
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn wanted(want: Want) -> Vec<Wanted> {
-        vec![Wanted { name: String::new(), uid: "a".to_owned(), addresses: Vec::new(), want }]
+    fn members(traffic: DesiredTraffic) -> Vec<DesiredMember> {
+        let (name, uid, addresses) = (String::new(), "a".to_owned(), Vec::new());
+        vec![DesiredMember { name, uid, addresses, traffic }]
     }
 
-    fn address() -> Address {
+    fn address() -> BackendAddress {
         ("haproxy".to_owned(), serde_json::Value::Null)
     }
 
-    fn sync(traffic: Traffic, fault: Option<BackendError>) -> SyncResult {
-        SyncResult { fault, ..SyncResult::of([("a".to_owned(), traffic)].into()) }
+    fn sync(traffic: Traffic, error: Option<BackendError>) -> SyncResult {
+        SyncResult { error, ..SyncResult::complete([("a".to_owned(), traffic)].into()) }
     }
 
     #[test]
-    fn off_is_off_without_a_break() {
-        let mut memory = Memory::default();
-        let mut off_since = |want, traffic, fault, second| {
-            let observed = memory.note(&wanted(want), sync(traffic, fault), address(), at(second));
+    fn off_since_is_the_start_of_a_continuous_observation() {
+        let mut state = LocalState::default();
+        let mut off_since = |desired, traffic, error, second| {
+            let sync = sync(traffic, error);
+            let observed = state.record_sync(&members(desired), sync, address(), at(second));
             observed.off_since.get("a").map(|at| at.as_second())
         };
-        let fault = || Some(BackendError::Unreachable("gone".to_owned()));
-        assert_eq!(off_since(Want::Off, Traffic::Draining(Some(1)), None, 1), None);
-        assert_eq!(off_since(Want::Off, Traffic::Draining(Some(0)), None, 2), Some(2));
-        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 3), Some(2));
-        // What was not seen may have been otherwise.
-        assert_eq!(off_since(Want::Off, Traffic::Absent, fault(), 4), None);
-        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 5), Some(5));
-        assert_eq!(off_since(Want::Serve, Traffic::Serving, None, 6), None);
-        assert_eq!(off_since(Want::Off, Traffic::Absent, None, 7), Some(7));
+        let error = || Some(BackendError::Unreachable("timeout".to_owned()));
+        assert_eq!(off_since(OFF, Traffic::Draining(Some(1)), None, 1), None);
+        assert_eq!(off_since(OFF, Traffic::Draining(Some(0)), None, 2), Some(2));
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 3), Some(2));
+        // An incomplete observation proves nothing.
+        assert_eq!(off_since(OFF, Traffic::Absent, error(), 4), None);
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 5), Some(5));
+        assert_eq!(off_since(SERVE, Traffic::Serving, None, 6), None);
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 7), Some(7));
     }
 
     #[test]
-    fn who_was_given_to_the_backend_is_unseen_until_it_was_seen_off() {
-        let mut memory = Memory::default();
-        let mut unseen = |want, traffic, fault| {
-            let observed = memory.note(&wanted(want), sync(traffic, fault), address(), at(1));
-            observed.unseen.contains("a")
+    fn a_registered_pod_may_serve_until_it_is_observed_off() {
+        let mut state = LocalState::default();
+        let mut may_serve = |desired, traffic, error| {
+            let sync = sync(traffic, error);
+            let observed = state.record_sync(&members(desired), sync, address(), at(1));
+            observed.possibly_serving.contains("a")
         };
-        let circuit_breaker = || Some(BackendError::Unreachable("gone".to_owned()));
-        assert!(!unseen(Want::Serve, Traffic::Absent, circuit_breaker()));
-        assert!(unseen(Want::Serve, Traffic::Unhealthy, circuit_breaker()));
-        assert!(unseen(Want::Off, Traffic::Absent, circuit_breaker()));
-        assert!(unseen(Want::Off, Traffic::Draining(Some(1)), None));
-        assert!(!unseen(Want::Off, Traffic::Absent, None));
+        let error = || Some(BackendError::Unreachable("timeout".to_owned()));
+        assert!(!may_serve(SERVE, Traffic::Absent, error()));
+        assert!(may_serve(SERVE, Traffic::Unhealthy, error()));
+        assert!(may_serve(OFF, Traffic::Absent, error()));
+        assert!(may_serve(OFF, Traffic::Draining(Some(1)), None));
+        assert!(!may_serve(OFF, Traffic::Absent, None));
     }
 
     #[test]
-    fn what_a_backend_was_told_counts_if_nothing_failed_and_it_is_the_same() {
-        let mut memory = Memory::default();
-        let fault = Some(BackendError::Garbage("no".to_owned()));
-        memory.note(&wanted(Want::Off), sync(Traffic::Absent, fault), address(), at(1));
-        assert!(!memory.is_told(&wanted(Want::Off), &address(), None));
-        memory.note(&wanted(Want::Off), sync(Traffic::Absent, None), address(), at(2));
-        assert!(memory.is_told(&wanted(Want::Off), &address(), None));
-        assert!(!memory.is_told(&wanted(Want::Off), &address(), Some(Duration::ZERO)));
-        assert!(!memory.is_told(&wanted(Want::Serve), &address(), None));
-        memory.note(&wanted(Want::Off), sync(Traffic::Serving, None), address(), at(3));
-        memory.told = None;
-        memory.note(&wanted(Want::Off), sync(Traffic::Serving, None), address(), at(4));
-        assert!(memory.told.is_none(), "it has traffic yet");
-        memory.note(&wanted(Want::Off), sync(Traffic::Absent, None), address(), at(5));
+    fn a_sync_is_skipped_only_after_the_same_one_succeeded() {
+        let mut state = LocalState::default();
+        let error = Some(BackendError::InvalidResponse("no".to_owned()));
+        state.record_sync(&members(OFF), sync(Traffic::Absent, error), address(), at(1));
+        assert!(!state.is_applied(&members(OFF), &address(), None));
+        state.record_sync(&members(OFF), sync(Traffic::Absent, None), address(), at(2));
+        assert!(state.is_applied(&members(OFF), &address(), None));
+        assert!(!state.is_applied(&members(OFF), &address(), Some(Duration::ZERO)));
+        assert!(!state.is_applied(&members(SERVE), &address(), None));
+        state.record_sync(&members(OFF), sync(Traffic::Serving, None), address(), at(3));
+        state.last_applied = None;
+        state.record_sync(&members(OFF), sync(Traffic::Serving, None), address(), at(4));
+        assert!(state.last_applied.is_none(), "it still receives traffic");
+        state.record_sync(&members(OFF), sync(Traffic::Absent, None), address(), at(5));
         let other = ("haproxy".to_owned(), serde_json::json!({ "backend": "other" }));
-        assert!(!memory.is_told(&wanted(Want::Off), &other, None));
+        assert!(!state.is_applied(&members(OFF), &other, None));
     }
 }

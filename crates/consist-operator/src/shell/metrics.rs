@@ -1,86 +1,86 @@
-//! What only this operator counts.
+//! Metrics of consist-operator.
 
 use podops_runtime::shell::metrics::{add, buckets};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-/// Counts and times of this operator.
+/// Metrics of this operator.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
-    /// From the closing of a Pod's gate until its traffic was seen off.
-    pub(super) off_seconds: Histogram,
-    /// From when a Pod was to serve until traffic was seen to flow.
-    pub(super) on_seconds: Histogram,
-    /// Pods that wait for their traffic.
-    pub(super) waiting: IntGaugeVec,
-    /// Pods that wait for long to be let go.
-    pub(super) stuck: IntGaugeVec,
-    /// How long backends took to answer.
-    pub(super) backend_seconds: HistogramVec,
-    /// What came of asking backends.
-    pub(super) backend_syncs: IntCounterVec,
+    /// Seconds from a Pod leaving service until its traffic was observed to end.
+    pub(super) drain_duration: Histogram,
+    /// Seconds from a Pod becoming Ready until its traffic was observed.
+    pub(super) enable_duration: Histogram,
+    /// Pods that wait for their traffic to start or to end.
+    pub(super) waiting_pods: IntGaugeVec,
+    /// Protection finalizers whose removal has waited for more than 30 s.
+    pub(super) stuck_finalizers: IntGaugeVec,
+    /// Seconds that syncs with backends took.
+    pub(super) sync_duration: HistogramVec,
+    /// Syncs with backends, by result.
+    pub(super) syncs: IntCounterVec,
 }
 
 impl Metrics {
-    /// Makes the metrics and adds them to `registry`.
+    /// Creates the metrics and registers them.
     ///
     /// # Errors
     ///
-    /// If a metric of the same name is there already.
+    /// If a metric of the same name is already registered.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
         Ok(Self {
-            off_seconds: add(
+            drain_duration: add(
                 registry,
                 Histogram::with_opts(seconds(
                     "podops_consist_drain_duration_seconds",
-                    "How long Pods waited from leaving service until their traffic was seen off.",
+                    "Time from a Pod leaving service until its traffic was observed to end.",
                 ))?,
             )?,
-            on_seconds: add(
+            enable_duration: add(
                 registry,
                 Histogram::with_opts(seconds(
                     "podops_consist_enable_duration_seconds",
-                    "How long Pods waited from being Ready until traffic was seen to flow.",
+                    "Time from a Pod becoming Ready until its traffic was observed.",
                 ))?,
             )?,
-            stuck: add(
+            stuck_finalizers: add(
                 registry,
                 IntGaugeVec::new(
                     Opts::new(
                         "podops_consist_stuck_finalizers",
-                        "Finalizers that wait for more than half a minute to be taken off, by namespace.",
+                        "Finalizers that have waited more than 30 seconds for removal, by namespace.",
                     ),
                     &["namespace"],
                 )?,
             )?,
-            waiting: add(
+            waiting_pods: add(
                 registry,
                 IntGaugeVec::new(
                     Opts::new(
                         "podops_consist_waiting_pods",
-                        "Pods that wait for their traffic to come or go, by namespace.",
+                        "Pods that wait for traffic to start (on) or to end (off), by namespace and way.",
                     ),
                     &["namespace", "way"],
                 )?,
             )?,
-            backend_seconds: add(
+            sync_duration: add(
                 registry,
                 HistogramVec::new(
                     seconds(
                         "podops_consist_backend_sync_duration_seconds",
-                        "How long backends took to answer.",
+                        "Duration of syncs with backends, by backend.",
                     ),
                     &["backend"],
                 )?,
             )?,
-            backend_syncs: add(
+            syncs: add(
                 registry,
                 IntCounterVec::new(
                     Opts::new(
                         "podops_consist_backend_syncs_total",
-                        "Passes over backends, by what came of them.",
+                        "Syncs with backends, by backend and outcome.",
                     ),
                     &["backend", "outcome"],
                 )?,

@@ -1,4 +1,4 @@
-//! Reads objects down to what planning needs, so that many fit into little memory.
+//! Reduces cached objects to the fields that planning needs, to save memory.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use podops_api::{
 use serde::{Deserialize, Serialize};
 
 use super::employer::SlimEmployer;
-use crate::view::{MemberView, Told};
+use crate::view::{MemberView, ReportedCondition};
 
-/// The parts of a Pod that planning needs.
+/// Fields of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub(super) struct SlimPod {
@@ -52,18 +52,18 @@ struct Condition {
     message: Option<String>,
 }
 
-/// An EndpointSlice, of which only whose it is is of interest.
+/// Metadata of an EndpointSlice; its labels name the Service.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::discovery::v1::EndpointSlice")]
 pub(super) struct SlimSlice {
     pub(super) metadata: ObjectMeta,
 }
 
-/// Drops what planning does not look at.
+/// Drops the fields of a Pod that planning does not need.
 pub(super) fn trim_pod(pod: &mut SlimPod) {
     (pod.metadata.owner_references, pod.metadata.generate_name) = (None, None);
     if let Some(annotations) = &mut pod.metadata.annotations {
-        // That there are some decides how one is added.
+        // Keys stay, because a JSON patch must know whether the map exists.
         for (key, value) in annotations {
             if key != well_known::AVAILABLE_CONDITIONS {
                 value.clear();
@@ -86,50 +86,53 @@ impl SlimPod {
         self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
     }
 
-    fn expected(&self) -> Result<BTreeMap<String, String>, String> {
-        let Some(text) = self.conditions() else { return Ok(BTreeMap::new()) };
+    fn expected_finalizers(&self) -> Result<BTreeMap<String, String>, String> {
+        let Some(text) = self.available_conditions() else { return Ok(BTreeMap::new()) };
         let read = serde_json::from_str::<AvailableConditions>(text);
         read.map(|content| content.expected_finalizers).map_err(|error| error.to_string())
     }
 
-    fn conditions(&self) -> Option<&String> {
+    fn available_conditions(&self) -> Option<&String> {
         self.metadata.annotations.as_ref()?.get(well_known::AVAILABLE_CONDITIONS)
     }
 
-    /// Whether an employer of its namespace has put something on it.
-    pub(super) fn is_held_by(&self, employer: &SlimEmployer) -> bool {
+    /// Returns whether the Pod has a finalizer, condition or expected finalizer of an employer in
+    /// its namespace.
+    pub(super) fn refers_to(&self, employer: &SlimEmployer) -> bool {
         let (kind, metadata) = (employer.kind, &employer.metadata);
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
-        // Hashing and reading are for Pods that have something.
-        let held = finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))
-            && finalizers.contains(&lifecycle_finalizer(kind, namespace, name));
+        // Hash and parse only for Pods that can match.
+        let has_finalizer =
+            finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))
+                && finalizers.contains(&lifecycle_finalizer(kind, namespace, name));
         let key = || employer_key(kind, namespace, name);
         let finalizer = || lifecycle_finalizer(kind, namespace, name);
-        // Words that were left behind are taken back.
-        let told = self.is_told() && self.condition(&finalizer()).is_some();
-        held || told
-            || self.conditions().is_some()
-                && self.expected().is_ok_and(|expected| expected.contains_key(&key()))
+        // A condition that remained must be deleted.
+        let has_condition = self.has_traffic_condition() && self.condition(&finalizer()).is_some();
+        has_finalizer
+            || has_condition
+            || self.available_conditions().is_some()
+                && self.expected_finalizers().is_ok_and(|expected| expected.contains_key(&key()))
     }
 
-    /// Whether a condition says something of its traffic.
-    fn is_told(&self) -> bool {
+    /// Returns whether the Pod has a condition about traffic, of any employer.
+    fn has_traffic_condition(&self) -> bool {
         let mut conditions = self.status.conditions.iter().flatten();
         conditions.any(|c| c.type_.starts_with(well_known::PROTECTION_FINALIZER))
     }
 
-    /// What its condition says of the traffic that this finalizer stands for.
-    fn told(&self, finalizer: &str) -> Option<Told> {
-        self.condition(finalizer).map(|c| Told {
+    /// Returns the condition whose type is this protection finalizer.
+    fn reported(&self, finalizer: &str) -> Option<ReportedCondition> {
+        self.condition(finalizer).map(|c| ReportedCondition {
             reason: c.reason.clone().unwrap_or_default(),
             message: c.message.clone().unwrap_or_default(),
             at: c.last_probe_time.as_ref().map(|time| time.0),
         })
     }
 
-    /// The Pod as planning sees it, for the employer of this finalizer.
+    /// Returns the input of planning, for the employer of this protection finalizer.
     pub(super) fn view(&self, selected: bool, finalizer: &str) -> MemberView {
         let (metadata, status) = (&self.metadata, &self.status);
         let is = |type_: &str| self.condition(type_).map(|c| c.status == "True");
@@ -143,23 +146,23 @@ impl SlimPod {
         MemberView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            version: metadata.resource_version.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
             addresses,
             selected,
             ready,
             unready_since: if ready { None } else { self.unready_since() },
             ready_since: if ready { self.ready_since() } else { None },
-            told: self.told(finalizer),
+            reported: self.reported(finalizer),
             deleting,
             terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
-            annotated: metadata.annotations.is_some(),
-            conditions: self.conditions().cloned(),
-            expected: self.expected(),
+            has_annotations: metadata.annotations.is_some(),
+            available_conditions: self.available_conditions().cloned(),
+            expected_finalizers: self.expected_finalizers(),
         }
     }
 
-    /// The last of what put the Pod into service.
+    /// Returns the time at which the last condition for traffic became true.
     fn ready_since(&self) -> Option<Timestamp> {
         let open = ["Ready", well_known::SERVICE_READY].map(|type_| {
             let condition = self.condition(type_).filter(|c| c.status == "True");
@@ -168,7 +171,8 @@ impl SlimPod {
         open.into_iter().flatten().max()
     }
 
-    /// The first of what took the Pod out of service.
+    /// Returns the time at which the Pod left service: the first of its conditions becoming false
+    /// and its deletion.
     fn unready_since(&self) -> Option<Timestamp> {
         let closed = ["Ready", well_known::SERVICE_READY].map(|type_| {
             let condition = self.condition(type_).filter(|c| c.status != "True");
@@ -177,7 +181,7 @@ impl SlimPod {
         let metadata = &self.metadata;
         let deleted = metadata.deletion_timestamp.as_ref().and_then(|time| {
             let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
-            // A grace period may be longer than time itself.
+            // The grace period may exceed the range of timestamps.
             time.0.checked_sub(SignedDuration::from_secs(grace)).ok()
         });
         closed.into_iter().chain([deleted]).flatten().min()
@@ -193,19 +197,22 @@ mod tests {
         serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap()
     }
 
+    /// Kuperator's known defect W18 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn w18_an_annotation_of_null_or_nonsense_is_read_without_harm() {
+    fn null_or_malformed_available_conditions_are_tolerated() {
         let read = |text: &str| {
             let annotations = json!({ well_known::AVAILABLE_CONDITIONS: text });
-            pod(&json!({ "annotations": annotations }), &json!({})).view(true, "").expected
+            pod(&json!({ "annotations": annotations }), &json!({}))
+                .view(true, "")
+                .expected_finalizers
         };
         assert!(read("{}").is_ok());
         assert_eq!(read(r#"{"expectedFinalizers":null}"#), Ok(BTreeMap::new()));
-        assert!(read("nonsense").is_err());
+        assert!(read("malformed").is_err());
     }
 
     #[test]
-    fn a_pod_is_to_have_traffic_while_it_is_ready_and_its_gate_is_not_closed() {
+    fn a_pod_receives_traffic_while_ready_and_its_gate_is_open() {
         let ready = |conditions: Value, metadata: Value| {
             pod(&metadata, &json!({ "conditions": conditions })).view(true, "").ready
         };
@@ -215,7 +222,7 @@ mod tests {
         assert!(ready(json!([is("Ready", "True"), is(gate, "True")]), json!({})));
         assert!(!ready(json!([is("Ready", "True"), is(gate, "False")]), json!({})));
         assert!(!ready(json!([is("Ready", "False"), is(gate, "True")]), json!({})));
-        let going = json!({ "deletionTimestamp": "2026-11-21T00:00:00Z" });
-        assert!(!ready(json!([is("Ready", "True")]), going));
+        let deleting = json!({ "deletionTimestamp": "2026-11-21T00:00:00Z" });
+        assert!(!ready(json!([is("Ready", "True")]), deleting));
     }
 }

@@ -1,5 +1,5 @@
-//! Lets go of Pods whose employer is gone, or none any more, without having let go of them: somebody took
-//! its finalizer off.
+//! Orphan garbage collector: releases Pods whose employer was deleted, or is no longer under
+//! control, without having released them, because another client removed the employer's finalizer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,52 +23,53 @@ use tokio::time::sleep;
 use super::{employer::Kind, observe::SlimPod};
 use crate::{plan::PodChange, render};
 
-/// How often is looked.
-const SWEEP: Duration = Duration::from_secs(30);
+/// Interval between two collections.
+const INTERVAL: Duration = Duration::from_secs(30);
 
-/// What is known of whoever a Pod's entry names.
+/// Result of looking up the employer that a Pod's available conditions name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EmployerLookup {
-    /// It employs, or may.
+    /// The object is an employer, or may be one.
     Active,
-    /// It is there, and no employer.
+    /// The object exists, but is not under control.
     Unmanaged,
-    /// There is none.
+    /// The object does not exist.
     NotFound,
 }
 
-/// What is known of an employer of this namespace and name.
-pub(super) type Known = Box<dyn Fn(&str, &str) -> EmployerLookup + Send + Sync>;
+/// Looks up an employer by namespace and name in the cache.
+pub(super) type Lookup = Box<dyn Fn(&str, &str) -> EmployerLookup + Send + Sync>;
 
-/// What sweeping takes.
+/// Garbage collector of one kind of employers.
 pub(super) struct OrphanCollector {
     pub(super) client: Client,
     pub(super) applier: Applier,
     pub(super) events: Events,
     pub(super) pods: Arc<IndexedStore<SlimPod>>,
     pub(super) kind: Kind,
-    pub(super) known: Known,
+    pub(super) lookup: Lookup,
     pub(super) lease: Leadership,
 }
 
 impl OrphanCollector {
-    /// Sweeps for as long as it is polled.
+    /// Collects periodically while the process is the leader; never returns.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         loop {
-            sleep(SWEEP).await;
+            sleep(INTERVAL).await;
             if !self.lease.is_leader() || !*self.pods.progress.ready().borrow() {
                 continue;
             }
             for pod in self.pods.all() {
-                if let Some((employer, change)) = orphaned(&pod, self.kind.name(), &self.known) {
-                    self.let_go(&pod, &employer, &change).await;
+                if let Some((employer, change)) = orphaned(&pod, self.kind.name(), &self.lookup) {
+                    self.release(&pod, &employer, &change).await;
                 }
             }
         }
     }
 
-    /// Lets go of a Pod, if the API server too knows no such employer by now.
-    async fn let_go(&self, pod: &SlimPod, employer: &str, change: &PodChange) {
+    /// Releases a Pod, if a read from the API server confirms that the employer does not exist or
+    /// is not under control.
+    async fn release(&self, pod: &SlimPod, employer: &str, change: &PodChange) {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let all: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &self.kind.api);
@@ -78,39 +79,47 @@ impl OrphanCollector {
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
             Ok(Outcome::Done(_)) => {
-                let message =
-                    format!("let go of, as {} {employer} employs it no more", self.kind.name());
+                let message = format!(
+                    "removed protection finalizer: {} {employer} no longer exists or is no longer \
+                     under control",
+                    self.kind.name()
+                );
                 let note = Note { warning: true, reason: "EmployerNotFound", message };
                 self.events.publish(&pod.object_ref(&()), &note).await;
             }
-            // It is found again.
-            Ok(other) => tracing::debug!(?other, pod = change.name, "Letting go"),
-            Err(error) => tracing::warn!(%error, pod = change.name, "Letting go"),
+            // The next collection tries again.
+            Ok(other) => tracing::debug!(?other, pod = change.name, "Orphaned Pod not released"),
+            Err(error) => {
+                tracing::warn!(%error, pod = change.name, "Cannot release orphaned Pod");
+            }
         }
     }
 }
 
-/// The employer of a kind that a Pod still has something of and that is none, and what lets go of the Pod.
+/// Returns the first employer of a kind that the Pod's available conditions name and that is no
+/// employer any more, with the change that releases the Pod.
 fn orphaned(
     pod: &SlimPod,
     kind: &str,
-    known: impl Fn(&str, &str) -> EmployerLookup,
+    lookup: impl Fn(&str, &str) -> EmployerLookup,
 ) -> Option<(String, PodChange)> {
     let member = pod.view(false, "");
     let namespace = pod.metadata.namespace.as_deref()?;
-    let expected = member.expected.as_ref().ok()?;
+    let expected = member.expected_finalizers.as_ref().ok()?;
     expected.keys().find_map(|key| {
         let (of_kind, rest) = key.split_once('/')?;
         let (of, name) = rest.split_once('/')?;
         if of_kind != kind || of != namespace {
             return None;
         }
-        let standing = known(namespace, name);
+        let found = lookup(namespace, name);
         let finalizer = lifecycle_finalizer(kind, namespace, name);
-        let held = member.finalizers.contains(&finalizer);
-        // What only expects a Service that is gone is the lifecycle's to strike off; it knows no other kind.
-        let others = !held && kind == consist::SERVICE && standing == EmployerLookup::NotFound;
-        if standing == EmployerLookup::Active || others {
+        let has_finalizer = member.finalizers.contains(&finalizer);
+        // lifecycle-operator removes entries of deleted Services without a finalizer, but not those
+        // of other kinds.
+        let by_lifecycle =
+            !has_finalizer && kind == consist::SERVICE && found == EmployerLookup::NotFound;
+        if found == EmployerLookup::Active || by_lifecycle {
             return None;
         }
         let mut left = expected.clone();
@@ -121,11 +130,11 @@ fn orphaned(
         let change = PodChange {
             name: member.name.clone(),
             uid: member.uid.clone(),
-            version: member.version.clone(),
-            annotated: member.annotated,
-            finalizers: held.then(|| (member.finalizers.clone(), others)),
-            releases: held,
-            conditions: Some((member.conditions.clone(), text)),
+            resource_version: member.resource_version.clone(),
+            has_annotations: member.has_annotations,
+            finalizers: has_finalizer.then(|| (member.finalizers.clone(), others)),
+            releases: has_finalizer,
+            available_conditions: Some((member.available_conditions.clone(), text)),
         };
         Some((name.to_owned(), change))
     })
@@ -138,37 +147,39 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_a_pod_of_a_service_that_is_gone_is_let_go() {
-        let held = lifecycle_finalizer("Service", "ns", "web");
+    fn only_pods_of_a_missing_or_unmanaged_service_are_released() {
+        let ours = lifecycle_finalizer("Service", "ns", "web");
         let pod = |finalizer: &str| -> SlimPod {
-            let entries = [("Service/ns/web".to_owned(), held.clone())];
+            let entries = [("Service/ns/web".to_owned(), ours.clone())];
             let content = AvailableConditions { expected_finalizers: entries.into() };
             let text = serde_json::to_string(&content).unwrap();
             serde_json::from_value(json!({ "metadata": {
                 "name": "a", "namespace": "ns", "uid": "1", "resourceVersion": "7",
-                "finalizers": [finalizer, "other"], "annotations": { well_known::AVAILABLE_CONDITIONS: text },
+                "finalizers": [finalizer, "other"],
+                "annotations": { well_known::AVAILABLE_CONDITIONS: text },
             } }))
             .unwrap()
         };
-        let gone = |_: &str, _: &str| EmployerLookup::NotFound;
-        let (service, change) = orphaned(&pod(&held), "Service", gone).unwrap();
+        let not_found = |_: &str, _: &str| EmployerLookup::NotFound;
+        let (service, change) = orphaned(&pod(&ours), "Service", not_found).unwrap();
         assert_eq!(
             (service.as_str(), change.finalizers.unwrap().1),
             ("web", vec!["other".to_owned()])
         );
-        assert!(orphaned(&pod(&held), "Service", |_, _| EmployerLookup::Active).is_none());
-        assert!(orphaned(&pod(&held), "Gateway", gone).is_none());
-        assert!(orphaned(&pod("somebody's"), "Service", gone).is_none());
-        // One that lost its label and our finalizer in one write never let go of anybody.
-        for finalizer in [&held, "somebody's"] {
+        assert!(orphaned(&pod(&ours), "Service", |_, _| EmployerLookup::Active).is_none());
+        assert!(orphaned(&pod(&ours), "Gateway", not_found).is_none());
+        assert!(orphaned(&pod("foreign"), "Service", not_found).is_none());
+        // A Service that lost its label and our finalizer in one write has not released its Pods.
+        for finalizer in [&ours, "foreign"] {
             assert!(
                 orphaned(&pod(finalizer), "Service", |_, _| EmployerLookup::Unmanaged).is_some()
             );
         }
     }
 
+    /// Kuperator's known defect W19 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn w19_an_entry_of_any_other_kind_goes_with_its_employer() {
+    fn expected_finalizers_of_other_kinds_go_with_their_employer() {
         let entries =
             r#"{"expectedFinalizers":{"Gateway/ns/web":"prot/1","Service/ns/web":"prot/2"}}"#;
         let pod: SlimPod = serde_json::from_value(json!({ "metadata": {
@@ -178,7 +189,7 @@ mod tests {
         .unwrap();
         let (gateway, change) = orphaned(&pod, "Gateway", |_, _| EmployerLookup::NotFound).unwrap();
         assert_eq!((gateway.as_str(), change.finalizers), ("web", None));
-        let left = change.conditions.unwrap().1;
+        let left = change.available_conditions.unwrap().1;
         assert!(left.contains("Service/ns/web") && !left.contains("Gateway"), "{left}");
         assert!(orphaned(&pod, "Gateway", |_, _| EmployerLookup::Active).is_none());
     }

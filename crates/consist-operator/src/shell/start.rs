@@ -1,4 +1,4 @@
-//! Wires the operator: what is watched, and which controller hears of it.
+//! Starts the operator: its watches, its backends, and one controller for each kind of employers.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ use super::{
     NAME,
     args::ConsistArgs,
     controller::{Backends, Context, reconcile},
-    employer::{ENDPOINTSLICE, Kind, SlimEmployer, Told, told},
+    employer::{ENDPOINTSLICE, EmployerKindConfig, Kind, SlimEmployer, read_kinds},
     metrics::Metrics,
     observe::{SlimPod, SlimSlice, trim_pod},
     orphan_gc::{EmployerLookup, OrphanCollector},
@@ -49,32 +49,33 @@ use crate::backend::{
     alibaba_clb::AlibabaClb,
     aws_elbv2::AwsElbV2,
     endpointslice::{EndpointSlices, SERVICE_NAME},
-    envoy::{Envoy, Served},
+    envoy::{Envoy, XdsListener},
     external::External,
     haproxy::Haproxy,
 };
 
-/// How often is looked for a kind that the API server does not know yet.
-const LOOK_FOR_KIND: Duration = Duration::from_secs(10);
-/// How long a warning is not repeated in other words: what a backend says may be something else each time.
-const OTHER_WORDS: Duration = Duration::from_secs(60);
-/// How many writes of one employer are under way at a time.
+/// Interval at which discovery of a kind is retried that the API server does not serve yet.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum interval between two events of one reason with different messages, because a backend's
+/// error may contain a new text each time.
+const EVENT_MIN_INTERVAL: Duration = Duration::from_secs(60);
+/// Number of concurrent writes for one employer.
 const WRITES: u16 = 8;
 
-/// Whom a controller is told of.
+/// Employers that a controller must reconcile.
 type Triggers = UnboundedReceiver<ObjectRef<SlimEmployer>>;
 
-/// A controller, as those who have news for it know it.
-struct Listener {
+/// A running controller, with the sender of its triggers.
+struct RunningController {
     kind: &'static str,
     employers: Store<SlimEmployer>,
     triggers: UnboundedSender<ObjectRef<SlimEmployer>>,
 }
 
-/// All controllers.
-type Listeners = Arc<Mutex<Vec<Listener>>>;
+/// The controllers of all kinds.
+type RunningControllers = Arc<Mutex<Vec<RunningController>>>;
 
-/// What all controllers share.
+/// Dependencies that all controllers share.
 #[derive(Clone)]
 struct Shared {
     client: Client,
@@ -85,17 +86,17 @@ struct Shared {
     metrics: Metrics,
     pods: Arc<IndexedStore<SlimPod>>,
     backends: Backends,
-    listeners: Listeners,
+    controllers: RunningControllers,
 }
 
 /// Adds the operator's tasks to its process.
 ///
 /// # Errors
 ///
-/// If what it is told makes no sense, or its metrics cannot be registered.
+/// If a flag or a file that it names is invalid, or the metrics cannot be registered.
 pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
-    let kinds = args.employer_kinds.as_deref().map(told).transpose()?.unwrap_or_default();
-    let (nudges, news) = mpsc::unbounded_channel();
+    let kinds = args.employer_kinds.as_deref().map(read_kinds).transpose()?.unwrap_or_default();
+    let (notifier, changes) = mpsc::unbounded_channel();
     let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let shared = Shared {
         client: operator.client.clone(),
@@ -105,26 +106,27 @@ pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> 
         common: operator.metrics.clone(),
         metrics: Metrics::register(&operator.registry)?,
         pods: pods.clone(),
-        backends: backends(operator, args, &ChangeNotifier(nudges))?,
-        listeners: Listeners::default(),
+        backends: backends(operator, args, &ChangeNotifier(notifier))?,
+        controllers: RunningControllers::default(),
     };
     let services = WatchProgress::default();
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
-    let usual = args.default_backend.as_str();
-    anyhow::ensure!(shared.backends.contains_key(usual), "--default-backend: there is no {usual}");
-    let controller = shared.controller(Kind::services(usual)?, &services);
+    let default = args.default_backend.as_str();
+    let is_known = shared.backends.contains_key(default);
+    anyhow::ensure!(is_known, "--default-backend: unknown backend {default}");
+    let controller = shared.controller(Kind::services(default)?, &services);
     operator.task("service controller", controller);
-    for told in kinds {
-        operator.task("employer controller", shared.clone().controller_once_known(told));
+    for config in kinds {
+        operator.task("employer controller", shared.clone().controller_once_served(config));
     }
-    operator.task("pods", shared.clone().hear_of_pods());
-    operator.task("slices", shared.clone().hear_of_slices());
-    operator.task("nudges", shared.hear_of_traffic(news));
+    operator.task("pod watch", shared.clone().watch_pods());
+    operator.task("endpointslice watch", shared.clone().watch_slices());
+    operator.task("backend changes", shared.forward_changes(changes));
     Ok(())
 }
 
-/// Everything that can be named as a backend, with the tasks that it takes.
+/// Returns all backends by name, and adds their tasks to the process.
 fn backends(
     operator: &mut Operator,
     args: &ConsistArgs,
@@ -132,8 +134,8 @@ fn backends(
 ) -> anyhow::Result<Backends> {
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
-        let served = Served { address, tls: args.xds_tls.clone() };
-        operator.task("xds server", envoy.serve(served, operator.lease.clone()));
+        let listener = XdsListener { address, tls: args.xds_tls.clone() };
+        operator.task("xds server", envoy.serve(listener, operator.lease.clone()));
     }
     let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps).context("Alibaba Cloud")?;
     let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_api_qps);
@@ -149,73 +151,82 @@ fn backends(
 }
 
 impl Shared {
-    fn tell(&self, whom: impl Fn(&Listener) -> Vec<ObjectRef<SlimEmployer>>) {
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        for listener in &*listeners {
-            for employer in whom(listener) {
-                // Who does not listen any more is about to end.
-                drop(listener.triggers.send(employer));
+    /// Triggers reconciles of the employers that a function selects for each controller.
+    fn trigger(&self, select: impl Fn(&RunningController) -> Vec<ObjectRef<SlimEmployer>>) {
+        let controllers = self.controllers.lock().unwrap_or_else(PoisonError::into_inner);
+        for controller in &*controllers {
+            for employer in select(controller) {
+                // The receiver is dropped at shutdown.
+                drop(controller.triggers.send(employer));
             }
         }
     }
 
-    /// Tells controllers of Pods that changed.
-    async fn hear_of_pods(self) -> anyhow::Result<()> {
+    /// Watches Pods, and triggers the reconciles of their employers.
+    async fn watch_pods(self) -> anyhow::Result<()> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "pods", &self.common).modify(trim_pod);
         let pods = reflect(self.pods.clone(), events);
-        tell_all(pods, |pod| self.tell(|listener| employers(&listener.employers, &pod))).await
+        let trigger = |pod: Arc<SlimPod>| {
+            self.trigger(|controller| employers(&controller.employers, &pod));
+        };
+        for_each(pods, trigger).await
     }
 
-    /// Tells the controller of Services of EndpointSlices that changed.
-    async fn hear_of_slices(self) -> anyhow::Result<()> {
+    /// Watches EndpointSlices, and triggers the reconciles of their Services.
+    async fn watch_slices(self) -> anyhow::Result<()> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "endpointslices", &self.common)
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
-        tell_all(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
+        for_each(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
             let labels = slice.metadata.labels.as_ref();
             let service = labels.and_then(|labels| labels.get(SERVICE_NAME));
             let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            let whom = service.map(|name| ObjectRef::new(name).within(namespace));
-            self.tell(|listener| {
-                whom.iter().filter(|_| listener.kind == consist::SERVICE).cloned().collect()
+            let service = service.map(|name| ObjectRef::new(name).within(namespace));
+            self.trigger(|controller| {
+                service.iter().filter(|_| controller.kind == consist::SERVICE).cloned().collect()
             });
         })
         .await
     }
 
-    /// Tells controllers of employers whose backends have news.
-    async fn hear_of_traffic(self, mut news: UnboundedReceiver<String>) -> anyhow::Result<()> {
-        while let Some(key) = news.recv().await {
+    /// Triggers the reconciles of employers whose backends report a change.
+    async fn forward_changes(self, mut changes: UnboundedReceiver<String>) -> anyhow::Result<()> {
+        while let Some(key) = changes.recv().await {
             let mut parts = key.splitn(3, '/');
             if let (Some(kind), Some(of), Some(name)) = (parts.next(), parts.next(), parts.next()) {
-                self.tell(|listener| {
-                    let one = (listener.kind == kind).then(|| ObjectRef::new(name).within(of));
-                    one.into_iter().collect()
+                self.trigger(|controller| {
+                    let is_of_kind = controller.kind == kind;
+                    let employer = is_of_kind.then(|| ObjectRef::new(name).within(of));
+                    employer.into_iter().collect()
                 });
             }
         }
         Ok(())
     }
 
-    /// Controls employers of a kind as soon as the API server knows it.
-    async fn controller_once_known(self, told: Told) -> anyhow::Result<()> {
-        let gvk = told.gvk();
+    /// Runs the controller of a configured kind as soon as the API server serves it.
+    ///
+    /// # Errors
+    ///
+    /// If the kind is not namespaced or its configuration is invalid, or the controller ends.
+    async fn controller_once_served(self, config: EmployerKindConfig) -> anyhow::Result<()> {
+        let gvk = config.gvk();
         let kind = loop {
             match oneshot::pinned_kind(&self.client, &gvk).await {
-                Ok((known, capabilities)) => {
+                Ok((resource, capabilities)) => {
                     let namespaced = capabilities.scope == Scope::Namespaced;
-                    anyhow::ensure!(namespaced, "employers stand beside their Pods: {gvk:?}");
-                    break Kind::new(told, &known.plural)?;
+                    anyhow::ensure!(namespaced, "employer kinds must be namespaced: {gvk:?}");
+                    break Kind::new(config, &resource.plural)?;
                 }
-                Err(error) => tracing::warn!(%error, ?gvk, "Looking for a kind of employers"),
+                Err(error) => tracing::warn!(%error, ?gvk, "Employer kind not available; retrying"),
             }
-            sleep(LOOK_FOR_KIND).await;
+            sleep(DISCOVERY_INTERVAL).await;
         };
         self.controller(kind, &WatchProgress::default()).await
     }
 
-    /// Controls employers of a kind.
+    /// Returns the future that runs the controller and the orphan garbage collector of a kind.
     fn controller(
         &self,
         kind: Kind,
@@ -223,34 +234,36 @@ impl Shared {
     ) -> impl Future<Output = anyhow::Result<()>> + use<> {
         let (store, writer) = reflector::store::<SlimEmployer>();
         let (sender, triggers) = mpsc::unbounded_channel();
-        let listener = Listener { kind: kind.name(), employers: store.clone(), triggers: sender };
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener);
+        let (name, employers) = (kind.name(), store.clone());
+        let running = RunningController { kind: name, employers, triggers: sender };
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner).push(running);
         let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.api);
-        let (slim, noted) = (kind.clone(), progress.clone());
+        let (slim, watched) = (kind.clone(), progress.clone());
         let objects = events(all, watcher::Config::default(), kind.resource.plural, &self.common)
             .map_ok(move |event| slim.slim_event(event))
             .reflect(writer)
-            .inspect(move |event| event.iter().for_each(|event| noted.record(event)))
+            .inspect(move |event| event.iter().for_each(|event| watched.record(event)))
             .touched_objects();
         let context = Arc::new(Context {
             applier: self.applier(WRITES),
-            events: Events::new(self.client.clone(), NAME).with_min_interval(OTHER_WORDS),
+            events: Events::new(self.client.clone(), NAME).with_min_interval(EVENT_MIN_INTERVAL),
             pods: self.pods.clone(),
             employers: store.clone(),
             kind: kind.clone(),
             progress: progress.clone(),
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
-            memory: Mutex::default(),
-            tidied: Mutex::default(),
+            states: Mutex::default(),
+            last_cleanup: Mutex::default(),
         });
         let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
-        let work = self.work(objects, store, triggers);
-        let driven = run(work, self.stop.clone(), move |one| reconcile(one, context.clone()));
+        let config = self.config(objects, store, triggers);
+        let controller =
+            run(config, self.stop.clone(), move |employer| reconcile(employer, context.clone()));
         async move {
             tokio::select! {
-                terminal = driven => terminal,
-                terminal = orphan_collector.run() => terminal,
+                result = controller => result,
+                result = orphan_collector.run() => result,
             }
         }
     }
@@ -262,7 +275,7 @@ impl Shared {
     fn orphan_collector(
         &self,
         kind: Kind,
-        known: Store<SlimEmployer>,
+        employers: Store<SlimEmployer>,
         progress: &WatchProgress,
     ) -> OrphanCollector {
         let listed = progress.ready();
@@ -272,13 +285,13 @@ impl Shared {
             events: Events::new(self.client.clone(), NAME),
             pods: self.pods.clone(),
             kind,
-            known: Box::new(move |namespace, name| {
-                match known.get(&ObjectRef::new(name).within(namespace)) {
+            lookup: Box::new(move |namespace, name| {
+                match employers.get(&ObjectRef::new(name).within(namespace)) {
                     Some(employer) if !employer.is_managed_or_releasing() => {
                         EmployerLookup::Unmanaged
                     }
                     None if *listed.borrow() => EmployerLookup::NotFound,
-                    // Before all are known, none is missed.
+                    // Until the first list is complete, a missing object may exist.
                     _ => EmployerLookup::Active,
                 }
             }),
@@ -286,7 +299,7 @@ impl Shared {
         }
     }
 
-    fn work(
+    fn config(
         &self,
         objects: impl Stream<Item = Result<SlimEmployer, watcher::Error>> + Send + 'static,
         store: Store<SlimEmployer>,
@@ -306,25 +319,25 @@ impl Shared {
     }
 }
 
-/// Passes on what changes, for as long as it is polled.
-async fn tell_all<K>(
+/// Calls a function with each changed object; ends with the watch.
+async fn for_each<K>(
     changed: impl Stream<Item = Arc<K>> + Send,
-    tell: impl Fn(Arc<K>) + Send,
+    f: impl Fn(Arc<K>) + Send,
 ) -> anyhow::Result<()> {
     let mut changed = std::pin::pin!(changed);
     while let Some(object) = changed.next().await {
-        tell(object);
+        f(object);
     }
     Ok(())
 }
 
-/// The employers that a Pod is of concern to.
-fn employers(known: &Store<SlimEmployer>, pod: &SlimPod) -> Vec<ObjectRef<SlimEmployer>> {
-    let concerns = |employer: &SlimEmployer| {
+/// Returns the employers that a change of a Pod affects.
+fn employers(store: &Store<SlimEmployer>, pod: &SlimPod) -> Vec<ObjectRef<SlimEmployer>> {
+    let is_affected = |employer: &SlimEmployer| {
         employer.metadata.namespace == pod.metadata.namespace
             && employer.is_managed_or_releasing()
-            && (employer.selects(pod) || pod.is_held_by(employer))
+            && (employer.selects(pod) || pod.refers_to(employer))
     };
-    let all = known.state();
-    all.iter().filter(|employer| concerns(employer)).map(|e| ObjectRef::from_obj(&**e)).collect()
+    let all = store.state();
+    all.iter().filter(|employer| is_affected(employer)).map(|e| ObjectRef::from_obj(&**e)).collect()
 }

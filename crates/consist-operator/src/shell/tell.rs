@@ -1,4 +1,4 @@
-//! Tells people who waits for traffic, and why: metrics and events.
+//! Reports Pods that wait for their traffic, and the reasons, in metrics and events.
 
 use podops_runtime::{
     shell::{
@@ -11,69 +11,72 @@ use podops_runtime::{
 
 use super::{controller::Context, employer::SlimEmployer, memory::Counts};
 use crate::{
-    plan::{PATIENCE, Plan, Wait},
+    plan::{Plan, REPORT_AFTER, WaitingPod},
     render::PODS,
     view::Observed,
 };
 
 impl Context {
-    /// Counts who waits, and tells of those that wait for long.
-    pub(super) async fn tell(&self, employer: &SlimEmployer, observed: &Observed, plan: &Plan) {
+    /// Updates the metrics of waiting Pods, and publishes events for backend errors and long waits.
+    pub(super) async fn report(&self, employer: &SlimEmployer, observed: &Observed, plan: &Plan) {
         let (key, now) = (key(employer), clock::now());
-        let is_stuck = |wait: &&Wait| {
-            wait.leaves && wait.since.is_some_and(|since| now.duration_since(since) > PATIENCE)
+        let is_stuck = |waiting: &&WaitingPod| {
+            let since = waiting.since.filter(|_| waiting.draining);
+            since.is_some_and(|since| now.duration_since(since) > REPORT_AFTER)
         };
-        let count = |of: &dyn Fn(&&Wait) -> bool| {
-            i64::try_from(plan.waits.iter().filter(of).count()).unwrap_or(i64::MAX)
+        let count = |of: &dyn Fn(&&WaitingPod) -> bool| {
+            i64::try_from(plan.waiting.iter().filter(of).count()).unwrap_or(i64::MAX)
         };
         let counts = Counts {
-            on: count(&|wait| !wait.leaves),
-            off: count(&|wait| wait.leaves),
+            on: count(&|waiting| !waiting.draining),
+            off: count(&|waiting| waiting.draining),
             stuck: count(&is_stuck),
         };
-        let before = self.remember(&key, |m| std::mem::replace(&mut m.counted, counts));
-        self.count(&key, before, counts);
-        if let Some(fault) = &observed.observation.fault {
-            self.warn(employer, "BackendUnavailable", fault.clone()).await;
+        let before = self.with_state(&key, |state| std::mem::replace(&mut state.counts, counts));
+        self.update_gauges(&key, before, counts);
+        if let Some(error) = &observed.observation.error {
+            self.warn(employer, "BackendUnavailable", error.clone()).await;
         }
         if let Some(unfulfilled) = &observed.observation.unfulfilled {
             self.warn(employer, "BackendRejected", unfulfilled.clone()).await;
         }
-        if let Some(wait) = plan.waits.iter().find(is_stuck) {
-            let message = format!("Pod {} waits for {}", wait.pod, wait.reason);
+        if let Some(waiting) = plan.waiting.iter().find(is_stuck) {
+            let message = format!("Pod {}: {}", waiting.pod, waiting.reason);
             self.warn(employer, "DrainPending", message).await;
         }
     }
 
-    /// Counts Pods that wait, after so many were counted.
-    pub(super) fn count(&self, key: &Key, before: Counts, now: Counts) {
-        let waiting = |way: &str| self.metrics.waiting.with_label_values(&[key.0.as_str(), way]);
+    /// Replaces an employer's contribution to the gauges of waiting Pods.
+    pub(super) fn update_gauges(&self, key: &Key, before: Counts, now: Counts) {
+        let waiting =
+            |way: &str| self.metrics.waiting_pods.with_label_values(&[key.0.as_str(), way]);
         waiting("on").add(now.on - before.on);
         waiting("off").add(now.off - before.off);
-        self.metrics.stuck.with_label_values(&[&key.0]).add(now.stuck - before.stuck);
+        self.metrics.stuck_finalizers.with_label_values(&[&key.0]).add(now.stuck - before.stuck);
     }
 
-    /// Notes how long a Pod waited until its traffic was seen to come, or to go.
-    pub(super) fn note_moved(&self, observed: &Observed, plan: &Plan, write: &Write) {
+    /// Records how long a Pod waited until its traffic was observed to start or to end, once the
+    /// write that adds or removes its finalizer succeeded.
+    pub(super) fn record_duration(&self, observed: &Observed, plan: &Plan, write: &Write) {
         let Target { resource, name, subresource, .. } = write.target();
         let mut pods = plan.pods.iter().filter(|_| *resource == PODS && subresource.is_none());
-        let moved = pods.find(|change| change.finalizers.is_some() && change.name == *name);
-        let Some(change) = moved else { return };
+        let change = pods.find(|change| change.finalizers.is_some() && change.name == *name);
+        let Some(change) = change else { return };
         let Some(member) = observed.members.iter().find(|member| member.uid == change.uid) else {
             return;
         };
-        let was_seen_off = observed.observation.off_since.contains_key(&change.uid);
-        let (began, histogram) = if change.releases {
-            (member.unready_since.filter(|_| was_seen_off), &self.metrics.off_seconds)
+        let is_drained = observed.observation.off_since.contains_key(&change.uid);
+        let (since, histogram) = if change.releases {
+            (member.unready_since.filter(|_| is_drained), &self.metrics.drain_duration)
         } else {
-            (member.ready_since, &self.metrics.on_seconds)
+            (member.ready_since, &self.metrics.enable_duration)
         };
-        if let Some(began) = began {
-            histogram.observe(clock::now().duration_since(began).as_secs_f64());
+        if let Some(since) = since {
+            histogram.observe(clock::now().duration_since(since).as_secs_f64());
         }
     }
 
-    /// Publishes a warning on an employer.
+    /// Publishes a warning event on an employer.
     pub(super) async fn warn(
         &self,
         employer: &SlimEmployer,

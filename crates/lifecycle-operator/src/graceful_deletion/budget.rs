@@ -1,5 +1,5 @@
-//! Takes an eviction's part of the PodDisruptionBudget that covers the Pod, as the API server does for
-//! an eviction that it carries out itself: here the Pod goes later, and must be counted at once.
+//! Consumes one disruption of the PodDisruptionBudget that covers a Pod, as the API server does for
+//! an eviction that it carries out. Here the Pod is deleted later, but must be counted at once.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::Time};
@@ -8,48 +8,49 @@ use podops_api::lifecycle::Labels;
 use podops_runtime::write::{JsonPatch, Resource, Target, Write};
 use serde_json::json;
 
-/// PodDisruptionBudgets.
+/// Resource of policy/v1 PodDisruptionBudgets.
 pub const BUDGETS: Resource =
     Resource { group: "policy", version: "v1", plural: "poddisruptionbudgets" };
 
-/// More Pods than any budget has on their way out; the API server's own limit.
-const DISRUPTED_MAX: usize = 2000;
+/// Maximum number of `disruptedPods` entries; the same limit as in the API server.
+const DISRUPTED_PODS_MAX: usize = 2000;
 
-/// How far a Pod is, as budgets have it.
+/// Readiness of a Pod, as PodDisruptionBudgets distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Running {
-    /// It has not started: nobody counts on it.
-    NotYet,
-    /// It runs, and is not Ready.
+pub enum PodReadiness {
+    /// The Pod's phase is Pending: it is not counted as healthy.
+    Pending,
+    /// The Pod runs and is not Ready.
     Unready,
-    /// It is Ready.
+    /// The Pod is Ready.
     Ready,
 }
 
-/// Why a Pod may not be evicted now, as the API server tells it.
+/// Denial of an eviction, with the API server's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// For people.
+    /// Message for the user.
     pub message: String,
-    /// What is behind it.
+    /// Detailed cause; may be empty.
     pub cause: String,
-    /// Whether asking again later may help.
-    pub passing: bool,
+    /// Whether the same request may succeed later.
+    pub retryable: bool,
 }
 
-/// The write that takes a part for the Pod, if one has to be taken.
+/// Returns the write that consumes one disruption for the Pod; `None` if the Pod consumes none.
 ///
 /// # Errors
 ///
-/// If there is none to take.
-pub fn take(
+/// [`Denial`] if the budget allows no disruption, is not up to date, or if several budgets cover
+/// the Pod.
+pub fn consume_disruption(
     budgets: &[PodDisruptionBudget],
     name: &str,
     labels: &Labels,
-    running: Running,
+    readiness: PodReadiness,
     now: Timestamp,
 ) -> Result<Option<Write>, Denial> {
-    if running == Running::NotYet {
+    if readiness == PodReadiness::Pending {
         return Ok(None);
     }
     let covers = |budget: &&PodDisruptionBudget| {
@@ -63,43 +64,43 @@ pub fn take(
         let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                        subresource does not support.";
         let (message, cause) = (message.to_owned(), String::new());
-        return Err(Denial { message, cause, passing: false });
+        return Err(Denial { message, cause, retryable: false });
     }
-    if running == Running::Unready && goes_unready(budget) {
+    if readiness == PodReadiness::Unready && may_evict_unready(budget) {
         return Ok(None);
     }
-    take_from(budget, name, now)
+    consume_from(budget, name, now)
 }
 
-/// Healthy Pods: how many there are to be, and how many there are.
-fn healthy(budget: &PodDisruptionBudget) -> (i32, i32) {
+/// Returns the desired and the current number of healthy Pods.
+fn healthy_pods(budget: &PodDisruptionBudget) -> (i32, i32) {
     let status = budget.status.as_ref();
     let number = |n: Option<i32>| n.unwrap_or_default();
     status.map_or((0, 0), |s| (number(s.desired_healthy), number(s.current_healthy)))
 }
 
-/// Whether a Pod that is not Ready may go without a part of the budget.
-fn goes_unready(budget: &PodDisruptionBudget) -> bool {
+/// Returns whether an unready Pod may be evicted without consuming a disruption.
+fn may_evict_unready(budget: &PodDisruptionBudget) -> bool {
     let policy = budget.spec.as_ref().and_then(|s| s.unhealthy_pod_eviction_policy.as_deref());
-    let (desired, current) = healthy(budget);
+    let (desired, current) = healthy_pods(budget);
     policy == Some("AlwaysAllow") || desired > 0 && current >= desired
 }
 
-fn take_from(
+fn consume_from(
     budget: &PodDisruptionBudget,
     pod: &str,
     now: Timestamp,
 ) -> Result<Option<Write>, Denial> {
     let metadata = &budget.metadata;
     let name = metadata.name.clone().unwrap_or_default();
-    let refusal = |cause: String| Denial {
+    let denial = |cause: String| Denial {
         message: "Cannot evict pod as it would violate the pod's disruption budget.".to_owned(),
         cause,
-        passing: true,
+        retryable: true,
     };
     let current = budget.status.as_ref().filter(|s| s.observed_generation >= metadata.generation);
     let Some(status) = current else {
-        return Err(refusal(format!(
+        return Err(denial(format!(
             "The disruption budget {name} is still being processed by the server."
         )));
     };
@@ -108,9 +109,9 @@ fn take_from(
         return Ok(None);
     }
     let allowed = status.disruptions_allowed.unwrap_or_default();
-    if allowed < 1 || disrupted.len() >= DISRUPTED_MAX {
-        let (desired, current) = healthy(budget);
-        return Err(refusal(format!(
+    if allowed < 1 || disrupted.len() >= DISRUPTED_PODS_MAX {
+        let (desired, current) = healthy_pods(budget);
+        return Err(denial(format!(
             "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
         )));
     }
@@ -148,32 +149,35 @@ mod tests {
         .unwrap()
     }
 
-    fn taken(budgets: &[PodDisruptionBudget], ready: bool) -> Result<bool, String> {
-        let running = if ready { Running::Ready } else { Running::Unready };
+    /// Returns whether an eviction of `web-1` consumes a disruption, or the cause of the denial.
+    fn consumes(budgets: &[PodDisruptionBudget], ready: bool) -> Result<bool, String> {
+        let readiness = if ready { PodReadiness::Ready } else { PodReadiness::Unready };
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let taken = take(budgets, "web-1", &labels, running, now());
-        taken.map(|write| write.is_some()).map_err(|refusal| refusal.cause)
+        let consumed = consume_disruption(budgets, "web-1", &labels, readiness, now());
+        consumed.map(|write| write.is_some()).map_err(|denial| denial.cause)
     }
 
     #[test]
-    fn a_part_is_taken_where_one_is_left_and_by_nobody_twice() {
-        assert_eq!(taken(&[budget("web", 1), budget("other", 0)], true), Ok(true));
-        let used = "The disruption budget b needs 2 healthy pods and has 2 currently";
-        assert_eq!(taken(&[budget("web", 0)], true), Err(used.to_owned()));
-        let mut again = budget("web", 0);
+    fn one_disruption_is_consumed_once_per_pod_if_allowed() {
+        assert_eq!(consumes(&[budget("web", 1), budget("other", 0)], true), Ok(true));
+        let exhausted = "The disruption budget b needs 2 healthy pods and has 2 currently";
+        assert_eq!(consumes(&[budget("web", 0)], true), Err(exhausted.to_owned()));
+        let mut listed = budget("web", 0);
         let disrupted = [("web-1".to_owned(), Time(now()))];
-        again.status.as_mut().unwrap().disrupted_pods = Some(disrupted.into());
-        assert_eq!(taken(&[again], true), Ok(false));
-        assert_eq!(taken(&[budget("other", 0)], true), Ok(false));
+        listed.status.as_mut().unwrap().disrupted_pods = Some(disrupted.into());
+        assert_eq!(consumes(&[listed], true), Ok(false));
+        assert_eq!(consumes(&[budget("other", 0)], true), Ok(false));
     }
 
     #[test]
-    fn the_part_is_written_as_the_api_server_writes_it() {
+    fn a_consumed_disruption_is_written_as_by_the_api_server() {
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
         let write =
-            take(&[budget("web", 1)], "web-1", &labels, Running::Ready, now()).unwrap().unwrap();
+            consume_disruption(&[budget("web", 1)], "web-1", &labels, PodReadiness::Ready, now())
+                .unwrap()
+                .unwrap();
         let Write::Patch(target, podops_runtime::write::Change::Json(patch)) = write else {
-            unreachable!("a part is taken by a JSON patch")
+            unreachable!("disruptions are consumed by a JSON patch")
         };
         assert_eq!(target.to_string(), "poddisruptionbudgets ns/b (status)");
         let mut object = json!({ "metadata": { "resourceVersion": "7" }, "status": {} });
@@ -185,26 +189,29 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_behind_or_one_of_several_lets_nobody_go() {
-        let mut behind = budget("web", 1);
-        behind.metadata.generation = Some(3);
-        assert!(taken(&[behind], true).unwrap_err().contains("still being processed"));
+    fn stale_or_multiple_budgets_deny_the_eviction() {
+        let mut stale = budget("web", 1);
+        stale.metadata.generation = Some(3);
+        assert!(consumes(&[stale], true).unwrap_err().contains("still being processed"));
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
         let several = [budget("web", 1), budget("web", 1)];
-        let refusal = take(&several, "web-1", &labels, Running::Ready, now()).unwrap_err();
-        assert!(!refusal.passing, "{refusal:?}");
+        let denial =
+            consume_disruption(&several, "web-1", &labels, PodReadiness::Ready, now()).unwrap_err();
+        assert!(!denial.retryable, "{denial:?}");
     }
 
     #[test]
-    fn a_pod_that_is_not_ready_goes_as_its_budget_has_it() {
-        assert_eq!(taken(&[budget("web", 0)], false), Ok(false), "the others are enough");
-        let mut short = budget("web", 0);
-        short.status.as_mut().unwrap().current_healthy = Some(1);
-        assert!(taken(&[short.clone()], false).is_err());
-        short.spec.as_mut().unwrap().unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
-        assert_eq!(taken(&[short.clone()], false), Ok(false));
+    fn unready_pods_follow_the_unhealthy_pod_eviction_policy() {
+        assert_eq!(consumes(&[budget("web", 0)], false), Ok(false), "enough healthy Pods remain");
+        let mut too_few = budget("web", 0);
+        too_few.status.as_mut().unwrap().current_healthy = Some(1);
+        assert!(consumes(&[too_few.clone()], false).is_err());
+        too_few.spec.as_mut().unwrap().unhealthy_pod_eviction_policy =
+            Some("AlwaysAllow".to_owned());
+        assert_eq!(consumes(&[too_few.clone()], false), Ok(false));
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let young = take(&[budget("web", 0)], "web-1", &labels, Running::NotYet, now());
-        assert_eq!(young, Ok(None), "one that has not started is not counted on");
+        let pending =
+            consume_disruption(&[budget("web", 0)], "web-1", &labels, PodReadiness::Pending, now());
+        assert_eq!(pending, Ok(None), "pending Pods consume no disruption");
     }
 }

@@ -1,16 +1,16 @@
-//! Answers by example; numbers in names are those of the peer's weaknesses in the specification.
+//! Decisions for Pods in the text form of the plan's tests.
 
 use super::*;
 use crate::plan::tests::{now, pod};
 
-/// A Pod of a CollaSet, in the words of the plan's tests.
+/// Returns a Pod of a CollaSet, parsed by [`pod`].
 fn candidate(text: &str) -> DeletionCandidate {
     let mut pod = pod(text);
     pod.labels.insert(well_known::CONTROL.to_owned(), well_known::CONTROL_ON.to_owned());
     DeletionCandidate {
         pod,
         terminal: false,
-        of_set: true,
+        owned_by_collaset: true,
         deletion_policy: None,
         rejections: Vec::new(),
     }
@@ -20,33 +20,34 @@ fn decide(candidate: &DeletionCandidate) -> Decision {
     candidate.decide(DeletionPolicy::Delete, now())
 }
 
-/// Whether a Pod may go; the error is what has to be asked for first, if it is not yet.
-fn may_go(candidate: &DeletionCandidate) -> Result<(), Option<&'static str>> {
+/// Returns whether the Pod may be deleted; the error is the label to add first, if it is missing.
+fn may_delete(candidate: &DeletionCandidate) -> Result<(), Option<&'static str>> {
     match decide(candidate) {
-        Decision::Pass => Ok(()),
-        Decision::Later { begin, .. } => Err(begin),
+        Decision::Allow => Ok(()),
+        Decision::Defer { label, .. } => Err(label),
     }
 }
 
 fn message(candidate: &DeletionCandidate) -> String {
     match decide(candidate) {
-        Decision::Pass => String::new(),
-        Decision::Later { message, .. } => message,
+        Decision::Allow => String::new(),
+        Decision::Defer { message, .. } => message,
     }
 }
 
 #[test]
-fn a_pod_that_serves_begins_to_leave_and_is_told_so() {
+fn an_available_pod_starts_graceful_deletion() {
     let candidate = candidate("open ready available");
-    assert_eq!(may_go(&candidate), Err(Some(well_known::TO_DELETE)));
+    assert_eq!(may_delete(&candidate), Err(Some(well_known::TO_DELETE)));
     assert_eq!(
         message(&candidate),
-        "pod deletion process is underway and being managed by PodOpsLifecycle; it begins now"
+        "pod deletion process is underway and being managed by PodOpsLifecycle; starting graceful \
+         deletion"
     );
 }
 
 #[test]
-fn a_pod_that_is_leaving_is_asked_for_nothing_more() {
+fn a_pod_already_being_deleted_gets_no_further_label() {
     for text in [
         "open ready to-delete",
         "open operating/pod-delete operation-type/pod-delete=delete pre-check/pod-delete",
@@ -54,12 +55,12 @@ fn a_pod_that_is_leaving_is_asked_for_nothing_more() {
          pre-checked/collaset operation-permission/scale-in protected",
         "open operating/collaset operation-type/collaset=update preparing-to-delete",
     ] {
-        assert_eq!(may_go(&candidate(text)), Err(None), "{text}");
+        assert_eq!(may_delete(&candidate(text)), Err(None), "{text}");
     }
 }
 
 #[test]
-fn a_pod_in_an_operation_that_keeps_it_is_asked_to_leave() {
+fn a_pod_in_another_operation_starts_graceful_deletion() {
     for text in [
         "open operating/collaset operation-type/collaset=update pre-check/collaset",
         "closed operating/collaset operation-type/collaset=update operate/collaset \
@@ -67,103 +68,118 @@ fn a_pod_in_an_operation_that_keeps_it_is_asked_to_leave() {
         "closed operated/collaset done-operation-type/collaset=scale-in post-check/collaset",
         "open operating/collaset operation-type/collaset=scale-in undo-operation-type/collaset",
     ] {
-        assert_eq!(may_go(&candidate(text)), Err(Some(well_known::TO_DELETE)), "{text}");
+        assert_eq!(may_delete(&candidate(text)), Err(Some(well_known::TO_DELETE)), "{text}");
     }
 }
 
 #[test]
-fn a_pod_may_go_once_any_operation_that_ends_it_may_operate() {
+fn a_pod_may_be_deleted_in_operate_of_a_deleting_operation() {
     for kind in ["delete", "scale-in", "update"] {
         let id = "operating/x operate/x pre-checked/x";
         let text = format!(
             "closed preparing-to-delete {id} operation-type/x={kind} operation-permission/{kind}"
         );
-        assert_eq!(decide(&candidate(&text)), Decision::Pass, "{kind}");
+        assert_eq!(decide(&candidate(&text)), Decision::Allow, "{kind}");
         let forged = format!("closed preparing-to-delete {id} operation-type/x={kind}");
-        assert_ne!(decide(&candidate(&forged)), Decision::Pass, "{kind} that nobody permitted");
+        assert_ne!(
+            decide(&candidate(&forged)),
+            Decision::Allow,
+            "{kind} without a permission label"
+        );
     }
 }
 
-/// In mid-update a Pod is asked to leave, and asked again: the second time is no way past the rules,
-/// and if the wish was taken back it can be had again.
+/// Deletion of a Pod in an update is requested repeatedly: a repeated request does not bypass the
+/// rules, and a cancelled deletion can be requested again.
 #[test]
-fn the_mark_of_a_deletion_makes_no_update_a_deleting_one() {
+fn preparing_to_delete_of_a_deletion_marks_no_update() {
     let updating = "closed operating/collaset operation-type/collaset=update operate/collaset \
                     pre-checked/collaset operation-permission/update preparing-to-delete=9";
-    let asked = format!(
+    let requested = format!(
         "{updating} to-delete pre-gate operating/pod-delete=9 operation-type/pod-delete=delete \
          pre-check/pod-delete=9"
     );
-    assert_eq!(may_go(&candidate(&asked)), Err(None));
-    let back = asked.replace(" to-delete", "");
-    let mut left = candidate(&back);
-    let labels = plan(&left.pod, now()).unwrap().labels;
+    assert_eq!(may_delete(&candidate(&requested)), Err(None));
+    let without_request = requested.replace(" to-delete", "");
+    let mut cancelled = candidate(&without_request);
+    let labels = plan(&cancelled.pod, now()).unwrap().labels;
     assert_eq!(labels.get(well_known::PREPARING_TO_DELETE), Some(&None));
     for (key, value) in labels {
         match value {
-            Some(value) => left.pod.labels.insert(key, value),
-            None => left.pod.labels.remove(&key),
+            Some(value) => cancelled.pod.labels.insert(key, value),
+            None => cancelled.pod.labels.remove(&key),
         };
     }
-    assert_eq!(may_go(&left), Err(Some(well_known::TO_DELETE)));
-    // Somebody who re-creates the Pod has marked it before.
+    assert_eq!(may_delete(&cancelled), Err(Some(well_known::TO_DELETE)));
+    // A controller that recreates the Pod set the label before the deletion was requested.
     assert_eq!(
-        may_go(&candidate(&asked.replace("preparing-to-delete=9", "preparing-to-delete=1"))),
+        may_delete(&candidate(
+            &requested.replace("preparing-to-delete=9", "preparing-to-delete=1")
+        )),
         Ok(())
     );
 }
 
 #[test]
-fn pods_that_are_not_guarded_pass() {
+fn pods_without_graceful_deletion_are_allowed() {
     for text in ["open deleting", "ungated ready"] {
-        assert_eq!(decide(&candidate(text)), Decision::Pass, "{text}");
+        assert_eq!(decide(&candidate(text)), Decision::Allow, "{text}");
     }
     let terminal = DeletionCandidate { terminal: true, ..candidate("open") };
-    assert_eq!(decide(&terminal), Decision::Pass);
-    let mut free = candidate("open ready");
-    free.pod.labels.remove(well_known::CONTROL);
-    assert_eq!(decide(&free), Decision::Pass);
+    assert_eq!(decide(&terminal), Decision::Allow);
+    let mut uncontrolled = candidate("open ready");
+    uncontrolled.pod.labels.remove(well_known::CONTROL);
+    assert_eq!(decide(&uncontrolled), Decision::Allow);
 }
 
-/// Its eviction is not intercepted, and the kubelet may not delete what it has ended.
+/// Kuperator does not intercept its eviction, and its kubelet cannot delete a terminated Pod:
+/// Kuperator's known defect 6 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_6_a_pod_that_terminates_may_always_be_deleted() {
+fn a_terminating_pod_may_always_be_deleted() {
     for text in ["open ready deleting to-delete protected", "closed deleting to-delete/x"] {
-        assert_eq!(decide(&candidate(text)), Decision::Pass, "{text}");
+        assert_eq!(decide(&candidate(text)), Decision::Allow, "{text}");
     }
 }
 
 #[test]
-fn a_pod_is_replaced_first_where_it_or_the_operator_says_so_and_a_set_can_do_it() {
-    let says = |words: &str| DeletionCandidate {
-        deletion_policy: Some(words.to_owned()),
+fn the_deletion_policy_selects_deletion_or_replacement() {
+    let with_policy = |policy: &str| DeletionCandidate {
+        deletion_policy: Some(policy.to_owned()),
         ..candidate("open ready available")
     };
-    let begun_with = |candidate: &DeletionCandidate, default| match candidate.decide(default, now())
-    {
-        Decision::Later { begin, .. } => begin,
-        Decision::Pass => None,
-    };
+    let added_label =
+        |candidate: &DeletionCandidate, default| match candidate.decide(default, now()) {
+            Decision::Defer { label, .. } => label,
+            Decision::Allow => None,
+        };
     let (delete, replace) = (Some(well_known::TO_DELETE), Some(well_known::TO_REPLACE));
-    assert_eq!(begun_with(&says("Replace"), DeletionPolicy::Delete), replace);
-    assert_eq!(begun_with(&says("Delete"), DeletionPolicy::Replace), delete);
-    assert_eq!(begun_with(&says("Whatever"), DeletionPolicy::Delete), delete);
-    assert_eq!(begun_with(&candidate("open available"), DeletionPolicy::Replace), replace);
-    let broken =
+    assert_eq!(added_label(&with_policy("Replace"), DeletionPolicy::Delete), replace);
+    assert_eq!(added_label(&with_policy("Delete"), DeletionPolicy::Replace), delete);
+    assert_eq!(added_label(&with_policy("Whatever"), DeletionPolicy::Delete), delete);
+    assert_eq!(added_label(&candidate("open available"), DeletionPolicy::Replace), replace);
+    let unavailable =
         DeletionCandidate { deletion_policy: Some("Replace".to_owned()), ..candidate("open") };
-    assert_eq!(begun_with(&broken, DeletionPolicy::Delete), delete, "it would wait for ever");
-    let mut new = says("Replace");
+    assert_eq!(
+        added_label(&unavailable, DeletionPolicy::Delete),
+        delete,
+        "a replacement would wait indefinitely"
+    );
+    let mut new = with_policy("Replace");
     new.pod.labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), "web-0".to_owned());
-    assert_eq!(begun_with(&new, DeletionPolicy::Delete), replace, "its origin may be gone already");
-    let of_another = DeletionCandidate { of_set: false, ..says("Replace") };
-    assert_eq!(begun_with(&of_another, DeletionPolicy::Replace), delete);
-    let mut asked = says("Replace");
-    asked.pod.labels.insert(well_known::TO_REPLACE.to_owned(), "1".to_owned());
-    assert_eq!(begun_with(&asked, DeletionPolicy::Delete), None, "it is asked for once");
+    assert_eq!(
+        added_label(&new, DeletionPolicy::Delete),
+        replace,
+        "its origin may already be deleted"
+    );
+    let other_owner = DeletionCandidate { owned_by_collaset: false, ..with_policy("Replace") };
+    assert_eq!(added_label(&other_owner, DeletionPolicy::Replace), delete);
+    let mut requested = with_policy("Replace");
+    requested.pod.labels.insert(well_known::TO_REPLACE.to_owned(), "1".to_owned());
+    assert_eq!(added_label(&requested, DeletionPolicy::Delete), None, "already requested");
 }
 
 #[test]
-fn a_pod_that_waits_says_what_for_and_since_when() {
+fn the_message_names_phase_time_party_and_rules() {
     let mut waiting = candidate(
         "open ready to-delete pre-gate operating/pod-delete=5000000000 \
          operation-type/pod-delete=delete pre-check/pod-delete=5000000000",
@@ -172,20 +188,20 @@ fn a_pod_that_waits_says_what_for_and_since_when() {
     waiting.rejections = vec![RejectInfo { rule_name: "pace".to_owned(), reason }];
     assert_eq!(
         message(&waiting),
-        "pod deletion process is underway and being managed by PodOpsLifecycle; pod-delete is in \
-         PreCheck and waits for a checker: rule pace: 2 of 3 Pods are unavailable since \
-         1970-01-01T00:00:05Z"
+        "pod deletion process is underway and being managed by PodOpsLifecycle; operation \
+         pod-delete: PreCheck since 1970-01-01T00:00:05Z, waiting for a rule checker: rule pace: 2 of \
+         3 Pods are unavailable"
     );
-    let held = candidate(
+    let protected = candidate(
         "closed to-delete protected operating/pod-delete=1 operation-type/pod-delete=delete \
          preparing/pod-delete=5000000000 pre-checked/pod-delete=2 operation-permission/delete",
     );
     assert_eq!(
-        message(&held),
+        message(&protected),
         "pod deletion process is underway and being managed by PodOpsLifecycle with finalizers: \
-         [prot.podopslifecycle.kusionstack.io/x]; pod-delete is in Preparing and waits for \
-         services since 1970-01-01T00:00:05Z"
+         [prot.podopslifecycle.kusionstack.io/x]; operation pod-delete: Preparing since \
+         1970-01-01T00:00:05Z, waiting for traffic controllers"
     );
-    let invalid_labels = candidate("open to-delete operating");
-    assert!(message(&invalid_labels).contains("invalid label"), "{}", message(&invalid_labels));
+    let invalid_label = candidate("open to-delete operating");
+    assert!(message(&invalid_label).contains("invalid label"), "{}", message(&invalid_label));
 }

@@ -1,10 +1,9 @@
-//! The protocol by example: a Pod in words, and what is done about it.
-//!
-//! Numbers in names are those of the peer's weaknesses in the specification.
+//! Plans for Pods in text form, compared with the plan's text form.
 
 use super::*;
 
-/// Reads a Pod: `<word>/<id>[=<value>]` is a label of an operation, the rest stands below.
+/// Parses a Pod from tokens: `<kind>/<id>[=<value>]` is a lifecycle label of an operation; the
+/// other tokens are listed in the match. Values default to 1.
 pub(crate) fn pod(text: &str) -> PodView {
     let mut pod = PodView {
         labels: BTreeMap::new(),
@@ -29,7 +28,7 @@ pub(crate) fn pod(text: &str) -> PodView {
             "ungated" => pod.gated = false,
             "ready" => pod.ready = true,
             "starting" => pod.containers_ready = false,
-            "newborn" => pod.created = now(),
+            "new" => pod.created = now(),
             "scheduled" => pod.scheduled = true,
             "deleting" => pod.deleting = true,
             "protected" => {
@@ -42,7 +41,7 @@ pub(crate) fn pod(text: &str) -> PodView {
                     .unwrap()
                     .insert(format!("Service/ns/{value}"), value.to_owned());
             }
-            "unreadable" => pod.expected = Err("not JSON".to_owned()),
+            "invalid-annotation" => pod.expected = Err("not JSON".to_owned()),
             "dirty" => pod.dirty.extend([format!("Service/ns/{value}")]),
             "available" => pod.labels.extend([label(well_known::SERVICE_AVAILABLE)]),
             "creating" => pod.labels.extend([label(well_known::CREATING)]),
@@ -56,10 +55,10 @@ pub(crate) fn pod(text: &str) -> PodView {
                 pod.labels.extend([label(&format!("{}/rules", well_known::POST_CHECK_GATE))])
             }
             other => {
-                let (word, id) = other.split_once('/').unwrap_or((other, ""));
+                let (kind, id) = other.split_once('/').unwrap_or((other, ""));
                 let slash = if id.is_empty() { "" } else { "/" };
                 pod.labels
-                    .extend([label(&format!("{word}.podopslifecycle.kusionstack.io{slash}{id}"))]);
+                    .extend([label(&format!("{kind}.podopslifecycle.kusionstack.io{slash}{id}"))]);
             }
         }
     }
@@ -70,13 +69,13 @@ pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1000).unwrap()
 }
 
-/// Plans for the Pod and compares the plan's text.
+/// Plans for the Pod and compares the plan's text form.
 #[track_caller]
 fn check(text: &str, expected: &str) {
     assert_eq!(plan(&pod(text), now()).unwrap().to_string(), expected);
 }
 
-/// The Pod after its plan was carried out.
+/// Returns the Pod with its plan applied.
 fn after(text: &str) -> PodView {
     let mut pod = pod(text);
     let plan = plan(&pod, now()).unwrap();
@@ -90,51 +89,51 @@ fn after(text: &str) -> PodView {
     pod
 }
 
-const SERVING: &str = "open ready available";
+const AVAILABLE: &str = "open ready available";
 const UPDATING: &str = "closed operating/a operation-type/a=update pre-checked/a operation-permission/update operate/a";
 
 #[test]
-fn a_fresh_pod_is_let_into_service() {
+fn a_new_pod_is_put_into_service() {
     check("", "gate true");
     check("open ready creating", "-creating +service-available");
 }
 
 #[test]
-fn a_new_pod_gets_the_gates_it_is_to_wait_at_and_an_old_one_does_not() {
+fn check_gates_are_added_to_new_pods_only() {
     let with_checker = |text: &str| {
         let pod = PodView { checkers: vec!["rules".to_owned()], ..pod(text) };
         plan(&pod, now()).unwrap().to_string()
     };
-    assert_eq!(with_checker("newborn"), "+pre-check-gate/rules gate true");
-    assert_eq!(with_checker("newborn pre-gate"), "gate true");
-    let begun = "newborn starting operating/a operation-type/a=update";
-    assert_eq!(with_checker(begun), "+pre-check-gate/rules +pre-check/a");
-    assert_eq!(with_checker(SERVING), "");
+    assert_eq!(with_checker("new"), "+pre-check-gate/rules gate true");
+    assert_eq!(with_checker("new pre-gate"), "gate true");
+    let with_operation = "new starting operating/a operation-type/a=update";
+    assert_eq!(with_checker(with_operation), "+pre-check-gate/rules +pre-check/a");
+    assert_eq!(with_checker(AVAILABLE), "");
 }
 
 #[test]
-fn a_newborn_pod_is_left_to_the_kubelet_for_a_moment() {
-    check("newborn starting", "");
+fn writes_to_a_new_pod_are_delayed() {
+    check("new starting", "");
     assert_eq!(
-        plan(&pod("newborn starting"), now()).unwrap().requeue_after,
+        plan(&pod("new starting"), now()).unwrap().requeue_after,
         Some(Duration::from_secs(2))
     );
-    let wait = plan(&pod("newborn scheduled starting"), now()).unwrap().requeue_after;
-    assert_eq!(wait, Some(Duration::from_secs(30)), "its kubelet is at work");
-    check("newborn", "gate true");
+    let wait = plan(&pod("new scheduled starting"), now()).unwrap().requeue_after;
+    assert_eq!(wait, Some(Duration::from_secs(30)), "kubelet starts the containers");
+    check("new", "gate true");
     check("starting", "gate true");
 }
 
 #[test]
-fn a_begin_leads_to_operate_in_one_write() {
+fn a_request_reaches_operate_in_one_write() {
     check(
-        &format!("{SERVING} operating/a operation-type/a=update"),
+        &format!("{AVAILABLE} operating/a operation-type/a=update"),
         "+operate/a +operation-permission/update -service-available +pre-checked/a gate false",
     );
 }
 
 #[test]
-fn a_finish_leads_back_into_service_in_one_write() {
+fn a_finished_operation_returns_to_service_in_one_write() {
     check(
         &UPDATING.replace("operating/a ", ""),
         "-operate/a -operation-permission/update -operation-type/a -pre-checked/a gate true",
@@ -142,27 +141,27 @@ fn a_finish_leads_back_into_service_in_one_write() {
 }
 
 #[test]
-fn a_settled_pod_costs_nothing() {
-    check(SERVING, "");
+fn a_stable_pod_needs_no_write() {
+    check(AVAILABLE, "");
     check(UPDATING, "");
 }
 
 #[test]
-fn services_hold_a_pod_back_from_operate() {
+fn protection_finalizers_block_operate() {
     check(
-        &format!("{SERVING} protected operating/a operation-type/a=update"),
+        &format!("{AVAILABLE} protected operating/a operation-type/a=update"),
         "+operation-permission/update -service-available +pre-checked/a +preparing/a gate false",
     );
-    let held = "closed operating/a operation-type/a=update pre-checked/a operation-permission/update preparing/a";
-    check(&format!("{held} protected"), "");
-    check(held, "+operate/a -preparing/a");
+    let preparing = "closed operating/a operation-type/a=update pre-checked/a operation-permission/update preparing/a";
+    check(&format!("{preparing} protected"), "");
+    check(preparing, "+operate/a -preparing/a");
 }
 
 #[test]
-fn expected_finalizers_hold_a_pod_back_from_available() {
-    let terminal = &UPDATING.replace("operating/a ", "");
+fn missing_expected_finalizers_block_service_available() {
+    let finished = &UPDATING.replace("operating/a ", "");
     check(
-        &format!("{terminal} expect=web"),
+        &format!("{finished} expect=web"),
         "+completing/a +done-operation-type/a -operate/a +operated/a -operation-permission/update \
          -operation-type/a +post-checked/a -pre-checked/a gate true",
     );
@@ -176,18 +175,18 @@ fn expected_finalizers_hold_a_pod_back_from_available() {
 }
 
 #[test]
-fn a_checker_is_waited_for_on_gated_pods() {
-    check(&format!("{SERVING} pre-gate operating/a operation-type/a=update"), "+pre-check/a");
+fn pre_check_waits_for_the_checker_of_the_gate() {
+    check(&format!("{AVAILABLE} pre-gate operating/a operation-type/a=update"), "+pre-check/a");
     let waiting = "pre-gate operating/a operation-type/a=update pre-check/a";
-    check(&format!("{SERVING} {waiting}"), "");
+    check(&format!("{AVAILABLE} {waiting}"), "");
     check(
-        &format!("{SERVING} {waiting} pre-checked/a operation-permission/update"),
+        &format!("{AVAILABLE} {waiting} pre-checked/a operation-permission/update"),
         "+operate/a -service-available -pre-check/a gate false",
     );
 }
 
 #[test]
-fn a_checker_is_waited_for_before_service_too() {
+fn post_check_waits_for_the_checker_of_the_gate() {
     check(
         &format!("post-gate {}", UPDATING.replace("operating/a ", "")),
         "+done-operation-type/a -operate/a +operated/a -operation-permission/update -operation-type/a \
@@ -200,7 +199,7 @@ fn a_checker_is_waited_for_before_service_too() {
 }
 
 #[test]
-fn undo_wipes_the_operation_and_serves_again() {
+fn undo_removes_the_operation_and_returns_to_service() {
     check(
         &format!("{UPDATING} undo-operation-type/a=update"),
         "-operate/a -operating/a -operation-permission/update -operation-type/a -pre-checked/a \
@@ -209,7 +208,7 @@ fn undo_wipes_the_operation_and_serves_again() {
 }
 
 #[test]
-fn undo_leaves_other_operations_alone() {
+fn undo_keeps_other_operations() {
     check(
         &format!(
             "{UPDATING} undo-operation-type/a=update operating/b operation-type/b=update pre-checked/b operate/b"
@@ -219,7 +218,7 @@ fn undo_leaves_other_operations_alone() {
 }
 
 #[test]
-fn all_operations_end_before_any_goes_on() {
+fn post_check_starts_after_all_operations_have_ended() {
     let both = &format!(
         "{UPDATING} operation-type/b=restart pre-checked/b operation-permission/restart operate/b"
     );
@@ -232,24 +231,24 @@ fn all_operations_end_before_any_goes_on() {
 }
 
 #[test]
-fn an_operation_without_a_type_waits_for_it() {
+fn an_operation_without_a_type_waits_for_its_requester() {
     check("open operating/a", "+pre-check/a");
     let waits = plan(&pod("open operating/a pre-check/a"), now()).unwrap().waits;
     assert_eq!(
         waits,
-        [Wait { id: "a".to_owned(), phase: Phase::PreCheck, who: WaitingFor::Requester }]
+        [Wait { id: "a".to_owned(), phase: Phase::PreCheck, waiting_for: WaitingFor::Requester }]
     );
 }
 
 #[test]
-fn preparing_wins_over_completing() {
+fn preparing_takes_precedence_over_completing() {
     let two = "open operated/a done-operation-type/a=x post-checked/a completing/a protected \
                operating/b operation-type/b=y pre-checked/b operation-permission/y preparing/b";
     check(two, "gate false");
 }
 
 #[test]
-fn a_pod_that_is_to_stay_offline_is_not_let_in_and_keeps_no_labels() {
+fn stay_offline_keeps_the_gate_closed_and_completes() {
     check("stay-offline ready", "");
     check(
         &format!("stay-offline expect=web {}", UPDATING.replace("operating/a ", "")),
@@ -263,21 +262,21 @@ fn a_pod_that_is_not_ready_is_not_available() {
 }
 
 #[test]
-fn dirty_expectations_are_struck_off_and_the_pod_goes_on_at_once() {
-    check("open ready expect=gone dirty=gone", "+service-available expect 0");
+fn dirty_expected_finalizers_are_removed_if_missing() {
+    check("open ready expect=missing dirty=missing", "+service-available expect 0");
     check("open ready expect=web", "");
     check("open ready available expect=web finalizer=web dirty=web", "");
 }
 
 #[test]
-fn an_unreadable_annotation_keeps_a_pod_from_available() {
-    check("open ready unreadable", "");
+fn invalid_available_conditions_block_service_available() {
+    check("open ready invalid-annotation", "");
 }
 
 #[test]
-fn a_deletion_that_is_asked_for_is_begun_and_carried_out() {
+fn to_delete_starts_a_graceful_deletion() {
     check(
-        &format!("{SERVING} to-delete"),
+        &format!("{AVAILABLE} to-delete"),
         "+operate/pod-delete +operating/pod-delete +operation-permission/delete +operation-type/pod-delete \
          +preparing-to-delete -service-available +pre-checked/pod-delete gate false",
     );
@@ -287,8 +286,9 @@ fn a_deletion_that_is_asked_for_is_begun_and_carried_out() {
     check(&format!("{allowed} deleting"), "");
 }
 
+/// Kuperator's known defect 23 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_23_a_deletion_that_is_no_longer_asked_for_is_cancelled() {
+fn removing_to_delete_cancels_the_graceful_deletion() {
     check(
         "preparing-to-delete closed operating/pod-delete operation-type/pod-delete=delete \
          pre-checked/pod-delete operation-permission/delete preparing/pod-delete protected",
@@ -298,23 +298,24 @@ fn weakness_23_a_deletion_that_is_no_longer_asked_for_is_cancelled() {
 }
 
 #[test]
-fn a_deletion_waits_for_services_and_for_checkers() {
+fn graceful_deletion_waits_for_checkers_and_finalizers() {
     check(
         "open to-delete pre-gate",
         "+operating/pod-delete +operation-type/pod-delete +preparing-to-delete +pre-check/pod-delete",
     );
-    let held = after("open to-delete protected");
-    assert!(!plan(&held, now()).unwrap().delete);
+    let protected = after("open to-delete protected");
+    assert!(!plan(&protected, now()).unwrap().delete);
 }
 
 #[test]
-fn garbled_labels_are_named_and_the_pod_left_alone() {
+fn an_invalid_label_is_an_error_with_its_key() {
     let error = plan(&pod("operating to-delete"), now()).unwrap_err();
     assert_eq!(error.key, "operating.podopslifecycle.kusionstack.io");
 }
 
+/// Kuperator's known defect 1 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_1_residue_of_an_earlier_operation_never_skips_a_check() {
+fn leftover_labels_of_an_operation_skip_no_check() {
     check("open ready available post-checked/a", "-post-checked/a");
     check(
         "open ready available pre-gate operating/a operation-type/a=update post-checked/a completing/a",
@@ -322,8 +323,9 @@ fn weakness_1_residue_of_an_earlier_operation_never_skips_a_check() {
     );
 }
 
+/// Kuperator's known defect 2 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_2_a_new_begin_while_completing_starts_from_the_check() {
+fn a_new_request_while_completing_starts_at_pre_check() {
     check(
         "open ready pre-gate expect=web operated/a done-operation-type/a=update post-checked/a completing/a \
          operating/a=5 operation-type/a=update",
@@ -331,8 +333,9 @@ fn weakness_2_a_new_begin_while_completing_starts_from_the_check() {
     );
 }
 
+/// Kuperator's known defect 5 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_5_an_operation_begun_while_another_completes_blocks_neither() {
+fn a_request_while_another_completes_blocks_neither() {
     let completing = "expect=web operated/a done-operation-type/a=x post-checked/a completing/a";
     check(
         &format!("open ready {completing} operating/b operation-type/b=y"),
@@ -347,8 +350,9 @@ fn weakness_5_an_operation_begun_while_another_completes_blocks_neither() {
     );
 }
 
+/// Kuperator's known defect 11 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_11_a_grant_is_not_used_by_a_later_operation() {
+fn a_grant_does_not_apply_to_a_later_operation() {
     check(
         "closed pre-gate operating/a=900 operation-type/a=update pre-checked/a=800 operation-permission/update operate/a",
         "-operate/a -operation-permission/update +pre-check/a -pre-checked/a",
@@ -360,16 +364,18 @@ fn weakness_11_a_grant_is_not_used_by_a_later_operation() {
     );
 }
 
+/// Kuperator's known defect 12 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_12_another_type_on_a_live_operation_is_checked_anew() {
+fn a_changed_operation_type_is_checked_again() {
     check(
         "closed pre-gate operating/a operation-type/a=scale-in pre-checked/a operation-permission/update operate/a",
         "-operate/a -operation-permission/update +pre-check/a -pre-checked/a",
     );
 }
 
+/// Kuperator's known defect 13 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_13_an_operation_that_ends_before_it_may_operate_leaves_nothing() {
+fn an_operation_that_ends_before_operate_leaves_no_labels() {
     check(
         "closed operation-type/a=update pre-checked/a operation-permission/update preparing/a",
         "-operation-permission/update -operation-type/a -pre-checked/a -preparing/a gate true",
@@ -377,8 +383,9 @@ fn weakness_13_an_operation_that_ends_before_it_may_operate_leaves_nothing() {
     check("open operation-type/a=update pre-check/a", "-operation-type/a -pre-check/a");
 }
 
+/// Kuperator's known defect 17 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_17_services_hold_a_pod_back_whether_or_not_it_has_the_condition() {
+fn finalizers_block_operate_with_and_without_the_gate() {
     check(
         "protected operating/a operation-type/a=update",
         "+operation-permission/update +pre-checked/a +preparing/a gate false",
@@ -389,8 +396,9 @@ fn weakness_17_services_hold_a_pod_back_whether_or_not_it_has_the_condition() {
     );
 }
 
+/// Kuperator's known defect 22 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_22_an_undone_operation_does_not_stall_one_that_ended() {
+fn a_cancelled_operation_does_not_block_a_finished_one() {
     check(
         "closed operation-type/a=x pre-checked/a operation-permission/x operate/a \
          operating/b operation-type/b=y undo-operation-type/b=y",
@@ -399,19 +407,21 @@ fn weakness_22_an_undone_operation_does_not_stall_one_that_ended() {
     );
 }
 
+/// Kuperator's known defect 25 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_25_a_pod_born_with_operate_and_no_operation_is_cleaned() {
+fn operate_without_an_operation_is_removed() {
     check("operate/a", "-operate/a gate true");
 }
 
+/// Kuperator's known defect 27 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_27_a_pod_that_is_not_ready_costs_no_write() {
+fn a_pod_that_is_not_ready_needs_no_write() {
     check("open", "");
     check("closed stay-offline", "");
 }
 
 #[test]
-fn an_orphan_grant_is_dropped() {
+fn a_grant_without_an_operation_is_removed() {
     check(
         "open pre-checked/a operation-permission/update",
         "-operation-permission/update -pre-checked/a",
@@ -420,18 +430,18 @@ fn an_orphan_grant_is_dropped() {
 }
 
 #[test]
-fn a_plan_carried_out_leaves_nothing_to_do() {
+fn an_applied_plan_leaves_nothing_to_do() {
     for text in
-        [SERVING, UPDATING, "", "to-delete", "operate/a", "open ready expect=web operating/b"]
+        [AVAILABLE, UPDATING, "", "to-delete", "operate/a", "open ready expect=web operating/b"]
     {
         let plan = plan(&after(text), now()).unwrap();
         assert!(plan.delete || plan.is_empty(), "{text}: {plan}");
     }
 }
 
-/// Found by the model: a grant for one type, and then another type before anybody looked.
+/// Found by the model: the type changes between the grant and the next reconcile.
 #[test]
-fn a_grant_of_another_type_is_no_grant_even_before_it_was_used() {
+fn an_unused_grant_of_another_type_is_removed() {
     check(
         "open pre-gate operating/a operation-type/a=restart pre-check/a pre-checked/a operation-permission/update",
         "-operation-permission/update -pre-checked/a",

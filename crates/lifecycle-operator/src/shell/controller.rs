@@ -1,4 +1,4 @@
-//! Looks at a Pod, plans, writes.
+//! The Pod controller: observes a Pod, plans, applies the write and reports invalid Pods in events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use kube::{
 };
 use podops_api::well_known;
 use podops_runtime::{
-    freshness::LastWrite,
+    freshness::{CacheVersion, LastWrite},
     shell::{
         admission,
         apply::Applier,
@@ -40,14 +40,14 @@ use super::{
 };
 use crate::{graceful_deletion::DeletionPolicy, plan, render};
 
-/// Above this many remembered writes those that were seen are forgotten.
-const WRITTEN_MAX: usize = 4096;
+/// Number of recorded writes above which those already observed in the cache are dropped.
+const LAST_WRITES_MAX: usize = 4096;
 
-/// What only this operator is told at its start.
+/// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]
 pub struct LifecycleArgs {
-    /// Checkers that every new Pod is to wait for, such as `transition-rule`: for clusters without
-    /// MutatingAdmissionPolicy
+    /// Checkers that every new Pod waits for, such as `transition-rule`: adds their gates to new
+    /// Pods on clusters without MutatingAdmissionPolicy
     #[arg(
         long,
         env = "PODOPS_GATE_NEW_PODS",
@@ -57,19 +57,19 @@ pub struct LifecycleArgs {
     )]
     pub gate_new_pods: Vec<String>,
 
-    /// What becomes of a CollaSet's Pod that somebody deletes or evicts, unless its annotation says
-    /// otherwise; counts where admission reviews are answered
+    /// How delete and evict requests for CollaSet Pods are handled: Delete, or Replace (create a
+    /// replacement first). A Pod's annotation overrides it. Requires --admission-address
     #[arg(
         long,
         env = "PODOPS_DELETION_POLICY",
         value_enum,
         default_value_t,
         help_heading = "Lifecycle",
-        value_name = "WAY"
+        value_name = "POLICY"
     )]
     pub deletion_policy: DeletionPolicy,
 
-    /// Where it is asked about deletes and evictions
+    /// Server for the admission reviews of delete and eviction requests
     #[command(flatten)]
     pub admission: AdmissionArgs,
 }
@@ -80,8 +80,8 @@ struct Context {
     services: Arc<IndexedStore<SlimService>>,
     pods: WatchProgress,
     checkers: Vec<String>,
-    written: Mutex<BTreeMap<Key, LastWrite>>,
-    invalid_labels: Mutex<BTreeSet<Key>>,
+    last_writes: Mutex<BTreeMap<Key, LastWrite>>,
+    invalid_label_pods: Mutex<BTreeSet<Key>>,
     metrics: Metrics,
 }
 
@@ -89,7 +89,7 @@ struct Context {
 ///
 /// # Errors
 ///
-/// If its metrics cannot be registered.
+/// If the metrics cannot be registered.
 pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let services = IndexedStore::new(|_| None);
@@ -102,8 +102,8 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
         services: services.clone(),
         pods: pods.clone(),
         checkers: args.gate_new_pods.clone(),
-        written: Mutex::default(),
-        invalid_labels: Mutex::default(),
+        last_writes: Mutex::default(),
+        invalid_label_pods: Mutex::default(),
         metrics: Metrics::register(&operator.registry)?,
     });
 
@@ -122,16 +122,16 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
     )?;
 
     let (store, writer) = reflector::store::<SlimPod>();
-    let watched = watcher::Config::default().labels(well_known::CONTROLLED);
-    let objects = events(Api::all(client.clone()), watched, "pods", &shared)
+    let config = watcher::Config::default().labels(well_known::CONTROLLED);
+    let objects = events(Api::all(client.clone()), config, "pods", &shared)
         .modify(trim)
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| pods.record(event)))
         .touched_objects();
     let service_events = events(Api::all(client), watcher::Config::default(), "services", &shared);
-    let waiting = store.clone();
+    let pod_store = store.clone();
     let triggers = reflect(services.clone(), service_events)
-        .flat_map(move |service| stream::iter(employed(&waiting, &key(&*service))));
+        .flat_map(move |service| stream::iter(pods_of_service(&pod_store, &key(&*service))));
 
     let work = ControllerConfig {
         objects: objects.boxed(),
@@ -149,39 +149,43 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
     Ok(())
 }
 
-/// The Pods that wait for a Service.
-fn employed(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
+/// Returns the Pods whose annotation expects a finalizer of a Service.
+fn pods_of_service(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
     let pods = pods.state();
-    let waiting = pods.iter().filter(|pod| pod.employers().contains(service));
-    waiting.map(|pod| ObjectRef::from_obj(&**pod)).collect()
+    let employed = pods.iter().filter(|pod| pod.employers().contains(service));
+    employed.map(|pod| ObjectRef::from_obj(&**pod)).collect()
 }
 
-/// Brings one Pod to where it has to wait for somebody else.
+/// Reconciles one Pod: advances its operations until each waits for another party. Idempotent.
+///
+/// # Errors
+///
+/// If the write fails or is rejected.
 #[tracing::instrument(skip_all, fields(namespace = pod.metadata.namespace, pod = pod.metadata.name))]
 async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let key = key(&*pod);
-    if !context.is_fresh(&key) {
+    if !context.has_observed_last_write(&key) {
         return Ok(Requeue::AwaitCache);
     }
-    // Before the Services are known, each would look as if it were gone.
+    // Until the Services are listed, every employer would appear to be missing.
     if !*context.services.progress.ready().borrow() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let (view, now) = (pod.view(&context.services, &context.checkers), clock::now());
     if view.deleting {
-        context.forget_invalid_labels(&key);
+        context.clear_invalid_label(&key);
         return Ok(Requeue::AwaitChange);
     }
     let plan = match plan::plan(&view, now) {
         Ok(plan) => plan,
-        Err(invalid_labels) => {
-            context.report_invalid_labels(&pod, &invalid_labels.to_string()).await;
+        Err(invalid_label) => {
+            context.report_invalid_label(&pod, &invalid_label.to_string()).await;
             return Ok(Requeue::AwaitChange);
         }
     };
-    context.forget_invalid_labels(&key);
-    if let Err(unreadable) = &view.expected {
-        let message = format!("{}: {unreadable}", well_known::AVAILABLE_CONDITIONS);
+    context.clear_invalid_label(&key);
+    if let Err(error) = &view.expected {
+        let message = format!("invalid annotation {}: {error}", well_known::AVAILABLE_CONDITIONS);
         context.warn(&pod, "AvailableConditionsInvalid", message).await;
     }
     if let Some(write) = render::render(&plan, &pod.identity(), now) {
@@ -193,9 +197,9 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             Outcome::Done(version) => {
                 if plan.delete {
                     context.metrics.deleted.inc();
-                    tracing::info!("Deleted the Pod");
+                    tracing::info!("Deleted Pod");
                 }
-                context.note(key, version.as_deref(), observed);
+                context.record_write(key, version.as_deref(), observed);
             }
             Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             Outcome::Rejected(message) => {
@@ -208,46 +212,39 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
 }
 
 impl Context {
-    fn is_fresh(&self, key: &Key) -> bool {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = written.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
+    fn has_observed_last_write(&self, key: &Key) -> bool {
+        let mut last_writes = self.last_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = last_writes.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
         if fresh {
-            written.remove(key);
+            last_writes.remove(key);
         }
         fresh
     }
 
-    fn note(
-        &self,
-        key: Key,
-        version: Option<&str>,
-        observed: podops_runtime::freshness::CacheVersion,
-    ) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if written.len() > WRITTEN_MAX {
+    fn record_write(&self, key: Key, version: Option<&str>, observed: CacheVersion) {
+        let mut last_writes = self.last_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_writes.len() > LAST_WRITES_MAX {
             let now = self.pods.version();
-            written.retain(|_, w| !w.is_observed_by(now));
+            last_writes.retain(|_, w| !w.is_observed_by(now));
         }
-        written.entry(key).or_default().record(version, observed);
+        last_writes.entry(key).or_default().record(version, observed);
     }
 
-    async fn report_invalid_labels(&self, pod: &SlimPod, message: &str) {
+    async fn report_invalid_label(&self, pod: &SlimPod, message: &str) {
         let count = {
-            let mut invalid_labels =
-                self.invalid_labels.lock().unwrap_or_else(PoisonError::into_inner);
-            invalid_labels.insert(key(pod));
-            invalid_labels.len()
+            let mut pods = self.invalid_label_pods.lock().unwrap_or_else(PoisonError::into_inner);
+            pods.insert(key(pod));
+            pods.len()
         };
         self.metrics.invalid_labels.set(i64::try_from(count).unwrap_or(i64::MAX));
-        self.warn(pod, "LifecycleLabelInvalid", format!("{message}; the Pod is left alone")).await;
+        let message = format!("{message}; the Pod is not reconciled until the label is fixed");
+        self.warn(pod, "LifecycleLabelInvalid", message).await;
     }
 
-    fn forget_invalid_labels(&self, key: &Key) {
-        let mut invalid_labels = self.invalid_labels.lock().unwrap_or_else(PoisonError::into_inner);
-        if invalid_labels.remove(key) {
-            self.metrics
-                .invalid_labels
-                .set(i64::try_from(invalid_labels.len()).unwrap_or(i64::MAX));
+    fn clear_invalid_label(&self, key: &Key) {
+        let mut pods = self.invalid_label_pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if pods.remove(key) {
+            self.metrics.invalid_labels.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
         }
     }
 
@@ -266,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers every write with version 7, and counts them.
+    /// Returns a client of a server that counts the writes and returns resourceVersion 7 for each.
     fn server(writes: Arc<AtomicUsize>) -> Client {
         let service = tower::service_fn(move |_: http::Request<Body>| {
             writes.fetch_add(1, Ordering::Relaxed);
@@ -288,8 +285,9 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
+    /// Kuperator's known defect 28 (docs/KUPERATOR.md#known-defects).
     #[tokio::test]
-    async fn weakness_28_a_foreign_write_is_not_taken_for_ones_own() {
+    async fn a_write_by_another_client_does_not_count_as_observed() {
         let writes = Arc::new(AtomicUsize::new(0));
         let (client, registry) = (server(writes.clone()), Registry::new());
         let shared = podops_runtime::shell::metrics::Metrics::register(&registry).unwrap();
@@ -301,18 +299,20 @@ mod tests {
             services,
             pods: WatchProgress::default(),
             checkers: Vec::new(),
-            written: Mutex::default(),
-            invalid_labels: Mutex::default(),
+            last_writes: Mutex::default(),
+            invalid_label_pods: Mutex::default(),
             metrics: Metrics::register(&registry).unwrap(),
         });
-        let mut looks = Vec::new();
-        // The kubelet wrote version 6 before the operator wrote 7, and its event comes first.
+        let mut reconciles = Vec::new();
+        // The kubelet wrote version 6 before the operator wrote version 7, so its event arrives
+        // first.
         for version in ["5", "6", "7"] {
             context.pods.record(&Event::Apply(pod(version)));
-            let look = reconcile(Arc::new(pod(version)), context.clone()).await.unwrap();
-            looks.push((look == Requeue::AwaitCache, writes.load(Ordering::Relaxed)));
+            let requeue = reconcile(Arc::new(pod(version)), context.clone()).await.unwrap();
+            reconciles.push((requeue == Requeue::AwaitCache, writes.load(Ordering::Relaxed)));
         }
-        // The last Pod does not show the write's effect, so it is written to again: it was read.
-        assert_eq!(looks, [(false, 1), (true, 1), (false, 2)]);
+        // Version 7 in this test lacks the written change, so a second write shows that it was
+        // reconciled.
+        assert_eq!(reconciles, [(false, 1), (true, 1), (false, 2)]);
     }
 }

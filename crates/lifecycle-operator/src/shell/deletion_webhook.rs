@@ -1,4 +1,5 @@
-//! Answers the API server about deletes and evictions, and begins what they have to wait for.
+//! Admission webhooks for delete and eviction requests: allows Pods whose lifecycle permits it,
+//! starts graceful deletion of the others and rejects the request until it is finished.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,33 +36,35 @@ use crate::{
     render::PODS,
 };
 
-/// The names of the webhooks, as `deploy/components/graceful-delete` has them; the first is Kuperator's.
-const DELETES: &str = "validating-pod.apps.kusionstack.io";
-const EVICTIONS: &str = "evicting-pod.apps.kusionstack.io";
+/// Webhook for delete requests, named as in `deploy/components/graceful-delete` and in Kuperator.
+const DELETE_WEBHOOK: &str = "validating-pod.apps.kusionstack.io";
+/// Webhook for eviction requests, named as in `deploy/components/graceful-delete`.
+const EVICTION_WEBHOOK: &str = "evicting-pod.apps.kusionstack.io";
 
-/// When a client should ask again, in seconds: about as long as a Pod takes to leave, if nobody holds
-/// it.
-const RETRY_AFTER: u32 = 3;
-/// How often a budget that others take from at the same time is read again.
-const ATTEMPTS: usize = 10;
+/// Delay after which clients should retry, in seconds: about the duration of a graceful deletion
+/// that nothing blocks.
+const RETRY_AFTER_SECONDS: u32 = 3;
 
-/// How long an answer may take: less than the server gives it, as a drain ends at any answer that does
-/// not tell it to ask again.
-const ANSWER: Duration = Duration::from_secs(6);
+/// Number of attempts to update a PodDisruptionBudget that is changed concurrently.
+const BUDGET_ATTEMPTS: usize = 10;
 
-/// How long of that an event may take.
-const EVENT: Duration = Duration::from_secs(1);
+/// Timeout of one review. Shorter than the webhook's timeout, because `kubectl drain` ends at any
+/// response that is not a request to retry.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How somebody wants a Pod gone.
+/// Part of [`REVIEW_TIMEOUT`] that publishing an event may take.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The kind of request that would delete a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
-    /// By deleting it.
+    /// DELETE of the Pod.
     Delete,
-    /// By evicting it, as a drain of its node does.
+    /// CREATE of the subresource `eviction`, as in `kubectl drain`.
     Evict,
 }
 
-/// What answering takes.
+/// Reviews delete and eviction requests.
 pub(super) struct DeletionWebhook {
     pub(super) client: Client,
     pub(super) applier: Applier,
@@ -70,16 +73,16 @@ pub(super) struct DeletionWebhook {
     pub(super) deletion_policy: DeletionPolicy,
 }
 
-/// A request to be done with a Pod.
+/// One delete or eviction request.
 struct DeletionRequest {
     kind: RequestKind,
-    /// Nothing is to change.
+    /// Whether the request must not change anything.
     dry_run: bool,
-    /// Who asks.
+    /// Name of the requesting user.
     user: String,
 }
 
-/// The webhooks' handlers.
+/// Returns the handlers by webhook name.
 pub(super) fn handlers(deletion_webhook: &Arc<DeletionWebhook>) -> Handlers {
     let handler = |kind| -> Handler {
         let deletion_webhook = deletion_webhook.clone();
@@ -89,8 +92,8 @@ pub(super) fn handlers(deletion_webhook: &Arc<DeletionWebhook>) -> Handlers {
         })
     };
     Handlers::from([
-        (DELETES, handler(RequestKind::Delete)),
-        (EVICTIONS, handler(RequestKind::Evict)),
+        (DELETE_WEBHOOK, handler(RequestKind::Delete)),
+        (EVICTION_WEBHOOK, handler(RequestKind::Evict)),
     ])
 }
 
@@ -100,43 +103,45 @@ impl DeletionWebhook {
         kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
     ) -> Verdict {
-        let answer = timeout(ANSWER, self.answer(kind, request)).await;
-        let error = match answer {
+        let result = timeout(REVIEW_TIMEOUT, self.decide(kind, request)).await;
+        let error = match result {
             Ok(Ok(verdict)) => return verdict,
             Ok(Err(error)) => format!("{error:#}"),
-            Err(_) => format!("it was not within {} s", ANSWER.as_secs()),
+            Err(_) => format!("timed out after {}s", REVIEW_TIMEOUT.as_secs()),
         };
-        tracing::warn!(error, "Cannot answer about a Pod");
-        let message = format!("the Pod's lifecycle cannot be begun: {error}");
+        tracing::warn!(error, "Failed to review a delete or eviction request");
+        let message = format!("cannot start graceful deletion: {error}; retry");
         match kind {
             RequestKind::Delete => deny(503, "ServiceUnavailable", &message, None),
-            RequestKind::Evict => wait(kind, &message),
+            RequestKind::Evict => deny_for_now(kind, &message),
         }
     }
 
-    async fn answer(
+    async fn decide(
         &self,
         kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
     ) -> anyhow::Result<Verdict> {
         let deletion = DeletionRequest {
             kind,
-            dry_run: request.dry_run || is_dry(request.object.as_ref()),
+            dry_run: request.dry_run || is_dry_run(request.object.as_ref()),
             user: request.user_info.username.clone().unwrap_or_default(),
         };
-        let Some(pod) = self.pod(&request).await? else { return Ok(Verdict::Allow) };
+        let Some(pod) = self.requested_pod(&request).await? else { return Ok(Verdict::Allow) };
         let candidate = pod.candidate(&self.services);
         match candidate.decide(self.deletion_policy, clock::now()) {
-            Decision::Pass => Ok(Verdict::Allow),
-            // The API server says of an eviction what a budget has against it, and evicts nobody.
-            Decision::Later { .. } if deletion.dry_run && kind == RequestKind::Evict => {
+            Decision::Allow => Ok(Verdict::Allow),
+            // The API server checks the PodDisruptionBudget of a dry-run eviction itself and evicts
+            // nothing.
+            Decision::Defer { .. } if deletion.dry_run && kind == RequestKind::Evict => {
                 Ok(Verdict::Allow)
             }
-            Decision::Later { begin: Some(label), message } if !deletion.dry_run => {
-                self.begin(&pod, label, &deletion, message).await
+            Decision::Defer { label: Some(label), message } if !deletion.dry_run => {
+                self.start(&pod, label, &deletion, message).await
             }
-            // Kubernetes forgets a part that was not used for a while.
-            Decision::Later { message, .. }
+            // The disruption controller drops `disruptedPods` entries after two minutes; add it
+            // again.
+            Decision::Defer { message, .. }
                 if kind == RequestKind::Evict
                     && !deletion.dry_run
                     && candidate.consumes_disruption() =>
@@ -144,15 +149,17 @@ impl DeletionWebhook {
                 Ok(self
                     .consume_disruption(&pod)
                     .await?
-                    .map_or_else(refused, |()| wait(kind, &message)))
+                    .map_or_else(deny_eviction, |()| deny_for_now(kind, &message)))
             }
-            Decision::Later { message, .. } => Ok(wait(kind, &message)),
+            Decision::Defer { message, .. } => Ok(deny_for_now(kind, &message)),
         }
     }
 
-    /// The Pod in question. An eviction does not hold it, and an old one in a cache would be judged
-    /// by what is no longer so.
-    async fn pod(
+    /// Returns the requested Pod; `None` if it was not found or does not match the preconditions.
+    ///
+    /// A review of an eviction does not contain the Pod. It is read from the API server, because
+    /// the decision must not be based on a stale cache.
+    async fn requested_pod(
         &self,
         request: &AdmissionRequest<DynamicObject>,
     ) -> anyhow::Result<Option<SlimPod>> {
@@ -162,32 +169,33 @@ impl DeletionWebhook {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let pods: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
         let pod = pods.get_opt(&request.name).await?;
-        let wanted = |field: &str| {
+        let precondition = |field: &str| {
             let eviction = request.object.as_ref()?;
             eviction.data.pointer(&format!("/deleteOptions/preconditions/{field}"))?.as_str()
         };
-        let is = |field, value: &Option<String>| {
-            wanted(field).is_none_or(|wanted| Some(wanted) == value.as_deref())
+        let matches = |field, value: &Option<String>| {
+            precondition(field).is_none_or(|expected| Some(expected) == value.as_deref())
         };
-        // The API server refuses to evict another one than was meant.
+        // If a precondition does not match, the API server itself rejects the eviction.
         Ok(pod.filter(|pod| {
-            is("uid", &pod.metadata.uid) && is("resourceVersion", &pod.metadata.resource_version)
+            matches("uid", &pod.metadata.uid)
+                && matches("resourceVersion", &pod.metadata.resource_version)
         }))
     }
 
-    async fn begin(
+    async fn start(
         &self,
         pod: &SlimPod,
         label: &'static str,
         deletion: &DeletionRequest,
         message: String,
     ) -> anyhow::Result<Verdict> {
-        // A Pod that is replaced first is missed by nobody.
+        // A Pod that is replaced first consumes no disruption: its replacement is available by then.
         if deletion.kind == RequestKind::Evict
             && label == well_known::TO_DELETE
-            && let Err(refusal) = self.consume_disruption(pod).await?
+            && let Err(denial) = self.consume_disruption(pod).await?
         {
-            return Ok(refused(refusal));
+            return Ok(deny_eviction(denial));
         }
         let identity = pod.identity();
         let target = Target {
@@ -200,40 +208,48 @@ impl DeletionWebhook {
         let body = json!({ "metadata": { "uid": identity.uid, "labels": labels } });
         match self.applier.apply(&Write::Patch(target, Change::Merge(body))).await? {
             Outcome::Done(_) => {
-                tracing::info!(user = deletion.user, kind = ?deletion.kind, label, "A Pod begins to leave");
+                let DeletionRequest { kind, user, .. } = deletion;
+                tracing::info!(user, ?kind, label, "Starting graceful deletion");
                 let reason = if deletion.kind == RequestKind::Evict {
                     "EvictionRequested"
                 } else {
                     "DeletionRequested"
                 };
-                let asked = format!("asked for by {}", deletion.user);
-                let note = Note { warning: false, reason, message: asked };
-                let told = timeout(EVENT, self.events.publish(&pod.object_ref(&()), &note)).await;
-                told.unwrap_or_else(|_| tracing::debug!("Nobody waits longer for an event"));
-                Ok(wait(deletion.kind, &message))
+                let requested_by = format!("requested by {}", deletion.user);
+                let note = Note { warning: false, reason, message: requested_by };
+                let reference = pod.object_ref(&());
+                let publish = self.events.publish(&reference, &note);
+                let published = timeout(EVENT_TIMEOUT, publish).await;
+                published.unwrap_or_else(|_| tracing::debug!("Publishing an event timed out"));
+                Ok(deny_for_now(deletion.kind, &message))
             }
             Outcome::NotFound => Ok(Verdict::Allow),
             Outcome::Conflict | Outcome::AlreadyExists => {
-                anyhow::bail!("another Pod has its name by now")
+                anyhow::bail!("the Pod was replaced by another one of the same name")
             }
             Outcome::Rejected(message) => anyhow::bail!(message),
         }
     }
 
-    /// Takes the Pod's part of its PodDisruptionBudget.
+    /// Consumes one disruption of the Pod's PodDisruptionBudget.
+    ///
+    /// # Errors
+    ///
+    /// The outer error if a request fails, the inner one if the budget allows no disruption.
     async fn consume_disruption(&self, pod: &SlimPod) -> anyhow::Result<Result<(), Denial>> {
         let identity = pod.identity();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         let budgets: Api<PodDisruptionBudget> =
             Api::namespaced(self.client.clone(), &identity.namespace);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..BUDGET_ATTEMPTS {
             let listed = budgets.list(&ListParams::default()).await?.items;
             let now = clock::now();
-            let taken = budget::take(&listed, &identity.name, &labels, pod.running(), now);
-            let write = match taken {
+            let consumed =
+                budget::consume_disruption(&listed, &identity.name, &labels, pod.readiness(), now);
+            let write = match consumed {
                 Ok(Some(write)) => write,
                 Ok(None) => return Ok(Ok(())),
-                Err(refusal) => return Ok(Err(refusal)),
+                Err(denial) => return Ok(Err(denial)),
             };
             match self.applier.apply(&write).await? {
                 Outcome::Done(_) => return Ok(Ok(())),
@@ -241,19 +257,21 @@ impl DeletionWebhook {
                 Outcome::Rejected(message) => anyhow::bail!(message),
             }
         }
-        let (message, cause) = ("many Pods are evicted at once".to_owned(), String::new());
-        Ok(Err(Denial { message, cause, passing: true }))
+        let message =
+            format!("PodDisruptionBudget update conflicted {BUDGET_ATTEMPTS} times; retry");
+        Ok(Err(Denial { message, cause: String::new(), retryable: true }))
     }
 }
 
-/// Whether an eviction asks for nothing to change; that is not always said of the request.
-fn is_dry(eviction: Option<&DynamicObject>) -> bool {
+/// Returns whether the eviction's delete options request a dry run; the review's `dryRun` is not
+/// always set.
+fn is_dry_run(eviction: Option<&DynamicObject>) -> bool {
     let options = eviction.and_then(|eviction| eviction.data.pointer("/deleteOptions/dryRun"));
-    options.and_then(|dry| dry.as_array()).is_some_and(|dry| !dry.is_empty())
+    options.and_then(|values| values.as_array()).is_some_and(|values| !values.is_empty())
 }
 
-/// The answer about a Pod that goes later.
-fn wait(kind: RequestKind, message: &str) -> Verdict {
+/// Denies a request until the Pod's lifecycle permits it; clients retry evictions, because of 429.
+fn deny_for_now(kind: RequestKind, message: &str) -> Verdict {
     match kind {
         RequestKind::Delete => deny(403, "Forbidden", message, None),
         RequestKind::Evict => {
@@ -263,10 +281,10 @@ fn wait(kind: RequestKind, message: &str) -> Verdict {
     }
 }
 
-/// The answer about a Pod that its budget does not let go, as the API server gives it.
-fn refused(refusal: Denial) -> Verdict {
-    let Denial { message, cause, passing } = refusal;
-    if passing {
+/// Denies an eviction because of the PodDisruptionBudget, with the status that the API server uses.
+fn deny_eviction(denial: Denial) -> Verdict {
+    let Denial { message, cause, retryable } = denial;
+    if retryable {
         deny(429, "TooManyRequests", &message, Some(("DisruptionBudget", cause)))
     } else {
         deny(500, "InternalError", &message, None)
@@ -285,7 +303,7 @@ fn deny(
         kind: String::new(),
         uid: String::new(),
         causes: vec![StatusCause { reason: reason.to_owned(), message, field: String::new() }],
-        retry_after_seconds: RETRY_AFTER,
+        retry_after_seconds: RETRY_AFTER_SECONDS,
     });
     let status = Status { code, details, ..Status::failure(message, reason) };
     Verdict::Deny(Box::new(status))

@@ -1,4 +1,5 @@
-//! Reads Pods and Services down to what planning needs, so that many fit into little memory.
+//! Reduced Pods and Services for the caches, and their conversion to [`PodView`]: only the fields
+//! that planning needs are kept, to save memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +11,16 @@ use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    graceful_deletion::{DeletionCandidate, budget::Running},
+    graceful_deletion::{DeletionCandidate, budget::PodReadiness},
     pod::PodView,
     render::Identity,
 };
 
-/// The parts of a Pod that planning needs.
+/// Fields of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub struct SlimPod {
-    /// Metadata, trimmed by [`trim`].
+    /// Metadata of the Pod; reduced by [`trim`] in the cache.
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
@@ -54,11 +55,11 @@ struct Condition {
     status: String,
 }
 
-/// The parts of a Service that planning needs.
+/// Fields of a Service that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Service")]
 pub struct SlimService {
-    /// Metadata.
+    /// Metadata of the Service.
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: ServiceSpec,
@@ -70,7 +71,8 @@ struct ServiceSpec {
     selector: Option<BTreeMap<String, String>>,
 }
 
-/// Drops what planning does not look at.
+/// Drops fields that planning does not read. The deletion webhook needs them, so it must use Pods
+/// that are not trimmed.
 pub(super) fn trim(pod: &mut SlimPod) {
     pod.metadata.owner_references = None;
     pod.metadata.generate_name = None;
@@ -86,7 +88,7 @@ impl SlimPod {
         conditions.iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
     }
 
-    /// Who the Pod is, and which version of it this is.
+    /// Returns identity and resourceVersion of the Pod.
     pub(super) fn identity(&self) -> Identity {
         let metadata = &self.metadata;
         Identity {
@@ -97,7 +99,7 @@ impl SlimPod {
         }
     }
 
-    /// The finalizers that the annotation expects, by employer.
+    /// Returns the expected finalizers by employer key, from the annotation `available-conditions`.
     fn expected(&self) -> Result<BTreeMap<String, String>, String> {
         let annotation = self
             .metadata
@@ -110,25 +112,30 @@ impl SlimPod {
             .map_err(|error| error.to_string())
     }
 
-    /// The Services that the Pod waits for, as `(namespace, name)`.
+    /// Returns the Services in the annotation, as `(namespace, name)`.
     pub(super) fn employers(&self) -> Vec<(String, String)> {
-        self.expected().unwrap_or_default().keys().filter_map(|key| service(key)).collect()
+        self.expected()
+            .unwrap_or_default()
+            .keys()
+            .filter_map(|key| parse_service_key(key))
+            .collect()
     }
 
     fn is_ready(&self) -> bool {
         self.condition("Ready") == Some(true)
     }
 
-    /// How far it is, as budgets have it; to be read off a whole Pod.
-    pub(super) fn running(&self) -> Running {
+    /// Returns the readiness that PodDisruptionBudgets depend on. Requires a Pod that is not
+    /// trimmed.
+    pub(super) fn readiness(&self) -> PodReadiness {
         match self.status.phase.as_deref() {
-            Some("Pending") => Running::NotYet,
-            _ if self.is_ready() => Running::Ready,
-            _ => Running::Unready,
+            Some("Pending") => PodReadiness::Pending,
+            _ if self.is_ready() => PodReadiness::Ready,
+            _ => PodReadiness::Unready,
         }
     }
 
-    /// The Pod as one that is to go; to be read off a whole Pod.
+    /// Converts the Pod to the input of the deletion decision. Requires a Pod that is not trimmed.
     pub(super) fn candidate(&self, services: &IndexedStore<SlimService>) -> DeletionCandidate {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         let annotations = self.metadata.annotations.iter().flatten();
@@ -137,7 +144,9 @@ impl SlimPod {
         DeletionCandidate {
             pod: self.view(services, &[]),
             terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
-            of_set: owners.iter().any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
+            owned_by_collaset: owners
+                .iter()
+                .any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
             deletion_policy: annotations
                 .clone()
                 .find(|(key, _)| *key == well_known::DELETION_POLICY)
@@ -146,7 +155,7 @@ impl SlimPod {
         }
     }
 
-    /// The Pod as planning sees it.
+    /// Converts the Pod to the input of planning.
     pub(super) fn view(
         &self,
         services: &IndexedStore<SlimService>,
@@ -155,7 +164,7 @@ impl SlimPod {
         let labels = self.metadata.labels.clone().unwrap_or_default();
         let expected = self.expected();
         let is_dirty = |key: &&String| {
-            service(key)
+            parse_service_key(key)
                 .is_some_and(|name| !services.get(&name).is_some_and(|s| s.selects(&labels)))
         };
         let dirty: BTreeSet<String> = expected
@@ -190,7 +199,7 @@ impl SlimService {
     }
 }
 
-/// What rules have against an operation; an annotation of somebody else's making says nothing.
+/// Parses the rejections in a rule's detail annotation; empty if the annotation is malformed.
 fn rejections(text: &str) -> Vec<RejectInfo> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -200,8 +209,9 @@ fn rejections(text: &str) -> Vec<RejectInfo> {
     serde_json::from_str::<Detail>(text).unwrap_or_default().reject_info
 }
 
-/// Reads an employer key `Service/<namespace>/<name>`; other kinds are nothing to judge.
-fn service(key: &str) -> Option<(String, String)> {
+/// Parses an employer key `Service/<namespace>/<name>`; `None` for other kinds, which are never
+/// dirty.
+fn parse_service_key(key: &str) -> Option<(String, String)> {
     let (namespace, name) = key.strip_prefix("Service/")?.split_once('/')?;
     (!name.contains('/')).then(|| (namespace.to_owned(), name.to_owned()))
 }
@@ -231,19 +241,19 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_is_gone_or_selects_other_pods_is_dirty() {
+    fn a_missing_or_non_selecting_service_is_dirty() {
         let pod = pod(
-            r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/gone":"y","LB/ns/z":"z"}}"#,
+            r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/missing":"y","LB/ns/z":"z"}}"#,
         );
         let dirty =
             |selector| pod.view(&services(&selector), &[]).dirty.into_iter().collect::<Vec<_>>();
-        assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/gone"]);
-        assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/gone", "Service/ns/web"]);
-        assert_eq!(dirty(json!({})), ["Service/ns/gone", "Service/ns/web"]);
+        assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/missing"]);
+        assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/missing", "Service/ns/web"]);
+        assert_eq!(dirty(json!({})), ["Service/ns/missing", "Service/ns/web"]);
     }
 
     #[test]
-    fn an_unreadable_annotation_is_an_error_that_is_kept() {
+    fn an_invalid_annotation_is_kept_as_an_error() {
         assert!(pod("{").view(&services(&json!({})), &[]).expected.is_err());
     }
 }

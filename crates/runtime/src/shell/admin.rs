@@ -1,4 +1,4 @@
-//! The server for probes and metrics.
+//! Server for probes and metrics.
 
 use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -9,12 +9,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-/// What readiness waits for, by name.
+/// Readiness of each part by name; `/readyz` succeeds once all are true.
 pub(super) type Readiness = Arc<BTreeMap<&'static str, watch::Receiver<bool>>>;
 
-/// How many connections are served at a time; more wait.
+/// Maximum number of concurrent connections; further ones wait.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a client may take to send its request's head.
+/// Timeout of the request headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
@@ -23,8 +23,9 @@ pub(super) async fn serve(
     registry: Registry,
     ready: Readiness,
 ) -> anyhow::Result<()> {
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("failed to listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "Serving probes and metrics");
     let mut connections = JoinSet::new();
     loop {
@@ -37,16 +38,16 @@ pub(super) async fn serve(
         };
         let (registry, ready) = (registry.clone(), ready.clone());
         connections.spawn(async move {
-            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
-                let answer = respond(request.uri().path(), &registry, &ready);
-                async move { Ok::<_, Infallible>(answer) }
+            let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+                let response = respond(request.uri().path(), &registry, &ready);
+                async move { Ok::<_, Infallible>(response) }
             });
             let served = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), answer);
+                .serve_connection(TokioIo::new(stream), service);
             if let Err(error) = served.await {
-                tracing::debug!(%error, "Dropping a connection");
+                tracing::debug!(%error, "Connection failed");
             }
         });
     }
@@ -68,7 +69,10 @@ fn respond(path: &str, registry: &Registry, ready: &Readiness) -> Response<Full<
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
             }
         }
-        _ => text(StatusCode::NOT_FOUND, "there are /healthz, /livez, /readyz and /metrics\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "not found; available: /healthz, /livez, /readyz, /metrics\n",
+        ),
     }
 }
 
@@ -87,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_only_when_every_part_is() {
+    fn readyz_succeeds_once_every_part_is_ready() {
         let (pods, waiting) = watch::channel(false);
         let ready: Readiness = Arc::new(BTreeMap::from([("pods", waiting)]));
         let status = || respond("/readyz", &Registry::new(), &ready).status();
@@ -97,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn alive_before_ready() {
+    fn livez_succeeds_before_readyz() {
         let (_pods, waiting) = watch::channel(false);
         let ready: Readiness = Arc::new(BTreeMap::from([("pods", waiting)]));
         assert_eq!(respond("/livez", &Registry::new(), &ready).status(), StatusCode::OK);

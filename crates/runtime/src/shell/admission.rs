@@ -1,4 +1,4 @@
-//! The server that the API server asks before it carries out a request.
+//! Server for admission webhooks: routes each `AdmissionReview` to the handler of its webhook.
 
 use std::{
     collections::BTreeMap, convert::Infallible, future::Future, net::SocketAddr, pin::Pin,
@@ -38,41 +38,44 @@ use super::{
     operator::{Operator, Shutdown},
 };
 
-/// The longest review that is read; one holds an object twice.
+/// Maximum size of a review in bytes; a review contains the object twice.
 const REVIEW_MAX: usize = 8 << 20;
-/// How many connections are served at a time; more wait.
+/// Maximum number of concurrent connections; further ones wait.
 const CONNECTIONS_MAX: usize = 256;
-/// How long a client may take for a handshake, or to send a request's head.
+/// Timeout of the TLS handshake, and of the request headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long new connections are taken after it is time to end: the Service may still send some.
+/// Time after shutdown for which new connections are accepted, because the Service may still route
+/// some.
 const LINGER: Duration = Duration::from_secs(3);
-/// How long an answer may take: less than the API server waits.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout of a handler; less than the timeout of the API server.
+const HANDLER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What is answered to the API server.
+/// Admission decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The request may pass.
+    /// The request is allowed.
     Allow,
-    /// It is refused, with the status that the client is to see.
+    /// The request is denied with this status, which the client receives.
     Deny(Box<Status>),
 }
 
-/// An answer on its way.
+/// Pending admission decision.
 pub type Answer = Pin<Box<dyn Future<Output = Verdict> + Send>>;
 
-/// Answers the reviews of one webhook.
+/// Handler of the reviews of one webhook.
 pub type Handler = Box<dyn Fn(AdmissionRequest<DynamicObject>) -> Answer + Send + Sync>;
 
-/// Handlers by the names of their webhooks, as the webhook configuration has them.
+/// Handlers by webhook name, as in the webhook configuration.
 pub type Handlers = BTreeMap<&'static str, Handler>;
 
-/// Adds a server of admission reviews to an operator, if it is to have one. Its webhook configuration
-/// is called `podops-<operator>`, its Service and its Secret `<operator>-admission`.
+/// Adds an admission webhook server to an operator, if `--admission-address` is set.
+///
+/// The webhook configuration is named `podops-<operator>`, the Service and the Secret
+/// `<operator>-admission`.
 ///
 /// # Errors
 ///
-/// If its metrics cannot be registered.
+/// If the metrics cannot be registered.
 pub fn start(
     operator: &mut Operator,
     name: &'static str,
@@ -86,9 +89,12 @@ pub fn start(
     operator.ready_when("admission", is_ready);
     let namespace = operator.args.lease.leader_elect_resource_namespace.clone();
     let object = format!("{name}-admission");
-    let default = || vec![format!("{object}.{namespace}.svc")];
-    let hosts =
-        if args.admission_hosts.is_empty() { default() } else { args.admission_hosts.clone() };
+    let default_hosts = || vec![format!("{object}.{namespace}.svc")];
+    let hosts = if args.admission_hosts.is_empty() {
+        default_hosts()
+    } else {
+        args.admission_hosts.clone()
+    };
     let certificate_manager = CertificateManager {
         client: operator.client.clone(),
         namespace,
@@ -103,8 +109,8 @@ pub fn start(
     let stop = operator.stop();
     operator.task("admission", async move {
         tokio::select! {
-            stored = certificate_manager.run() => stored,
-            served = serve(address, reviews, stop) => served,
+            ended = certificate_manager.run() => ended,
+            ended = serve(address, reviews, stop) => ended,
         }
     });
     Ok(())
@@ -116,10 +122,11 @@ struct Reviews {
     metrics: Metrics,
 }
 
-/// Serves until it is time to end, and then ends what was asked by then.
+/// Serves until shutdown, then completes the requests in progress.
 async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Shutdown) -> anyhow::Result<()> {
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("failed to listen on {address}"))?;
     tracing::info!(address = %listener.local_addr()?, "Listening for admission reviews");
     let provider = Arc::new(ring::default_provider());
     let config =
@@ -132,9 +139,9 @@ async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Shutdown) -> an
         sleep(LINGER).await;
     });
     loop {
-        let room = connections.len() < CONNECTIONS_MAX;
+        let has_capacity = connections.len() < CONNECTIONS_MAX;
         let stream = tokio::select! {
-            accepted = listener.accept(), if room => accepted,
+            accepted = listener.accept(), if has_capacity => accepted,
             Some(_) = connections.join_next() => continue,
             () = &mut stopped => break,
         };
@@ -143,9 +150,9 @@ async fn serve(address: SocketAddr, reviews: Arc<Reviews>, stop: Shutdown) -> an
                 let (acceptor, reviews) = (acceptor.clone(), reviews.clone());
                 connections.spawn(connection(stream, acceptor, reviews, graceful.watcher()));
             }
-            // Too many open files, say: what is open goes on.
+            // For example too many open files: existing connections continue.
             Err(error) => {
-                tracing::warn!(%error, "Cannot accept a connection");
+                tracing::warn!(%error, "Failed to accept a connection");
                 sleep(Duration::from_millis(100)).await;
             }
         }
@@ -162,29 +169,29 @@ async fn connection(
 ) {
     let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "Dropping a handshake"),
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return,
     };
-    let answer = service_fn(move |request| {
+    let service = service_fn(move |request| {
         let reviews = reviews.clone();
         async move { Ok::<_, Infallible>(reviews.respond(request).await) }
     });
-    // One review a connection: nobody holds one for nothing, and none is closed as it is used again.
+    // One review per connection: no idle connections, and none is closed while it is being reused.
     let served = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(served).await {
-        tracing::debug!(%error, "Dropping a connection");
+        tracing::debug!(%error, "Connection failed");
     }
 }
 
 impl Reviews {
     async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path().to_owned();
-        let known = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-        let handler = known
+        let token_and_name = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let handler = token_and_name
             .filter(|(token, _)| self.serving.accepts_token(token))
             .and_then(|(_, name)| self.handlers.get_key_value(name));
         let Some((name, handler)) = handler else { return empty_response(StatusCode::NOT_FOUND) };
@@ -196,7 +203,7 @@ impl Reviews {
         let Some(request) = request else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut response = AdmissionResponse::from(&request);
         let timer = self.metrics.seconds.with_label_values(&[*name]).start_timer();
-        let verdict = timeout(ANSWER_TIMEOUT, handler(request)).await;
+        let verdict = timeout(HANDLER_TIMEOUT, handler(request)).await;
         timer.observe_duration();
         let Ok(verdict) = verdict else { return empty_response(StatusCode::GATEWAY_TIMEOUT) };
         let allowed = matches!(verdict, Verdict::Allow);
@@ -229,15 +236,15 @@ impl Metrics {
     fn register(registry: &Registry) -> prometheus::Result<Self> {
         let reviews = Opts::new(
             "podops_admission_reviews_total",
-            "Admission reviews that were answered, by webhook and verdict.",
+            "Admission reviews, by webhook and verdict.",
         );
         let seconds = HistogramOpts::new(
             "podops_admission_duration_seconds",
-            "How long admission reviews took to answer.",
+            "Duration of admission reviews, by webhook.",
         );
         let expiry = IntGauge::new(
             "podops_admission_certificate_expiry_timestamp_seconds",
-            "When the certificate for admission expires, in Unix seconds.",
+            "Expiry time of the admission certificate, in Unix seconds.",
         )?;
         Ok(Self {
             reviews: add(registry, IntCounterVec::new(reviews, &["webhook", "verdict"])?)?,

@@ -1,4 +1,4 @@
-//! Carries out effects: the only place that writes.
+//! Executes writes; the only place that sends API writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,35 +15,34 @@ use tokio::time::timeout;
 use super::{metrics::Metrics, rejected_writes::RejectedWrites};
 use crate::write::{Change, Outcome, Target, Write};
 
-/// How long one request may take; the server gives up after a minute itself.
+/// Timeout of one request; that of the API server is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a request has no outcome: the server did not answer it, or not to the point. The same
-/// request may go through later.
+/// Why a write failed without an outcome: no response, or a server error. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
-#[error("writing {target}")]
+#[error("failed to write {target}")]
 pub struct Error {
-    /// What was to be written.
+    /// Object that was to be written.
     pub target: Box<Target>,
-    /// What happened instead.
+    /// Cause.
     pub source: Source,
 }
 
-/// What happened instead of an answer.
+/// Cause of a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum Source {
     /// The connection or the server failed.
     #[error(transparent)]
     Kube(#[from] kube::Error),
-    /// The request cannot be built.
+    /// The request could not be built.
     #[error(transparent)]
     Request(#[from] kube::core::request::Error),
-    /// There was no answer in time.
-    #[error("no answer within {} s", REQUEST_TIMEOUT.as_secs())]
+    /// The request timed out.
+    #[error("request timed out after {}s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
 }
 
-/// An operator's hand: writes in its name, and counts.
+/// Executes writes with the operator's field manager, and counts them.
 #[derive(Clone)]
 pub struct Applier {
     client: Client,
@@ -54,30 +53,31 @@ pub struct Applier {
 }
 
 impl Applier {
-    /// Writes as `manager`, at most `concurrency` requests of one call at a time.
+    /// Creates an applier with the field manager `manager`, and at most `concurrency` concurrent
+    /// requests per call.
     #[must_use]
     pub fn new(client: Client, manager: &'static str, metrics: Metrics, concurrency: u16) -> Self {
         let concurrency = usize::from(concurrency.max(1));
         Self { client, manager, metrics, concurrency, rejected_writes: Arc::default() }
     }
 
-    /// Carries out one effect; one that was refused a short while ago is refused again without
-    /// asking.
+    /// Executes one write. A write that was rejected recently is not sent; the same rejection is
+    /// returned.
     ///
     /// # Errors
     ///
-    /// If the server gave no answer to the point.
+    /// [`Error`] if there was no response, or a server error.
     pub async fn apply(&self, write: &Write) -> Result<Outcome, Error> {
         if let Some(message) = self.rejected_writes.retained(write) {
             return Ok(Outcome::Rejected(message));
         }
         let target = write.target();
         let fail = |source| Error { target: Box::new(target.clone()), source };
-        let answer = timeout(REQUEST_TIMEOUT, self.send(write)).await;
-        let answer = answer.unwrap_or(Err(Source::Timeout));
-        let result = match answer {
+        let response = timeout(REQUEST_TIMEOUT, self.send(write)).await;
+        let response = response.unwrap_or(Err(Source::Timeout));
+        let result = match response {
             Ok(version) => Ok(Outcome::Done(version)),
-            Err(Source::Kube(kube::Error::Api(status))) => rejection(write, &status)
+            Err(Source::Kube(kube::Error::Api(status))) => error_outcome(write, &status)
                 .ok_or_else(|| fail(Source::Kube(kube::Error::Api(status)))),
             Err(other) => Err(fail(other)),
         };
@@ -89,11 +89,11 @@ impl Applier {
             self.metrics.conflicts.inc();
         }
         self.metrics.writes.with_label_values(&[write.verb(), target.resource.plural, class]).inc();
-        tracing::debug!(verb = write.verb(), %target, class, "Wrote");
+        tracing::debug!(verb = write.verb(), %target, class, "API write");
         result
     }
 
-    /// Carries out independent effects side by side.
+    /// Executes independent writes concurrently.
     pub async fn apply_all(&self, writes: Vec<Write>) -> Vec<(Write, Result<Outcome, Error>)> {
         let one = |write: Write| async move {
             let result = self.apply(&write).await;
@@ -102,8 +102,8 @@ impl Applier {
         stream::iter(writes).map(one).buffer_unordered(self.concurrency).collect().await
     }
 
-    /// Carries out independent effects in batches of 1, 2, 4, … and stops after a batch in which
-    /// one came to nothing, so that a server that refuses all is not asked for each.
+    /// Executes independent writes in batches of 1, 2, 4, … and stops after a batch with a failed
+    /// or rejected write, so that an API server that rejects all of them receives only a few.
     pub async fn apply_slow_start(
         &self,
         writes: Vec<Write>,
@@ -112,10 +112,10 @@ impl Applier {
         while !rest.is_empty() {
             let later = rest.split_off(size.min(rest.len()));
             let batch = self.apply_all(rest).await;
-            let went_well =
+            let succeeded =
                 batch.iter().all(|(_, r)| matches!(r, Ok(o) if !matches!(o, Outcome::Rejected(_))));
             results.extend(batch);
-            if !went_well {
+            if !succeeded {
                 break;
             }
             (rest, size) = (later, size * 2);
@@ -123,11 +123,12 @@ impl Applier {
         results
     }
 
-    /// How long until the first of the effects that were refused may be sent again.
+    /// Returns the time until the first of the rejected writes may be sent again; `None` if there
+    /// are none.
     #[must_use]
     pub fn retry_after(&self, results: &[(Write, Result<Outcome, Error>)]) -> Option<Duration> {
-        let refused = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Rejected(_))));
-        refused.map(|(write, _)| self.rejected_writes.retry_after(write)).min()
+        let rejected = results.iter().filter(|(_, r)| matches!(r, Ok(Outcome::Rejected(_))));
+        rejected.map(|(write, _)| self.rejected_writes.retry_after(write)).min()
     }
 
     async fn send(&self, write: &Write) -> Result<Option<String>, Source> {
@@ -181,23 +182,23 @@ impl Applier {
     }
 }
 
-/// Reads a refusal as an outcome, if it is one.
-fn rejection(write: &Write, status: &Status) -> Option<Outcome> {
+/// Returns the outcome for an error response; `None` if it is a server error.
+fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
     match (status.code, write) {
         (404, Write::Delete { .. }) => Some(Outcome::Done(None)),
-        // Creating in a namespace or of a kind that is gone is a refusal, not an absence.
+        // For a create, 404 means that the namespace or the kind does not exist: a rejection.
         (404, Write::Patch(..)) => Some(Outcome::NotFound),
         (409, Write::Create(..) | Write::DryRunCreate(..)) if status.is_already_exists() => {
             Some(Outcome::AlreadyExists)
         }
         (409, _) => Some(Outcome::Conflict),
-        // A failed `test` names no object, other than a value that is refused.
+        // A failed `test` names no object, unlike an invalid value.
         (422, Write::Patch(_, Change::Json(_)))
             if status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
             Some(Outcome::Conflict)
         }
-        // A merge that names another object of the same name.
+        // A merge patch with a different UID: another object with the same name.
         (422, Write::Patch(_, Change::Merge(_) | Change::Strategic(_)))
             if status.details.iter().flat_map(|d| &d.causes).any(|c| c.field == "metadata.uid") =>
         {
@@ -208,11 +209,12 @@ fn rejection(write: &Write, status: &Status) -> Option<Outcome> {
     }
 }
 
-/// Whether a batch has to be tried again soon, as some of it came to nothing that trying again may
-/// mend.
+/// Returns whether a batch must be retried soon, because some writes failed for which a retry may
+/// succeed.
 #[must_use]
 pub fn is_unfinished(results: &[(Write, Result<Outcome, Error>)]) -> bool {
-    // A name that is taken: if by the writer's own, the cache will show it; if not, no event comes.
+    // AlreadyExists: the operator's own object will appear in the cache; for another client's
+    // object there will be no event.
     results.iter().any(|(write, result)| match result {
         Ok(Outcome::AlreadyExists) => !matches!(write, Write::DryRunCreate(..)),
         Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound | Outcome::Rejected(_)) => {
@@ -238,40 +240,40 @@ mod tests {
         serde_json::from_value(text).unwrap()
     }
 
-    /// Trap 8 of kube 5: its client waits for an answer as long as the connection stands.
+    /// The client of kube 5 waits for a response as long as the connection is open.
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_never_answers_is_given_up() {
-        type Answer = Result<http::Response<kube::client::Body>, tower::BoxError>;
-        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
-            std::future::pending::<Answer>()
+    async fn a_request_without_a_response_times_out() {
+        type Pending = Result<http::Response<kube::client::Body>, tower::BoxError>;
+        let hanging = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Pending>()
         });
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
-        let applier = Applier::new(Client::new(silent, "default"), "test", metrics, 1);
+        let applier = Applier::new(Client::new(hanging, "default"), "test", metrics, 1);
         let write = Write::Patch(pod(), JsonPatch::default().build());
-        let answer = timeout(REQUEST_TIMEOUT * 10, applier.apply(&write)).await.expect("it hangs");
-        assert!(matches!(answer, Err(Error { source: Source::Timeout, .. })));
+        let result = timeout(REQUEST_TIMEOUT * 10, applier.apply(&write)).await.expect("times out");
+        assert!(matches!(result, Err(Error { source: Source::Timeout, .. })));
     }
 
     #[test]
-    fn a_failed_test_means_look_again_and_an_invalid_value_does_not() {
+    fn a_failed_test_is_a_conflict_and_an_invalid_value_is_not() {
         let write = Write::Patch(pod(), JsonPatch::default().build());
-        assert_eq!(rejection(&write, &status(422, "")), Some(Outcome::Conflict));
+        assert_eq!(error_outcome(&write, &status(422, "")), Some(Outcome::Conflict));
         assert_eq!(
-            rejection(&write, &status(422, "web-1")),
+            error_outcome(&write, &status(422, "web-1")),
             Some(Outcome::Rejected("no".to_owned()))
         );
     }
 
     #[test]
-    fn deleting_what_is_gone_is_done() {
+    fn deleting_a_missing_object_is_done() {
         let write = Write::Delete { target: pod(), uid: "1".to_owned(), version: None };
-        assert_eq!(rejection(&write, &status(404, "web-1")), Some(Outcome::Done(None)));
+        assert_eq!(error_outcome(&write, &status(404, "web-1")), Some(Outcome::Done(None)));
     }
 
     #[test]
-    fn a_busy_server_is_no_outcome() {
+    fn a_server_error_is_not_an_outcome() {
         let write = Write::Create(pod(), serde_json::Value::Null);
-        assert_eq!(rejection(&write, &status(429, "")), None);
-        assert_eq!(rejection(&write, &status(500, "")), None);
+        assert_eq!(error_outcome(&write, &status(429, "")), None);
+        assert_eq!(error_outcome(&write, &status(500, "")), None);
     }
 }

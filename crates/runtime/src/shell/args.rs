@@ -1,17 +1,17 @@
-//! The flags that every operator has; each has an environment variable too.
+//! Flags that all operators share; each can also be set by an environment variable.
 
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-/// What every operator is told at its start.
+/// Flags that all operators share.
 #[derive(Args, Clone, Debug)]
 pub struct OperatorArgs {
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t = LogFormat::Text, env = "PODOPS_LOG_FORMAT", help_heading = "Logging")]
     pub log_format: LogFormat,
 
-    /// Which log lines are written: a level, or directives such as `info,kube=debug`
+    /// Log filter: a level, or directives such as `info,kube=debug`
     #[arg(
         long,
         default_value = "info",
@@ -21,7 +21,7 @@ pub struct OperatorArgs {
     )]
     pub log: String,
 
-    /// Where /healthz, /livez, /readyz and /metrics are served
+    /// Address for /healthz, /livez, /readyz and /metrics
     #[arg(
         long,
         default_value = "0.0.0.0:8080",
@@ -31,7 +31,7 @@ pub struct OperatorArgs {
     )]
     pub metrics_bind_address: SocketAddr,
 
-    /// How many objects are reconciled at a time
+    /// Maximum number of objects that are reconciled concurrently
     #[arg(
         long,
         default_value_t = 16,
@@ -41,27 +41,27 @@ pub struct OperatorArgs {
     )]
     pub max_concurrent_reconciles: u16,
 
-    /// How long a reconcile may take before it is given up and tried again
+    /// Timeout of a reconcile; it is retried with backoff
     #[arg(long, default_value = "60s", value_parser = duration, env = "PODOPS_RECONCILE_TIMEOUT", help_heading = "Work", value_name = "DURATION")]
     pub reconcile_timeout: Duration,
 
-    /// How long work under way may take to end after SIGTERM
+    /// Grace period after SIGTERM for reconciles and admission requests in progress
     #[arg(long, default_value = "10s", value_parser = duration, env = "PODOPS_SHUTDOWN_GRACE", help_heading = "Work", value_name = "DURATION")]
     pub shutdown_grace: Duration,
 
-    /// When leadership is decided, and how
+    /// Leader election flags
     #[command(flatten)]
     pub lease: LeaseArgs,
 }
 
-/// How one of several replicas is chosen to act.
+/// Flags for leader election between replicas.
 #[derive(Args, Clone, Debug)]
 pub struct LeaseArgs {
-    /// Act only while holding the Lease; `false` acts at once and always
+    /// Reconcile only while holding the leader election Lease; `false` disables leader election
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, env = "PODOPS_LEADER_ELECT", help_heading = "Leader election", value_name = "BOOL")]
     pub leader_elect: bool,
 
-    /// The namespace of the Lease
+    /// Namespace of the Lease
     #[arg(
         long,
         default_value = "podops-system",
@@ -71,7 +71,7 @@ pub struct LeaseArgs {
     )]
     pub leader_elect_resource_namespace: String,
 
-    /// Who this replica is in the Lease; the host's name and the process ID by default
+    /// Identity of this replica in the Lease; defaults to the hostname and the process ID
     #[arg(
         long,
         env = "PODOPS_LEADER_ELECT_IDENTITY",
@@ -80,23 +80,24 @@ pub struct LeaseArgs {
     )]
     pub leader_elect_identity: Option<String>,
 
-    /// How long others wait, after the last sign of the holder, before they take the Lease
+    /// Time that other replicas wait after the last renewal before they acquire the Lease
     #[arg(long, default_value = "15s", value_parser = duration, env = "PODOPS_LEADER_ELECT_LEASE_DURATION", help_heading = "Leader election", value_name = "DURATION")]
     pub leader_elect_lease_duration: Duration,
 
-    /// How long the holder may fail to renew before it steps down; less than the duration
+    /// Time without a successful renewal after which the leader exits; must be less than the lease
+    /// duration
     #[arg(long, default_value = "10s", value_parser = duration, env = "PODOPS_LEADER_ELECT_RENEW_DEADLINE", help_heading = "Leader election", value_name = "DURATION")]
     pub leader_elect_renew_deadline: Duration,
 
-    /// How often the Lease is renewed, or looked at
+    /// Interval between attempts to acquire or renew the Lease
     #[arg(long, default_value = "2s", value_parser = duration, env = "PODOPS_LEADER_ELECT_RETRY_PERIOD", help_heading = "Leader election", value_name = "DURATION")]
     pub leader_elect_retry_period: Duration,
 }
 
-/// Where an operator answers the API server, if it is to be asked about requests.
+/// Flags for the admission webhook server.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AdmissionArgs {
-    /// Where admission reviews are answered, over TLS; without it they are not
+    /// Address of the admission webhook server (TLS); if unset, admission webhooks are disabled
     #[arg(
         long,
         env = "PODOPS_ADMISSION_ADDRESS",
@@ -105,7 +106,8 @@ pub struct AdmissionArgs {
     )]
     pub admission_address: Option<SocketAddr>,
 
-    /// What the API server calls this operator: names or addresses; by default the Service's name
+    /// DNS names or IP addresses under which the API server reaches the webhook server; defaults to
+    /// the name of the Service
     #[arg(
         long,
         env = "PODOPS_ADMISSION_HOSTS",
@@ -116,19 +118,19 @@ pub struct AdmissionArgs {
     pub admission_hosts: Vec<String>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// Reads a duration that carries its unit, such as `30s` or `2m`.
+/// Parses a duration with a unit, such as `30s` or `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let read: jiff::SignedDuration = text.parse().map_err(|e: jiff::Error| e.to_string())?;
-    Duration::try_from(read).map_err(|e| e.to_string())
+    let parsed: jiff::SignedDuration = text.parse().map_err(|e: jiff::Error| e.to_string())?;
+    Duration::try_from(parsed).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_carry_units() {
+    fn durations_require_a_unit() {
         assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert!(duration("30").is_err());

@@ -1,15 +1,16 @@
-//! The certificate of an operator's admission server, which it makes itself and tells the API server
-//! of.
+//! Self-signed certificate of the admission server, and its publication in the webhook
+//! configuration.
 //!
-//! Each certificate has an authority of its own, whose key is thrown away once it has signed: there is
-//! nothing that could sign another. It is kept in a Secret beside the operator, so that all replicas
-//! serve the same; whoever finds it due makes the next. The API server trusts the one before too, and
-//! is told before a certificate is served, so no review fails over a renewal.
+//! Each certificate has its own CA, whose key is discarded after signing, so that nothing can sign
+//! another certificate. The certificate is stored in a Secret in the operator's namespace, so that
+//! all replicas serve the same one; the first replica that finds it due for renewal replaces it.
+//! The webhook configuration trusts the previous CA as well, and is updated before a certificate is
+//! served, so that no review fails because of a renewal.
 //!
-//! Part of each webhook's path is a word that the Secret and the webhook's configuration hold: reviews
-//! have consequences, and API servers show no certificate of their own. As they name the path to
-//! whoever's request they could not ask about, another word takes its place every hour. All replicas
-//! know the next one before it is used, and take the one before for as long.
+//! A review can start a deletion, and API servers present no client certificate. Each webhook path
+//! therefore contains a secret token, stored in the Secret and in the webhook configuration. It is
+//! rotated hourly, because API server errors may expose the path to clients. All replicas accept
+//! the current, the previous and the next token.
 
 use std::{
     collections::BTreeMap,
@@ -47,28 +48,30 @@ use tokio::{
 
 use super::clock;
 
-/// How long a certificate is valid, and how long before its end the next is made. The authority
-/// before it is trusted until then, so nobody is in a hurry.
+/// Validity of a certificate.
 const VALIDITY: SignedDuration = SignedDuration::from_hours(365 * 24);
+/// Time before the expiry at which a certificate is renewed. The previous CA stays trusted until
+/// the next renewal, so the switch is not urgent.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(120 * 24);
-/// Replicas' clocks need not agree to the second.
+/// Margin for clock skew between replicas and API servers.
 const SKEW: SignedDuration = SignedDuration::from_hours(24);
-/// How long a word is used.
+/// Time after which the path token is rotated.
 const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
-/// How long an API server may take to hear of a webhook configuration.
+/// Time until all API servers have observed a change of the webhook configuration.
 const PROPAGATION_DELAY: Duration = Duration::from_secs(3);
-/// How often the Secret and the webhook configuration are looked at.
+/// Interval between two checks of the Secret and the webhook configuration.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// How long to wait after a look that failed.
+/// Interval after a failed check.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a look may take.
+/// Timeout of a check.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A certificate as it stands in the Secret, and the words of its paths.
+/// Certificate and path tokens, as stored in the Secret.
 #[derive(Clone, PartialEq, Eq)]
 struct StoredCertificate {
+    /// CA certificate, PEM.
     authority: String,
-    /// The authority of the certificate before it; empty for the first.
+    /// CA certificate of the previous certificate; empty for the first.
     previous: String,
     certificate: String,
     key: String,
@@ -77,33 +80,37 @@ struct StoredCertificate {
     tokens: PathTokens,
 }
 
-/// The parts of the webhooks' paths that nobody can guess.
+/// Secret parts of the webhook paths.
 #[derive(Clone, PartialEq, Eq)]
 struct PathTokens {
-    before: String,
-    now: String,
+    previous: String,
+    current: String,
     next: String,
-    /// When the next one takes its place.
-    until: Timestamp,
+    /// Time of the next rotation.
+    expires: Timestamp,
 }
 
 impl PathTokens {
     fn new(now: Timestamp) -> Self {
         Self {
-            before: random_token(),
-            now: random_token(),
+            previous: random_token(),
+            current: random_token(),
             next: random_token(),
-            until: now + TOKEN_LIFETIME,
+            expires: now + TOKEN_LIFETIME,
         }
     }
 
     fn rotated(&self, now: Timestamp) -> Self {
-        let (before, current) = (self.now.clone(), self.next.clone());
-        Self { before, now: current, next: random_token(), until: now + TOKEN_LIFETIME }
+        Self {
+            previous: self.current.clone(),
+            current: self.next.clone(),
+            next: random_token(),
+            expires: now + TOKEN_LIFETIME,
+        }
     }
 
     fn contains(&self, token: &str) -> bool {
-        [&self.before, &self.now, &self.next].into_iter().any(|known| known == token)
+        [&self.previous, &self.current, &self.next].into_iter().any(|valid| valid == token)
     }
 }
 
@@ -112,59 +119,59 @@ fn random_token() -> String {
 }
 
 impl StoredCertificate {
-    /// Makes a certificate, to take the place of `before`.
-    fn issue(before: Option<&Self>, hosts: &[String], now: Timestamp) -> anyhow::Result<Self> {
+    /// Issues a certificate that replaces `previous`.
+    fn issue(previous: Option<&Self>, hosts: &[String], now: Timestamp) -> anyhow::Result<Self> {
         let expires = now + VALIDITY;
-        let valid = |mut params: CertificateParams, name: &str| {
+        let with_validity = |mut params: CertificateParams, name: &str| {
             let (from, to) = (day(now - SKEW), day(expires + SKEW));
             params.not_before = rcgen::date_time_ymd(from.0, from.1, from.2);
             params.not_after = rcgen::date_time_ymd(to.0, to.1, to.2);
             params.distinguished_name.push(DnType::CommonName, name);
             params
         };
-        let mut authority = valid(CertificateParams::default(), "podops-admission");
+        let mut authority = with_validity(CertificateParams::default(), "podops-admission");
         authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority_key = KeyPair::generate()?;
         let authority_pem = authority.self_signed(&authority_key)?.pem();
         let issuer = Issuer::new(authority, authority_key);
-        let name = hosts.first().context("an admission server without a name")?;
-        let leaf = valid(CertificateParams::new(hosts)?, name);
+        let name = hosts.first().context("the admission server has no hostname")?;
+        let leaf = with_validity(CertificateParams::new(hosts)?, name);
         let key = KeyPair::generate()?;
         Ok(Self {
             authority: authority_pem,
-            previous: before.map_or_else(String::new, |b| b.authority.clone()),
+            previous: previous.map_or_else(String::new, |p| p.authority.clone()),
             certificate: leaf.signed_by(&key, &issuer)?.pem(),
             key: key.serialize_pem(),
             hosts: hosts.join(","),
             expires,
-            tokens: before.map_or_else(|| PathTokens::new(now), |b| b.tokens.clone()),
+            tokens: previous.map_or_else(|| PathTokens::new(now), |p| p.tokens.clone()),
         })
     }
 
-    /// What is to be kept from now on, if that is something else.
+    /// Returns the renewed certificate or rotated tokens; `None` if neither is due.
     fn renewed(&self, hosts: &[String], now: Timestamp) -> anyhow::Result<Option<Self>> {
         if self.is_due(hosts, now) {
             return Self::issue(Some(self), hosts, now).map(Some);
         }
         let rotated = || Self { tokens: self.tokens.rotated(now), ..self.clone() };
-        Ok((self.tokens.until <= now).then(rotated))
+        Ok((self.tokens.expires <= now).then(rotated))
     }
 
     fn is_due(&self, hosts: &[String], now: Timestamp) -> bool {
         self.hosts != hosts.join(",") || now > self.expires - RENEW_BEFORE
     }
 
-    /// Reads the Secret; one that somebody else filled, or that cannot be served, is none of ours.
+    /// Reads the Secret; `None` if its content is incomplete or cannot be served.
     fn read(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
         let token = |key: &str| text(key).filter(|token| token.len() >= 32);
         let tokens = PathTokens {
-            before: token("path-token-previous")?,
-            now: token("path-token")?,
+            previous: token("path-token-previous")?,
+            current: token("path-token")?,
             next: token("path-token-next")?,
-            until: text("path-token-expires")?.parse().ok()?,
+            expires: text("path-token-expires")?.parse().ok()?,
         };
         let stored = Self {
             authority: text("ca.crt")?,
@@ -185,10 +192,10 @@ impl StoredCertificate {
             ("previous-ca.crt", bytes(&self.previous)),
             ("tls.crt", bytes(&self.certificate)),
             ("tls.key", bytes(&self.key)),
-            ("path-token-previous", bytes(&self.tokens.before)),
-            ("path-token", bytes(&self.tokens.now)),
+            ("path-token-previous", bytes(&self.tokens.previous)),
+            ("path-token", bytes(&self.tokens.current)),
             ("path-token-next", bytes(&self.tokens.next)),
-            ("path-token-expires", bytes(&self.tokens.until.to_string())),
+            ("path-token-expires", bytes(&self.tokens.expires.to_string())),
             ("hosts", bytes(&self.hosts)),
             ("expires", bytes(&self.expires.to_string())),
         ]);
@@ -200,27 +207,31 @@ impl StoredCertificate {
         }
     }
 
-    /// How the API server reaches the webhook called `name` and whom it trusts there, if its
-    /// configuration says something else.
-    fn webhook_patch(&self, name: &str, now: &WebhookClientConfig) -> Option<serde_json::Value> {
-        let path = format!("/{}/{name}", self.tokens.now);
+    /// Returns the patch that sets path and CA bundle of the webhook called `name`; `None` if they
+    /// are up to date or the webhook has neither a Service nor a URL.
+    fn webhook_patch(
+        &self,
+        name: &str,
+        client_config: &WebhookClientConfig,
+    ) -> Option<serde_json::Value> {
+        let path = format!("/{}/{name}", self.tokens.current);
         let bundle = ByteString(format!("{}{}", self.authority, self.previous).into_bytes());
-        let mut client = json!({ "caBundle": bundle });
-        let same = match (&now.service, &now.url) {
+        let mut patch = json!({ "caBundle": bundle });
+        let is_same_address = match (&client_config.service, &client_config.url) {
             (Some(service), _) => {
-                client["service"] = json!({ "path": path });
+                patch["service"] = json!({ "path": path });
                 service.path.as_ref() == Some(&path)
             }
             (None, Some(url)) => {
                 let host = url.parse::<http::Uri>().ok()?.authority()?.to_string();
                 let url = format!("https://{host}{path}");
-                client["url"] = json!(url);
+                patch["url"] = json!(url);
                 *url == url
             }
             (None, None) => return None,
         };
-        let known = same && now.ca_bundle.as_ref() == Some(&bundle);
-        (!known).then(|| json!({ "name": name, "clientConfig": client }))
+        let is_current = is_same_address && client_config.ca_bundle.as_ref() == Some(&bundle);
+        (!is_current).then(|| json!({ "name": name, "clientConfig": patch }))
     }
 
     fn certified_key(&self) -> anyhow::Result<CertifiedKey> {
@@ -231,31 +242,31 @@ impl StoredCertificate {
     }
 }
 
-/// A day, as rcgen takes it: year, month and day.
+/// Converts a time to year, month and day for rcgen.
 fn day(at: Timestamp) -> (i32, u8, u8) {
     let date: Date = at.to_zoned(TimeZone::UTC).date();
     let part = |n: i8| u8::try_from(n).unwrap_or(1);
     (date.year().into(), part(date.month()), part(date.day()))
 }
 
-/// What is served at the moment; nothing until the API server has been told.
+/// Certificate and tokens in use; `None` until they are published in the webhook configuration.
 #[derive(Default)]
 pub(super) struct ServedCertificate(RwLock<Option<(Arc<CertifiedKey>, PathTokens)>>);
 
 impl fmt::Debug for ServedCertificate {
-    /// Without what nobody is to know.
+    /// Omits the secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").finish_non_exhaustive()
+        f.debug_struct("ServedCertificate").finish_non_exhaustive()
     }
 }
 
 impl ServedCertificate {
     fn serve(&self, key: CertifiedKey, tokens: PathTokens) {
-        let now = Some((Arc::new(key), tokens));
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = now;
+        let served = Some((Arc::new(key), tokens));
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = served;
     }
 
-    /// Whether this is a word that only the API server can know.
+    /// Returns whether this is a valid path token.
     pub(super) fn accepts_token(&self, token: &str) -> bool {
         let serving = self.0.read().unwrap_or_else(PoisonError::into_inner);
         serving.as_ref().is_some_and(|(_, tokens)| tokens.contains(token))
@@ -269,13 +280,13 @@ impl ResolvesServerCert for ServedCertificate {
     }
 }
 
-/// Keeps the certificate.
+/// Renews the certificate and the tokens, publishes and serves them.
 pub(super) struct CertificateManager {
     pub(super) client: Client,
     pub(super) namespace: String,
-    /// The name of the Secret.
+    /// Name of the Secret.
     pub(super) secret: String,
-    /// The name of the webhook configuration.
+    /// Name of the webhook configuration.
     pub(super) configuration: String,
     pub(super) hosts: Vec<String>,
     pub(super) serving: Arc<ServedCertificate>,
@@ -284,56 +295,62 @@ pub(super) struct CertificateManager {
 }
 
 impl CertificateManager {
-    /// Keeps the certificate served, known and valid for as long as it is polled.
+    /// Keeps the certificate valid, published and served while it is polled.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut served = None;
         loop {
             let sync = timeout(SYNC_TIMEOUT, self.sync(&mut served)).await;
-            let pause = match sync.map_err(anyhow::Error::from).and_then(|sync| sync) {
+            let interval = match sync.map_err(anyhow::Error::from).and_then(|sync| sync) {
                 Ok(()) => CHECK_INTERVAL,
                 Err(error) => {
                     let error = format!("{error:#}");
-                    tracing::warn!(error, "Cannot keep the certificate for admission");
+                    tracing::warn!(
+                        error,
+                        "Failed to synchronize the admission certificate; retrying"
+                    );
                     RETRY_INTERVAL
                 }
             };
-            sleep(pause).await;
+            sleep(interval).await;
         }
     }
 
     async fn sync(&self, served: &mut Option<StoredCertificate>) -> anyhow::Result<()> {
         let stored = self.stored(served.as_ref()).await?;
-        let verdict_label = self.publish(&stored).await?;
+        let published = self.publish(&stored).await?;
         if served.as_ref() != Some(&stored) {
-            // Until all API servers have heard whom to trust, they trust the one before.
-            if verdict_label && served.is_some() {
+            // API servers that have not observed the change yet trust the previous certificate.
+            if published && served.is_some() {
                 sleep(PROPAGATION_DELAY).await;
             }
             self.serving.serve(stored.certified_key()?, stored.tokens.clone());
             self.expiry.set(stored.expires.as_second());
             self.ready.send_replace(true);
-            tracing::info!(expires = %stored.expires, hosts = stored.hosts, "Serving admission");
+            tracing::info!(expires = %stored.expires, hosts = stored.hosts, "Serving admission webhooks");
             *served = Some(stored);
         }
         Ok(())
     }
 
-    /// The certificate in the Secret, made anew if it is due.
+    /// Returns the certificate in the Secret, renewed if due.
     async fn stored(
         &self,
         served: Option<&StoredCertificate>,
     ) -> anyhow::Result<StoredCertificate> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         loop {
-            let found = secrets.get_opt(&self.secret).await.context("reading its Secret")?;
+            let found = secrets
+                .get_opt(&self.secret)
+                .await
+                .context("failed to read the Secret of the admission certificate")?;
             let now = clock::now();
-            // If the Secret was taken away, what is served is what everybody trusts.
+            // If the Secret was deleted, restore the served certificate, which API servers trust.
             let stored = found.as_ref().and_then(StoredCertificate::read);
             let stored = match stored.as_ref().or(served) {
                 None => StoredCertificate::issue(None, &self.hosts, now)?,
-                Some(before) => match before.renewed(&self.hosts, now)? {
-                    None if stored.is_some() => return Ok(before.clone()),
-                    None => before.clone(),
+                Some(current) => match current.renewed(&self.hosts, now)? {
+                    None if stored.is_some() => return Ok(current.clone()),
+                    None => current.clone(),
                     Some(renewed) => renewed,
                 },
             };
@@ -347,18 +364,23 @@ impl CertificateManager {
             };
             match written {
                 Ok(_) => return Ok(stored),
-                // Another replica was first, and what it made is as good.
+                // Another replica wrote first; use its certificate.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(error).context("writing its Secret"),
+                Err(error) => {
+                    return Err(error)
+                        .context("failed to write the Secret of the admission certificate");
+                }
             }
         }
     }
 
-    /// Tells the API server of it; whether it did not know.
+    /// Updates the webhook configuration; returns whether it was out of date.
     async fn publish(&self, stored: &StoredCertificate) -> anyhow::Result<bool> {
         let all: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
         let found = all.get(&self.configuration).await;
-        let found = found.with_context(|| format!("reading {}", self.configuration))?;
+        let found = found.with_context(|| {
+            format!("failed to read the webhook configuration {}", self.configuration)
+        })?;
         let hooks = found.webhooks.iter().flatten();
         let patches: Vec<_> = hooks
             .filter_map(|hook| stored.webhook_patch(&hook.name, &hook.client_config))
@@ -370,7 +392,9 @@ impl CertificateManager {
         let body = json!({ "metadata": { "resourceVersion": version }, "webhooks": patches });
         all.patch(&self.configuration, &PatchParams::default(), &Patch::Strategic(body))
             .await
-            .with_context(|| format!("writing {}", self.configuration))?;
+            .with_context(|| {
+                format!("failed to write the webhook configuration {}", self.configuration)
+            })?;
         Ok(true)
     }
 }
@@ -388,40 +412,41 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_made_anew_in_time_and_its_predecessors_authority_stays_trusted() {
+    fn the_previous_ca_stays_trusted_after_a_renewal() {
         let now = at("2026-11-21T17:00:00Z");
         let first = StoredCertificate::issue(None, &hosts(), now).unwrap();
         assert!(!first.is_due(&hosts(), now));
-        assert!(first.is_due(&hosts()[..1], now), "for other names");
+        assert!(first.is_due(&hosts()[..1], now), "hosts have changed");
         let later = now + VALIDITY - RENEW_BEFORE + SignedDuration::from_secs(1);
         assert!(first.is_due(&hosts(), later));
         let second = StoredCertificate::issue(Some(&first), &hosts(), later).unwrap();
         assert_eq!(second.previous, first.authority);
-        assert!(second.tokens == first.tokens, "the paths stay");
+        assert!(second.tokens == first.tokens, "the tokens are unchanged");
         assert!(second.certified_key().is_ok() && second.key != first.key);
     }
 
     #[test]
-    fn a_word_is_known_before_it_is_used_and_forgotten_after_two_hours() {
+    fn a_token_is_accepted_before_its_use_and_for_two_hours() {
         let now = at("2026-11-21T17:00:00Z");
         let first = StoredCertificate::issue(None, &hosts(), now).unwrap();
         assert!(first.renewed(&hosts(), now).unwrap().is_none());
-        let turn = |stored: &StoredCertificate, hours| {
+        let rotate = |stored: &StoredCertificate, hours| {
             stored.renewed(&hosts(), now + TOKEN_LIFETIME * hours).unwrap().unwrap()
         };
-        let second = turn(&first, 1);
+        let second = rotate(&first, 1);
         assert!(second.certificate == first.certificate);
         assert!(
-            first.tokens.contains(&second.tokens.now) && second.tokens.contains(&first.tokens.now)
+            first.tokens.contains(&second.tokens.current)
+                && second.tokens.contains(&first.tokens.current)
         );
-        assert!(second.tokens.now != first.tokens.now);
-        let third = turn(&second, 2);
-        assert!(!third.tokens.contains(&first.tokens.now));
+        assert!(second.tokens.current != first.tokens.current);
+        let third = rotate(&second, 2);
+        assert!(!third.tokens.contains(&first.tokens.current));
         assert!(!third.tokens.contains("") && !third.tokens.contains("guess"));
     }
 
     #[test]
-    fn the_secret_holds_all_of_it_and_no_key_of_an_authority() {
+    fn the_secret_round_trips_and_contains_no_ca_key() {
         let stored = StoredCertificate::issue(None, &hosts(), at("2026-11-21T17:00:00Z")).unwrap();
         let secret = stored.write(ObjectMeta::default());
         assert!(StoredCertificate::read(&secret) == Some(stored));
@@ -440,18 +465,18 @@ mod tests {
     }
 
     #[test]
-    fn the_api_server_is_told_what_it_does_not_know_and_no_more() {
+    fn only_outdated_webhook_configurations_are_patched() {
         let stored = StoredCertificate::issue(None, &hosts(), at("2026-11-21T17:00:00Z")).unwrap();
         for (before, after) in [
             (json!({ "service": { "name": "web", "namespace": "ns" } }), "/service/path"),
             (json!({ "url": "https://127.0.0.1:9443" }), "/url"),
         ] {
             let client: WebhookClientConfig = serde_json::from_value(before.clone()).unwrap();
-            let verdict_label = stored.webhook_patch("a.b.c", &client).unwrap();
-            let path = verdict_label["clientConfig"].pointer(after).unwrap().as_str().unwrap();
-            assert!(path.ends_with(&format!("/{}/a.b.c", stored.tokens.now)), "{path}");
+            let patch = stored.webhook_patch("a.b.c", &client).unwrap();
+            let path = patch["clientConfig"].pointer(after).unwrap().as_str().unwrap();
+            assert!(path.ends_with(&format!("/{}/a.b.c", stored.tokens.current)), "{path}");
             let mut merged = before;
-            json_patch::merge(&mut merged, &verdict_label["clientConfig"]);
+            json_patch::merge(&mut merged, &patch["clientConfig"]);
             let client = serde_json::from_value(merged).unwrap();
             assert_eq!(stored.webhook_patch("a.b.c", &client), None);
         }

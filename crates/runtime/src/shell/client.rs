@@ -1,4 +1,4 @@
-//! The connection to the API server, with every request counted.
+//! Client of the API server, with request metrics.
 
 use std::{
     task::{Context, Poll},
@@ -15,14 +15,14 @@ use tower::{BoxError, Service, layer::layer_fn};
 
 use super::metrics::Metrics;
 
-/// Connects, as the kubeconfig or the Pod's ServiceAccount says.
+/// Creates a client from the kubeconfig or the Pod's ServiceAccount.
 ///
-/// The client's own retries are off: they go on for minutes, and the back-off of reconciles, which
-/// looks again before it tries again, is the one place where a failure waits.
+/// The client's own retries are disabled, because they take minutes. Failures are retried by the
+/// backoff of reconciles only, which observes the state again before each retry.
 ///
 /// # Errors
 ///
-/// If there is no usable configuration.
+/// If no valid configuration is found.
 pub async fn connect(metrics: &Metrics) -> anyhow::Result<Client> {
     let mut config = Config::infer().await?;
     config.default_retry = false;
@@ -31,7 +31,7 @@ pub async fn connect(metrics: &Metrics) -> anyhow::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
 }
 
-/// Counts requests and times their answers.
+/// Counts requests and measures their duration.
 struct CountingService<S> {
     inner: S,
     metrics: Metrics,
@@ -54,24 +54,24 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(&request);
         let metrics = self.metrics.clone();
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         Box::pin(async move {
-            let asked = Instant::now();
-            let answer = answer.await;
-            let code = answer
+            let started = Instant::now();
+            let response = response.await;
+            let code = response
                 .as_ref()
                 .map_or_else(|_| "error".to_owned(), |r| r.status().as_u16().to_string());
             metrics.requests.with_label_values(&[verb, code.as_str()]).inc();
             metrics
                 .request_seconds
                 .with_label_values(&[verb])
-                .observe(asked.elapsed().as_secs_f64());
-            answer
+                .observe(started.elapsed().as_secs_f64());
+            response
         })
     }
 }
 
-/// What kind of request it is, in the API server's words.
+/// Returns the verb of a request, as a metric label.
 fn verb(request: &Request<Body>) -> &'static str {
     let query = request.uri().query().unwrap_or_default();
     match request.method().as_str() {

@@ -1,10 +1,10 @@
-//! The one place that reads the time.
+//! Wall clock, the only place that reads it.
 
 use jiff::Timestamp;
 
-/// The time of day.
+/// Returns the current time.
 #[must_use]
-#[allow(clippy::disallowed_methods, reason = "this is the place")]
+#[allow(clippy::disallowed_methods, reason = "the only place that reads the clock")]
 pub fn now() -> Timestamp {
     Timestamp::now()
 }

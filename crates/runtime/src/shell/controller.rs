@@ -1,8 +1,8 @@
-//! Runs a reconcile function over a collection: kube's Controller, with what it lacks.
+//! Runs a reconcile function over a collection: extends kube's `Controller`.
 //!
-//! Added are a deadline for each reconcile, back-off by kind of failure, a pause between two
-//! reconciles of one object, waiting for the Lease, the depth of the queue, and an end that comes
-//! even if a watch never got ready.
+//! Adds a timeout for each reconcile, backoff by kind of failure, a minimum interval between two
+//! reconciles of one object, leader election, a queue depth metric, and a shutdown that completes
+//! even if a watch never became ready.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,83 +34,87 @@ use super::{
 };
 use crate::backoff;
 
-/// When to look at an object again.
+/// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
-    /// When something changes.
+    /// On the next change.
     AwaitChange,
-    /// When something changes, and after this time.
+    /// On the next change, and after this time.
     After(Duration),
-    /// The cache has not seen the last write: nothing was decided.
+    /// When the cache has observed the last write; nothing was decided.
     AwaitCache,
 }
 
-/// A reconcile that came to nothing.
+/// Why a reconcile failed.
 #[derive(Debug)]
 pub struct ReconcileError {
-    /// Which wait it asks for.
+    /// Kind of failure, which determines the backoff.
     pub kind: backoff::Kind,
-    /// Its name in metrics: from a closed set.
+    /// Metric label, from a closed set.
     pub class: &'static str,
-    /// What happened.
+    /// Cause.
     pub error: anyhow::Error,
-    /// The longest wait, if something else is due before.
+    /// Upper limit of the backoff, if something else is due earlier.
     pub requeue_within: Option<Duration>,
 }
 
 impl ReconcileError {
-    /// One that trying again may mend.
+    /// Creates an error for which a retry may succeed.
     #[must_use]
     pub fn transient(class: &'static str, error: impl Into<anyhow::Error>) -> Self {
         Self { kind: backoff::Kind::Transient, class, error: error.into(), requeue_within: None }
     }
 
-    /// A write that the server refuses, in these words.
+    /// Creates an error for a write that the API server rejected with this message.
     #[must_use]
     pub fn refused(message: String) -> Self {
-        let error = anyhow::anyhow!(message).context("the write was refused");
+        let error = anyhow::anyhow!(message).context("the API server rejected the write");
         Self { kind: backoff::Kind::Rejected, class: "refused", error, requeue_within: None }
     }
 
-    /// The same, with something else due after this time.
+    /// Limits the backoff to the time until something else is due.
     #[must_use]
     pub fn requeue_within(self, requeue_within: Option<Duration>) -> Self {
         Self { requeue_within, ..self }
     }
 }
 
-/// How long to wait for the cache to see a write before looking without it: an event can be lost.
+/// Time to wait for the cache to observe a write before reconciling without it: an event can be
+/// lost.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest time between two reconciles of one object that changes all the time.
+/// Maximum of the minimum interval between two reconciles of one object.
 const MIN_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
-/// What is driven, and how.
+/// Objects to reconcile, and the limits of the controller.
 pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
-    /// Tells when an object changed; keeps `store` up to date.
+    /// Stream of changed objects, which also updates `store`.
     pub objects: futures::stream::BoxStream<'static, Result<K, watcher::Error>>,
-    /// The objects.
+    /// Cache of the objects.
     pub store: Store<K>,
-    /// Names objects that other things changed for.
+    /// Stream of objects to reconcile because related objects changed.
     pub triggers: futures::stream::BoxStream<'static, ObjectRef<K>>,
-    /// How many objects are reconciled at a time.
+    /// Maximum number of objects that are reconciled concurrently.
     pub concurrency: u16,
-    /// The shortest time between two reconciles of one object.
+    /// Minimum interval between two reconciles of one object.
     pub min_interval: Duration,
-    /// How long a reconcile may take.
+    /// Timeout of a reconcile.
     pub deadline: Duration,
-    /// How long reconciles under way may take to end.
+    /// Grace period for reconciles in progress at shutdown.
     pub grace_period: Duration,
-    /// Whether to act.
+    /// Leadership of this replica; followers do not reconcile.
     pub lease: Leadership,
-    /// Where work is counted.
+    /// Metrics of the operator.
     pub metrics: Metrics,
 }
 
 #[derive(Default)]
 struct QueueState {
+    /// Consecutive failures by object.
     failures: BTreeMap<Key, u32>,
+    /// Earliest time of the next reconcile by object.
     not_before: BTreeMap<Key, Instant>,
+    /// Objects in the queue.
     waiting: BTreeSet<Key>,
 }
 
@@ -133,7 +137,8 @@ impl Context {
         self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
     }
 
-    /// Takes an object off the queue; tells how much longer it has to pause.
+    /// Removes an object from the queue; returns the rest of its minimum interval, if it is not
+    /// over.
     fn dequeue(&self, key: &Key) -> Option<Duration> {
         let mut state = self.state();
         let left =
@@ -145,7 +150,7 @@ impl Context {
         left.filter(|left| !left.is_zero())
     }
 
-    /// Forgets an object that was gone by its turn.
+    /// Removes the state of a deleted object.
     fn forget(&self, key: &Key) {
         let mut state = self.state();
         state.failures.remove(key);
@@ -154,7 +159,7 @@ impl Context {
         self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
     }
 
-    /// Notes how a reconcile ended, and says when to come back.
+    /// Records the result of a reconcile, and returns when to requeue the object.
     fn finish(&self, key: Key, busy: Duration, result: Result<Requeue, ReconcileError>) -> Action {
         let class = match &result {
             Ok(Requeue::AwaitCache) => "stale",
@@ -164,8 +169,8 @@ impl Context {
         self.metrics.reconciles.with_label_values(&[class]).inc();
         let mut state = self.state();
         if !self.min_interval.is_zero() {
-            // What takes much work to look at is looked at less often, so that one giant does not
-            // take the whole processor. Waiting for answers is no work.
+            // Objects that are expensive to reconcile are reconciled less often, so that one large
+            // object does not use the whole CPU. Time spent waiting for responses does not count.
             let interval = self.min_interval.max((busy * 2).min(MIN_INTERVAL_MAX));
             state.not_before.insert(key.clone(), Instant::now() + interval);
             if state.not_before.len() > state.waiting.len() + 1000 {
@@ -193,7 +198,7 @@ impl Context {
                     error = format!("{:#}", failure.error),
                     class = failure.class,
                     ?wait,
-                    "Trying again"
+                    "Reconcile failed; retrying"
                 );
                 Action::requeue(wait)
             }
@@ -201,11 +206,11 @@ impl Context {
     }
 }
 
-/// Reconciles until told to stop.
+/// Runs the controller until shutdown.
 ///
 /// # Errors
 ///
-/// If a stream ends before that.
+/// Never; `Result` is the type of an operator's [task](super::operator::Operator::task).
 pub async fn run<K, F, Fut>(
     config: ControllerConfig<K>,
     stop: Shutdown,
@@ -251,15 +256,16 @@ where
         .for_each(|result| {
             match result {
                 Ok(_) => {}
-                // An everyday thing.
+                // Expected: the object was deleted while it was queued.
                 Err(controller::Error::ObjectNotFound(not_found)) => {
                     context.forget(&(not_found.namespace.unwrap_or_default(), not_found.name));
                 }
-                Err(error) => tracing::debug!(%error, "Skipping"),
+                Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
             }
             std::future::ready(())
         });
-    // The controller's own shutdown waits for ever for a watch that never got ready.
+    // The graceful shutdown of kube's controller waits indefinitely for a watch that never became
+    // ready.
     tokio::select! {
         () = run => Ok(()),
         () = async { shutdown.wait().await; tokio::time::sleep(grace_period).await } => Ok(()),
@@ -291,23 +297,23 @@ where
     if let Some(remaining) = context.dequeue(&key) {
         return Action::requeue(remaining);
     }
-    let (began, mut busy) = (Instant::now(), Duration::ZERO);
-    let mut work = pin!(reconcile(object));
+    let (started, mut busy) = (Instant::now(), Duration::ZERO);
+    let mut reconcile = pin!(reconcile(object));
     let timed = poll_fn(|cx| {
-        let began = Instant::now();
-        let polled = work.as_mut().poll(cx);
-        busy += began.elapsed();
+        let poll_started = Instant::now();
+        let polled = reconcile.as_mut().poll(cx);
+        busy += poll_started.elapsed();
         polled
     });
     let result = timeout(context.deadline, timed).await.unwrap_or_else(|_| {
         Err(ReconcileError {
             kind: backoff::Kind::Transient,
             class: "timeout",
-            error: anyhow::anyhow!("no end within {:?}", context.deadline),
+            error: anyhow::anyhow!("reconcile timed out after {:?}", context.deadline),
             requeue_within: None,
         })
     });
-    context.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
+    context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     context.finish(key, busy, result)
 }
 
@@ -323,7 +329,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(5);
 
-    /// What a watch says that delivers these events and nothing more.
+    /// Returns a configuration whose watch delivers these events and then stays silent.
     fn config(events: Vec<Event<ConfigMap>>) -> ControllerConfig<ConfigMap> {
         let (store, writer) = reflector::store();
         let events = stream::iter(events.into_iter().map(Ok)).chain(stream::pending());
@@ -340,27 +346,27 @@ mod tests {
         }
     }
 
-    /// Trap 1 of kube 5: its own graceful shutdown waits for such a watch for ever.
+    /// The graceful shutdown of kube 5 waits indefinitely for such a watch.
     #[tokio::test(start_paused = true)]
-    async fn ends_in_time_though_a_watch_never_got_ready() {
+    async fn shutdown_completes_if_a_watch_never_became_ready() {
         let (end, stop) = Shutdown::new();
-        let driven = run(config(Vec::new()), stop, |_| async { Ok(Requeue::AwaitChange) });
+        let controller = run(config(Vec::new()), stop, |_| async { Ok(Requeue::AwaitChange) });
         end.send_replace(true);
-        let began = Instant::now();
-        timeout(GRACE * 10, driven).await.expect("it hangs").unwrap();
-        assert_eq!(began.elapsed().as_secs(), GRACE.as_secs());
+        let started = Instant::now();
+        timeout(GRACE * 10, controller).await.expect("shutdown hangs").unwrap();
+        assert_eq!(started.elapsed().as_secs(), GRACE.as_secs());
     }
 
-    /// Trap 8: without a deadline a request that is never answered holds its object for ever.
+    /// Without a timeout, a request without a response would block its object indefinitely.
     #[tokio::test(start_paused = true)]
-    async fn a_reconcile_without_end_is_given_up_and_tried_again() {
+    async fn a_reconcile_that_hangs_times_out_and_is_retried() {
         let mut object = ConfigMap::default();
         object.metadata.name = Some("a".to_owned());
         let config = config(vec![Event::Init, Event::InitApply(object), Event::InitDone]);
         let reconciles = config.metrics.reconciles.clone();
         let (end, stop) = Shutdown::new();
         let (end, tries) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
-        let driven = run(config, stop, move |_| {
+        let controller = run(config, stop, move |_| {
             let (end, tries) = (end.clone(), tries.clone());
             async move {
                 if tries.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -370,7 +376,7 @@ mod tests {
                 Ok(Requeue::AwaitChange)
             }
         });
-        timeout(Duration::from_secs(300), driven).await.expect("it hangs").unwrap();
+        timeout(Duration::from_secs(300), controller).await.expect("reconcile hangs").unwrap();
         assert_eq!(reconciles.with_label_values(&["timeout"]).get(), 1);
         assert_eq!(reconciles.with_label_values(&["done"]).get(), 1);
     }

@@ -1,4 +1,4 @@
-//! Events for users, not repeated.
+//! Publishes Kubernetes events, and suppresses repeated ones.
 
 use std::{
     collections::BTreeMap,
@@ -13,37 +13,37 @@ use kube::{
 };
 use tokio::time::timeout;
 
-/// How long the same event on the same object is not repeated.
+/// Time for which an identical event on the same object is suppressed.
 const REPEAT_AFTER: Duration = Duration::from_secs(300);
-/// How long publishing may hold up a reconcile.
+/// Timeout of publishing, which delays the reconcile.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Above this many remembered events the old ones are forgotten.
+/// Number of published events above which old ones are forgotten.
 const CAPACITY: usize = 1024;
 
-/// Something a user should know of an object.
+/// Event on an object, for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Whether it calls for attention.
+    /// True for the type Warning, false for Normal.
     pub warning: bool,
-    /// Why, in one CamelCase word.
+    /// Reason, one CamelCase word.
     pub reason: &'static str,
-    /// What happened, for people.
+    /// Human-readable description.
     pub message: String,
 }
 
-/// An object's UID and the reason of what was told of it.
+/// UID of an object and reason of an event on it.
 type Subject = (String, &'static str);
 
-/// Publishes events in an operator's name.
+/// Publishes events as one controller.
 pub struct Events {
     recorder: Recorder,
-    /// How long other words for the same reason are not told either.
+    /// Minimum interval between events with the same reason and different messages.
     min_interval: Duration,
     published: Mutex<BTreeMap<Subject, (String, Instant)>>,
 }
 
 impl Events {
-    /// Publishes as `controller`.
+    /// Creates a publisher for `controller`.
     #[must_use]
     pub fn new(client: Client, controller: &'static str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: None };
@@ -51,14 +51,14 @@ impl Events {
         Self { recorder, min_interval: Duration::ZERO, published: Mutex::default() }
     }
 
-    /// The same, for what may be told in other words each time: not more often than this for one reason.
+    /// Sets the minimum interval between events of one reason whose messages differ.
     #[must_use]
     pub fn with_min_interval(self, min_interval: Duration) -> Self {
         Self { min_interval, ..self }
     }
 
-    /// Publishes a note on an object, unless it was just told the same. A failure is logged: no
-    /// work depends on an event.
+    /// Publishes an event on an object, unless the same was published recently. Errors are only
+    /// logged, because nothing depends on events.
     pub async fn publish(&self, object: &ObjectReference, note: &Note) {
         if !self.is_due(object.uid.as_deref().unwrap_or_default(), note) {
             return;
@@ -72,8 +72,10 @@ impl Events {
         };
         match timeout(TIMEOUT, self.recorder.publish(&event, object)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, reason = note.reason, "Publishing an event"),
-            Err(_) => tracing::warn!(reason = note.reason, "Publishing an event takes too long"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, reason = note.reason, "Failed to publish an event")
+            }
+            Err(_) => tracing::warn!(reason = note.reason, "Failed to publish an event: timed out"),
         }
     }
 
@@ -84,8 +86,9 @@ impl Events {
         }
         let last = published.get(&(uid.to_owned(), note.reason));
         if last.is_some_and(|(message, at)| {
-            let quiet = if *message == note.message { REPEAT_AFTER } else { self.min_interval };
-            at.elapsed() < quiet
+            let suppressed_for =
+                if *message == note.message { REPEAT_AFTER } else { self.min_interval };
+            at.elapsed() < suppressed_for
         }) {
             return false;
         }

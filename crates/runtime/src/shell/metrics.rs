@@ -1,41 +1,41 @@
-//! The metrics that every operator has. Labels hold values from closed sets, never names of objects.
+//! Metrics that all operators share. Label values are from closed sets, never names of objects.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     core::Collector, process_collector::ProcessCollector,
 };
 
-/// Counts and times of an operator's work.
+/// Metrics that all operators share.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Reconciles, by how they ended.
+    /// Reconciles by outcome.
     pub reconciles: IntCounterVec,
-    /// How long reconciles took.
+    /// Duration of reconciles.
     pub reconcile_seconds: Histogram,
-    /// Reconciles put off because the cache had not seen the last write.
+    /// Reconciles postponed because the cache had not observed the last write.
     pub stale_skips: IntCounter,
-    /// Objects waiting to be reconciled.
+    /// Number of objects waiting to be reconciled.
     pub queue_depth: IntGauge,
-    /// Writes, by verb, resource and outcome.
+    /// API writes by verb, resource and outcome.
     pub writes: IntCounterVec,
-    /// Writes refused because what they were decided on had changed.
+    /// API writes that failed because the object had changed.
     pub conflicts: IntCounter,
-    /// Requests to the API server, by verb and status code.
+    /// API requests by verb and status code.
     pub requests: IntCounterVec,
-    /// How long the API server took to answer.
+    /// Duration of API requests by verb.
     pub request_seconds: HistogramVec,
-    /// 1 while this replica acts.
+    /// 1 while this replica is the leader, 0 otherwise.
     pub leader: IntGauge,
-    /// Watches that ended in an error, by resource.
+    /// Watch errors by resource.
     pub watch_errors: IntCounterVec,
 }
 
 impl Metrics {
-    /// Makes the metrics and adds them, and those of the process, to `registry`.
+    /// Registers these metrics and those of the process.
     ///
     /// # Errors
     ///
-    /// If a metric of the same name is there already.
+    /// If a metric of the same name is already registered.
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let process: Box<dyn Collector> = Box::new(ProcessCollector::for_self());
         registry.register(process)?;
@@ -44,8 +44,8 @@ impl Metrics {
         };
         let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
         let reconciles =
-            counter("podops_reconciles_total", "Reconciles, by how they ended.", &["outcome"])?;
-        // There from the start, since a rate of nothing is no rate.
+            counter("podops_reconciles_total", "Number of reconciles, by outcome.", &["outcome"])?;
+        // Initialized, so that rates are defined from the start.
         reconciles.with_label_values(&["done"]);
         Ok(Self {
             reconciles,
@@ -53,35 +53,35 @@ impl Metrics {
                 registry,
                 Histogram::with_opts(seconds(
                     "podops_reconcile_duration_seconds",
-                    "How long reconciles took.",
+                    "Duration of reconciles.",
                 ))?,
             )?,
             stale_skips: add(
                 registry,
                 IntCounter::new(
                     "podops_stale_skips_total",
-                    "Reconciles put off because the cache had not seen the last write.",
+                    "Number of reconciles postponed because the cache had not observed the last write.",
                 )?,
             )?,
             queue_depth: add(
                 registry,
-                IntGauge::new("podops_queue_depth", "Objects waiting to be reconciled.")?,
+                IntGauge::new("podops_queue_depth", "Number of objects waiting to be reconciled.")?,
             )?,
             writes: counter(
                 "podops_api_writes_total",
-                "Writes, by verb, resource and outcome.",
+                "Number of API writes, by verb, resource and outcome.",
                 &["verb", "resource", "outcome"],
             )?,
             conflicts: add(
                 registry,
                 IntCounter::new(
                     "podops_conflicts_total",
-                    "Writes refused because what they were decided on had changed.",
+                    "Number of API writes that failed because the object had changed.",
                 )?,
             )?,
             requests: counter(
                 "podops_client_requests_total",
-                "Requests to the API server, by verb and status code.",
+                "Number of API requests, by verb and status code.",
                 &["verb", "code"],
             )?,
             request_seconds: add(
@@ -89,26 +89,29 @@ impl Metrics {
                 HistogramVec::new(
                     seconds(
                         "podops_client_request_duration_seconds",
-                        "How long the API server took to answer.",
+                        "Duration of API requests, by verb.",
                     ),
                     &["verb"],
                 )?,
             )?,
-            leader: add(registry, IntGauge::new("podops_leader", "1 while this replica acts.")?)?,
+            leader: add(
+                registry,
+                IntGauge::new("podops_leader", "1 while this replica is the leader, 0 otherwise.")?,
+            )?,
             watch_errors: counter(
                 "podops_watch_errors_total",
-                "Watches that ended in an error, by resource.",
+                "Number of watch errors, by resource.",
                 &["resource"],
             )?,
         })
     }
 }
 
-/// Adds a metric to the registry and hands it back.
+/// Registers a metric and returns it.
 ///
 /// # Errors
 ///
-/// If a metric of the same name is there already.
+/// If a metric of the same name is already registered.
 pub fn add<C: Collector + Clone + 'static>(
     registry: &Registry,
     metric: C,
@@ -117,7 +120,7 @@ pub fn add<C: Collector + Clone + 'static>(
     Ok(metric)
 }
 
-/// Bounds of histograms of times that are short, in seconds.
+/// Returns the bucket bounds for short durations, in seconds.
 #[must_use]
 pub fn buckets() -> Vec<f64> {
     vec![0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0]

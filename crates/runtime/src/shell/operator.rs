@@ -1,4 +1,4 @@
-//! One process: its client, metrics and tasks, from the first flag to the last signal.
+//! Lifecycle of an operator process: client, metrics and tasks, from startup to graceful shutdown.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
@@ -13,35 +13,35 @@ use tokio::{
 
 use super::{admin, args::OperatorArgs, client, lease, metrics::Metrics, telemetry};
 
-/// Tells tasks that it is time to end.
+/// Shutdown signal for tasks.
 #[derive(Clone, Debug)]
 pub struct Shutdown(watch::Receiver<bool>);
 
 impl Shutdown {
-    /// A stop, and what brings it about.
+    /// Creates a shutdown signal and the sender that triggers it.
     #[must_use]
     pub fn new() -> (watch::Sender<bool>, Self) {
         let (sender, receiver) = watch::channel(false);
         (sender, Self(receiver))
     }
 
-    /// Waits until it is time; that nobody can say so any more counts too.
+    /// Waits until shutdown is triggered or the sender is dropped.
     pub async fn wait(mut self) {
         self.0.wait_for(|stop| *stop).await.map_or_else(drop, drop);
     }
 }
 
-/// An operator while it runs.
+/// Running operator process.
 pub struct Operator {
-    /// What it was told.
+    /// Flags.
     pub args: OperatorArgs,
-    /// The API server.
+    /// Client of the API server.
     pub client: Client,
-    /// Where metrics are registered.
+    /// Registry of the metrics.
     pub registry: Registry,
-    /// The metrics all operators share.
+    /// Metrics that all operators share.
     pub metrics: Metrics,
-    /// Whether this replica acts.
+    /// Leadership of this replica.
     pub lease: lease::Leadership,
     readiness: BTreeMap<&'static str, watch::Receiver<bool>>,
     stop: (watch::Sender<bool>, Shutdown),
@@ -51,11 +51,11 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Sets up logs, metrics, the client and the Lease called `name`.
+    /// Sets up logging, metrics and the client, and starts leader election with the Lease `name`.
     ///
     /// # Errors
     ///
-    /// If a part cannot be set up.
+    /// If any of these cannot be set up.
     pub async fn start(name: &'static str, args: OperatorArgs) -> anyhow::Result<Self> {
         telemetry::install(&args)?;
         let registry = Registry::new();
@@ -80,18 +80,18 @@ impl Operator {
         })
     }
 
-    /// Tells when it is time to end.
+    /// Returns the shutdown signal of the process.
     #[must_use]
     pub fn stop(&self) -> Shutdown {
         self.stop.1.clone()
     }
 
-    /// Makes `/readyz` wait for `ready`.
+    /// Makes `/readyz` fail until `ready` is true.
     pub fn ready_when(&mut self, part: &'static str, ready: watch::Receiver<bool>) {
         self.readiness.insert(part, ready);
     }
 
-    /// Adds a task; when one ends, the process ends.
+    /// Adds a task; the process exits when any task ends.
     pub fn task(
         &mut self,
         name: &'static str,
@@ -100,12 +100,13 @@ impl Operator {
         self.tasks.spawn(async move { (name, task.await) });
     }
 
-    /// Runs until a signal, the loss of the Lease or the end of a task. After a signal, work under way
-    /// may end, and the Lease is given up last, so that the next holder finds nothing half done.
+    /// Runs until a signal, the loss of the Lease or the end of a task. After a signal, reconciles
+    /// in progress may complete within the grace period; the Lease is released last, so that the
+    /// next leader finds no incomplete work.
     ///
     /// # Errors
     ///
-    /// If it was not a signal that ended it.
+    /// If it ends for any reason other than a signal.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let admin = admin::serve(
             self.args.metrics_bind_address,
@@ -118,18 +119,18 @@ impl Operator {
         let ended = tokio::select! {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
-            Some(task) = self.tasks.join_next() => Err(early_end(task)),
-            Some(lease) = self.lease_task.join_next() => Err(lease_end(lease)),
+            Some(task) = self.tasks.join_next() => Err(task_error(task)),
+            Some(lease) = self.lease_task.join_next() => Err(lease_error(lease)),
         };
-        tracing::info!(reason = ?ended.as_ref().err(), "Stopping");
+        tracing::info!(reason = ?ended.as_ref().err(), "Shutting down");
         self.stop.0.send_replace(true);
-        // Who lost the Lease must not go on beside the next holder, not even to end what it began.
+        // After losing the Lease, stop at once: completing work would overlap with the next leader.
         let grace = if ended.is_ok() { self.args.shutdown_grace } else { Duration::ZERO };
         let drained = timeout(grace, async {
             while self.tasks.len() > 1 && self.tasks.join_next().await.is_some() {}
         });
         if drained.await.is_err() {
-            tracing::warn!("Abandoning work that did not end in time");
+            tracing::warn!("Grace period expired; aborting work in progress");
         }
         self.tasks.shutdown().await;
         self.lease_stop.send_replace(true);
@@ -137,25 +138,25 @@ impl Operator {
             while self.lease_task.join_next().await.is_some() {}
         });
         if released.await.is_err() {
-            tracing::warn!("Leaving the Lease to expire");
+            tracing::warn!("Failed to release the Lease within the grace period; it will expire");
         }
         ended
     }
 }
 
-fn early_end(
+fn task_error(
     task: Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>,
 ) -> anyhow::Error {
     match task {
-        Ok((name, Ok(()))) => anyhow::anyhow!("{name} ended"),
+        Ok((name, Ok(()))) => anyhow::anyhow!("{name} ended unexpectedly"),
         Ok((name, Err(error))) => error.context(format!("{name} failed")),
         Err(error) => anyhow::Error::new(error).context("a task panicked"),
     }
 }
 
-fn lease_end(lease: Result<anyhow::Result<()>, tokio::task::JoinError>) -> anyhow::Error {
+fn lease_error(lease: Result<anyhow::Result<()>, tokio::task::JoinError>) -> anyhow::Error {
     match lease {
-        Ok(Ok(())) => anyhow::anyhow!("leader election ended"),
+        Ok(Ok(())) => anyhow::anyhow!("leader election ended unexpectedly"),
         Ok(Err(error)) => error,
         Err(error) => anyhow::Error::new(error).context("leader election panicked"),
     }

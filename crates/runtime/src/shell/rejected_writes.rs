@@ -1,5 +1,7 @@
-//! Writes that the server refuses are not sent again for a while, however often they are planned:
-//! each event brings a look, and each look would ask once more.
+//! Negative cache of rejected writes: suppresses a rejected write for a backoff period.
+//!
+//! Each event triggers a reconcile, which plans the same write again; without the cache every
+//! reconcile would send it.
 
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
@@ -17,57 +19,59 @@ use crate::{
     write::{Change, Outcome, Write},
 };
 
-/// How many refusals are kept in mind before old ones are looked for.
+/// Number of rejections above which expired ones are removed.
 const CAPACITY: usize = 1000;
-/// How long a refusal is kept in mind after its write may be sent again, so that the next wait is
+/// Time that a rejection is retained after its write may be sent again, so that the next delay is
 /// longer.
 const RETENTION: Duration = Duration::from_secs(120);
 
-/// The refusals that still stand, by what was refused.
+/// Rejections by the fingerprint of the rejected write.
 #[derive(Debug, Default)]
 pub(super) struct RejectedWrites(Mutex<HashMap<u64, RejectedWrite>>);
 
 #[derive(Debug)]
 struct RejectedWrite {
     message: String,
-    times: u32,
+    /// Number of consecutive rejections.
+    count: u32,
+    /// Time from which the write may be sent again.
     until: Instant,
 }
 
 impl RejectedWrites {
-    /// The server's words, if it refused the same a while ago.
+    /// Returns the API server's message if an equal write was rejected and its delay is not over.
     pub(super) fn retained(&self, write: &Write) -> Option<String> {
-        let known = self.lock();
-        // Nearly always; a digest of each write would be for nothing.
-        if known.is_empty() {
+        let rejections = self.lock();
+        // The usual case; skips the fingerprint.
+        if rejections.is_empty() {
             return None;
         }
-        let rejection = known.get(&fingerprint(write)).filter(|r| r.until > Instant::now())?;
+        let rejection = rejections.get(&fingerprint(write)).filter(|r| r.until > Instant::now())?;
         Some(rejection.message.clone())
     }
 
-    /// Takes note of what came of an effect that was sent.
+    /// Records the outcome of a write that was sent.
     pub(super) fn record(&self, write: &Write, outcome: &Outcome) {
-        let (mut known, now) = (self.lock(), Instant::now());
+        let (mut rejections, now) = (self.lock(), Instant::now());
         let Outcome::Rejected(message) = outcome else {
-            if !known.is_empty() {
-                known.remove(&fingerprint(write));
+            if !rejections.is_empty() {
+                rejections.remove(&fingerprint(write));
             }
             return;
         };
-        if known.len() >= CAPACITY {
-            known.retain(|_, rejection| rejection.until + RETENTION > now);
+        if rejections.len() >= CAPACITY {
+            rejections.retain(|_, rejection| rejection.until + RETENTION > now);
         }
         let fingerprint = fingerprint(write);
-        let times = known.get(&fingerprint).map_or(0, |rejection| rejection.times) + 1;
-        let until = now + backoff::wait(Kind::Rejected, times);
-        known.insert(fingerprint, RejectedWrite { message: message.clone(), times, until });
+        let count = rejections.get(&fingerprint).map_or(0, |rejection| rejection.count) + 1;
+        let until = now + backoff::wait(Kind::Rejected, count);
+        rejections.insert(fingerprint, RejectedWrite { message: message.clone(), count, until });
     }
 
-    /// How long until the effect may be sent again.
+    /// Returns the time until the write may be sent again.
     pub(super) fn retry_after(&self, write: &Write) -> Duration {
-        let known = self.lock();
-        let until = known.get(&fingerprint(write)).map(|rejection| rejection.until);
+        let rejections = self.lock();
+        let until = rejections.get(&fingerprint(write)).map(|rejection| rejection.until);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
@@ -76,8 +80,8 @@ impl RejectedWrites {
     }
 }
 
-/// What an effect is about: the same for two that differ only in stamps and versions, another as
-/// soon as somebody mends what was refused.
+/// Returns the fingerprint of a write: equal for writes that differ only in timestamps and resource
+/// versions, different as soon as the rejected content is fixed.
 fn fingerprint(write: &Write) -> u64 {
     let mut hasher = DefaultHasher::new();
     (write.verb(), write.target().to_string()).hash(&mut hasher);
@@ -102,7 +106,7 @@ fn fingerprint(write: &Write) -> u64 {
     hasher.finish()
 }
 
-/// A body without versions, and without what the time of the decision put into it.
+/// Hashes a body without resource versions and timestamps, which differ between decisions.
 fn digest(body: &Value, hasher: &mut DefaultHasher) {
     match body {
         Value::Object(fields) => {
@@ -112,17 +116,17 @@ fn digest(body: &Value, hasher: &mut DefaultHasher) {
             }
         }
         Value::Array(items) => items.iter().for_each(|item| digest(item, hasher)),
-        Value::String(text) if is_stamp(text) => {}
+        Value::String(text) if is_timestamp(text) => {}
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
             body.to_string().hash(hasher);
         }
     }
 }
 
-/// Whether a text is a time in nanoseconds, as labels have it.
-fn is_stamp(text: &str) -> bool {
-    const SHORTEST: usize = 16;
-    text.len() >= SHORTEST && text.bytes().all(|byte| byte.is_ascii_digit())
+/// Returns whether a text is a time in Unix nanoseconds, as in labels.
+fn is_timestamp(text: &str) -> bool {
+    const MIN_LENGTH: usize = 16;
+    text.len() >= MIN_LENGTH && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -132,20 +136,19 @@ mod tests {
     use super::*;
     use crate::write::{JsonPatch, Resource, Target};
 
-    fn pod(stamp: &str, image: &str) -> Write {
+    fn pod(timestamp: &str, image: &str) -> Write {
         let resource = Resource { group: "", version: "v1", plural: "pods" };
         let (namespace, name) = ("ns".to_owned(), "web-1".to_owned());
-        let body =
-            json!({ "metadata": { "labels": { "creating": stamp } }, "spec": { "image": image } });
+        let body = json!({ "metadata": { "labels": { "creating": timestamp } }, "spec": { "image": image } });
         Write::Create(Target { resource, namespace, name, subresource: None }, body)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_write_waits_longer_each_time_and_a_mended_one_does_not() {
+    async fn the_delay_of_a_rejected_write_doubles_until_it_is_fixed() {
         let rejected_writes = RejectedWrites::default();
-        let no = Outcome::Rejected("no".to_owned());
+        let rejected = Outcome::Rejected("no".to_owned());
         for seconds in [1, 2, 4] {
-            rejected_writes.record(&pod("1000000000000000001", "bad"), &no);
+            rejected_writes.record(&pod("1000000000000000001", "bad"), &rejected);
             assert_eq!(
                 rejected_writes.retained(&pod("1000000000000000002", "bad")).as_deref(),
                 Some("no")
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_image_is_another_patch() {
+    async fn patches_with_different_values_have_different_delays() {
         let rejected_writes = RejectedWrites::default();
         let patch = |image: &str| {
             let patch =
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_refusals_wait_as_long_as_few() {
+    async fn the_delay_doubles_also_above_the_capacity() {
         let rejected_writes = RejectedWrites::default();
         let all: Vec<Write> = (0..CAPACITY + 10).map(|n| pod("", &n.to_string())).collect();
         for seconds in [1, 2, 4] {

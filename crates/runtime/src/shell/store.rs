@@ -1,4 +1,4 @@
-//! Caches kept by watches: what the cluster looked like a moment ago, and how long ago that is.
+//! Caches that are kept up to date by watches, and how far they have followed them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,14 +22,13 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 use crate::freshness::CacheVersion;
 
-/// Objects fetched in one page of a list: small, so that a restart needs little more memory than
-/// work does.
+/// Number of objects per page of a list; small, so that a restart needs little additional memory.
 const PAGE_SIZE: u32 = 100;
 
-/// An object's namespace and name.
+/// Namespace and name of an object.
 pub type Key = (String, String);
 
-/// The key of an object.
+/// Returns the key of an object.
 #[must_use]
 pub fn key<K: Resource>(object: &K) -> Key {
     (
@@ -38,10 +37,10 @@ pub fn key<K: Resource>(object: &K) -> Key {
     )
 }
 
-/// Watches a collection for as long as the stream is polled; errors are counted and backed off.
+/// Watches a collection while the stream is polled; errors are counted and retried with backoff.
 ///
-/// Lists are consistent reads, never from the server's cache: a restart does not travel back in
-/// time.
+/// Lists are consistent reads, never from the API server's cache, so that a restart does not
+/// observe an older state.
 pub fn events<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -58,28 +57,28 @@ where
         .inspect(move |event| {
             if let Err(error) = event {
                 errors.inc();
-                tracing::warn!(%error, resource, "Watching");
+                tracing::warn!(%error, resource, "Watch failed; retrying");
             }
         })
 }
 
-/// How long a watch that fails waits before it is begun again.
+/// Returns the backoff of failed watches: 0.5 s to 4 s.
 ///
-/// kube's own waits for up to half a minute, and nothing of ours goes on without its watches: an
-/// operator would stand still for that long after the server is back.
+/// kube's default backoff takes up to 30 s. Operators make no progress without their watches, so
+/// they would be idle for that long after the API server is available again.
 #[must_use]
 pub fn watch_backoff() -> impl Backoff {
     ResetTimerBackoff::new(WatchBackoff(0), RESET_AFTER)
 }
 
-/// The wait after the first failure of a watch.
+/// Delay after the first failure of a watch.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
-/// The longest wait of a watch.
+/// Maximum delay.
 const RETRY_MAX: Duration = Duration::from_secs(4);
-/// How long a watch has to do well before its failures are forgotten.
+/// Time without a failure after which the backoff is reset.
 const RESET_AFTER: Duration = Duration::from_secs(60);
 
-/// Failures so far.
+/// Backoff after this number of consecutive failures.
 struct WatchBackoff(u32);
 
 impl Iterator for WatchBackoff {
@@ -98,7 +97,7 @@ impl Backoff for WatchBackoff {
     }
 }
 
-/// How far a watch has come, and whether its first list is complete.
+/// Progress of a watch: the version of its cache, and whether the first list is complete.
 #[derive(Clone, Debug)]
 pub struct WatchProgress {
     version: Arc<Mutex<CacheVersion>>,
@@ -112,13 +111,13 @@ impl Default for WatchProgress {
 }
 
 impl WatchProgress {
-    /// How far the cache has followed its watch.
+    /// Returns how far the cache has followed its watch.
     #[must_use]
     pub fn version(&self) -> CacheVersion {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Becomes true with the first complete list.
+    /// Returns a channel that becomes true with the first complete list.
     #[must_use]
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
@@ -146,20 +145,21 @@ impl WatchProgress {
 struct Contents<K> {
     objects: BTreeMap<Key, Arc<K>>,
     by_index: BTreeMap<String, BTreeSet<Key>>,
-    /// What a list under way has named so far.
+    /// Keys received by the list in progress.
     listed: Option<BTreeSet<Key>>,
 }
 
-/// A cache that finds objects by an index, so that a look costs what it finds, not what there is.
+/// Cache with an index, so that the cost of a lookup depends on its result, not on the size of the
+/// cache.
 pub struct IndexedStore<K> {
     contents: RwLock<Contents<K>>,
     index: fn(&K) -> Option<String>,
-    /// How far it has come.
+    /// Progress of the watch.
     pub progress: WatchProgress,
 }
 
 impl<K: Resource + Clone> IndexedStore<K> {
-    /// An empty cache, indexed by what `index` says of each object.
+    /// Creates an empty cache, indexed by the value that `index` returns for each object.
     #[must_use]
     pub fn new(index: fn(&K) -> Option<String>) -> Arc<Self> {
         let contents =
@@ -171,30 +171,30 @@ impl<K: Resource + Clone> IndexedStore<K> {
         })
     }
 
-    /// The object of this key.
+    /// Returns the object with this key.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.read(|contents| contents.objects.get(key).cloned())
     }
 
-    /// All objects of a namespace whose names begin with `prefix`.
+    /// Returns all objects of a namespace whose names start with `prefix`.
     #[must_use]
     pub fn with_name_prefix(&self, namespace: &str, prefix: &str) -> Vec<Arc<K>> {
         let first = (namespace.to_owned(), prefix.to_owned());
         self.read(|contents| {
             let rest = contents.objects.range(first..);
-            let fits = |key: &Key| key.0 == namespace && key.1.starts_with(prefix);
-            rest.take_while(|(key, _)| fits(key)).map(|(_, object)| object.clone()).collect()
+            let matches = |key: &Key| key.0 == namespace && key.1.starts_with(prefix);
+            rest.take_while(|(key, _)| matches(key)).map(|(_, object)| object.clone()).collect()
         })
     }
 
-    /// All objects.
+    /// Returns all objects.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         self.read(|contents| contents.objects.values().cloned().collect())
     }
 
-    /// All objects that the index puts under `value`, in the order of their keys.
+    /// Returns all objects with this index value, in the order of their keys.
     #[must_use]
     pub fn find(&self, value: &str) -> Vec<Arc<K>> {
         self.read(|contents| {
@@ -203,9 +203,9 @@ impl<K: Resource + Clone> IndexedStore<K> {
         })
     }
 
-    /// Takes an event in; returns the objects whose watchers should look again. After a list these
-    /// include the ones that vanished while nobody watched.
-    #[allow(clippy::needless_pass_by_value, reason = "the event is used up")]
+    /// Applies an event; returns the objects whose owners should be reconciled. After a list these
+    /// include the objects that were deleted while the watch was interrupted.
+    #[allow(clippy::needless_pass_by_value, reason = "the event is consumed")]
     pub fn apply_event(&self, event: Event<K>) -> Vec<Arc<K>> {
         let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
         let changed = match &event {
@@ -223,9 +223,9 @@ impl<K: Resource + Clone> IndexedStore<K> {
             Event::Delete(object) => self.drop(&mut contents, &key(object)),
             Event::InitDone => {
                 let listed = contents.listed.take().unwrap_or_default();
-                let vanished: Vec<Key> =
+                let deleted: Vec<Key> =
                     contents.objects.keys().filter(|k| !listed.contains(*k)).cloned().collect();
-                vanished.iter().flat_map(|key| self.drop(&mut contents, key)).collect()
+                deleted.iter().flat_map(|key| self.drop(&mut contents, key)).collect()
             }
         };
         drop(contents);
@@ -241,7 +241,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
         }
         let object = Arc::new(object.clone());
         contents.objects.insert(key, object.clone());
-        // One look serves both versions unless the object moved from one owner to another.
+        // One reconcile covers both versions unless the index value, i.e. the owner, has changed.
         changed.retain(|old| (self.index)(old) != (self.index)(&object));
         changed.push(object);
         changed
@@ -265,7 +265,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
     }
 }
 
-/// Keeps a mirror up to date for as long as the stream is polled, and tells what changed.
+/// Keeps a store up to date while the stream is polled; returns the changed objects as a stream.
 pub fn reflect<K>(
     store: Arc<IndexedStore<K>>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
@@ -310,13 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_waits_a_little_longer_each_time_but_never_long() {
+    fn the_watch_backoff_doubles_up_to_four_seconds() {
         let waits: Vec<u128> = watch_backoff().take(5).map(|wait| wait.as_millis()).collect();
         assert_eq!(waits, [500, 1000, 2000, 4000, 4000]);
     }
 
     #[test]
-    fn a_delete_lost_over_a_relist_is_told() {
+    fn a_relist_returns_objects_that_were_deleted_meanwhile() {
         let store = store();
         store.apply_event(Event::Init);
         store.apply_event(Event::InitApply(object("a", "x", 1)));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn both_owners_hear_of_an_object_that_moves() {
+    fn a_changed_index_value_returns_both_versions() {
         let store = store();
         assert_eq!(store.apply_event(Event::Apply(object("a", "y", 3))).len(), 2);
         assert_eq!(names(&store.find("x")), ["b"]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_by_the_beginning_of_a_name() {
+    fn objects_are_found_by_name_prefix() {
         let store = store();
         store.apply_event(Event::Apply(object("ab", "x", 3)));
         assert_eq!(names(&store.with_name_prefix("", "a")), ["a", "ab"]);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_how_far_it_has_come() {
+    fn progress_follows_lists_and_resource_versions() {
         let store = store();
         assert_eq!(
             store.progress.version(),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn serves_what_it_knew_while_a_list_is_under_way() {
+    fn objects_stay_available_while_a_list_is_in_progress() {
         let store = store();
         store.apply_event(Event::Init);
         assert_eq!(store.find("x").len(), 2);

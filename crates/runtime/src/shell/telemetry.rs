@@ -1,20 +1,20 @@
-//! Log lines: plain or JSON, filtered.
+//! Logging: text or JSON lines, filtered.
 
 use tracing_subscriber::{EnvFilter, fmt};
 
 use super::args::{LogFormat, OperatorArgs};
 
-/// Directives that hold unless the user says otherwise: kube's client prints whole responses that
+/// Default filter directives, which the user can override: kube's client logs entire responses that
 /// it cannot decode.
-const QUIET: &str = "kube_client::client=off";
+const DEFAULT_DIRECTIVES: &str = "kube_client::client=off";
 
-/// Installs the subscriber.
+/// Installs the tracing subscriber.
 ///
 /// # Errors
 ///
-/// If the filter cannot be read, or there is a subscriber already.
+/// If the filter is invalid, or a subscriber is already installed.
 pub fn install(args: &OperatorArgs) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log))?;
+    let filter = EnvFilter::try_new(format!("{DEFAULT_DIRECTIVES},{}", args.log))?;
     let lines = fmt().with_env_filter(filter).with_target(false);
     let installed = match args.log_format {
         LogFormat::Text => lines.with_ansi(false).try_init(),

@@ -21,7 +21,7 @@ fn rule(name: &str, rules: &Value) -> RuleView {
     RuleView::read(&rule, &BTreeSet::new()).unwrap()
 }
 
-/// A rule that leaves this many out.
+/// PodTransitionRule `budget` with this maxUnavailable.
 fn at_most(max: &Value) -> RuleView {
     rule("budget", &json!([{ "name": "most", "availablePolicy": { "maxUnavailableValue": max } }]))
 }
@@ -43,21 +43,21 @@ fn pod(name: &str, more: &[(&str, &str)]) -> PodView {
     }
 }
 
-/// A Pod in PreCheck, whose operation began so many seconds ago.
+/// Pod in PreCheck with an operation that started `seconds_ago`.
 fn waiting(name: &str, seconds_ago: i64) -> PodView {
-    // Not at a whole second, as statuses have it.
-    let begun = nanos(now() - SignedDuration::new(seconds_ago, 5));
+    // Not at a whole second, unlike times in a status.
+    let started_at = nanos(now() - SignedDuration::new(seconds_ago, 5));
     pod(
         name,
         &[
-            (&LabelKind::Operating.key("collaset"), &begun),
+            (&LabelKind::Operating.key("collaset"), &started_at),
             (&LabelKind::OperationType.key("collaset"), "update"),
-            (&LabelKind::PreCheck.key("collaset"), &begun),
+            (&LabelKind::PreCheck.key("collaset"), &started_at),
         ],
     )
 }
 
-/// The same without service-available.
+/// Removes service-available from a Pod.
 fn unavailable(mut pod: PodView) -> PodView {
     pod.labels.remove(well_known::SERVICE_AVAILABLE);
     pod
@@ -74,7 +74,7 @@ fn check(observed: &Observed, expected: &str) -> Plan {
     plan
 }
 
-/// Stores what was decided, as the server does.
+/// Stores the planned statuses, as the API server would.
 fn store(observed: &mut Observed) {
     let plan = plan(observed, now());
     for rule in &mut observed.rules {
@@ -94,18 +94,18 @@ fn relabel(pod: &mut PodView, changes: LabelChanges) {
 }
 
 #[test]
-fn an_operation_is_reserved_first_and_granted_when_that_is_seen() {
+fn operations_are_reserved_first_and_granted_once_observed() {
     let mut observed = observed(vec![at_most(&json!(1))], vec![waiting("a", 2), waiting("b", 1)]);
-    check(&observed, "budget holds a; b waits for budget/most");
+    check(&observed, "budget reserves a; b waits for budget/most");
     store(&mut observed);
     check(
         &observed,
-        "a pass PreCheck collaset; a tell budget; budget holds a; b waits for budget/most",
+        "a grant PreCheck collaset; a annotate budget; budget reserves a; b waits for budget/most",
     );
 }
 
 #[test]
-fn a_place_is_held_from_the_reservation_until_the_pod_serves_again() {
+fn capacity_stays_consumed_until_the_pod_is_available_again() {
     let mut observed = observed(vec![at_most(&json!(1))], vec![waiting("a", 2), waiting("b", 1)]);
     store(&mut observed);
     let id = "collaset";
@@ -116,36 +116,37 @@ fn a_place_is_held_from_the_reservation_until_the_pod_serves_again() {
         (well_known::SERVICE_AVAILABLE.to_owned(), None),
     ]);
     relabel(&mut observed.pods[0], granted);
-    check(&observed, "budget holds a; b waits for budget/most");
-    let terminal = LabelChanges::from([
+    check(&observed, "budget reserves a; b waits for budget/most");
+    let finished = LabelChanges::from([
         (LabelKind::Operating.key(id), None),
         (LabelKind::Operate.key(id), None),
         (LabelKind::PreChecked.key(id), None),
         (LabelKind::OperationType.key(id), None),
         (LabelKind::Operated.key(id), Some(nanos(now()))),
     ]);
-    relabel(&mut observed.pods[0], terminal);
+    relabel(&mut observed.pods[0], finished);
     check(&observed, "b waits for budget/most");
-    let serves = LabelChanges::from([
+    let available = LabelChanges::from([
         (LabelKind::Operated.key(id), None),
         (well_known::SERVICE_AVAILABLE.to_owned(), Some(nanos(now()))),
     ]);
-    relabel(&mut observed.pods[0], serves);
-    check(&observed, "budget holds b");
+    relabel(&mut observed.pods[0], available);
+    check(&observed, "budget reserves b");
 }
 
 #[test]
-fn an_operation_that_is_begun_again_has_to_be_reserved_again() {
+fn a_restarted_operation_needs_a_new_reservation() {
     let mut observed = observed(vec![at_most(&json!(1))], vec![waiting("a", 9)]);
     store(&mut observed);
     observed.pods[0] = waiting("a", 1);
-    check(&observed, "budget holds a");
+    check(&observed, "budget reserves a");
     observed.pods[0].uid = "another".to_owned();
     assert_eq!(plan(&observed, now()).rules["budget"].reservations.len(), 1);
 }
 
+/// Kuperator's known defect 33 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn kuperators_33_who_is_unavailable_passes_and_takes_no_place() {
+fn unavailable_pods_pass_and_consume_no_capacity() {
     let pods = vec![
         unavailable(waiting("a", 4)),
         unavailable(waiting("b", 4)),
@@ -153,20 +154,20 @@ fn kuperators_33_who_is_unavailable_passes_and_takes_no_place() {
         waiting("d", 4),
     ];
     let mut observed = observed(vec![at_most(&json!("50%"))], pods);
-    check(&observed, "budget holds a b; c waits for budget/most; d waits for budget/most");
+    check(&observed, "budget reserves a b; c waits for budget/most; d waits for budget/most");
     observed.pods[2] = unavailable(waiting("c", 4));
-    check(&observed, "budget holds a b c; d waits for budget/most");
+    check(&observed, "budget reserves a b c; d waits for budget/most");
 }
 
 #[test]
-fn the_minimum_that_is_available_is_kept() {
-    let least = json!([{ "name": "least", "availablePolicy": { "minAvailableValue": 2 } }]);
+fn min_available_is_respected() {
+    let min_available = json!([{ "name": "min", "availablePolicy": { "minAvailableValue": 2 } }]);
     let pods = vec![waiting("a", 3), waiting("b", 2), pod("c", &[])];
-    check(&observed(vec![rule("r", &least)], pods), "r holds a; b waits for r/least");
+    check(&observed(vec![rule("r", &min_available)], pods), "r reserves a; b waits for r/min");
 }
 
 #[test]
-fn pods_that_a_set_has_yet_to_make_are_unavailable() {
+fn pods_not_created_yet_count_as_unavailable() {
     let set = |replicas| SetView {
         uid: "set".to_owned(),
         replicas,
@@ -177,23 +178,24 @@ fn pods_that_a_set_has_yet_to_make_are_unavailable() {
     let of_set = PodView { owner: Some(owner), ..waiting("a", 1) };
     let mut observed = observed(vec![at_most(&json!(1))], vec![of_set]);
     observed.sets = vec![set(1)];
-    check(&observed, "budget holds a");
+    check(&observed, "budget reserves a");
     observed.sets = vec![set(2)];
     check(&observed, "a waits for budget/most");
-    // A Pod of the set that the rule is not about is not missing.
+    // A Pod of the set that the rule does not select is not missing.
     let mut other = waiting("z", 1);
     other.labels.insert("app".to_owned(), "other".to_owned());
     other.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
     observed.pods.push(PodView { owner: observed.pods[0].owner.clone(), ..other });
-    check(&observed, "budget holds a");
-    // Also if the set has no Pod left that could tell.
+    check(&observed, "budget reserves a");
+    // Also if the set has no Pod left.
     observed.pods = vec![waiting("b", 1)];
     observed.sets = vec![set(1)];
     check(&observed, "b waits for budget/most");
 }
 
+/// Kuperator's known defect 10 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_10_a_new_pod_is_not_beyond_the_rules_and_a_new_rule_tells_when_it_is_enforced() {
+fn a_rule_is_enforced_once_all_selected_pods_have_gates() {
     let mut ungated = pod("a", &[]);
     let gate = format!("{}/{}", well_known::PRE_CHECK_GATE, well_known::TRANSITION_RULE);
     ungated.labels.remove(&gate);
@@ -204,8 +206,9 @@ fn weakness_10_a_new_pod_is_not_beyond_the_rules_and_a_new_rule_tells_when_it_is
     assert!(check(&observed, "").rules["budget"].enforced);
 }
 
+/// Kuperator's known defect 11 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_11_a_grant_names_the_operations_that_were_judged() {
+fn a_grant_covers_only_evaluated_operations() {
     let mut observed = observed(vec![at_most(&json!(1))], vec![waiting("a", 2)]);
     store(&mut observed);
     let later = LabelChanges::from([
@@ -214,72 +217,74 @@ fn weakness_11_a_grant_names_the_operations_that_were_judged() {
         (LabelKind::PreCheck.key("late"), Some(nanos(now()))),
     ]);
     relabel(&mut observed.pods[0], later);
-    // The second has to be reserved before both are granted.
-    check(&observed, "budget holds a a");
+    // The second operation must be reserved before both are granted.
+    check(&observed, "budget reserves a a");
 }
 
+/// Kuperator's known defect 18 (docs/KUPERATOR.md#known-defects).
 #[test]
-fn weakness_18_who_cannot_go_for_another_reason_takes_no_place() {
+fn pods_rejected_by_another_rule_consume_no_capacity() {
     let label = json!([{ "name": "label", "labelCheck": { "requires": { "matchLabels": { "ok": "yes" } } } }]);
     let rules = vec![at_most(&json!(1)), rule("other", &label)];
     let mut may_go = waiting("b", 1);
     may_go.labels.insert("ok".to_owned(), "yes".to_owned());
     check(
         &observed(rules, vec![waiting("a", 2), may_go]),
-        "budget holds b; a waits for other/label",
+        "budget reserves b; a waits for other/label",
     );
 }
 
 #[test]
-fn who_began_first_goes_first() {
+fn operations_pass_in_order_of_their_start() {
     let pods = vec![waiting("a", 1), waiting("b", 5), waiting("c", 3)];
-    let expected = "budget holds b; a waits for budget/most; c waits for budget/most";
+    let expected = "budget reserves b; a waits for budget/most; c waits for budget/most";
     check(&observed(vec![at_most(&json!(1))], pods), expected);
 }
 
 #[test]
-fn a_rule_that_does_not_count_needs_no_reservation() {
+fn rules_without_a_budget_need_no_reservation() {
     let frozen = json!([{ "name": "frozen", "schedule": { "freezes": [{ "from": "1970-01-01T00:00:00Z", "to": "1970-01-12T13:46:41Z" }] } }]);
     let frozen = observed(vec![rule("r", &frozen)], vec![waiting("a", 1)]);
     let planned = check(&frozen, "a waits for r/frozen");
     assert_eq!(planned.requeue_after, Some(Duration::from_secs(1)));
     let later = plan(&frozen, now() + SignedDuration::from_secs(1));
-    assert_eq!(later.to_string(), "a pass PreCheck collaset; a tell r");
+    assert_eq!(later.to_string(), "a grant PreCheck collaset; a annotate r");
 }
 
 #[test]
-fn skips_and_filters_take_pods_out_of_a_rule() {
+fn skip_annotations_and_filters_exclude_pods_from_a_rule() {
     let rules = json!([{
         "name": "most", "availablePolicy": { "maxUnavailableValue": 0 },
         "filter": { "labelSelector": { "matchLabels": { "app": "web" } } },
     }]);
     let mut skips = waiting("a", 1);
-    skips.skips.insert("most".to_owned());
-    check(&observed(vec![rule("r", &rules)], vec![skips]), "r holds a");
+    skips.skipped_rules.insert("most".to_owned());
+    check(&observed(vec![rule("r", &rules)], vec![skips]), "r reserves a");
     let mut other = rule("r", &rules);
     other.rules[0].filter = Some(kube::core::Selector::from_iter([("tier", "back")]));
-    check(&observed(vec![other], vec![waiting("a", 1)]), "r holds a");
+    check(&observed(vec![other], vec![waiting("a", 1)]), "r reserves a");
 }
 
 #[test]
-fn broken_glass_skips_the_named_rules_until_it_is_over() {
-    let glass = |until: Timestamp| {
+fn break_glass_overrides_named_rules_until_it_expires() {
+    let overrides = |until: Timestamp| {
         let rules = BTreeSet::from(["most".to_owned()]);
-        let glass = crate::view::Override { rules, until, reason: "fire".to_owned() };
-        PodView { glass: Some(Ok(glass)), ..waiting("a", 1) }
+        let overrides = crate::view::Override { rules, until, reason: "fire".to_owned() };
+        PodView { break_glass: Some(Ok(overrides)), ..waiting("a", 1) }
     };
-    let over = observed(vec![at_most(&json!(0))], vec![glass(now())]);
-    check(&over, "a waits for budget/most");
-    let pods = vec![glass(now() + SignedDuration::from_secs(1))];
+    let expired = observed(vec![at_most(&json!(0))], vec![overrides(now())]);
+    check(&expired, "a waits for budget/most");
+    let pods = vec![overrides(now() + SignedDuration::from_secs(1))];
     let mut observed = observed(vec![at_most(&json!(0))], pods);
-    check(&observed, "budget holds a");
+    check(&observed, "budget reserves a");
     store(&mut observed);
-    let broken = check(&observed, "a pass PreCheck collaset; a tell budget; budget holds a");
-    assert_eq!(broken.pods[0].overridden_rules, ["budget/most"]);
+    let overridden =
+        check(&observed, "a grant PreCheck collaset; a annotate budget; budget reserves a");
+    assert_eq!(overridden.pods[0].overridden_rules, ["budget/most"]);
 }
 
 #[test]
-fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
+fn dry_run_rules_block_no_pod_and_count_rejections() {
     let dry = json!([{ "name": "dry", "mode": "DryRun", "availablePolicy": { "maxUnavailableValue": 0 } }]);
     let mut ungated = waiting("a", 1);
     ungated.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
@@ -290,7 +295,7 @@ fn a_dry_run_holds_back_nobody_and_says_whom_it_would() {
 }
 
 #[test]
-fn another_checkers_pod_is_not_granted() {
+fn pods_with_only_another_checkers_gate_are_not_granted() {
     let dry = json!([{ "name": "dry", "mode": "DryRun", "labelCheck": { "requires": {} } }]);
     let mut other = waiting("a", 1);
     other.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
@@ -299,18 +304,18 @@ fn another_checkers_pod_is_not_granted() {
 }
 
 #[test]
-fn an_expression_that_counts_sees_whom_it_let_through() {
+fn expressions_count_pods_passed_earlier_in_the_reconcile() {
     let one = json!([{ "name": "one", "cel": { "expression": "rule.unavailable - 1 < 0" } }]);
     let whole = |name: &str| PodView { object: Some(json!({}).into()), ..waiting(name, 1) };
     let mut observed = observed(vec![rule("r", &one)], vec![whole("a"), whole("b")]);
-    check(&observed, "r holds a; b waits for r/one");
-    // Its own reservation is not held against it.
+    check(&observed, "r reserves a; b waits for r/one");
+    // A Pod's own reservation does not reject it.
     store(&mut observed);
-    check(&observed, "a pass PreCheck collaset; a tell r; r holds a; b waits for r/one");
+    check(&observed, "a grant PreCheck collaset; a annotate r; r reserves a; b waits for r/one");
 }
 
 #[test]
-fn who_is_rejected_at_both_stages_is_told_of_one_of_them_and_not_of_each_in_turn() {
+fn a_pod_rejected_at_both_stages_keeps_one_annotation() {
     let labels = json!({ "requires": { "matchLabels": { "x": "y" } } });
     let rules = json!([
         { "name": "before", "labelCheck": labels },
@@ -335,56 +340,56 @@ fn who_is_rejected_at_both_stages_is_told_of_one_of_them_and_not_of_each_in_turn
 }
 
 #[test]
-fn who_a_budget_is_not_about_is_reserved_as_it_is_counted() {
+fn pods_filtered_out_of_a_budget_are_still_reserved() {
     let rules = json!([{
         "name": "most", "availablePolicy": { "maxUnavailableValue": 1 },
         "filter": { "labelSelector": { "matchLabels": { "tier": "front" } } },
     }]);
     let mut observed = observed(vec![rule("r", &rules)], vec![waiting("a", 1)]);
-    check(&observed, "r holds a");
+    check(&observed, "r reserves a");
     store(&mut observed);
-    check(&observed, "a pass PreCheck collaset; a tell r; r holds a");
+    check(&observed, "a grant PreCheck collaset; a annotate r; r reserves a");
 }
 
 #[test]
-fn a_status_that_was_stored_is_no_news() {
+fn a_stored_status_is_not_written_again() {
     let observed = observed(vec![at_most(&json!(0))], vec![waiting("a", 3)]);
     let decided = plan(&observed, now()).rules["budget"].clone();
     let new = crate::status::status(&observed.rules[0], &decided, &[], 0, now());
     let stored: PodTransitionRuleStatus =
         serde_json::from_value(serde_json::to_value(&new).unwrap()).unwrap();
-    assert_eq!(crate::status::news(&stored, &new), crate::status::StatusChange::None);
+    assert_eq!(crate::status::classify(&stored, &new), crate::status::StatusChange::None);
 }
 
 #[test]
-fn disruption_budgets_that_select_a_pod_are_asked() {
+fn pod_disruption_budgets_of_a_pod_are_respected() {
     let rules = json!([{ "name": "pdb", "disruptionBudget": {} }]);
-    let budget = |allowed| BudgetView {
+    let budget = |disruptions_allowed| BudgetView {
         name: "web".to_owned(),
         selector: Some(kube::core::Selector::from_iter([("app", "web")])),
-        allowed,
-        given: BTreeSet::new(),
+        disruptions_allowed,
+        disrupted_pods: BTreeSet::new(),
         version: 10,
     };
     let mut observed = observed(vec![rule("r", &rules)], vec![waiting("a", 2), waiting("b", 1)]);
-    check(&observed, "r holds a b");
+    check(&observed, "r reserves a b");
     observed.budgets = vec![budget(Some(1))];
-    check(&observed, "r holds a; b waits for r/pdb");
-    // Who was let go and is still Ready has not been counted by the budget's own controller.
+    check(&observed, "r reserves a; b waits for r/pdb");
+    // The disruption controller has not counted a granted Pod that is still Ready.
     store(&mut observed);
-    let expected = "a pass PreCheck collaset; a tell r; r holds a; b waits for r/pdb";
+    let expected = "a grant PreCheck collaset; a annotate r; r reserves a; b waits for r/pdb";
     check(&observed, expected);
     observed.budgets = vec![budget(None)];
     observed.rules[0].status = PodTransitionRuleStatus::default();
     check(&observed, "a waits for r/pdb; b waits for r/pdb");
-    // An eviction has taken its Pod's disruption when it began, and nobody else's.
+    // An eviction has consumed the disruption of its own Pod, not of others.
     observed.budgets =
-        vec![BudgetView { given: BTreeSet::from(["b".to_owned()]), ..budget(Some(0)) }];
-    check(&observed, "r holds b; a waits for r/pdb");
+        vec![BudgetView { disrupted_pods: BTreeSet::from(["b".to_owned()]), ..budget(Some(0)) }];
+    check(&observed, "r reserves b; a waits for r/pdb");
 }
 
 #[test]
-fn so_many_of_one_zone_may_be_out() {
+fn topology_spread_limits_unavailable_pods_per_zone() {
     let rules = json!([{ "name": "zone", "topologySpread": { "topologyKey": "zone" } }]);
     let on = |node: &str, pod: PodView| PodView { node: Some(node.to_owned()), ..pod };
     let pods = vec![
@@ -398,13 +403,13 @@ fn so_many_of_one_zone_may_be_out() {
         let labels = BTreeMap::from([("zone".to_owned(), zone.to_owned())]);
         observed.nodes.insert(node.to_owned(), labels);
     }
-    check(&observed, "r holds a c; b waits for r/zone; d waits for r/zone");
+    check(&observed, "r reserves a c; b waits for r/zone; d waits for r/zone");
 }
 
 #[test]
-fn a_pod_that_waits_long_is_told_on_the_pod_once() {
+fn a_long_waiting_pod_is_annotated_once() {
     let mut observed = observed(vec![at_most(&json!(0))], vec![waiting("a", 60)]);
-    let plan = check(&observed, "a tell budget; a waits for budget/most");
+    let plan = check(&observed, "a annotate budget; a waits for budget/most");
     let text = plan.pods[0].details["budget"].clone().unwrap();
     observed.pods[0].details.insert("budget".to_owned(), text);
     check(&observed, "a waits for budget/most");
@@ -414,14 +419,14 @@ fn a_pod_that_waits_long_is_told_on_the_pod_once() {
 }
 
 #[test]
-fn what_is_left_of_a_rule_that_is_gone_is_taken_off() {
+fn gates_and_annotations_of_deleted_rules_are_removed() {
     let mut orphan = waiting("a", 1);
-    orphan.details.insert("gone".to_owned(), "{}".to_owned());
-    check(&observed(Vec::new(), vec![orphan]), "a - pre-check-gate; a untell gone");
+    orphan.details.insert("deleted".to_owned(), "{}".to_owned());
+    check(&observed(Vec::new(), vec![orphan]), "a - pre-check-gate; a unannotate deleted");
 }
 
 #[test]
-fn after_an_operation_its_own_rules_are_asked() {
+fn post_check_rules_apply_after_the_operation() {
     let rules = json!([{
         "name": "after", "stage": "PostCheck",
         "labelCheck": { "requires": { "matchLabels": { "checked": "yes" } } },
@@ -442,5 +447,5 @@ fn after_an_operation_its_own_rules_are_asked() {
     let mut observed = observed(vec![rule("r", &rules)], vec![done]);
     check(&observed, "a waits for r/after");
     observed.pods[0].labels.insert("checked".to_owned(), "yes".to_owned());
-    check(&observed, "a pass PostCheck collaset; a tell r");
+    check(&observed, "a grant PostCheck collaset; a annotate r");
 }

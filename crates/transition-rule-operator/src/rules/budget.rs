@@ -1,4 +1,4 @@
-//! Rules that count: who passes takes a place from others.
+//! Budgets: counts of available Pods, and limits of an availablePolicy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,64 +11,69 @@ use podops_api::{
 
 use crate::view::{Observed, PodView, RuleView};
 
-/// The Pods that are out of service, or have been given leave to go out, by UID: nobody's budget is
-/// spent on one of them twice.
+/// UIDs of the Pods that are unavailable or permitted to become so. A set, so that a Pod never
+/// consumes the capacity of a budget twice.
 #[derive(Clone, Debug, Default)]
 pub struct UnavailablePods<'a>(BTreeSet<&'a str>);
 
 impl<'a> UnavailablePods<'a> {
-    /// Those that are out by what their labels say, or by a reservation that still holds.
+    /// Collects the Pods that are unavailable by their labels or have an active reservation.
     #[must_use]
     pub fn of(observed: &'a Observed) -> Self {
         let by_name: BTreeMap<&str, &PodView> =
             observed.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
         let reserved = observed.rules.iter().flat_map(|rule| &rule.status.reservations);
-        let reserved = reserved.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.holds(r)));
-        let out = observed.pods.iter().filter(|pod| !pod.is_available());
-        Self(out.chain(reserved.copied()).map(|pod| pod.uid.as_str()).collect())
+        let reserved =
+            reserved.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.has_operation(r)));
+        let unavailable = observed.pods.iter().filter(|pod| !pod.is_available());
+        Self(unavailable.chain(reserved.copied()).map(|pod| pod.uid.as_str()).collect())
     }
 
-    /// Whether this Pod is out.
+    /// Returns true if the Pod is in the set.
     #[must_use]
-    pub fn has(&self, pod: &PodView) -> bool {
+    pub fn contains(&self, pod: &PodView) -> bool {
         self.0.contains(pod.uid.as_str())
     }
 
-    /// Notes that a Pod goes out.
-    pub fn add(&mut self, pod: &'a PodView) {
+    /// Adds a Pod.
+    pub fn insert(&mut self, pod: &'a PodView) {
         self.0.insert(&pod.uid);
     }
 }
 
-/// How many of the Pods that a PodTransitionRule selects are what.
+/// Counts the Pods that a PodTransitionRule selects, by state.
 ///
-/// A Pod that a CollaSet has yet to make is one that is not available: a Pod that is deleted to be
-/// made anew does not leave the count meanwhile. A Pod of a CollaSet that is being deleted is counted
-/// by what takes its place; one of anybody else is counted until it is gone.
+/// Pods that a CollaSet has not created yet count as unavailable, so that a Pod that is recreated
+/// stays in the count. A terminating Pod of a CollaSet is not counted, because its replacement is;
+/// one of another controller is counted until it is deleted.
 #[must_use]
-pub fn count(rule: &RuleView, observed: &Observed, out: &UnavailablePods<'_>) -> PodCounts {
-    let known: BTreeSet<&str> = observed.sets.iter().map(|set| set.uid.as_str()).collect();
+pub fn count(
+    rule: &RuleView,
+    observed: &Observed,
+    unavailable_pods: &UnavailablePods<'_>,
+) -> PodCounts {
+    let set_uids: BTreeSet<&str> = observed.sets.iter().map(|set| set.uid.as_str()).collect();
     let mut live: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut concerned: BTreeSet<&str> = BTreeSet::new();
+    let mut selected_sets: BTreeSet<&str> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
     for pod in &observed.pods {
-        let set = pod.owner.as_ref().filter(|owner| known.contains(owner.uid.as_str()));
+        let set = pod.owner.as_ref().filter(|owner| set_uids.contains(owner.uid.as_str()));
         let selected = rule.selects(pod);
         if let Some(set) = set {
             *live.entry(&set.uid).or_default() += usize::from(!pod.deleting);
         }
         if selected && !(pod.deleting && set.is_some()) {
             total += 1;
-            unavailable += usize::from(out.has(pod));
+            unavailable += usize::from(unavailable_pods.contains(pod));
         }
         if let Some(set) = set.filter(|_| selected) {
-            concerned.insert(&set.uid);
+            selected_sets.insert(&set.uid);
         }
     }
     for set in &observed.sets {
         let uid = set.uid.as_str();
-        // A set may have no Pod left that could tell.
-        if concerned.contains(uid) || rule.selector.matches(&set.template_labels) {
+        // By the template's labels too, because the set may have no Pod left.
+        if selected_sets.contains(uid) || rule.selector.matches(&set.template_labels) {
             let missing = set.replicas.saturating_sub(live.get(uid).copied().unwrap_or_default());
             total += missing;
             unavailable += missing;
@@ -83,10 +88,10 @@ pub fn count(rule: &RuleView, observed: &Observed, out: &UnavailablePods<'_>) ->
     }
 }
 
-/// An availablePolicy in numbers: how many may be unavailable, and how many must be available.
+/// Resolves an availablePolicy for `all` Pods to (maxUnavailable, minAvailable).
 ///
-/// The rounding rule: what may be unavailable is rounded up, what must be available down, so that a
-/// share of few Pods never forbids every operation. Of several limits the strictest counts.
+/// Percentages of maxUnavailable are rounded up and of minAvailable down, so that a percentage of
+/// few Pods never blocks every operation. Of several limits the strictest applies.
 #[must_use]
 pub fn limits(rule: &AvailableRule, all: i32) -> (Option<i32>, Option<i32>) {
     let total = usize::try_from(all).unwrap_or_default();
@@ -96,21 +101,21 @@ pub fn limits(rule: &AvailableRule, all: i32) -> (Option<i32>, Option<i32>) {
     };
     let function = |policy: &Option<AvailablePolicy>, rounding| {
         let function = policy.as_ref().and_then(|policy| policy.exp_func.as_ref());
-        function.map(|function| at(function, all, rounding))
+        function.map(|function| evaluate(function, all, rounding))
     };
-    let most = [
+    let max = [
         value(&rule.max_unavailable_value, Rounding::Up),
         function(&rule.max_unavailable_policy, Rounding::Up),
     ];
-    let least = [
+    let min = [
         value(&rule.min_available_value, Rounding::Down),
         function(&rule.min_available_policy, Rounding::Down),
     ];
-    (most.into_iter().flatten().min(), least.into_iter().flatten().max())
+    (max.into_iter().flatten().min(), min.into_iter().flatten().max())
 }
 
-/// `coeff · n ^ pow`, between 0 and n.
-fn at(function: &ExpFunc, total: i32, rounding: Rounding) -> i32 {
+/// Returns `coeff · n ^ pow`, clamped to 0..=n, where n is the number of Pods.
+fn evaluate(function: &ExpFunc, total: i32, rounding: Rounding) -> i32 {
     let number = |text: &Option<String>| {
         text.as_deref().and_then(|text| text.parse::<f64>().ok()).unwrap_or(1.0)
     };
@@ -120,7 +125,7 @@ fn at(function: &ExpFunc, total: i32, rounding: Rounding) -> i32 {
         Rounding::Down => exact.floor(),
     };
     // The bounds make the conversion exact.
-    #[allow(clippy::cast_possible_truncation, reason = "it is between 0 and an i32")]
+    #[allow(clippy::cast_possible_truncation, reason = "clamped to the range of an i32")]
     let whole = whole.clamp(0.0, f64::from(total)) as i32;
     whole
 }
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_rounded_so_that_something_may_always_go() {
+    fn percentages_are_rounded_to_allow_an_operation() {
         check(json!({ "maxUnavailableValue": "25%" }), 3, (Some(1), None));
         check(json!({ "minAvailableValue": "75%" }), 3, (None, Some(2)));
         check(json!({ "maxUnavailableValue": "0%" }), 3, (Some(0), None));
@@ -149,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_grows_with_the_number_of_pods() {
+    fn exp_func_limits_grow_with_the_number_of_pods() {
         let root =
             json!({ "maxUnavailablePolicy": { "expFunc": { "coeff": "1.5", "pow": "0.5" } } });
         check(root.clone(), 4, (Some(3), None));
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_limits_the_strictest_counts() {
+    fn the_strictest_limit_applies() {
         let both = json!({
             "maxUnavailableValue": 3, "maxUnavailablePolicy": { "expFunc": { "coeff": "0.1" } },
         });

@@ -1,4 +1,4 @@
-//! Rules that are expressions in the Common Expression Language.
+//! Rules with an expression in the Common Expression Language (CEL).
 
 use std::{
     collections::BTreeMap,
@@ -15,24 +15,26 @@ use podops_api::transition_rule::PodCounts;
 use serde_json::json;
 
 use super::Verdict;
-use crate::view::{Owner, PodView, Waiting};
+use crate::view::{Owner, PendingOperation, PodView};
 
-/// What an expression may speak of.
+/// Variables available to expressions.
 const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
 
-/// How deep `all`, `exists`, `map` and the like may be nested in one another, and how long lists in
-/// an expression may be: an evaluation takes as many steps as the product of what they range over.
+/// Maximum nesting of macros such as `all`, `exists` and `map`. The number of evaluation steps is
+/// the product of the sizes that they range over.
 const NESTED_MAX: usize = 2;
+/// Maximum number of elements of a list in an expression, for the same reason.
 const LIST_MAX: usize = 64;
 
-/// How deep an expression may be nested altogether. Parser and interpreter call themselves for each
-/// level, so the parser gets a stack of its own that the longest expression fits into, and what it
-/// lets through fits into anybody's.
+/// Maximum depth of an expression. Parser and interpreter recurse for each level: expressions of
+/// this depth fit into any thread's stack.
 const DEPTH_MAX: usize = 64;
+/// Stack size of the parser's thread in bytes, enough for the longest expression that the schema
+/// allows.
 const PARSER_STACK: usize = 64 << 20;
 
-/// How many compiled expressions are remembered.
-const REMEMBERED_MAX: usize = 256;
+/// Maximum number of compiled expressions in the cache.
+const CACHE_MAX: usize = 256;
 
 type Compiled = Result<Arc<Expression>, String>;
 
@@ -40,11 +42,11 @@ static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mut
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-/// How many values a Pod may have for an expression that nests macros: an evaluation takes as many
-/// steps as their square, and a Pod's author decides how many there are.
+/// Maximum number of values in a Pod for an expression with nested macros. The number of evaluation
+/// steps is its square, and the author of the Pod controls it.
 const VALUES_MAX: usize = 1500;
 
-/// A compiled expression.
+/// Compiled expression.
 pub struct Expression(Program);
 
 impl fmt::Debug for Expression {
@@ -53,38 +55,38 @@ impl fmt::Debug for Expression {
     }
 }
 
-/// What an expression is told besides the Pod.
+/// Input of an expression besides the Pod.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
-    /// The Pod's controller, and how many Pods that is to have.
+    /// Controller of the Pod, and its desired number of Pods if it is a CollaSet.
     pub owner: Option<(&'a Owner, Option<usize>)>,
-    /// How many of the selected Pods are what.
+    /// Number of selected Pods by state.
     pub counts: PodCounts,
-    /// The operation that waits.
-    pub operation: &'a Waiting,
+    /// Waiting operation.
+    pub operation: &'a PendingOperation,
 }
 
 impl Expression {
-    /// Compiles an expression, or remembers that it did.
+    /// Compiles an expression, or returns it from the cache.
     ///
     /// # Errors
     ///
-    /// If it is none, speaks of what there is not, or may take too long; the error says which.
+    /// If it does not parse, uses an unknown variable or exceeds a limit; the error is one line.
     pub fn compile(source: &str) -> Compiled {
-        let mut known = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = known.get(source) {
+        let mut cache = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = cache.get(source) {
             return compiled.clone();
         }
         let parse = || Self::parse(source).map(Arc::new);
         let compiled = thread::scope(|scope| {
             let parser = thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, parse);
             let parsed = parser.ok().and_then(|parser| parser.join().ok());
-            parsed.unwrap_or_else(|| Err("it cannot be parsed".to_owned()))
+            parsed.unwrap_or_else(|| Err("cannot be parsed".to_owned()))
         });
-        if known.len() >= REMEMBERED_MAX {
-            known.clear();
+        if cache.len() >= CACHE_MAX {
+            cache.clear();
         }
-        known.insert(source.to_owned(), compiled.clone());
+        cache.insert(source.to_owned(), compiled.clone());
         compiled
     }
 
@@ -97,7 +99,7 @@ impl Expression {
         let is_known = |name: &&str| VARIABLES.contains(name) || bound.contains(name);
         let unknown = references.variables().into_iter().find(|name| !is_known(name));
         if let Some(unknown) = unknown {
-            return Err(format!("{unknown} is not known; there are {}", VARIABLES.join(", ")));
+            return Err(format!("unknown variable {unknown}; available: {}", VARIABLES.join(", ")));
         }
         if nesting(program.expression()) > NESTED_MAX {
             return Err(format!("more than {NESTED_MAX} nested macros"));
@@ -108,19 +110,22 @@ impl Expression {
         Ok(Self(program))
     }
 
-    /// What the expression says of a Pod; anything but true rejects it.
+    /// Evaluates the expression for a Pod. Any result other than true rejects; `message` is the
+    /// reason if the result is false.
     #[must_use]
     pub fn verdict(&self, pod: &PodView, facts: &Facts<'_>, message: Option<&str>) -> Verdict {
         let Some(object) = &pod.object else {
-            return Verdict::Reject("the Pod was not looked at yet".to_owned());
+            return Verdict::Reject("full Pod not fetched yet".to_owned());
         };
         if nesting(self.0.expression()) > 1 && values(object) > VALUES_MAX {
-            return Verdict::Reject("the Pod is too large for nested macros".to_owned());
+            let reason =
+                format!("Pod has more than {VALUES_MAX} values, too many for nested macros");
+            return Verdict::Reject(reason);
         }
         match self.evaluate(object, facts) {
             Ok(true) => Verdict::Pass,
-            Ok(false) => Verdict::Reject(message.unwrap_or("its expression is false").to_owned()),
-            Err(fault) => Verdict::Reject(format!("its expression fails: {fault}")),
+            Ok(false) => Verdict::Reject(message.unwrap_or("CEL expression is false").to_owned()),
+            Err(error) => Verdict::Reject(format!("CEL expression failed: {error}")),
         }
     }
 
@@ -143,15 +148,15 @@ impl Expression {
         }
         match self.0.execute(&context) {
             Ok(Value::Bool(passes)) => Ok(passes),
-            Ok(_) => Err("its result is neither true nor false".to_owned()),
-            // The value that it failed on is left out: it changes, and is nobody else's business.
+            Ok(_) => Err("result is not a bool".to_owned()),
+            // Without the value that it failed on: it changes, and may be confidential.
             Err(error) => Err(one_line(error.to_string().split('{').next().unwrap_or_default())),
         }
     }
 }
 
-/// A value as expressions see it: every whole number is an int, as in Kubernetes' own expressions,
-/// so that counts can be subtracted.
+/// Converts JSON to a CEL value. Every whole number becomes an int, as in Kubernetes' own
+/// expressions, so that counts can be subtracted.
 fn to_cel(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::Null,
@@ -171,7 +176,7 @@ fn to_cel(value: &serde_json::Value) -> Value {
     }
 }
 
-/// How many values there are in one.
+/// Counts the values in a JSON value, including itself.
 fn values(value: &serde_json::Value) -> usize {
     match value {
         serde_json::Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
@@ -183,13 +188,13 @@ fn values(value: &serde_json::Value) -> usize {
     }
 }
 
-/// The first line of an error, as statuses have it.
+/// Returns the first line of an error, shortened for a status.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 200;
     text.lines().next().unwrap_or_default().chars().take(LONGEST).collect()
 }
 
-/// The parts of an expression.
+/// Direct subexpressions of an expression.
 fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
     match &expression.expr {
         Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
@@ -211,7 +216,7 @@ fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// The variables that macros bind.
+/// Variables bound by macros in an expression.
 fn bound(expression: &IdedExpr) -> Vec<&str> {
     let mut bound: Vec<&str> = parts(expression).into_iter().flat_map(bound).collect();
     if let Expr::Comprehension(c) = &expression.expr {
@@ -240,13 +245,13 @@ fn longest_list(expression: &IdedExpr) -> usize {
 mod tests {
     use super::*;
 
-    fn says(source: &str) -> Verdict {
+    fn verdict_of(source: &str) -> Verdict {
         let object = json!({
             "metadata": { "name": "web-1", "labels": { "tier": "front" } },
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
         let pod = PodView { object: Some(Arc::new(object)), ..PodView::default() };
-        let operation = Waiting {
+        let operation = PendingOperation {
             id: "collaset".to_owned(),
             operation_type: "update".to_owned(),
             instance: "1".to_owned(),
@@ -260,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn sees_the_pod_its_owner_the_counts_and_the_operation() {
-        for holds in [
+    fn expressions_read_pod_owner_counts_and_operation() {
+        for expression in [
             "pod.metadata.labels.tier == 'front'",
             "pod.spec.containers.all(c, c.image.startsWith('nginx:'))",
             "owner.kind == 'CollaSet' && owner.replicas == 4",
@@ -269,54 +274,51 @@ mod tests {
             "operation.type == 'update'",
             "!has(pod.metadata.annotations)",
         ] {
-            assert_eq!(says(holds), Verdict::Pass, "{holds}");
+            assert_eq!(verdict_of(expression), Verdict::Pass, "{expression}");
         }
     }
 
     #[test]
-    fn anything_but_true_rejects_and_says_why() {
-        let says = |source: &str| match says(source) {
+    fn results_other_than_true_reject_with_a_reason() {
+        let rejection = |source: &str| match verdict_of(source) {
             Verdict::Pass => String::new(),
             Verdict::Reject(reason) => reason,
         };
-        assert_eq!(says("rule.available > 3"), "its expression is false");
+        assert_eq!(rejection("rule.available > 3"), "CEL expression is false");
+        assert_eq!(rejection("rule.available"), "CEL expression failed: result is not a bool");
         assert_eq!(
-            says("rule.available"),
-            "its expression fails: its result is neither true nor false"
-        );
-        assert_eq!(
-            says("pod.status.phase == 'Running'"),
-            "its expression fails: No such key: status"
+            rejection("pod.status.phase == 'Running'"),
+            "CEL expression failed: No such key: status"
         );
     }
 
     #[test]
-    fn what_is_no_expression_or_costs_too_much_is_told() {
-        let fault = |source: &str| Expression::compile(source).unwrap_err();
-        assert!(!fault("pod.metadata.").is_empty());
+    fn invalid_and_expensive_expressions_fail_to_compile() {
+        let compile_error = |source: &str| Expression::compile(source).unwrap_err();
+        assert!(!compile_error("pod.metadata.").is_empty());
         assert_eq!(
-            fault("node.name == 'a'"),
-            "node is not known; there are pod, owner, rule, operation"
+            compile_error("node.name == 'a'"),
+            "unknown variable node; available: pod, owner, rule, operation"
         );
         let nested = "[1].all(a, [1].all(b, [1].all(c, a + b + c > 0)))";
-        assert_eq!(fault(nested), "more than 2 nested macros");
+        assert_eq!(compile_error(nested), "more than 2 nested macros");
         let long = format!("1 in [{}]", ["1"; 65].join(","));
-        assert_eq!(fault(&long), "a list of more than 64 elements");
+        assert_eq!(compile_error(&long), "a list of more than 64 elements");
     }
 
     #[test]
-    fn a_pod_that_makes_nested_macros_dear_is_rejected() {
+    fn pods_too_large_for_nested_macros_are_rejected() {
         let many: serde_json::Map<_, _> = (0..2000).map(|n| (n.to_string(), json!(""))).collect();
         let pod = PodView { object: Some(Arc::new(json!({ "a": many }))), ..PodView::default() };
-        let operation = Waiting::default();
+        let operation = PendingOperation::default();
         let facts = Facts { owner: None, counts: PodCounts::default(), operation: &operation };
-        let dear = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
-        let reason = "the Pod is too large for nested macros".to_owned();
-        assert_eq!(dear.verdict(&pod, &facts, None), Verdict::Reject(reason));
+        let expensive = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
+        let reason = "Pod has more than 1500 values, too many for nested macros".to_owned();
+        assert_eq!(expensive.verdict(&pod, &facts, None), Verdict::Reject(reason));
     }
 
     #[test]
-    fn no_expression_that_fits_overflows_the_stack() {
+    fn expressions_of_maximum_length_do_not_overflow_the_stack() {
         for (before, middle, after) in [
             ("!", "true", ""),
             ("-", "1", ""),
@@ -330,7 +332,7 @@ mod tests {
             let times = 2040 / (before.len() + after.len());
             let source = format!("{}{middle}{}", before.repeat(times), after.repeat(times));
             if Expression::compile(&source).is_ok() {
-                let _: Verdict = says(&source);
+                let _: Verdict = verdict_of(&source);
             }
         }
     }

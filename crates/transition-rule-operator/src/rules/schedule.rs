@@ -1,38 +1,38 @@
-//! Rules by the clock.
+//! Schedule rules: time windows and freezes.
 
 use jiff::{Timestamp, ToSpan as _, Zoned, civil, tz::TimeZone};
 use podops_api::transition_rule::{Day, ScheduleRule, Window};
 
 use super::Verdict;
 
-/// Whether Pods may pass now.
+/// Evaluates a schedule at `now`.
 #[must_use]
 pub fn verdict(rule: &ScheduleRule, now: Timestamp) -> Verdict {
     let frozen = rule.freezes.iter().find(|f| f.from.0 <= now && now < f.to.0);
     if let Some(freeze) = frozen {
-        let reason = freeze.reason.as_deref().unwrap_or("no reason is given");
+        let reason = freeze.reason.as_deref().unwrap_or("no reason specified");
         return Verdict::Reject(format!("frozen until {}: {reason}", freeze.to.0));
     }
     if rule.windows.is_empty() {
         return Verdict::Pass;
     }
     let Ok(zone) = TimeZone::get(&rule.time_zone) else {
-        return Verdict::Reject(format!("the time zone {} is not known", rule.time_zone));
+        return Verdict::Reject(format!("unknown time zone {}", rule.time_zone));
     };
     let local = now.to_zoned(zone);
     if rule.windows.iter().any(|window| is_in(window, &local)) {
         return Verdict::Pass;
     }
-    Verdict::Reject("outside of its windows".to_owned())
+    Verdict::Reject("outside of all windows".to_owned())
 }
 
-/// Whether a time zone is known.
+/// Returns true if the time zone is known.
 #[must_use]
 pub fn is_zone(name: &str) -> bool {
     TimeZone::get(name).is_ok()
 }
 
-/// When the decision may change next: at a bound of a window or a freeze.
+/// Returns the next start or end of a window or freeze, when the verdict may change.
 #[must_use]
 pub fn next_change(rule: &ScheduleRule, now: Timestamp) -> Option<Timestamp> {
     let freezes = rule.freezes.iter().flat_map(|f| [f.from.0, f.to.0]);
@@ -48,20 +48,20 @@ pub fn next_change(rule: &ScheduleRule, now: Timestamp) -> Option<Timestamp> {
     freezes.chain(windows).filter(|at| *at > now).min()
 }
 
-/// Whether a window is open, begun today or yesterday.
+/// Returns true if a window that started today or yesterday is open.
 fn is_in(window: &Window, local: &Zoned) -> bool {
     let (Some(from), Some(to)) = (minutes(&window.from), minutes(&window.to)) else {
         return false;
     };
     let at = i64::from(local.hour()) * 60 + i64::from(local.minute());
-    let begins_on = |days_ago: i64| {
+    let starts_on = |days_ago: i64| {
         let Ok(day) = local.date().checked_sub(days_ago.days()) else { return false };
         window.days.is_empty() || window.days.contains(&weekday(day))
     };
     if from < to {
-        begins_on(0) && (from..to).contains(&at)
+        starts_on(0) && (from..to).contains(&at)
     } else {
-        begins_on(0) && at >= from || begins_on(1) && at < to
+        starts_on(0) && at >= from || starts_on(1) && at < to
     }
 }
 
@@ -77,7 +77,7 @@ fn weekday(day: civil::Date) -> Day {
     }
 }
 
-/// The minutes of a day that a time such as `22:00` is.
+/// Parses a time such as `22:00` to minutes since midnight.
 fn minutes(time: &str) -> Option<i64> {
     let (hours, minutes) = time.split_once(':')?;
     let (hours, minutes) = (hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?);
@@ -106,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_over_midnight_is_of_the_day_it_begins_on_in_its_own_zone() {
+    fn a_window_over_midnight_belongs_to_its_first_day() {
         let nights = rule(json!({
             "timeZone": "Europe/Berlin", "windows": [{ "days": ["Fri"], "from": "22:00", "to": "06:00" }],
         }));
-        let closed = Err("outside of its windows");
-        // 2026-11-20 is a Friday, and Berlin one hour ahead.
+        let closed = Err("outside of all windows");
+        // 2026-11-20 is a Friday, and Berlin is one hour ahead of UTC.
         check(&nights, "2026-11-20T20:59:00Z", closed);
         check(&nights, "2026-11-20T21:00:00Z", Ok(()));
         check(&nights, "2026-11-21T04:59:00Z", Ok(()));
@@ -130,11 +130,11 @@ mod tests {
             rule(json!({ "windows": [{ "days": ["Mon"], "from": "00:00", "to": "24:00" }] }));
         check(&monday, "2026-11-23T00:00:00Z", Ok(()));
         check(&monday, "2026-11-23T23:59:59Z", Ok(()));
-        check(&monday, "2026-11-24T00:00:00Z", Err("outside of its windows"));
+        check(&monday, "2026-11-24T00:00:00Z", Err("outside of all windows"));
     }
 
     #[test]
-    fn a_freeze_holds_inside_a_window_too() {
+    fn a_freeze_overrides_an_open_window() {
         let frozen = rule(json!({
             "windows": [{ "from": "00:00", "to": "24:00" }],
             "freezes": [{ "from": "2026-12-24T00:00:00Z", "to": "2026-12-27T00:00:00Z", "reason": "holidays" }],

@@ -1,5 +1,5 @@
-//! Rules that ask a service: what is asked, and what an answer means. Pure; the asking itself is the
-//! shell's.
+//! Webhook rules: request and response bodies, and what a response means for the Pods. Pure;
+//! `shell::webhook_client` sends the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,78 +8,84 @@ use podops_api::transition_rule::{Parameter, RuleStage, TransitionRule, WebhookS
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Which rule asks.
+/// Reference to one rule of a PodTransitionRule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleRef {
-    /// The UID of the PodTransitionRule.
+    /// UID of the PodTransitionRule.
     pub uid: String,
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: String,
 }
 
-/// Who is asked about: one Pod and the instances of its operations.
+/// Subject of a webhook verdict: one Pod and the instances of its operations.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
-    /// The Pod's UID.
+    /// UID of the Pod.
     pub uid: String,
-    /// What waits on it, as `<id>=<instance>` one after another.
+    /// Waiting operations as `<id>=<instance>`, separated by commas.
     pub instances: String,
 }
 
-/// What a service said about a Pod.
+/// Reason of [`WebhookVerdict::Pending`] while a request is in progress.
+pub const REQUEST_IN_PROGRESS: &str = "webhook request in progress";
+/// Reason of [`WebhookVerdict::Pending`] while a task is in progress.
+pub const TASK_IN_PROGRESS: &str = "webhook task in progress";
+
+/// Verdict of a webhook on one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookVerdict {
-    /// It may pass.
+    /// The operations may pass.
     Passed,
-    /// It may not; to be asked again from this time on.
+    /// The operations may not pass, with the reason and the time from which to call again.
     Rejected(String, Timestamp),
-    /// A question, or a task that the service named, is under way.
+    /// A request or a task is in progress, described by this text.
     Pending(String),
 }
 
-/// What services said.
+/// Known state of the webhooks of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
-    /// About whom.
-    pub said: BTreeMap<(RuleRef, Subject), WebhookVerdict>,
-    /// The tasks that they work on.
+pub struct WebhookState {
+    /// Verdicts by rule and subject.
+    pub verdicts: BTreeMap<(RuleRef, Subject), WebhookVerdict>,
+    /// Running and recently finished tasks by rule.
     pub tasks: BTreeMap<RuleRef, WebhookStatus>,
-    /// What is wrong with a service.
-    pub validation_errors: BTreeMap<RuleRef, String>,
+    /// Last error by rule, while calls to the webhook fail.
+    pub errors: BTreeMap<RuleRef, String>,
 }
 
-/// A question, as it goes over the wire.
+/// Request body of a webhook call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// Its own name.
+    /// Random ID of the request.
     pub trace_id: String,
-    /// The rule that asks.
+    /// Name of the rule.
     pub rule_name: String,
-    /// The stage, if the rule names one.
+    /// Stage, if the rule specifies one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<RuleStage>,
-    /// The Pods that it is about.
+    /// Pods to decide on.
     pub resources: Vec<Resource>,
 }
 
-/// A Pod in a question.
+/// Pod in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resource {
-    /// Kuperator's constant.
+    /// Always `core/v1`, as in Kuperator.
     pub api_version: &'static str,
-    /// Kuperator's constant.
+    /// Always `Pod`, as in Kuperator.
     pub kind: &'static str,
-    /// The Pod's name.
+    /// Name of the Pod.
     pub name: String,
-    /// What the rule says about it.
+    /// Values of the rule's parameters for this Pod.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Resource {
-    /// A Pod, with what a rule's parameters are of it.
+    /// Builds the entry of a Pod and resolves the parameters against its `object`; a missing field
+    /// becomes an empty string.
     #[must_use]
     pub fn pod(name: &str, parameters: &[Parameter], object: Option<&Value>) -> Self {
         let values = parameters.iter().map(|parameter| {
@@ -91,7 +97,7 @@ impl Resource {
     }
 }
 
-/// Whether a rule can be asked about only with the whole Pod at hand.
+/// Returns true if the request needs the full Pod, because a parameter refers to one of its fields.
 #[must_use]
 pub fn needs_object(rule: &TransitionRule) -> bool {
     let parameters = rule.webhook.iter().flat_map(|webhook| &webhook.parameters);
@@ -106,7 +112,8 @@ fn value(parameter: &Parameter, object: Option<&Value>) -> Option<String> {
     field(object?, path)
 }
 
-/// A field of an object: as in a Pod's downward API, or dot by dot.
+/// Returns the field at `path`: a path of the downward API, or field names separated by dots.
+/// Values other than strings become JSON.
 fn field(object: &Value, path: &str) -> Option<String> {
     for map in ["labels", "annotations"] {
         let of = &object["metadata"][map];
@@ -128,12 +135,12 @@ fn field(object: &Value, path: &str) -> Option<String> {
     (!found.is_null()).then(|| found.to_string())
 }
 
-/// An answer to a question; one without `success` is none.
+/// Response to a request. `success` is required.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct Response {
     success: bool,
-    // Many a service sends null for nothing.
+    // Options, because some services send null for missing values.
     message: Option<String>,
     finished_names: Option<BTreeSet<String>>,
     poll: Option<bool>,
@@ -144,67 +151,67 @@ struct Answer {
     trace_id: Option<String>,
 }
 
-/// What a service's answer means for the Pods that were asked about.
+/// Meaning of a response for the requested Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// These pass; the others do not, for this reason.
-    Judged {
-        /// Those that pass.
+    /// Final verdict on all Pods.
+    Decided {
+        /// Names of the Pods that pass.
         passed: BTreeSet<String>,
-        /// Why others do not.
+        /// Why the others are rejected.
         reason: String,
     },
-    /// These pass now; the others when a task ends.
+    /// The service started a task that decides on the Pods not passed yet.
     Task {
-        /// Those that pass.
+        /// Names of the Pods that pass at once.
         passed: BTreeSet<String>,
-        /// The service's name for the task.
+        /// ID that the service assigned to the task.
         id: String,
-        /// What the service said.
+        /// Message of the service.
         message: String,
     },
 }
 
-/// The longest text of a service's that statuses repeat.
+/// Maximum number of characters of a service's text copied to a status.
 const MESSAGE_MAX: usize = 256;
 
-/// What a service said, fit to be repeated.
+/// Sanitizes a service's text for a status: no control characters, limited length.
 fn message(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect()
 }
 
-fn reason(said: &str) -> String {
-    match message(said) {
-        said if said.is_empty() => "its service says no".to_owned(),
-        said => format!("its service says: {said}"),
+fn reason(text: &str) -> String {
+    match message(text) {
+        text if text.is_empty() => "rejected by the webhook".to_owned(),
+        text => format!("rejected by the webhook: {text}"),
     }
 }
 
-/// Reads an answer to a question about these Pods; `None` if it is none.
+/// Parses a response about the requested Pods. Returns `None` if it is invalid.
 #[must_use]
-pub fn read_answer(body: &[u8], requested: &BTreeSet<String>) -> Option<Outcome> {
-    let answer: Answer = serde_json::from_slice(body).ok()?;
-    let finished = answer.finished_names.unwrap_or_default();
+pub fn read_response(body: &[u8], requested: &BTreeSet<String>) -> Option<Outcome> {
+    let response: Response = serde_json::from_slice(body).ok()?;
+    let finished = response.finished_names.unwrap_or_default();
     let finished = finished.intersection(requested).cloned().collect();
-    let said = answer.message.unwrap_or_default();
-    if !answer.success {
-        return Some(Outcome::Judged { passed: finished, reason: reason(&said) });
+    let text = response.message.unwrap_or_default();
+    if !response.success {
+        return Some(Outcome::Decided { passed: finished, reason: reason(&text) });
     }
-    if answer.poll != Some(true) && answer.asynchronous != Some(true) {
-        return Some(Outcome::Judged { passed: requested.clone(), reason: String::new() });
+    if response.poll != Some(true) && response.asynchronous != Some(true) {
+        return Some(Outcome::Decided { passed: requested.clone(), reason: String::new() });
     }
-    let names = [answer.task_id, answer.trace_id].into_iter().flatten();
-    let Some(id) = names.map(|name| message(&name)).find(|name| !name.is_empty()) else {
-        let reason = "its service named no task".to_owned();
-        return Some(Outcome::Judged { passed: BTreeSet::new(), reason });
+    let ids = [response.task_id, response.trace_id].into_iter().flatten();
+    let Some(id) = ids.map(|id| message(&id)).find(|id| !id.is_empty()) else {
+        let reason = "webhook response has poll set but no taskId".to_owned();
+        return Some(Outcome::Decided { passed: BTreeSet::new(), reason });
     };
-    Some(Outcome::Task { passed: finished, id, message: message(&said) })
+    Some(Outcome::Task { passed: finished, id, message: message(&text) })
 }
 
-/// How far a task has come.
+/// Response to a poll of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Progress {
+struct TaskResponse {
     success: bool,
     message: Option<String>,
     finished: Option<bool>,
@@ -212,27 +219,31 @@ struct Progress {
     stop: Option<bool>,
 }
 
-/// What a service's word about a task means.
+/// Progress of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Pods that pass by now.
+pub struct TaskProgress {
+    /// Names of the Pods that pass now.
     pub passed: BTreeSet<String>,
-    /// Whether the service works on it no longer.
+    /// True if the task has ended.
     pub terminal: bool,
-    /// What the service said.
+    /// Message of the service.
     pub message: String,
 }
 
-/// Reads how far a task about these Pods has come; `None` if the answer is none.
+/// Parses the response about a task for the requested Pods. Returns `None` if it is invalid.
 #[must_use]
-pub fn read_progress(body: &[u8], requested: &BTreeSet<String>) -> Option<Step> {
-    let progress: Progress = serde_json::from_slice(body).ok()?;
-    let all = progress.success && progress.finished == Some(true);
-    let finished = progress.finished_names.unwrap_or_default();
+pub fn read_task_response(body: &[u8], requested: &BTreeSet<String>) -> Option<TaskProgress> {
+    let response: TaskResponse = serde_json::from_slice(body).ok()?;
+    let all = response.success && response.finished == Some(true);
+    let finished = response.finished_names.unwrap_or_default();
     let passed =
         if all { requested.clone() } else { finished.intersection(requested).cloned().collect() };
-    let said = progress.message.unwrap_or_default();
-    Some(Step { passed, terminal: all || progress.stop == Some(true), message: message(&said) })
+    let text = response.message.unwrap_or_default();
+    Some(TaskProgress {
+        passed,
+        terminal: all || response.stop == Some(true),
+        message: message(&text),
+    })
 }
 
 #[cfg(test)]
@@ -246,25 +257,27 @@ mod tests {
 
     #[track_caller]
     #[allow(clippy::ref_option, reason = "a test reads better so")]
-    fn check(answer: &Value, expected: &Option<Outcome>) {
-        assert_eq!(read_answer(answer.to_string().as_bytes(), &names(&["a", "b"])), *expected);
+    fn check(response: &Value, expected: &Option<Outcome>) {
+        assert_eq!(read_response(response.to_string().as_bytes(), &names(&["a", "b"])), *expected);
     }
 
+    /// Kuperator's known defect 38 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn kuperators_38_success_passes_all_and_failure_those_that_are_named() {
-        let judged = |passed: &[&str], reason: &str| {
-            Some(Outcome::Judged { passed: names(passed), reason: reason.to_owned() })
+    fn success_passes_all_pods_and_failure_only_finished_names() {
+        let decided = |passed: &[&str], reason: &str| {
+            Some(Outcome::Decided { passed: names(passed), reason: reason.to_owned() })
         };
-        check(&json!({ "success": true }), &judged(&["a", "b"], ""));
-        check(&json!({ "success": false }), &judged(&[], "its service says no"));
+        check(&json!({ "success": true }), &decided(&["a", "b"], ""));
+        check(&json!({ "success": false }), &decided(&[], "rejected by the webhook"));
         let some = json!({ "success": false, "message": "later\n", "finishedNames": ["a", "x"] });
-        check(&some, &judged(&["a"], "its service says: later"));
+        check(&some, &decided(&["a"], "rejected by the webhook: later"));
         let nothing = json!({ "success": false, "message": null, "finishedNames": null });
-        check(&nothing, &judged(&[], "its service says no"));
+        check(&nothing, &decided(&[], "rejected by the webhook"));
     }
 
+    /// Kuperator's known defect 39 (docs/KUPERATOR.md#known-defects).
     #[test]
-    fn kuperators_39_a_task_is_named_by_task_or_trace() {
+    fn a_task_is_identified_by_task_id_or_trace_id() {
         let task = |passed: &[&str], id: &str| {
             let (id, message) = (id.to_owned(), String::new());
             Some(Outcome::Task { passed: names(passed), id, message })
@@ -272,40 +285,44 @@ mod tests {
         check(&json!({ "success": true, "async": true, "traceId": "t" }), &task(&[], "t"));
         let both = json!({ "success": true, "poll": true, "taskId": "1", "traceId": "t", "finishedNames": ["b"] });
         check(&both, &task(&["b"], "1"));
-        let reason = "its service named no task".to_owned();
+        let reason = "webhook response has poll set but no taskId".to_owned();
         check(
             &json!({ "success": true, "poll": true }),
-            &Some(Outcome::Judged { passed: BTreeSet::new(), reason }),
+            &Some(Outcome::Decided { passed: BTreeSet::new(), reason }),
         );
     }
 
     #[test]
-    fn what_is_no_answer_is_none() {
+    fn invalid_responses_are_rejected() {
         for body in ["", "<html>", "[]", "{}", r#"{"success":"yes"}"#, r#"{"finishedNames":["a"]}"#]
         {
-            assert_eq!(read_answer(body.as_bytes(), &names(&["a"])), None, "{body}");
-            assert_eq!(read_progress(body.as_bytes(), &names(&["a"])), None, "{body}");
+            assert_eq!(read_response(body.as_bytes(), &names(&["a"])), None, "{body}");
+            assert_eq!(read_task_response(body.as_bytes(), &names(&["a"])), None, "{body}");
         }
     }
 
     #[test]
-    fn a_task_passes_pods_until_it_ends() {
-        let step = |answer: Value| {
-            let step = read_progress(answer.to_string().as_bytes(), &names(&["a", "b"])).unwrap();
-            (step.passed.into_iter().collect::<Vec<_>>(), step.terminal)
+    fn a_task_passes_pods_as_they_finish() {
+        let progress = |response: Value| {
+            let progress =
+                read_task_response(response.to_string().as_bytes(), &names(&["a", "b"])).unwrap();
+            (progress.passed.into_iter().collect::<Vec<_>>(), progress.terminal)
         };
         let some = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         assert_eq!(
-            step(json!({ "success": false, "finishedNames": ["a"] })),
+            progress(json!({ "success": false, "finishedNames": ["a"] })),
             (some(&["a"]), false)
         );
-        assert_eq!(step(json!({ "success": true, "finished": true })), (some(&["a", "b"]), true));
-        assert_eq!(step(json!({ "success": false, "finished": true })), (some(&[]), false));
-        assert_eq!(step(json!({ "success": true, "stop": true })), (some(&[]), true));
+        assert_eq!(
+            progress(json!({ "success": true, "finished": true })),
+            (some(&["a", "b"]), true)
+        );
+        assert_eq!(progress(json!({ "success": false, "finished": true })), (some(&[]), false));
+        assert_eq!(progress(json!({ "success": true, "stop": true })), (some(&[]), true));
     }
 
     #[test]
-    fn parameters_are_values_or_fields_of_the_pod() {
+    fn parameters_resolve_to_values_or_pod_fields() {
         let object = json!({
             "metadata": { "name": "a", "labels": { "x/y": "1", "app": "web" } },
             "status": { "podIP": "1.0.0.1", "podIPs": [{ "ip": "1.0.0.1" }] },

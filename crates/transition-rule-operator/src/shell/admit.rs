@@ -1,6 +1,6 @@
-//! Answers the API server about rules that its schema cannot judge: expressions, selectors, time zones
-//! and certificates. No request leaves the process; a rule that is admitted while nobody answers says
-//! the same in its Degraded condition.
+//! Validates the parts of PodTransitionRules that the schema cannot: expressions, selectors, time
+//! zones and certificates. Sends no requests. A rule admitted while the webhook is unavailable
+//! reports the same errors in its condition Degraded.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,19 @@ use podops_runtime::shell::admission::{Handler, Handlers, Verdict};
 use super::webhook_client;
 use crate::view::RuleView;
 
-/// The name of the webhook, as `deploy/components/rule-admission` has it; Kuperator's.
-const RULES: &str = "validating-podtransitionrule.apps.kusionstack.io";
+/// Name of the webhook in `deploy/components/rule-admission`, the same as Kuperator's.
+const WEBHOOK: &str = "validating-podtransitionrule.apps.kusionstack.io";
 
-/// The webhook's handler.
+/// Admission handlers by webhook name.
 pub(super) fn handlers() -> Handlers {
     let handler: Handler = Box::new(|request| Box::pin(std::future::ready(review(request))));
-    Handlers::from([(RULES, handler)])
+    Handlers::from([(WEBHOOK, handler)])
 }
 
 fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
     let spec = |object: &Option<DynamicObject>| object.as_ref().map(|o| o.data["spec"].clone());
-    // What is stored may be bad from before; its labels and finalizers can still be changed.
+    // The stored spec may be invalid already; changes of labels and finalizers must still be
+    // allowed.
     if spec(&request.object) == spec(&request.old_object) {
         return Verdict::Allow;
     }
@@ -39,28 +40,28 @@ fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
     Verdict::Deny(Box::new(status))
 }
 
-/// What is wrong with a rule, each with its field.
+/// Validation errors of a rule, each with its field.
 fn validation_errors(rule: &PodTransitionRule) -> Vec<String> {
     let mut validation_errors = match RuleView::read(rule, &BTreeSet::new()) {
         Ok(view) => view.validation_errors,
         Err(error) => vec![format!("spec.selector: {error}")],
     };
-    let counts = |rule: &&TransitionRule| !rule.disabled && rule.conditions.is_empty();
-    validation_errors.extend(rule.spec.rules.iter().filter(counts).flat_map(certificates));
+    let is_active = |rule: &&TransitionRule| !rule.disabled && rule.conditions.is_empty();
+    validation_errors.extend(rule.spec.rules.iter().filter(is_active).flat_map(ca_bundle_errors));
     validation_errors
 }
 
-fn certificates(rule: &TransitionRule) -> Vec<String> {
+fn ca_bundle_errors(rule: &TransitionRule) -> Vec<String> {
     let Some(client) = rule.webhook.as_ref().map(|webhook| &webhook.client_config) else {
         return Vec::new();
     };
     let poll = client.poll.as_ref().and_then(|poll| poll.ca_bundle.as_deref());
     let bundles = [("caBundle", client.ca_bundle.as_deref()), ("poll.caBundle", poll)];
-    let unreadable = bundles.iter().filter(|(_, bundle)| !webhook_client::is_authority(*bundle));
+    let unreadable = bundles.iter().filter(|(_, bundle)| !webhook_client::is_ca_bundle(*bundle));
     unreadable
         .map(|(field, _)| {
-            let place = format!("spec.rules[{}].webhook.clientConfig.{field}", rule.name);
-            format!("{place}: no certificate can be read from it")
+            let field_path = format!("spec.rules[{}].webhook.clientConfig.{field}", rule.name);
+            format!("{field_path}: must be base64-encoded PEM")
         })
         .collect()
 }
@@ -79,7 +80,7 @@ mod tests {
         })
     }
 
-    fn reported(object: &Value, before: &Value) -> String {
+    fn rejection(object: &Value, before: &Value) -> String {
         let request = json!({
             "uid": "1", "kind": { "group": "", "version": "", "kind": "" },
             "resource": { "group": "", "version": "", "resource": "" },
@@ -92,32 +93,36 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_cannot_judge_is_told_with_its_field() {
+    fn invalid_rules_are_rejected_with_their_field() {
         let bundle = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCm5vCi0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K";
         for (bad, reason) in [
             (
                 json!({ "cel": { "expression": "pod.metadata.name ==" } }),
                 "spec.rules[one].cel.expression",
             ),
-            (json!({ "cel": { "expression": "nobody.knows" } }), "nobody is not known"),
+            (json!({ "cel": { "expression": "unknown.field" } }), "unknown variable unknown"),
             (
                 json!({ "schedule": { "timeZone": "Europe/Atlantis", "windows": [] } }),
-                "spec.rules[one].schedule.timeZone: Europe/Atlantis is not known",
+                "spec.rules[one].schedule.timeZone: unknown time zone Europe/Atlantis",
             ),
             (
                 json!({ "webhook": { "clientConfig": { "url": "https://a", "caBundle": bundle } } }),
-                "spec.rules[one].webhook.clientConfig.caBundle: no certificate can be read from it",
+                "spec.rules[one].webhook.clientConfig.caBundle: must be base64-encoded PEM",
             ),
             (
                 json!({ "webhook": { "clientConfig": { "url": "https://a", "poll": { "url": "https://a", "caBundle": bundle } } } }),
                 "clientConfig.poll.caBundle",
             ),
         ] {
-            let told_of = reported(&rule(bad.clone()), &Value::Null);
-            assert!(told_of.contains(reason), "{bad}: {told_of}");
-            assert_eq!(reported(&rule(bad.clone()), &rule(bad)), "", "it is stored already");
+            let message = rejection(&rule(bad.clone()), &Value::Null);
+            assert!(message.contains(reason), "{bad}: {message}");
+            assert_eq!(
+                rejection(&rule(bad.clone()), &rule(bad)),
+                "",
+                "an unchanged spec is allowed"
+            );
         }
         let good = rule(json!({ "cel": { "expression": "pod.metadata.name != ''" } }));
-        assert_eq!(reported(&good, &Value::Null), "");
+        assert_eq!(rejection(&good, &Value::Null), "");
     }
 }

@@ -1,4 +1,5 @@
-//! Looks at a namespace, plans, writes.
+//! Reconciles namespaces: observes, plans, writes statuses and Pods, calls webhooks, publishes
+//! events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,36 +43,36 @@ use super::{
     NAME, admit,
     metrics::Metrics,
     observe::{
-        Caches, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, Whole, is_marked,
-        namespace, observe, trim,
+        Caches, FullPod, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet,
+        has_operator_metadata, namespace, observe, trim,
     },
-    webhook_client::Services,
+    webhook_client::WebhookClient,
 };
 use crate::{
     plan::{self, Plan, PodChange},
     render::{self, PODS},
     rules::Kind,
-    status::{StatusChange, news, status},
+    status::{StatusChange, classify, status},
     view::{Observed, PodView, RuleView},
 };
 
-/// The shortest time between two looks at one namespace: events of many Pods are taken together.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The shortest time between two writes of one status.
-const STATUS_PAUSE: Duration = Duration::from_secs(1);
-/// The shortest time between two writes of one status that tell only how far Pods are.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(5);
-/// The shortest time between two things that a Pod is told while it waits.
-const TELL_PAUSE: Duration = Duration::from_secs(60);
-/// How long until a Pod that could not be fetched is fetched again.
-const FETCH_AGAIN: Duration = Duration::from_secs(5);
-/// How long a settled namespace goes without a look.
+/// Minimum time between two reconciles of one namespace, so that events of many Pods are coalesced.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between a status write and a significant change.
+const SIGNIFICANT_STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between a status write and a minor change, of counts and details only.
+const MINOR_STATUS_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two updates of the detail annotation of a waiting Pod.
+const ANNOTATE_INTERVAL: Duration = Duration::from_secs(60);
+/// Time until Pods that could not be fetched are fetched again.
+const FETCH_RETRY: Duration = Duration::from_secs(5);
+/// Time between reconciles of a namespace without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
-/// What only this operator is told at its start.
+/// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RuleArgs {
-    /// Kinds of rules to ignore everywhere, such as `availablePolicy,webhook`
+    /// Rule kinds to ignore in every PodTransitionRule, for example `availablePolicy,webhook`
     #[arg(
         long,
         env = "SKIP_POD_TRANSITION_RULES",
@@ -81,30 +82,31 @@ pub struct RuleArgs {
     )]
     pub skip_rules: Vec<String>,
 
-    /// Let webhook rules ask services at loopback, link-local and metadata addresses
+    /// Allow webhook rules to call loopback, link-local and cloud metadata addresses
     #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_PRIVATE_ADDRESSES", help_heading = "Rules")]
     pub webhook_allow_private_addresses: bool,
 
-    /// Where it is asked whether rules can be kept
+    /// Admission webhook that validates PodTransitionRules
     #[command(flatten)]
     pub admission: AdmissionArgs,
 }
 
-/// What was last written for one namespace, and what was last said of it.
+/// Local state of one namespace: own writes that the caches must reflect, rate limits, fetched
+/// Pods, and the values last exported as metrics.
 #[derive(Debug, Default)]
-struct Memory {
+struct NamespaceState {
     pods: LastWrite,
     rules: LastWrite,
-    /// When each rule's status was written, by UID.
-    reported: BTreeMap<String, Instant>,
-    /// When Pods were told why they wait, by UID.
-    told_pods: BTreeMap<String, Instant>,
-    /// Pods that were fetched whole, by UID, at the version that was looked at.
-    whole: BTreeMap<String, (u64, Whole)>,
-    /// Which rules held back which Pods at the last look.
+    /// Time of the last status write, by UID of the PodTransitionRule.
+    status_written: BTreeMap<String, Instant>,
+    /// Time of the last detail annotation, by UID of the Pod.
+    annotated_pods: BTreeMap<String, Instant>,
+    /// Full Pods by UID, with the observed resourceVersion that they were fetched for.
+    full_pods: BTreeMap<String, (u64, FullPod)>,
+    /// Rejections of the last reconcile, as (PodTransitionRule, rule, Pod).
     rejecting: BTreeSet<(String, String, String)>,
-    /// The rules, and which of their limits, that were last told of in metrics.
-    budgets: BTreeSet<(String, &'static str)>,
+    /// Budget gauges exported last, as (rule, limit).
+    budget_gauges: BTreeSet<(String, &'static str)>,
 }
 
 struct Context {
@@ -113,24 +115,24 @@ struct Context {
     events: Events,
     caches: Caches,
     has_sets: OnceCell<bool>,
-    services: Arc<Services>,
+    webhooks: Arc<WebhookClient>,
     skipped: BTreeSet<String>,
     metrics: Metrics,
-    memory: Mutex<BTreeMap<String, Memory>>,
+    states: Mutex<BTreeMap<String, NamespaceState>>,
 }
 
 /// Adds the operator's tasks to its process.
 ///
 /// # Errors
 ///
-/// If its metrics cannot be registered.
+/// If the metrics cannot be registered or the admission webhook cannot be started.
 pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
     admission::start(operator, NAME, &args.admission, admit::handlers())?;
-    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let (client, runtime_metrics) = (operator.client.clone(), operator.metrics.clone());
     let skipped: BTreeSet<String> =
         args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();
     for kind in skipped.iter().filter(|kind| !Kind::ALL.iter().any(|k| k.as_str() == *kind)) {
-        tracing::warn!(kind, "Skipping a kind of rules that there is not");
+        tracing::warn!(kind, "Ignoring unknown rule kind in --skip-rules");
     }
     let caches = Caches {
         rules: IndexedStore::new(namespace),
@@ -139,57 +141,61 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
         budgets: IndexedStore::new(namespace),
         nodes: IndexedStore::new(|_| None),
     };
-    // A cluster need not have CollaSets.
+    // CollaSets are optional in a cluster.
     for (part, progress) in caches.parts().into_iter().filter(|(part, _)| *part != "collasets") {
         operator.ready_when(part, progress.ready());
     }
     let (store, writer) = reflector::store::<SlimNamespace>();
     let all = watcher::Config::default();
-    let objects = events(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &shared)
-        .modify(|namespace| namespace.metadata = named(namespace))
-        .reflect(writer)
-        .touched_objects();
+    let objects =
+        events(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &runtime_metrics)
+            .modify(|namespace| namespace.metadata = trimmed(namespace))
+            .reflect(writer)
+            .touched_objects();
     let metrics = Metrics::register(&operator.registry)?;
-    let (services, ends) = Services::new(args.webhook_allow_private_addresses, metrics.clone());
-    let triggers = triggers(&client, &caches, &shared);
-    let answered = ends.wake.map(|namespace| ObjectRef::new(&namespace));
-    let triggers = stream::select(triggers, answered).boxed();
+    let (webhooks, receivers) =
+        WebhookClient::new(args.webhook_allow_private_addresses, metrics.clone());
+    let triggers = triggers(&client, &caches, &runtime_metrics);
+    let responses = receivers.wake.map(|namespace| ObjectRef::new(&namespace));
+    let triggers = stream::select(triggers, responses).boxed();
     let context = Arc::new(Context {
         client: client.clone(),
         applier: Applier::new(
             client.clone(),
             NAME,
-            shared.clone(),
+            runtime_metrics.clone(),
             operator.args.max_concurrent_reconciles,
         ),
         events: Events::new(client, NAME),
         caches,
         skipped,
         has_sets: OnceCell::new(),
-        services: services.clone(),
+        webhooks: webhooks.clone(),
         metrics,
-        memory: Mutex::default(),
+        states: Mutex::default(),
     });
     let work = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers,
         concurrency: operator.args.max_concurrent_reconciles,
-        min_interval: PAUSE,
+        min_interval: MIN_INTERVAL,
         deadline: operator.args.reconcile_timeout,
         grace_period: operator.args.shutdown_grace,
         lease: operator.lease.clone(),
-        metrics: shared,
+        metrics: runtime_metrics,
     };
-    operator.task("webhooks", services.run(ends.questions, operator.stop()));
+    operator.task("webhooks", webhooks.run(receivers.jobs, operator.stop()));
     let stop = operator.stop();
     let controller = run(work, stop, move |namespace| reconcile(namespace, context.clone()));
     operator.task("namespace controller", controller);
     Ok(())
 }
 
-/// All that is kept of a namespace.
-fn named(namespace: &SlimNamespace) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+/// Metadata of a namespace, reduced to its identity.
+fn trimmed(
+    namespace: &SlimNamespace,
+) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
     let metadata = &namespace.metadata;
     k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
         name: metadata.name.clone(),
@@ -211,11 +217,11 @@ impl Caches {
     }
 }
 
-/// Keeps the caches, and names the namespaces that a change in them is about.
+/// Updates the caches from watches, and returns the namespaces of changed objects.
 fn triggers(
     client: &Client,
     caches: &Caches,
-    shared: &podops_runtime::shell::metrics::Metrics,
+    runtime_metrics: &podops_runtime::shell::metrics::Metrics,
 ) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
     fn within<K: Resource>(
         object: &K,
@@ -224,14 +230,16 @@ fn triggers(
     }
     let (controlled, all) =
         (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default);
-    let rules = events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", shared);
-    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", shared).modify(trim);
-    let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", shared);
+    let rules =
+        events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", runtime_metrics);
+    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", runtime_metrics)
+        .modify(trim);
+    let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", runtime_metrics);
     let budgets = Api::<SlimBudget>::all(client.clone());
-    let budgets = events(budgets, all(), "poddisruptionbudgets", shared);
-    let nodes = events(Api::<SlimNode>::all(client.clone()), all(), "nodes", shared)
+    let budgets = events(budgets, all(), "poddisruptionbudgets", runtime_metrics);
+    let nodes = events(Api::<SlimNode>::all(client.clone()), all(), "nodes", runtime_metrics)
         .modify(|node| node.metadata.annotations = None);
-    // A node's labels are looked at with the next Pod.
+    // Node changes trigger no reconcile: the labels are read with the next one.
     let nodes = reflect(caches.nodes.clone(), nodes).flat_map(|_| stream::empty());
     stream::select_all([
         reflect(caches.rules.clone(), rules).flat_map(|o| within(&*o)).boxed(),
@@ -243,8 +251,8 @@ fn triggers(
     .boxed()
 }
 
-/// Brings one namespace's Pods as far as its rules let them: look, decide, act. It is safe to stop
-/// anywhere and start over.
+/// Reconciles one namespace: observes, plans and applies. Idempotent: it may be interrupted at any
+/// point and run again.
 #[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
 async fn reconcile(
     namespace: Arc<SlimNamespace>,
@@ -254,10 +262,10 @@ async fn reconcile(
     if !context.is_ready().await? {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
-    if !context.is_concerned(&name) {
-        context.services.forget(&name);
-        let forgotten = context.memory().remove(&name).unwrap_or_default();
-        context.forget_budgets(&name, forgotten.budgets.iter());
+    if !context.is_managed(&name) {
+        context.webhooks.forget(&name);
+        let removed = context.states().remove(&name).unwrap_or_default();
+        context.remove_budget_gauges(&name, removed.budget_gauges.iter());
         return Ok(Requeue::AwaitChange);
     }
     if !context.is_fresh(&name) {
@@ -265,20 +273,20 @@ async fn reconcile(
     }
     context.release(&name).await;
     let Some(rules) = context.read_rules(&name).await else { return Ok(Requeue::AwaitChange) };
-    let (observed, plan, now) = context.decide(&name, rules).await?;
+    let (observed, plan, now) = context.observe_and_plan(&name, rules).await?;
     tracing::debug!(%plan, "Planned");
-    context.count(&name, &observed, &plan, now);
-    context.services.webhook_client(&name, &observed, &plan.asks, now);
-    let (writes, wait) = context.statuses(&name, &observed, &plan, now);
+    context.record_metrics(&name, &observed, &plan, now);
+    context.webhooks.enqueue(&name, &observed, &plan.webhook_calls, now);
+    let (writes, wait) = context.status_writes(&name, &observed, &plan, now);
     let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&str, &PodView> =
         observed.pods.iter().map(|p| (p.name.as_str(), p)).collect();
-    let changes = plan.pods.iter().filter(|change| context.may_tell(&name, change));
+    let changes = plan.pods.iter().filter(|change| context.may_annotate(&name, change));
     let changes = changes.filter_map(|change| {
         Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
     });
     results.extend(context.write(&name, changes.collect()).await);
-    context.report(&name, &observed, &plan).await;
+    context.publish_events(&name, &observed, &plan).await;
     if apply::is_unfinished(&results) {
         let errors = results.iter().filter_map(|(_, result)| result.as_ref().err());
         let errors: Vec<String> =
@@ -291,26 +299,26 @@ async fn reconcile(
 }
 
 impl Context {
-    /// Whether a Pod that is only to be told something was not told something a moment ago: rules may
-    /// take turns in holding it back.
-    fn may_tell(&self, namespace: &str, change: &PodChange) -> bool {
+    /// Returns false if the change only annotates a Pod that was annotated within
+    /// [`ANNOTATE_INTERVAL`], because the rules that reject it may alternate.
+    fn may_annotate(&self, namespace: &str, change: &PodChange) -> bool {
         if !change.gates.is_empty() || !change.grants.is_empty() {
             return true;
         }
-        let mut memory = self.memory();
-        let reported = &mut memory.entry(namespace.to_owned()).or_default().told_pods;
-        reported.retain(|_, at| at.elapsed() < TELL_PAUSE);
-        reported.insert(change.uid.clone(), Instant::now()).is_none()
+        let mut states = self.states();
+        let annotated = &mut states.entry(namespace.to_owned()).or_default().annotated_pods;
+        annotated.retain(|_, at| at.elapsed() < ANNOTATE_INTERVAL);
+        annotated.insert(change.uid.clone(), Instant::now()).is_none()
     }
 
-    fn memory(&self) -> MutexGuard<'_, BTreeMap<String, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn states(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether everything is known that there is. A cluster without CollaSets is none that lacks
-    /// something: rules are for Pods of anybody.
+    /// Returns true once all caches are synced. Without the CollaSet CRD its cache is not required,
+    /// because rules also apply to Pods of other controllers.
     async fn is_ready(&self) -> Result<bool, ReconcileError> {
-        let known = |part: &str| {
+        let is_synced = |part: &str| {
             let mut parts = self.caches.parts().into_iter();
             parts.find(|(name, _)| *name == part).is_some_and(|(_, p)| p.version().lists_done > 0)
         };
@@ -319,7 +327,7 @@ impl Context {
             .parts()
             .map(|(part, _)| part)
             .into_iter()
-            .filter(|part| !known(part))
+            .filter(|part| !is_synced(part))
             .collect();
         if missing != ["collasets"] {
             return Ok(missing.is_empty());
@@ -327,70 +335,72 @@ impl Context {
         Ok(!self.has_sets().await?)
     }
 
-    /// Whether the cluster serves CollaSets; asked once.
+    /// Returns whether the API server serves CollaSets; requested once.
     async fn has_sets(&self) -> Result<bool, ReconcileError> {
-        let webhook_client = async || {
+        let discover = async || {
             let group = format!("{GROUP}/{VERSION}");
             let group = self.client.list_api_group_resources(&group).await?;
             Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
         };
-        let requested = self.has_sets.get_or_try_init(webhook_client).await;
-        requested.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        let has_sets = self.has_sets.get_or_try_init(discover).await;
+        has_sets.copied().map_err(|error| ReconcileError::transient("discovery", error))
     }
 
-    /// Whether there is a rule, or what is left of one.
-    fn is_concerned(&self, namespace: &str) -> bool {
+    /// Returns true if the namespace has a rule, or a Pod with labels or annotations left by one.
+    fn is_managed(&self, namespace: &str) -> bool {
         !self.caches.rules.find(namespace).is_empty()
-            || self.caches.pods.find(namespace).iter().any(|pod| is_marked(pod))
+            || self.caches.pods.find(namespace).iter().any(|pod| has_operator_metadata(pod))
     }
 
     fn is_fresh(&self, namespace: &str) -> bool {
-        self.memory().get(namespace).is_none_or(|memory| {
-            memory.pods.is_observed_by(self.caches.pods.progress.version())
-                && memory.rules.is_observed_by(self.caches.rules.progress.version())
+        self.states().get(namespace).is_none_or(|state| {
+            state.pods.is_observed_by(self.caches.pods.progress.version())
+                && state.rules.is_observed_by(self.caches.rules.progress.version())
         })
     }
 
-    /// Looks and plans; what a rule has to see whole is fetched in between.
-    async fn decide(
+    /// Observes and plans; if rules need full Pods, fetches them and plans again. Also returns the
+    /// time of the plan.
+    async fn observe_and_plan(
         &self,
         namespace: &str,
         rules: Vec<RuleView>,
     ) -> Result<(Observed, Plan, Timestamp), ReconcileError> {
         let (pods, version) = self.pods(namespace, &rules).await?;
         let mut observed = observe(namespace, rules, &pods, version, &self.caches);
-        observed.answers = self.services.answers(namespace, &observed, clock::now());
-        self.add_whole(namespace, &mut observed);
+        observed.webhooks = self.webhooks.state(namespace, &observed, clock::now());
+        self.add_full_pods(namespace, &mut observed);
         let mut plan = plan::plan(&observed, clock::now());
         if !plan.fetch.is_empty() {
             self.fetch(namespace, &observed, &plan.fetch).await;
-            self.add_whole(namespace, &mut observed);
+            self.add_full_pods(namespace, &mut observed);
             plan = plan::plan(&observed, clock::now());
         }
         if !plan.fetch.is_empty() {
-            let again = plan.requeue_after.map_or(FETCH_AGAIN, |wait| wait.min(FETCH_AGAIN));
-            plan.requeue_after = Some(again);
+            let retry = plan.requeue_after.map_or(FETCH_RETRY, |wait| wait.min(FETCH_RETRY));
+            plan.requeue_after = Some(retry);
         }
         Ok((observed, plan, clock::now()))
     }
 
-    /// The namespace's Pods: from the cache, unless somebody decided on newer ones already.
+    /// Returns the Pods of a namespace with their resourceVersion: from the cache, or listed if a
+    /// status reports a newer `podsVersion`.
     ///
-    /// A place in a budget is given up when the end of its operation was seen; who has not seen that
-    /// far would take the Pod for one that still serves.
+    /// Reserved capacity is released once the end of the operation is observed. On older Pods, the
+    /// operation would appear unstarted and its Pod still available.
     async fn pods(
         &self,
         namespace: &str,
         rules: &[RuleView],
     ) -> Result<(Vec<Arc<SlimPod>>, u64), ReconcileError> {
-        let decided_on = rules.iter().filter_map(|rule| {
+        let used_versions = rules.iter().filter_map(|rule| {
             rule.status.pods_version.as_deref().and_then(|version| version.parse::<u64>().ok())
         });
         let observed = self.caches.pods.progress.version().resource_version;
-        if decided_on.max().unwrap_or_default() <= observed {
+        if used_versions.max().unwrap_or_default() <= observed {
             return Ok((self.caches.pods.find(namespace), observed));
         }
-        tracing::info!("Listing Pods, as others have seen newer ones");
+        tracing::info!("Pod cache is older than status.podsVersion; listing Pods");
         let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
         let list = api.list(&ListParams::default().labels(well_known::CONTROLLED)).await;
         let list = list.map_err(|error| ReconcileError::transient("list", error))?;
@@ -401,21 +411,22 @@ impl Context {
         Ok((pods.into_iter().map(Arc::new).collect(), version.unwrap_or(observed)))
     }
 
-    /// Adds the Pods that were fetched whole, as far as they are still the same.
-    fn add_whole(&self, namespace: &str, observed: &mut Observed) {
-        let mut memory = self.memory();
-        let Some(memory) = memory.get_mut(namespace) else { return };
-        // Only those that wait are looked at whole.
-        let waits = |pod: &&PodView| {
-            !pod.waiting(RuleStage::PreCheck).is_empty()
-                || !pod.waiting(RuleStage::PostCheck).is_empty()
+    /// Adds the fetched full Pods to the observed state, if their resourceVersion has not changed.
+    fn add_full_pods(&self, namespace: &str, observed: &mut Observed) {
+        let mut states = self.states();
+        let Some(state) = states.get_mut(namespace) else { return };
+        // Rules need the full object of waiting Pods only.
+        let is_waiting = |pod: &&PodView| {
+            !pod.pending_operations(RuleStage::PreCheck).is_empty()
+                || !pod.pending_operations(RuleStage::PostCheck).is_empty()
         };
         let waiting: BTreeSet<&str> =
-            observed.pods.iter().filter(waits).map(|pod| pod.uid.as_str()).collect();
-        memory.whole.retain(|uid, _| waiting.contains(uid.as_str()));
+            observed.pods.iter().filter(is_waiting).map(|pod| pod.uid.as_str()).collect();
+        state.full_pods.retain(|uid, _| waiting.contains(uid.as_str()));
         for pod in &mut observed.pods {
-            let whole = memory.whole.get(&pod.uid).filter(|(version, _)| *version == pod.version);
-            pod.object = whole.map(|(_, object)| object.clone());
+            let full_pod =
+                state.full_pods.get(&pod.uid).filter(|(version, _)| *version == pod.version);
+            pod.object = full_pod.map(|(_, object)| object.clone());
         }
     }
 
@@ -423,16 +434,16 @@ impl Context {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let mut wanted = Vec::new();
+        let mut requests = Vec::new();
         for pod in observed.pods.iter().filter(|pod| names.contains(&pod.name)) {
-            wanted.push((pod.name.clone(), pod.uid.clone(), pod.version));
+            requests.push((pod.name.clone(), pod.uid.clone(), pod.version));
         }
-        let one = |(name, uid, version): (String, String, u64)| {
+        let fetch_one = |(name, uid, version): (String, String, u64)| {
             let api = api.clone();
             async move {
                 let object = api.get_opt(&name).await;
                 let object =
-                    object.inspect_err(|error| tracing::warn!(%error, name, "Fetching a Pod"));
+                    object.inspect_err(|error| tracing::warn!(%error, name, "Failed to fetch Pod"));
                 let object = object.ok().flatten().and_then(|mut object| {
                     object.metadata.managed_fields = None;
                     serde_json::to_value(object).ok()
@@ -440,84 +451,86 @@ impl Context {
                 (uid, version, object.map(Arc::new))
             }
         };
-        let fetched: Vec<(String, u64, Option<Whole>)> =
-            stream::iter(wanted).map(one).buffer_unordered(16).collect().await;
-        let mut memory = self.memory();
-        let memory = memory.entry(namespace.to_owned()).or_default();
+        let fetched: Vec<(String, u64, Option<FullPod>)> =
+            stream::iter(requests).map(fetch_one).buffer_unordered(16).collect().await;
+        let mut states = self.states();
+        let state = states.entry(namespace.to_owned()).or_default();
         for (uid, version, object) in fetched {
-            // It is taken for the version that was looked at: a later one brings another look.
+            // Stored under the observed version, although it may be newer: a newer one causes
+            // another reconcile.
             if let Some(object) = object.filter(|o| o["metadata"]["uid"] == uid.as_str()) {
-                memory.whole.insert(uid, (version, object));
+                state.full_pods.insert(uid, (version, object));
             }
         }
     }
 
-    /// The statuses that are to be written now, and when those that have to wait are.
-    fn statuses(
+    /// Returns the status writes due now, and the time until the next rate-limited one is due.
+    fn status_writes(
         &self,
         namespace: &str,
         observed: &Observed,
         plan: &Plan,
         now: Timestamp,
     ) -> (Vec<Write>, Option<Duration>) {
-        let mut memory = self.memory();
-        let memory = memory.entry(namespace.to_owned()).or_default();
-        memory.reported.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
+        let mut states = self.states();
+        let state = states.entry(namespace.to_owned()).or_default();
+        state.status_written.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
         let (mut writes, mut wait) = (Vec::new(), None::<Duration>);
         for rule in &observed.rules {
-            let Some(decided) = plan.rules.get(&rule.name) else { continue };
+            let Some(decision) = plan.rules.get(&rule.name) else { continue };
             let new = status(
                 rule,
-                decided,
+                decision,
                 &validation_errors(observed, rule),
                 observed.pods_version,
                 now,
             );
-            let pause = match news(&rule.status, &new) {
+            let interval = match classify(&rule.status, &new) {
                 StatusChange::None => continue,
-                StatusChange::Progress => PROGRESS_PAUSE,
-                StatusChange::Urgent => STATUS_PAUSE,
+                StatusChange::Minor => MINOR_STATUS_INTERVAL,
+                StatusChange::Significant => SIGNIFICANT_STATUS_INTERVAL,
             };
-            let since = memory.reported.get(&rule.uid).map_or(pause, Instant::elapsed);
-            if let Some(left) = pause.checked_sub(since).filter(|left| !left.is_zero()) {
+            let since = state.status_written.get(&rule.uid).map_or(interval, Instant::elapsed);
+            if let Some(left) = interval.checked_sub(since).filter(|left| !left.is_zero()) {
                 wait = Some(wait.map_or(left, |wait| wait.min(left)));
                 continue;
             }
-            memory.reported.insert(rule.uid.clone(), Instant::now());
+            state.status_written.insert(rule.uid.clone(), Instant::now());
             writes.push(render::rule(namespace, rule, &new));
         }
         (writes, wait)
     }
 
-    /// Carries out independent writes, and notes which versions have to be seen before the next look.
+    /// Applies independent writes, and records the versions that the caches must reach before the
+    /// next reconcile.
     async fn write(
         &self,
         namespace: &str,
         writes: Vec<Write>,
     ) -> Vec<(Write, Result<Outcome, apply::Error>)> {
         let results = self.applier.apply_all(writes).await;
-        let mut memory = self.memory();
-        let memory = memory.entry(namespace.to_owned()).or_default();
+        let mut states = self.states();
+        let state = states.entry(namespace.to_owned()).or_default();
         for (write, result) in &results {
             let Ok(Outcome::Done(version)) = result else { continue };
             let (written, progress) = if write.target().resource == PODS {
-                (&mut memory.pods, &self.caches.pods.progress)
+                (&mut state.pods, &self.caches.pods.progress)
             } else {
-                (&mut memory.rules, &self.caches.rules.progress)
+                (&mut state.rules, &self.caches.rules.progress)
             };
             written.record(version.as_deref(), progress.version());
         }
         results
     }
 
-    /// Counts what was decided.
-    fn count(&self, namespace: &str, observed: &Observed, plan: &Plan, now: Timestamp) {
-        let (mut rejecting, mut budgets) = (BTreeSet::new(), BTreeSet::new());
-        for (owner, decided) in &plan.rules {
+    /// Exports the decisions of a plan as metrics.
+    fn record_metrics(&self, namespace: &str, observed: &Observed, plan: &Plan, now: Timestamp) {
+        let (mut rejecting, mut budget_gauges) = (BTreeSet::new(), BTreeSet::new());
+        for (owner, decision) in &plan.rules {
             let Some(rule) = observed.rules.iter().find(|rule| rule.name == *owner) else {
                 continue;
             };
-            let decision = |name: &str, verdict: &str| {
+            let record = |name: &str, verdict: &str| {
                 let kind = rule.rules.iter().find(|r| r.spec.name == name);
                 let kind = kind.and_then(|r| Kind::of(&r.spec)).map_or("", Kind::as_str);
                 let full = format!("{owner}/{name}");
@@ -525,19 +538,19 @@ impl Context {
             };
             let granted =
                 |pod: &str| plan.pods.iter().any(|c| c.pod == pod && !c.grants.is_empty());
-            for detail in &decided.details {
+            for detail in &decision.details {
                 for info in &detail.reject_info {
                     let key = (owner.clone(), info.rule_name.clone(), detail.name.clone());
                     if !self.was_rejecting(namespace, &key) {
-                        decision(&info.rule_name, "rejected");
+                        record(&info.rule_name, "rejected");
                     }
                     rejecting.insert(key);
                 }
                 if detail.passed && granted(&detail.name) {
-                    detail.passed_rules.iter().for_each(|name| decision(name, "passed"));
+                    detail.passed_rules.iter().for_each(|name| record(name, "passed"));
                 }
             }
-            for state in &decided.states {
+            for state in &decision.states {
                 let full = format!("{owner}/{}", state.name);
                 for (limit, value) in [
                     ("max_unavailable", state.max_unavailable),
@@ -547,80 +560,83 @@ impl Context {
                         let gauge =
                             self.metrics.budget.with_label_values(&[namespace, &full, limit]);
                         gauge.set(i64::from(value));
-                        budgets.insert((full.clone(), limit));
+                        budget_gauges.insert((full.clone(), limit));
                     }
                 }
             }
         }
         for change in &plan.pods {
-            for (stage, waiting) in &change.grants {
-                let since = lifecycle::time(&waiting.instance).map(|at| now.duration_since(at));
+            for (stage, operation) in &change.grants {
+                let since = lifecycle::time(&operation.instance).map(|at| now.duration_since(at));
                 let seconds = since.map_or(0.0, |since| since.as_secs_f64().max(0.0));
-                self.metrics.waited.with_label_values(&[stage.as_str()]).observe(seconds);
+                self.metrics.wait_seconds.with_label_values(&[stage.as_str()]).observe(seconds);
             }
             if !change.grants.is_empty() {
-                let broken = u64::try_from(change.overridden_rules.len()).unwrap_or_default();
-                self.metrics.overridden_rules.with_label_values(&[namespace]).inc_by(broken);
+                let overridden = u64::try_from(change.overridden_rules.len()).unwrap_or_default();
+                self.metrics.overridden_rules.with_label_values(&[namespace]).inc_by(overridden);
             }
         }
-        let mut memory = self.memory();
-        let memory = memory.entry(namespace.to_owned()).or_default();
-        self.forget_budgets(namespace, memory.budgets.difference(&budgets));
-        (memory.rejecting, memory.budgets) = (rejecting, budgets);
+        let mut states = self.states();
+        let state = states.entry(namespace.to_owned()).or_default();
+        self.remove_budget_gauges(namespace, state.budget_gauges.difference(&budget_gauges));
+        (state.rejecting, state.budget_gauges) = (rejecting, budget_gauges);
     }
 
-    fn forget_budgets<'a>(
+    fn remove_budget_gauges<'a>(
         &self,
         namespace: &str,
-        gone: impl Iterator<Item = &'a (String, &'static str)>,
+        stale: impl Iterator<Item = &'a (String, &'static str)>,
     ) {
-        for (rule, limit) in gone {
-            // That there is none is what is wanted.
+        for (rule, limit) in stale {
+            // An error means that the gauge does not exist, which is the desired state.
             drop(self.metrics.budget.remove_label_values(&[namespace, rule, limit]));
         }
     }
 
     fn was_rejecting(&self, namespace: &str, key: &(String, String, String)) -> bool {
-        self.memory().get(namespace).is_some_and(|memory| memory.rejecting.contains(key))
+        self.states().get(namespace).is_some_and(|state| state.rejecting.contains(key))
     }
 
-    /// Lets go of rules that are being deleted, whether or not they can be read.
+    /// Removes Kuperator's finalizer from rules that are being deleted, valid or not.
     async fn release(&self, namespace: &str) {
         let rules = self.caches.rules.find(namespace);
         let writes = rules.iter().filter_map(|rule| render::release(rule.meta())).collect();
         self.write(namespace, writes).await;
     }
 
-    /// Reads the rules; nothing if one cannot be read, which the schema admits none of, and that is
-    /// told.
+    /// Reads the rules of a namespace. Returns `None` and publishes an event if one is invalid,
+    /// which the schema normally prevents.
     ///
-    /// Whom such a rule is about is not known, so nobody of its namespace passes, and no gate is taken
-    /// off.
+    /// The Pods that an invalid rule selects are unknown, so all operations in the namespace are
+    /// blocked and no gate is removed.
     async fn read_rules(&self, namespace: &str) -> Option<Vec<RuleView>> {
-        let (mut rules, mut readable) = (Vec::new(), true);
+        let (mut rules, mut all_valid) = (Vec::new(), true);
         for rule in self.caches.rules.find(namespace) {
             let read = rule.0.as_ref().map_err(|invalid| invalid.error.clone());
             let read = read.and_then(|rule| {
                 RuleView::read(rule, &self.skipped).map_err(|error| error.to_string())
             });
-            let fault = match read {
+            let error = match read {
                 Ok(read) => {
                     rules.push(read);
                     continue;
                 }
                 Err(_) if rule.meta().deletion_timestamp.is_some() => continue,
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            readable = false;
-            let message = format!("no Pod of the namespace passes until it is mended: {fault}");
+            all_valid = false;
+            let message = format!(
+                "invalid PodTransitionRule; all operations in this namespace are blocked until it \
+                 is fixed: {error}"
+            );
             let note = Note { warning: true, reason: "PodTransitionRuleInvalid", message };
             self.events.publish(&rule.object_ref(&()), &note).await;
         }
-        readable.then_some(rules)
+        all_valid.then_some(rules)
     }
 
-    /// Tells people what they should know.
-    async fn report(&self, namespace: &str, observed: &Observed, plan: &Plan) {
+    /// Publishes events for invalid rules, overridden rules and invalid break-glass annotations.
+    async fn publish_events(&self, namespace: &str, observed: &Observed, plan: &Plan) {
         for rule in &observed.rules {
             let validation_errors = validation_errors(observed, rule);
             if validation_errors.is_empty() {
@@ -640,9 +656,10 @@ impl Context {
                 .await;
         }
         for pod in &observed.pods {
-            let waits = !pod.waiting(RuleStage::PreCheck).is_empty();
-            if let (Some(Err(fault)), true) = (&pod.glass, waits) {
-                let message = format!("{}: {fault}", well_known::BREAK_GLASS);
+            let is_waiting = !pod.pending_operations(RuleStage::PreCheck).is_empty();
+            if let (Some(Err(error)), true) = (&pod.break_glass, is_waiting) {
+                let message =
+                    format!("ignoring invalid annotation {}: {error}", well_known::BREAK_GLASS);
                 let note = Note { warning: true, reason: "BreakGlassInvalid", message };
                 let change = PodChange {
                     pod: pod.name.clone(),
@@ -655,13 +672,13 @@ impl Context {
     }
 }
 
-/// What is wrong with a rule: with what it says, or with whom it asks.
+/// Errors of a rule's spec and of its webhooks, each with its field.
 fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
-    let asking =
-        observed.answers.validation_errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
-    let asking =
-        asking.map(|(rule_ref, fault)| format!("spec.rules[{}].webhook: {fault}", rule_ref.rule));
-    rule.validation_errors.iter().cloned().chain(asking).collect()
+    let webhook_errors =
+        observed.webhooks.errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
+    let webhook_errors = webhook_errors
+        .map(|(rule_ref, error)| format!("spec.rules[{}].webhook: {error}", rule_ref.rule));
+    rule.validation_errors.iter().cloned().chain(webhook_errors).collect()
 }
 
 fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1::ObjectReference {
@@ -676,15 +693,18 @@ fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1:
 }
 
 fn overridden_rules(observed: &Observed, change: &PodChange) -> Note {
-    let glass =
-        observed.pods.iter().find(|pod| pod.uid == change.uid).and_then(|pod| pod.glass.as_ref());
-    let (until, reason) = match glass {
-        Some(Ok(glass)) => (glass.until.to_string(), glass.reason.as_str()),
+    let overrides = observed
+        .pods
+        .iter()
+        .find(|pod| pod.uid == change.uid)
+        .and_then(|pod| pod.break_glass.as_ref());
+    let (until, reason) = match overrides {
+        Some(Ok(o)) => (o.until.to_string(), o.reason.as_str()),
         Some(Err(_)) | None => (String::new(), ""),
     };
-    let reason = if reason.is_empty() { "no reason is given" } else { reason };
+    let reason = if reason.is_empty() { "no reason specified" } else { reason };
     let message = format!(
-        "passed without {}, skipped until {until}: {reason}",
+        "operation permitted without {}, overridden by break-glass until {until}: {reason}",
         change.overridden_rules.join(", ")
     );
     Note { warning: true, reason: "RuleOverridden", message }

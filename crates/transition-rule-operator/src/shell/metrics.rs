@@ -1,55 +1,56 @@
-//! What only this operator counts.
+//! Metrics specific to this operator.
 
 use podops_runtime::shell::metrics::add;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
-/// Counts of this operator. Names of rules are labels: there are few, and each has its own budget.
+/// Metrics of this operator. Rule names are labels, because rules are few and each has its own
+/// budget.
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
-    /// Operations that a rule let pass, or began to hold back, by its kind.
+    /// Operations passed or newly rejected, by rule and kind.
     pub(super) decisions: IntCounterVec,
-    /// How long operations waited until they were granted.
-    pub(super) waited: HistogramVec,
-    /// What an availablePolicy comes to in numbers.
+    /// Time from the start of an operation until it was granted, by stage.
+    pub(super) wait_seconds: HistogramVec,
+    /// Limits of an availablePolicy, in Pods.
     pub(super) budget: IntGaugeVec,
-    /// Grants that a rule had no say in, because somebody broke the glass.
+    /// Rules overridden by break-glass at a grant.
     pub(super) overridden_rules: IntCounterVec,
-    /// How long services took to answer, or not to.
-    pub(super) asked_seconds: Histogram,
-    /// Requests to services, by what came of them.
-    pub(super) requested: IntCounterVec,
+    /// Duration of webhook requests, including failed ones.
+    pub(super) request_seconds: Histogram,
+    /// Webhook requests by outcome.
+    pub(super) requests: IntCounterVec,
 }
 
 impl Metrics {
-    /// Makes the metrics and adds them to `registry`.
+    /// Creates the metrics and registers them with `registry`.
     ///
     /// # Errors
     ///
-    /// If a metric of the same name is there already.
+    /// If a metric of the same name is already registered.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         let opts = |name: &str, help: &str| Opts::new(format!("podops_rule_{name}"), help);
         let buckets = prometheus::exponential_buckets(0.125, 4.0, 10)?;
-        let waited = HistogramOpts::new(
+        let wait_seconds = HistogramOpts::new(
             "podops_rule_wait_duration_seconds",
-            "How long operations waited until they were granted, by stage.",
+            "Time that operations waited until they were granted, by stage.",
         );
-        let asked_seconds = HistogramOpts::new(
+        let request_seconds = HistogramOpts::new(
             "podops_rule_webhook_request_duration_seconds",
-            "How long the services of webhook rules took to answer, or not to.",
+            "Duration of requests to the services of webhook rules, including failed ones.",
         );
         Ok(Self {
-            asked_seconds: add(
+            request_seconds: add(
                 registry,
-                Histogram::with_opts(asked_seconds.buckets(buckets.clone()))?,
+                Histogram::with_opts(request_seconds.buckets(buckets.clone()))?,
             )?,
-            requested: add(
+            requests: add(
                 registry,
                 IntCounterVec::new(
                     opts(
                         "webhook_requests_total",
-                        "Requests to the services of webhook rules, by what came of them.",
+                        "Requests to the services of webhook rules, by outcome.",
                     ),
                     &["outcome"],
                 )?,
@@ -59,26 +60,26 @@ impl Metrics {
                 IntCounterVec::new(
                     opts(
                         "decisions_total",
-                        "Operations that a rule let pass, or began to hold back.",
+                        "Operations that a rule passed or newly rejected, by verdict.",
                     ),
                     &["namespace", "rule", "kind", "verdict"],
                 )?,
             )?,
-            waited: add(registry, HistogramVec::new(waited.buckets(buckets), &["stage"])?)?,
+            wait_seconds: add(
+                registry,
+                HistogramVec::new(wait_seconds.buckets(buckets), &["stage"])?,
+            )?,
             budget: add(
                 registry,
                 IntGaugeVec::new(
-                    opts("budget_pods", "What an availablePolicy comes to in Pods."),
+                    opts("budget_pods", "Limits of an availablePolicy in Pods, by limit."),
                     &["namespace", "rule", "limit"],
                 )?,
             )?,
             overridden_rules: add(
                 registry,
                 IntCounterVec::new(
-                    opts(
-                        "overrides_total",
-                        "Grants past a rule that somebody broke the glass for.",
-                    ),
+                    opts("overrides_total", "Rules overridden by break-glass at a grant."),
                     &["namespace"],
                 )?,
             )?,

@@ -1,4 +1,5 @@
-//! Reads objects down to what planning needs, so that many fit into little memory.
+//! Caches only the fields of objects that planning needs, to save memory, and builds the observed
+//! state of a namespace from them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,13 +19,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    rules::webhook::Answers,
+    rules::webhook::WebhookState,
     view::{BudgetView, Observed, PodView, RuleView, SetView, read},
 };
 
 pub(super) type Guarded = DeserializeGuard<PodTransitionRule>;
 
-/// The parts of a Pod that planning needs.
+/// Pod, reduced to the fields that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub(super) struct SlimPod {
@@ -55,7 +56,7 @@ struct Condition {
     status: String,
 }
 
-/// The parts of a CollaSet that planning needs.
+/// CollaSet, reduced to the fields that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "CollaSet")]
 pub(super) struct SlimSet {
@@ -83,7 +84,7 @@ struct TemplateMetadata {
     labels: Option<Labels>,
 }
 
-/// The parts of a PodDisruptionBudget that planning needs.
+/// PodDisruptionBudget, reduced to the fields that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::policy::v1::PodDisruptionBudget")]
 pub(super) struct SlimBudget {
@@ -108,21 +109,21 @@ struct BudgetStatus {
     disrupted_pods: Option<BTreeMap<String, Value>>,
 }
 
-/// The parts of a Node that planning needs.
+/// Node, reduced to its metadata.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Node")]
 pub(super) struct SlimNode {
     pub(super) metadata: ObjectMeta,
 }
 
-/// A namespace, of which only the name counts.
+/// Namespace, reduced to its metadata.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Namespace")]
 pub(super) struct SlimNamespace {
     pub(super) metadata: ObjectMeta,
 }
 
-/// What is known of the cluster.
+/// Caches of the watched kinds.
 #[derive(Clone)]
 pub(super) struct Caches {
     pub(super) rules: Arc<IndexedStore<Guarded>>,
@@ -132,12 +133,12 @@ pub(super) struct Caches {
     pub(super) nodes: Arc<IndexedStore<SlimNode>>,
 }
 
-/// What objects are found by.
+/// Index of the caches: the namespace of an object.
 pub(super) fn namespace<K: Resource>(object: &K) -> Option<String> {
     object.meta().namespace.clone()
 }
 
-/// Drops what planning does not look at.
+/// Removes the fields that planning does not use.
 pub(super) fn trim(pod: &mut SlimPod) {
     let metadata = &mut pod.metadata;
     (metadata.generate_name, metadata.finalizers) = (None, None);
@@ -145,11 +146,11 @@ pub(super) fn trim(pod: &mut SlimPod) {
         owners.retain(|owner| owner.controller == Some(true));
     }
     if let Some(annotations) = &mut metadata.annotations {
-        let ours = |key: &str| {
+        let is_used = |key: &str| {
             [well_known::SKIP_RULES, well_known::BREAK_GLASS].contains(&key)
                 || key.starts_with(well_known::RULE_DETAIL)
         };
-        annotations.retain(|key, _| ours(key));
+        annotations.retain(|key, _| is_used(key));
     }
     if let Some(conditions) = &mut pod.status.conditions {
         conditions.retain(|condition| condition.type_ == "Ready");
@@ -167,7 +168,7 @@ impl SlimPod {
     }
 }
 
-/// Looks at one namespace, whose rules and Pods these are.
+/// Builds the observed state of the namespace `name` from its rules and Pods and from the caches.
 pub(super) fn observe(
     name: &str,
     rules: Vec<RuleView>,
@@ -175,20 +176,20 @@ pub(super) fn observe(
     pods_version: u64,
     caches: &Caches,
 ) -> Observed {
-    let spread =
+    let uses_spread =
         rules.iter().flat_map(|rule| &rule.rules).any(|rule| rule.spec.topology_spread.is_some());
     let pods: Vec<PodView> = pods.iter().map(|pod| pod.view()).collect();
-    let on: BTreeSet<&String> =
-        pods.iter().filter_map(|pod| pod.node.as_ref()).filter(|_| spread).collect();
-    let labels = |node: &String| {
-        let known = caches.nodes.get(&(String::new(), node.clone()))?;
-        Some((node.clone(), known.metadata.labels.clone().unwrap_or_default()))
+    let node_names: BTreeSet<&String> =
+        pods.iter().filter_map(|pod| pod.node.as_ref()).filter(|_| uses_spread).collect();
+    let labels = |name: &String| {
+        let node = caches.nodes.get(&(String::new(), name.clone()))?;
+        Some((name.clone(), node.metadata.labels.clone().unwrap_or_default()))
     };
     Observed {
-        nodes: on.into_iter().filter_map(labels).collect(),
+        nodes: node_names.into_iter().filter_map(labels).collect(),
         sets: caches.sets.find(name).iter().filter_map(|set| set_view(set)).collect(),
         budgets: caches.budgets.find(name).iter().map(|budget| budget_view(budget)).collect(),
-        answers: Answers::default(),
+        webhooks: WebhookState::default(),
         rules,
         pods,
         pods_version,
@@ -207,21 +208,27 @@ fn set_view(set: &SlimSet) -> Option<SetView> {
 
 fn budget_view(budget: &SlimBudget) -> BudgetView {
     let metadata = &budget.metadata;
-    let counted = budget.status.observed_generation == metadata.generation;
+    let is_current = budget.status.observed_generation == metadata.generation;
     let selector = budget.spec.selector.clone();
     BudgetView {
         name: metadata.name.clone().unwrap_or_default(),
         selector: selector.and_then(|selector| Selector::try_from(selector).ok()),
-        allowed: counted
+        disruptions_allowed: is_current
             .then(|| usize::try_from(budget.status.disruptions_allowed).unwrap_or_default()),
-        given: budget.status.disrupted_pods.iter().flatten().map(|(pod, _)| pod.clone()).collect(),
+        disrupted_pods: budget
+            .status
+            .disrupted_pods
+            .iter()
+            .flatten()
+            .map(|(pod, _)| pod.clone())
+            .collect(),
         version: read::version(metadata),
     }
 }
 
-/// Whether something of this operator is on a Pod, so that it has to be looked at even if there is
-/// no rule.
-pub(super) fn is_marked(pod: &SlimPod) -> bool {
+/// Returns true if the Pod has a gate or annotation of this operator, which must be removed when no
+/// rule is left.
+pub(super) fn has_operator_metadata(pod: &SlimPod) -> bool {
     let gate = format!("/{}", well_known::TRANSITION_RULE);
     let gates = [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE];
     let is_gate =
@@ -235,5 +242,5 @@ pub(super) fn is_marked(pod: &SlimPod) -> bool {
             .any(|(k, _)| k.starts_with(well_known::RULE_DETAIL))
 }
 
-/// An object as a value, for expressions.
-pub(super) type Whole = Arc<Value>;
+/// Full Pod as JSON, for expressions and webhook parameters.
+pub(super) type FullPod = Arc<Value>;

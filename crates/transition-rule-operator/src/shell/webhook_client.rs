@@ -1,5 +1,5 @@
-//! Asks services for their word, beside the evaluation and never in it: answers are remembered, and
-//! the next look finds them.
+//! Calls the services of webhook rules in the background, never inside a reconcile: verdicts are
+//! kept in memory and used by the next reconcile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,183 +26,191 @@ use super::metrics::Metrics;
 use crate::{
     plan::{WebhookCall, whole_second},
     rules::webhook::{
-        Answers, Outcome, Request, Resource, RuleRef, Subject, WebhookVerdict, read_answer,
-        read_progress,
+        Outcome, REQUEST_IN_PROGRESS, Request, Resource, RuleRef, Subject, TASK_IN_PROGRESS,
+        WebhookState, WebhookVerdict, read_response, read_task_response,
     },
     view::{Observed, Rule, RuleView},
 };
 
 mod client;
-pub(super) use client::is_authority;
+pub(super) use client::is_ca_bundle;
 
-/// How many requests of one namespace are under way at a time: one tenant's slow services do not
-/// hold up another's.
-const CONCURRENT: usize = 4;
-/// How long a Pod that a service rejected waits to be asked about again.
-const AGAIN: SignedDuration = SignedDuration::from_secs(5);
-/// How long a task that ended is told of.
-const TOLD: SignedDuration = SignedDuration::from_mins(10);
-
-/// How many of those are.
+/// Maximum number of concurrent requests per namespace, so that slow services of one tenant do not
+/// delay those of another.
+const MAX_CONCURRENT_REQUESTS: usize = 4;
+/// Time until the webhook is called again for a rejected Pod.
+const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+/// Time for which a finished task stays in the status.
+const HISTORY_RETENTION: SignedDuration = SignedDuration::from_mins(10);
+/// Maximum number of finished tasks in the status of one rule.
 const HISTORY_MAX: usize = 10;
 
-/// What services said, and who asks them.
-pub(super) struct Services {
-    memory: Mutex<BTreeMap<RuleRef, Memory>>,
-    questions: mpsc::UnboundedSender<Question>,
-    /// Namespaces that are to be looked at again.
+/// Client of all webhook rules, and the verdicts that it received.
+pub(super) struct WebhookClient {
+    rules: Mutex<BTreeMap<RuleRef, RuleWebhook>>,
+    jobs: mpsc::UnboundedSender<Job>,
+    /// Namespaces to reconcile because a verdict changed.
     wake: mpsc::UnboundedSender<String>,
-    local: bool,
+    allow_private: bool,
     metrics: Metrics,
 }
 
-/// What is remembered of one rule's service.
+/// State of one webhook rule.
 #[derive(Default)]
-struct Memory {
+struct RuleWebhook {
     namespace: String,
     spec: TransitionRuleWebhook,
-    said: BTreeMap<Subject, WebhookVerdict>,
-    /// By our own number: a service may name two tasks alike.
+    verdicts: BTreeMap<Subject, WebhookVerdict>,
+    /// Running tasks by a local number, because task IDs of a service may not be unique.
     tasks: BTreeMap<u64, Task>,
-    tasks_begun: u64,
+    /// Number of the last task.
+    last_task: u64,
     history: Vec<TaskInfo>,
-    /// Failures one after another.
+    /// Consecutive failures.
     failures: u32,
-    /// Until when it is not asked again, and why.
-    open: Option<(Timestamp, String)>,
-    /// Whether a question is under way.
-    busy: bool,
+    /// Earliest time of the next call after a failure, and the error.
+    retry_at: Option<(Timestamp, String)>,
+    /// True while a request is queued or in progress.
+    in_flight: bool,
 }
 
-/// Pods that a service decides about one after another.
+/// Task of a service, which decides on its Pods one after another.
 #[derive(Clone)]
 struct Task {
     subjects: BTreeMap<String, Subject>,
     info: TaskInfo,
 }
 
-/// What is to be sent.
-pub(super) struct Question {
+/// Queued request, or task to poll.
+pub(super) struct Job {
     rule_ref: RuleRef,
     namespace: String,
     spec: TransitionRuleWebhook,
-    kind: Kind,
+    kind: JobKind,
 }
 
-enum Kind {
-    WebhookCall { request: Request, subjects: BTreeMap<String, Subject> },
+enum JobKind {
+    Call { request: Request, subjects: BTreeMap<String, Subject> },
     Poll { task: u64 },
 }
 
-/// The far ends of what [`Services`] sends.
-pub(super) struct Ends {
-    /// What is to be asked.
-    pub(super) questions: mpsc::UnboundedReceiver<Question>,
-    /// Namespaces that are to be looked at again.
+/// Receiving ends of the channels of a [`WebhookClient`].
+pub(super) struct Receivers {
+    /// Jobs for [`WebhookClient::run`].
+    pub(super) jobs: mpsc::UnboundedReceiver<Job>,
+    /// Namespaces to reconcile because a verdict changed.
     pub(super) wake: mpsc::UnboundedReceiver<String>,
 }
 
-impl Services {
-    /// Nobody has been asked; requests go to this machine and its link only if `local`.
-    pub(super) fn new(local: bool, metrics: Metrics) -> (Arc<Self>, Ends) {
-        let (questions, requested) = mpsc::unbounded();
-        let (wake, woken) = mpsc::unbounded();
-        let services = Self { memory: Mutex::default(), questions, wake, local, metrics };
-        (Arc::new(services), Ends { questions: requested, wake: woken })
+impl WebhookClient {
+    /// Creates a client without verdicts. Loopback, link-local and metadata addresses are called
+    /// only if `allow_private`.
+    pub(super) fn new(allow_private: bool, metrics: Metrics) -> (Arc<Self>, Receivers) {
+        let (jobs, job_receiver) = mpsc::unbounded();
+        let (wake, wake_receiver) = mpsc::unbounded();
+        let client = Self { rules: Mutex::default(), jobs, wake, allow_private, metrics };
+        (Arc::new(client), Receivers { jobs: job_receiver, wake: wake_receiver })
     }
 
-    fn memory(&self) -> MutexGuard<'_, BTreeMap<RuleRef, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rules(&self) -> MutexGuard<'_, BTreeMap<RuleRef, RuleWebhook>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells what is known, and forgets who does not wait any more. Tasks that another process began
-    /// are taken over from the rules' statuses.
-    pub(super) fn answers(&self, namespace: &str, observed: &Observed, now: Timestamp) -> Answers {
-        let mut memory = self.memory();
-        memory.retain(|rule_ref, known| {
+    /// Returns the known verdicts and tasks of a namespace, and removes those of Pods and rules
+    /// that no longer wait. Tasks started by another process are restored from the rules' statuses.
+    pub(super) fn state(
+        &self,
+        namespace: &str,
+        observed: &Observed,
+        now: Timestamp,
+    ) -> WebhookState {
+        let mut rules = self.rules();
+        rules.retain(|rule_ref, webhook| {
             let mut rules = webhooks(observed);
-            known.namespace != namespace
+            webhook.namespace != namespace
                 || rules.any(|(owner, rule)| {
                     owner.uid == rule_ref.uid && rule.spec.name == rule_ref.rule
                 })
         });
-        let mut answers = Answers::default();
+        let mut state = WebhookState::default();
         for (owner, rule) in webhooks(observed) {
             let rule_ref = RuleRef { uid: owner.uid.clone(), rule: rule.spec.name.clone() };
             let Some(spec) = &rule.spec.webhook else { continue };
-            let known = memory.entry(rule_ref.clone()).or_insert_with(|| {
+            let webhook = rules.entry(rule_ref.clone()).or_insert_with(|| {
                 let namespace = namespace.to_owned();
-                let memory = Memory { namespace, ..adopt(owner, rule, spec, observed) };
-                for task in memory.tasks.keys() {
-                    self.send(question(
+                let webhook = RuleWebhook { namespace, ..restore(owner, rule, spec, observed) };
+                for task in webhook.tasks.keys() {
+                    self.send(job(
                         &rule_ref,
-                        &memory.namespace,
+                        &webhook.namespace,
                         spec,
-                        Kind::Poll { task: *task },
+                        JobKind::Poll { task: *task },
                     ));
                 }
-                memory
+                webhook
             });
-            if known.spec != *spec {
-                // Whoever was asked was not the one who is to be asked.
+            if webhook.spec != *spec {
+                // Verdicts of a webhook with another spec do not apply.
                 let namespace = namespace.to_owned();
-                *known = Memory { namespace, spec: spec.clone(), ..Memory::default() };
+                *webhook = RuleWebhook { namespace, spec: spec.clone(), ..RuleWebhook::default() };
             }
-            let waiting = subjects(observed, rule);
-            known.said.retain(|subject, _| waiting.contains(subject));
-            known.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains(s)));
-            known.history.retain(|task| {
-                task.last_time.as_ref().is_some_and(|at| now.duration_since(at.0) < TOLD)
+            let waiting = waiting_subjects(observed, rule);
+            webhook.verdicts.retain(|subject, _| waiting.contains(subject));
+            webhook.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains(s)));
+            webhook.history.retain(|task| {
+                task.last_time
+                    .as_ref()
+                    .is_some_and(|at| now.duration_since(at.0) < HISTORY_RETENTION)
             });
-            for (subject, said) in &known.said {
-                answers.said.insert((rule_ref.clone(), subject.clone()), said.clone());
+            for (subject, verdict) in &webhook.verdicts {
+                state.verdicts.insert((rule_ref.clone(), subject.clone()), verdict.clone());
             }
-            if let Some((_, error)) = &known.open {
-                answers.validation_errors.insert(rule_ref.clone(), error.clone());
+            if let Some((_, error)) = &webhook.retry_at {
+                state.errors.insert(rule_ref.clone(), error.clone());
             }
-            let tasks = known.tasks.values().map(|task| task.info.clone()).collect();
-            let status = WebhookStatus { task_states: tasks, history: known.history.clone() };
+            let tasks = webhook.tasks.values().map(|task| task.info.clone()).collect();
+            let status = WebhookStatus { task_states: tasks, history: webhook.history.clone() };
             if status != WebhookStatus::default() {
-                answers.tasks.insert(rule_ref, status);
+                state.tasks.insert(rule_ref, status);
             }
         }
-        answers
+        state
     }
 
-    /// Forgets a namespace that has no rules.
+    /// Removes the state of a namespace without rules.
     pub(super) fn forget(&self, namespace: &str) {
-        self.memory().retain(|_, known| known.namespace != namespace);
+        self.rules().retain(|_, webhook| webhook.namespace != namespace);
     }
 
-    /// Sends the questions of a plan, unless their services are known to fail.
-    pub(super) fn webhook_client(
+    /// Queues the calls of a plan. A call during the backoff of a failing service fails at once.
+    pub(super) fn enqueue(
         &self,
         namespace: &str,
         observed: &Observed,
-        asks: &[WebhookCall],
+        calls: &[WebhookCall],
         now: Timestamp,
     ) {
-        for webhook_client in asks {
+        for call in calls {
             let rule = webhooks(observed).find(|(owner, rule)| {
-                owner.uid == webhook_client.rule_ref.uid
-                    && rule.spec.name == webhook_client.rule_ref.rule
+                owner.uid == call.rule_ref.uid && rule.spec.name == call.rule_ref.rule
             });
             let Some((_, rule)) = rule else { continue };
             let Some(spec) = &rule.spec.webhook else { continue };
-            let mut memory = self.memory();
-            let Some(known) = memory.get_mut(&webhook_client.rule_ref) else { continue };
-            if known.busy {
+            let mut rules = self.rules();
+            let Some(webhook) = rules.get_mut(&call.rule_ref) else { continue };
+            if webhook.in_flight {
                 continue;
             }
-            if let Some((until, error)) = known.open.clone().filter(|(until, _)| now < *until) {
-                known.fail(webhook_client.subjects.values(), &error, until);
+            if let Some((until, error)) = webhook.retry_at.clone().filter(|(until, _)| now < *until)
+            {
+                webhook.fail(call.subjects.values(), &error, until);
                 self.wake(namespace);
                 continue;
             }
-            known.busy = true;
-            for subject in webhook_client.subjects.values() {
-                let pending = WebhookVerdict::Pending("its service is being asked".to_owned());
-                known.said.insert(subject.clone(), pending);
+            webhook.in_flight = true;
+            for subject in call.subjects.values() {
+                let pending = WebhookVerdict::Pending(REQUEST_IN_PROGRESS.to_owned());
+                webhook.verdicts.insert(subject.clone(), pending);
             }
             let object = |name: &String| {
                 observed
@@ -211,37 +219,37 @@ impl Services {
                     .find(|pod| pod.name == *name)
                     .and_then(|pod| pod.object.clone())
             };
-            let resources = webhook_client.subjects.keys();
+            let resources = call.subjects.keys();
             let resources = resources
                 .map(|name| Resource::pod(name, &spec.parameters, object(name).as_deref()))
                 .collect();
             let request = Request {
                 trace_id: uuid::Uuid::new_v4().to_string(),
-                rule_name: webhook_client.rule_ref.rule.clone(),
+                rule_name: call.rule_ref.rule.clone(),
                 stage: rule.spec.stage,
                 resources,
             };
-            let kind = Kind::WebhookCall { request, subjects: webhook_client.subjects.clone() };
-            self.send(question(&webhook_client.rule_ref, namespace, spec, kind));
+            let kind = JobKind::Call { request, subjects: call.subjects.clone() };
+            self.send(job(&call.rule_ref, namespace, spec, kind));
         }
     }
 
-    fn send(&self, question: Question) {
-        if self.questions.unbounded_send(question).is_err() {
-            tracing::debug!("Nobody asks services any more");
+    fn send(&self, job: Job) {
+        if self.jobs.unbounded_send(job).is_err() {
+            tracing::debug!("webhook queue closed");
         }
     }
 
     fn wake(&self, namespace: &str) {
         if self.wake.unbounded_send(namespace.to_owned()).is_err() {
-            tracing::debug!("Nobody looks at namespaces any more");
+            tracing::debug!("trigger channel closed");
         }
     }
 
-    /// Asks whatever there is to ask, until it is time to end.
+    /// Processes jobs until shutdown.
     pub(super) async fn run(
         self: Arc<Self>,
-        mut requested: mpsc::UnboundedReceiver<Question>,
+        mut jobs: mpsc::UnboundedReceiver<Job>,
         stop: Shutdown,
     ) -> anyhow::Result<()> {
         let mut permits: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
@@ -250,30 +258,31 @@ impl Services {
         loop {
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                Some(question) = requested.next() => {
+                Some(job) = jobs.next() => {
                     permits.retain(|_, permit| Arc::strong_count(permit) > 1);
-                    let permit = permits.entry(question.namespace.clone());
-                    let permit = permit.or_insert_with(|| Arc::new(Semaphore::new(CONCURRENT)));
-                    working.push(self.clone().answer(question, permit.clone()));
+                    let permit = permits.entry(job.namespace.clone());
+                    let permit =
+                        permit.or_insert_with(|| Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)));
+                    working.push(self.clone().process(job, permit.clone()));
                 }
                 Some(()) = working.next() => {}
             }
         }
     }
 
-    /// Sees one question through, and what comes of it: a task is polled to its end.
-    async fn answer(self: Arc<Self>, question: Question, permits: Arc<Semaphore>) {
-        let task = match &question.kind {
-            Kind::WebhookCall { request, subjects } => {
-                let answer = self.post(&question.spec, request, &permits).await;
-                let task = self.note(&question, subjects, answer);
-                self.wake(&question.namespace);
+    /// Processes one job, and polls the task that it started, if any, until the task ends.
+    async fn process(self: Arc<Self>, job: Job, permits: Arc<Semaphore>) {
+        let task = match &job.kind {
+            JobKind::Call { request, subjects } => {
+                let response = self.post(&job.spec, request, &permits).await;
+                let task = self.record_response(&job, subjects, response);
+                self.wake(&job.namespace);
                 task
             }
-            Kind::Poll { task } => Some(*task),
+            JobKind::Poll { task } => Some(*task),
         };
         if let Some(task) = task {
-            self.poll(&question, task, &permits).await;
+            self.poll(&job, task, &permits).await;
         }
     }
 
@@ -286,160 +295,168 @@ impl Services {
         let mut body = serde_json::to_vec(request).map_err(|_| WebhookError::Invalid)?;
         body.push(b'\n');
         let config = &spec.client_config;
-        let authority = config.ca_bundle.as_deref();
-        self.call(&config.url, authority, Some(body), (spec, permits)).await
+        let ca_bundle = config.ca_bundle.as_deref();
+        self.call(&config.url, ca_bundle, Some(body), (spec, permits)).await
     }
 
     async fn call(
         &self,
         url: &str,
-        authority: Option<&str>,
+        ca_bundle: Option<&str>,
         body: Option<Vec<u8>>,
         (spec, permits): (&TransitionRuleWebhook, &Semaphore),
     ) -> Result<Bytes, WebhookError> {
-        let within = u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30);
-        let within = Duration::from_secs(within);
+        let timeout_after = u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30);
+        let timeout_after = Duration::from_secs(timeout_after);
         let _permit = permits.acquire().await;
-        let timer = self.metrics.asked_seconds.start_timer();
-        let answer = send(Call { url, authority, body, within, local: self.local }).await;
+        let timer = self.metrics.request_seconds.start_timer();
+        let response =
+            send(Call { url, ca_bundle, body, timeout_after, allow_private: self.allow_private })
+                .await;
         timer.observe_duration();
-        let outcome = answer.as_ref().map_or_else(WebhookError::class, |_| "answered");
-        self.metrics.requested.with_label_values(&[outcome]).inc();
-        answer
+        let outcome = response.as_ref().map_or_else(WebhookError::class, |_| "answered");
+        self.metrics.requests.with_label_values(&[outcome]).inc();
+        response
     }
 
-    /// Remembers an answer; names the task that it began.
-    fn note(
+    /// Records the result of a request. Returns the number of the task that it started, if any.
+    fn record_response(
         &self,
-        question: &Question,
+        job: &Job,
         subjects: &BTreeMap<String, Subject>,
-        answer: Result<Bytes, WebhookError>,
+        response: Result<Bytes, WebhookError>,
     ) -> Option<u64> {
-        let (mut memory, now) = (self.memory(), clock::now());
-        let known = memory.get_mut(&question.rule_ref);
-        let known = known.filter(|known| known.spec == question.spec)?;
-        known.busy = false;
+        let (mut rules, now) = (self.rules(), clock::now());
+        let webhook = rules.get_mut(&job.rule_ref);
+        let webhook = webhook.filter(|webhook| webhook.spec == job.spec)?;
+        webhook.in_flight = false;
         let names: BTreeSet<String> = subjects.keys().cloned().collect();
         let outcome =
-            answer.and_then(|body| read_answer(&body, &names).ok_or(WebhookError::Invalid));
+            response.and_then(|body| read_response(&body, &names).ok_or(WebhookError::Invalid));
         match outcome {
             Err(error) => {
-                known.failures = known.failures.saturating_add(1);
-                let wait = backoff::wait(backoff::Kind::Rejected, known.failures);
+                webhook.failures = webhook.failures.saturating_add(1);
+                let wait = backoff::wait(backoff::Kind::Rejected, webhook.failures);
                 let until =
                     SignedDuration::try_from(wait).ok().and_then(|w| now.checked_add(w).ok());
                 let until = until.unwrap_or(now);
-                known.open = Some((until, error.to_string()));
-                known.fail(subjects.values(), &error.to_string(), until);
+                webhook.retry_at = Some((until, error.to_string()));
+                webhook.fail(subjects.values(), &error.to_string(), until);
                 None
             }
             Ok(outcome) => {
-                (known.failures, known.open) = (0, None);
-                known.take(subjects, outcome, now)
+                (webhook.failures, webhook.retry_at) = (0, None);
+                webhook.apply(subjects, outcome, now)
             }
         }
     }
 
-    /// Asks how far a task has come, again and again, until it ends or nobody waits for it.
-    async fn poll(&self, question: &Question, task: u64, permits: &Semaphore) {
-        let Question { namespace, spec, .. } = question;
+    /// Polls a task until it ends, times out or no Pod waits for it.
+    async fn poll(&self, job: &Job, task: u64, permits: &Semaphore) {
+        let Job { namespace, spec, .. } = job;
         let Some(poll) = &spec.client_config.poll else { return };
-        let every = Duration::from_secs(u64::try_from(poll.interval_seconds).unwrap_or(5).max(1));
+        let interval =
+            Duration::from_secs(u64::try_from(poll.interval_seconds).unwrap_or(5).max(1));
         let limit = SignedDuration::from_secs(poll.timeout_seconds.max(1));
-        // Not long after its end, whatever the interval.
-        let every = every.min(Duration::try_from(limit).unwrap_or(every));
+        // With a longer interval, the timeout would be detected late.
+        let interval = interval.min(Duration::try_from(limit).unwrap_or(interval));
         loop {
-            sleep(every).await;
-            let Some(name) = self.task_name(question, task) else { return };
-            let answer = match address(&poll.url, &poll.raw_query_key, &name) {
+            sleep(interval).await;
+            let Some(task_id) = self.task_id(job, task) else { return };
+            let response = match task_url(&poll.url, &poll.raw_query_key, &task_id) {
                 Some(url) => {
                     self.call(&url, poll.ca_bundle.as_deref(), None, (spec, permits)).await
                 }
                 None => Err(WebhookError::Address),
             };
-            let goes_on = self.note_progress(question, task, answer, limit);
+            let is_running = self.record_progress(job, task, response, limit);
             self.wake(namespace);
-            if !goes_on {
+            if !is_running {
                 return;
             }
         }
     }
 
-    /// The service's name for a task, while anybody waits for it and the rule asks as it did.
-    fn task_name(&self, question: &Question, task: u64) -> Option<String> {
-        let memory = self.memory();
-        let known = memory.get(&question.rule_ref).filter(|known| known.spec == question.spec)?;
-        known.tasks.get(&task).map(|task| task.info.task_id.clone())
+    /// Returns the task's ID while a Pod waits for it and the webhook's spec is unchanged.
+    fn task_id(&self, job: &Job, task: u64) -> Option<String> {
+        let rules = self.rules();
+        let webhook = rules.get(&job.rule_ref).filter(|webhook| webhook.spec == job.spec)?;
+        webhook.tasks.get(&task).map(|task| task.info.task_id.clone())
     }
 
-    /// Remembers how far a task has come; tells whether it goes on.
-    fn note_progress(
+    /// Records the result of a poll. Returns true if the task is still running.
+    fn record_progress(
         &self,
-        question: &Question,
+        job: &Job,
         number: u64,
-        answer: Result<Bytes, WebhookError>,
+        response: Result<Bytes, WebhookError>,
         limit: SignedDuration,
     ) -> bool {
         let now = clock::now();
-        let mut memory = self.memory();
-        let known = memory.get_mut(&question.rule_ref);
-        let Some(known) = known.filter(|known| known.spec == question.spec) else { return false };
-        let Some(mut task) = known.tasks.remove(&number) else { return false };
+        let mut rules = self.rules();
+        let webhook = rules.get_mut(&job.rule_ref);
+        let Some(webhook) = webhook.filter(|webhook| webhook.spec == job.spec) else {
+            return false;
+        };
+        let Some(mut task) = webhook.tasks.remove(&number) else { return false };
         let names: BTreeSet<String> = task.subjects.keys().cloned().collect();
-        let step =
-            answer.and_then(|body| read_progress(&body, &names).ok_or(WebhookError::Invalid));
-        let begun = task.info.begin_time.as_ref().map_or(now, |at| at.0);
-        let late = now.duration_since(begun) >= limit;
+        let progress = response
+            .and_then(|body| read_task_response(&body, &names).ok_or(WebhookError::Invalid));
+        let started_at = task.info.begin_time.as_ref().map_or(now, |at| at.0);
+        let is_late = now.duration_since(started_at) >= limit;
         task.info.last_time = Some(Time(whole_second(now)));
-        let terminal = match &step {
-            Ok(step) => {
-                task.pass(&step.passed);
-                task.info.message.clone_from(&step.message);
-                for (_, subject) in task.subjects.iter().filter(|(n, _)| step.passed.contains(*n)) {
-                    known.said.insert(subject.clone(), WebhookVerdict::Passed);
+        let terminal = match &progress {
+            Ok(progress) => {
+                task.pass(&progress.passed);
+                task.info.message.clone_from(&progress.message);
+                for (_, subject) in
+                    task.subjects.iter().filter(|(n, _)| progress.passed.contains(*n))
+                {
+                    webhook.verdicts.insert(subject.clone(), WebhookVerdict::Passed);
                 }
-                step.terminal
+                progress.terminal
             }
             Err(error) => {
                 task.info.message = error.to_string();
                 false
             }
         };
-        if !terminal && !late {
-            known.tasks.insert(number, task);
+        if !terminal && !is_late {
+            webhook.tasks.insert(number, task);
             return true;
         }
-        let left: Vec<Subject> = task
+        let undecided: Vec<Subject> = task
             .subjects
             .iter()
             .filter(|(name, _)| task.info.processing.contains(name))
             .map(|(_, subject)| subject.clone())
             .collect();
-        let until = now.checked_add(AGAIN).unwrap_or(now);
-        if let Err(error) = step {
-            // It could not be asked to the end.
-            known.fail(left.iter(), &error.to_string(), until);
+        let until = now.checked_add(RETRY_INTERVAL).unwrap_or(now);
+        if let Err(error) = progress {
+            // The last poll failed, so failurePolicy decides.
+            webhook.fail(undecided.iter(), &error.to_string(), until);
         } else {
-            let late = "its service's task took too long";
-            let reason = if terminal { "its service stopped its task" } else { late };
-            known.reject(left.iter(), reason, until);
+            let late = || format!("webhook task not finished after {}s", limit.as_secs());
+            let reason = if terminal { "webhook stopped the task".to_owned() } else { late() };
+            webhook.reject(undecided.iter(), &reason, until);
         }
-        known.history.push(task.info);
-        if known.history.len() > HISTORY_MAX {
-            known.history.remove(0);
+        webhook.history.push(task.info);
+        if webhook.history.len() > HISTORY_MAX {
+            webhook.history.remove(0);
         }
         false
     }
 }
 
-impl Memory {
+impl RuleWebhook {
+    /// Adds a running task and returns its number.
     fn add_task(&mut self, task: Task) -> u64 {
-        self.tasks_begun += 1;
-        self.tasks.insert(self.tasks_begun, task);
-        self.tasks_begun
+        self.last_task += 1;
+        self.tasks.insert(self.last_task, task);
+        self.last_task
     }
 
-    /// What a failing service means for Pods is the rule's to say.
+    /// Applies the rule's failurePolicy to the subjects of a failed call.
     fn fail<'a>(
         &mut self,
         subjects: impl Iterator<Item = &'a Subject>,
@@ -448,7 +465,8 @@ impl Memory {
     ) {
         match self.spec.failure_policy {
             FailurePolicy::Ignore => {
-                self.said.extend(subjects.map(|subject| (subject.clone(), WebhookVerdict::Passed)));
+                self.verdicts
+                    .extend(subjects.map(|subject| (subject.clone(), WebhookVerdict::Passed)));
             }
             FailurePolicy::Fail => self.reject(subjects, error, until),
         }
@@ -461,38 +479,41 @@ impl Memory {
         until: Timestamp,
     ) {
         let rejected = || WebhookVerdict::Rejected(reason.to_owned(), until);
-        self.said.extend(subjects.map(|subject| (subject.clone(), rejected())));
+        self.verdicts.extend(subjects.map(|subject| (subject.clone(), rejected())));
     }
 
-    fn take(
+    /// Applies a response. Returns the number of the task that it started, if any.
+    fn apply(
         &mut self,
         subjects: &BTreeMap<String, Subject>,
         outcome: Outcome,
         now: Timestamp,
     ) -> Option<u64> {
-        let again = now.checked_add(AGAIN).unwrap_or(now);
+        let retry_at = now.checked_add(RETRY_INTERVAL).unwrap_or(now);
         let (passed, task, reason) = match outcome {
-            Outcome::Judged { passed, reason } => (passed, None, reason),
+            Outcome::Decided { passed, reason } => (passed, None, reason),
             Outcome::Task { passed, id, message } if self.spec.client_config.poll.is_some() => {
                 (passed, Some((id, message)), String::new())
             }
-            Outcome::Task { passed, .. } => {
-                (passed, None, "its service began a task, and the rule has no poll".to_owned())
-            }
+            Outcome::Task { passed, .. } => (
+                passed,
+                None,
+                "webhook returned a task, but the rule has no clientConfig.poll".to_owned(),
+            ),
         };
-        let (pass, wait): (Vec<_>, Vec<_>) =
+        let (pass, waiting): (Vec<_>, Vec<_>) =
             subjects.iter().partition(|(name, _)| passed.contains(*name));
-        self.said
+        self.verdicts
             .extend(pass.iter().map(|(_, subject)| ((*subject).clone(), WebhookVerdict::Passed)));
-        let Some((id, message)) = task.filter(|_| !wait.is_empty()) else {
-            self.reject(wait.into_iter().map(|(_, subject)| subject), &reason, again);
+        let Some((id, message)) = task.filter(|_| !waiting.is_empty()) else {
+            self.reject(waiting.into_iter().map(|(_, subject)| subject), &reason, retry_at);
             return None;
         };
-        let pending = || WebhookVerdict::Pending("its service works on it".to_owned());
-        self.said.extend(wait.iter().map(|(_, subject)| ((*subject).clone(), pending())));
+        let pending = || WebhookVerdict::Pending(TASK_IN_PROGRESS.to_owned());
+        self.verdicts.extend(waiting.iter().map(|(_, subject)| ((*subject).clone(), pending())));
         let info = TaskInfo {
             task_id: id,
-            processing: wait.iter().map(|(name, _)| (*name).clone()).collect(),
+            processing: waiting.iter().map(|(name, _)| (*name).clone()).collect(),
             approved: pass.iter().map(|(name, _)| (*name).clone()).collect(),
             begin_time: Some(Time(whole_second(now))),
             last_time: Some(Time(whole_second(now))),
@@ -503,6 +524,7 @@ impl Memory {
 }
 
 impl Task {
+    /// Moves these Pods from processing to approved.
     fn pass(&mut self, names: &BTreeSet<String>) {
         let (passed, left) = std::mem::take(&mut self.info.processing)
             .into_iter()
@@ -512,18 +534,8 @@ impl Task {
     }
 }
 
-fn question(
-    rule_ref: &RuleRef,
-    namespace: &str,
-    spec: &TransitionRuleWebhook,
-    kind: Kind,
-) -> Question {
-    Question {
-        rule_ref: rule_ref.clone(),
-        namespace: namespace.to_owned(),
-        spec: spec.clone(),
-        kind,
-    }
+fn job(rule_ref: &RuleRef, namespace: &str, spec: &TransitionRuleWebhook, kind: JobKind) -> Job {
+    Job { rule_ref: rule_ref.clone(), namespace: namespace.to_owned(), spec: spec.clone(), kind }
 }
 
 fn webhooks(observed: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
@@ -532,59 +544,62 @@ fn webhooks(observed: &Observed) -> impl Iterator<Item = (&RuleView, &Rule)> {
     all.filter(|(_, rule)| rule.spec.webhook.is_some())
 }
 
-/// Everybody who waits at a rule's stage.
-fn subjects(observed: &Observed, rule: &Rule) -> BTreeSet<Subject> {
-    let waiting = observed.pods.iter().map(|pod| (pod, pod.waiting(rule.stage)));
+/// Subjects that wait at a rule's stage.
+fn waiting_subjects(observed: &Observed, rule: &Rule) -> BTreeSet<Subject> {
+    let waiting = observed.pods.iter().map(|pod| (pod, pod.pending_operations(rule.stage)));
     let waiting = waiting.filter(|(_, operations)| !operations.is_empty());
     waiting.map(|(pod, operations)| Subject::of(pod, &operations)).collect()
 }
 
-/// What another process left in a rule's status: tasks that are still to be polled.
+/// Restores the running tasks of a rule from its status, as another process left them.
 ///
-/// A status names Pods; an operation that began after the task is another one.
-fn adopt(
+/// The status contains only Pod names, so an operation that started after the task does not belong
+/// to it.
+fn restore(
     owner: &RuleView,
     rule: &Rule,
     spec: &TransitionRuleWebhook,
     observed: &Observed,
-) -> Memory {
-    let mut memory = Memory { spec: spec.clone(), ..Memory::default() };
+) -> RuleWebhook {
+    let mut webhook = RuleWebhook { spec: spec.clone(), ..RuleWebhook::default() };
     let state = owner.status.rule_states.iter().find(|state| state.name == rule.spec.name);
-    let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else { return memory };
-    memory.history.clone_from(&status.history);
+    let Some(status) = state.and_then(|state| state.webhook_status.as_ref()) else {
+        return webhook;
+    };
+    webhook.history.clone_from(&status.history);
     if spec.client_config.poll.is_none() {
-        return memory;
+        return webhook;
     }
     for info in &status.task_states {
-        let begun = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
-        let mut of_task = BTreeMap::new();
+        let started_at = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
+        let mut task_subjects = BTreeMap::new();
         for pod in &observed.pods {
-            let waiting = pod.waiting(rule.stage);
-            // Statuses tell whole seconds.
-            let is_older = |at: Timestamp| at.as_second() <= begun.as_second();
-            let old = waiting.iter().all(|o| lifecycle::time(&o.instance).is_some_and(is_older));
-            if waiting.is_empty() || !old {
+            let waiting = pod.pending_operations(rule.stage);
+            // Times in a status are whole seconds.
+            let is_older = |at: Timestamp| at.as_second() <= started_at.as_second();
+            let all_older =
+                waiting.iter().all(|o| lifecycle::time(&o.instance).is_some_and(is_older));
+            if waiting.is_empty() || !all_older {
                 continue;
             }
             let subject = Subject::of(pod, &waiting);
             if info.processing.contains(&pod.name) {
-                memory.said.insert(
-                    subject.clone(),
-                    WebhookVerdict::Pending("its service works on it".to_owned()),
-                );
-                of_task.insert(pod.name.clone(), subject);
+                webhook
+                    .verdicts
+                    .insert(subject.clone(), WebhookVerdict::Pending(TASK_IN_PROGRESS.to_owned()));
+                task_subjects.insert(pod.name.clone(), subject);
             } else if info.approved.contains(&pod.name) {
-                memory.said.insert(subject.clone(), WebhookVerdict::Passed);
-                of_task.insert(pod.name.clone(), subject);
+                webhook.verdicts.insert(subject.clone(), WebhookVerdict::Passed);
+                task_subjects.insert(pod.name.clone(), subject);
             }
         }
-        memory.add_task(Task { subjects: of_task, info: info.clone() });
+        webhook.add_task(Task { subjects: task_subjects, info: info.clone() });
     }
-    memory
+    webhook
 }
 
-/// The address at which a task is asked about.
-fn address(url: &str, key: &str, task: &str) -> Option<String> {
+/// URL to poll a task.
+fn task_url(url: &str, key: &str, task: &str) -> Option<String> {
     let mut url = url::Url::parse(url).ok()?;
     url.query_pairs_mut().append_pair(if key.is_empty() { "task-id" } else { key }, task);
     Some(url.into())

@@ -1,4 +1,4 @@
-//! Objects of the API as planning sees them.
+//! Converts API objects to the views that planning uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,43 +15,43 @@ use super::{Owner, PodView, Rule, RuleView};
 use crate::rules::{Kind, cel::Expression};
 
 impl RuleView {
-    /// Reads a PodTransitionRule; kinds of rules in `skipped` are left out.
+    /// Reads a PodTransitionRule, without the rules of the kinds in `skipped`.
     ///
     /// # Errors
     ///
-    /// If its selector is none; the API server admits none such.
+    /// If `spec.selector` is invalid; the API server rejects such objects.
     pub fn read(
         rule: &PodTransitionRule,
         skipped: &BTreeSet<String>,
     ) -> Result<Self, ParseExpressionError> {
         let metadata = &rule.metadata;
-        let counts = |spec: &&TransitionRule| {
+        let is_active = |spec: &&TransitionRule| {
             !spec.disabled
                 && spec.conditions.is_empty()
                 && Kind::of(spec).is_some_and(|kind| !skipped.contains(kind.as_str()))
         };
         let (mut rules, mut validation_errors) = (Vec::new(), Vec::new());
-        for spec in rule.spec.rules.iter().filter(counts) {
+        for spec in rule.spec.rules.iter().filter(is_active) {
             let mut read = |field: &str, selector: &LabelSelector| {
                 let read = Selector::try_from(selector.clone());
-                let place = format!("spec.rules[{}].{field}", spec.name);
-                read.map_err(|error| validation_errors.push(format!("{place}: {error}"))).ok()
+                let field_path = format!("spec.rules[{}].{field}", spec.name);
+                read.map_err(|error| validation_errors.push(format!("{field_path}: {error}"))).ok()
             };
             let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
             let requires = spec.label_check.as_ref().map(|check| &check.requires);
             let filter = filter.and_then(|filter| read("filter.labelSelector", filter));
             let requires = requires.and_then(|requires| read("labelCheck.requires", requires));
             let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
-            if let Some(Err(fault)) = &expression {
+            if let Some(Err(error)) = &expression {
                 validation_errors
-                    .push(format!("spec.rules[{}].cel.expression: {fault}", spec.name));
+                    .push(format!("spec.rules[{}].cel.expression: {error}", spec.name));
             }
             if let Some(schedule) = &spec.schedule
                 && !crate::rules::schedule::is_zone(&schedule.time_zone)
             {
                 let zone = &schedule.time_zone;
                 validation_errors.push(format!(
-                    "spec.rules[{}].schedule.timeZone: {zone} is not known",
+                    "spec.rules[{}].schedule.timeZone: unknown time zone {zone}",
                     spec.name
                 ));
             }
@@ -77,28 +77,28 @@ impl RuleView {
     }
 }
 
-/// The number of a version; versions of one server can be compared.
+/// Returns the resourceVersion as a number; numbers of one API server are comparable.
 pub(crate) fn version(metadata: &ObjectMeta) -> u64 {
     metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default()
 }
 
-/// The annotation that lists rules which do not apply.
+/// Value of the skip annotation.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Skips {
+struct SkippedRules {
     skip_rules: BTreeSet<String>,
 }
 
 impl PodView {
-    /// Reads what a Pod's metadata says.
+    /// Reads the metadata of a Pod; node, readiness and full object stay unset.
     #[must_use]
     pub fn read(metadata: &ObjectMeta) -> Self {
         let labels = metadata.labels.clone().unwrap_or_default();
         let annotations = metadata.annotations.as_ref();
         let annotation = |key: &str| annotations.and_then(|a| a.get(key));
-        let skips: Option<Skips> =
+        let skipped: Option<SkippedRules> =
             annotation(well_known::SKIP_RULES).and_then(|text| serde_json::from_str(text).ok());
-        let glass = annotation(well_known::BREAK_GLASS)
+        let break_glass = annotation(well_known::BREAK_GLASS)
             .map(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
         let details: BTreeMap<String, String> = annotations
             .into_iter()
@@ -113,13 +113,13 @@ impl PodView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             version: version(metadata),
-            // A Pod whose labels cannot be read is left alone by everybody.
+            // Operators ignore Pods with invalid lifecycle labels.
             lifecycle: PodLifecycle::parse(&labels).unwrap_or_default(),
             labels,
-            skips: skips.unwrap_or_default().skip_rules,
-            glass,
+            skipped_rules: skipped.unwrap_or_default().skip_rules,
+            break_glass,
             details,
-            annotated: annotations.is_some(),
+            has_annotations: annotations.is_some(),
             owner: owner.map(|o| Owner {
                 kind: o.kind.clone(),
                 name: o.name.clone(),

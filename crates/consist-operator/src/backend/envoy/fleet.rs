@@ -1,4 +1,5 @@
-//! What Envoys were served, what they acknowledged, and what they tell of it. Pure but for the lock.
+//! State of the xDS server: what Envoys were sent, acknowledged and reported. Pure, except for the
+//! lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,120 +9,129 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{BackendError, ChangeNotifier, IpAddr, Params, SyncResult, Traffic, Want, Wanted};
+use super::{
+    BackendError, ChangeNotifier, DesiredMember, DesiredTraffic, IpAddr, Params, SyncResult,
+    Traffic,
+};
 
-/// How long an Envoy that is away may still send traffic by what it knew: it tries again at least
-/// every 30 s, by its own default.
-const AWAY: Duration = Duration::from_secs(60);
-/// A second stream of the same Envoy is one of another if both last for so long.
-const LASTING: Duration = Duration::from_secs(45);
-/// An Envoy's threads hear of what it has acknowledged a little later: 7 ms were measured, under full load.
-const THREADS: Duration = Duration::from_millis(100);
+/// Time for which a disconnected Envoy may still route traffic by its last endpoints. By default an
+/// Envoy reconnects at least every 30 s.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Two streams with the same node ID belong to two Envoys if both last longer than this.
+const DUPLICATE_AFTER: Duration = Duration::from_secs(45);
+/// Time until an Envoy's worker threads use an acknowledged version: 7 ms were measured at full
+/// load.
+const WORKER_DELAY: Duration = Duration::from_millis(100);
 
-/// A fleet that servers and passes share.
+/// A fleet that the xDS server and syncs share.
 pub(super) struct Shared {
     fleet: Mutex<Fleet>,
-    /// Counts changes that Envoys have to hear of.
-    news: watch::Sender<u64>,
+    /// Counts changes that may have to be sent to Envoys.
+    changes: watch::Sender<u64>,
     notifier: ChangeNotifier,
 }
 
 impl Shared {
     pub(super) fn new(fleet: Fleet, notifier: ChangeNotifier) -> Self {
-        Self { fleet: Mutex::new(fleet), news: watch::channel(0).0, notifier }
+        Self { fleet: Mutex::new(fleet), changes: watch::channel(0).0, notifier }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Fleet> {
         self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells servers of Envoys that something may have changed.
-    pub(super) fn publish(&self) {
-        self.news.send_modify(|count| *count += 1);
+    /// Wakes all streams, because something may have changed.
+    pub(super) fn signal_change(&self) {
+        self.changes.send_modify(|count| *count += 1);
     }
 
-    pub(super) fn news(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
-    /// Has an employer looked at.
-    pub(super) fn notifier(&self, cluster: &str) {
-        self.notifier.tell(cluster.to_owned());
+    /// Triggers a reconcile of a cluster's employer.
+    pub(super) fn notify(&self, cluster: &str) {
+        self.notifier.notify(cluster.to_owned());
     }
 }
 
-/// All Envoys and what they are served.
+/// All connected Envoys and the clusters they are served.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    /// Since when Envoys are served: before, they may know of Pods what nobody here does.
+    /// Time at which this process started to serve Envoys, which may have endpoints of an earlier
+    /// process.
     since: Instant,
-    /// The last version of any cluster. None is used twice, as Envoys remember what they were sent.
+    /// Last version of any cluster. No version is reused, because Envoys remember the last one.
     version: u64,
     clusters: BTreeMap<String, Cluster>,
-    /// What Envoys tell of their requests, by stream.
+    /// Load reports, by stream.
     loads: BTreeMap<u64, Load>,
 }
 
 /// The endpoints of one employer.
 #[derive(Debug, Default)]
 struct Cluster {
-    /// None of it was decided yet at 0.
+    /// Version of the endpoints; 0 before the first sync.
     version: u64,
     port: u16,
     endpoints: BTreeMap<IpAddr, Endpoint>,
     subscribers: BTreeMap<u64, Subscriber>,
-    /// Envoys whose stream ended, and when.
-    away: BTreeMap<String, Instant>,
-    /// Whether every Envoy once knew just what is here.
-    known: bool,
-    /// Whether requests in flight are waited for.
-    curious: bool,
+    /// Disconnected Envoys, by node ID, and since when.
+    disconnected: BTreeMap<String, Instant>,
+    /// True once every Envoy has acknowledged the then current version: since then, no Envoy has
+    /// endpoints unknown to this process.
+    was_acked: bool,
+    /// True if the requests in flight are needed.
+    needs_load_reports: bool,
 }
 
 #[derive(Debug)]
 struct Endpoint {
     stage: Stage,
-    /// The version that brought it to this stage.
+    /// Version that set this stage.
     version: u64,
-    /// Since when every Envoy has that version.
-    acked: Option<Instant>,
-    /// Whether it served, and was not known to be gone since: it may have requests that nobody counts.
+    /// Time since which every Envoy has acknowledged that version.
+    acked_since: Option<Instant>,
+    /// True if the endpoint was healthy and has not been observed without traffic since: it may
+    /// have requests that no Envoy counts.
     served: bool,
-    /// Whether it was seen without traffic; it gets none before it serves again.
-    gone: bool,
+    /// True if it was observed without traffic; it gets none before it is healthy again.
+    is_drained: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Healthy,
     Draining,
-    /// Not in the list: with nobody healthy in it, Envoy sends traffic to who drains.
+    /// Not listed: if no endpoint is healthy, Envoy routes traffic to draining ones.
     Hidden,
 }
 
 #[derive(Debug)]
 struct Subscriber {
     node: String,
+    /// Last acknowledged version.
     acked: u64,
-    refused: Option<(u64, String)>,
+    /// Last rejected version, and the Envoy's message.
+    rejected: Option<(u64, String)>,
 }
 
-/// What one Envoy told last of its requests.
+/// Load reports of one stream.
 #[derive(Debug)]
 struct Load {
     node: String,
     since: Instant,
-    /// By cluster: when, and how many are in flight by address.
+    /// Last report by cluster: when, and the requests in flight by address.
     clusters: BTreeMap<String, (Instant, BTreeMap<IpAddr, u64>)>,
 }
 
-/// One cluster as Envoys are served it.
+/// One cluster as it is served to Envoys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Assignment {
     pub(super) cluster: String,
     pub(super) version: u64,
     pub(super) port: u16,
-    /// Addresses, and whether each drains.
+    /// Addresses, each with true if it drains.
     pub(super) endpoints: Vec<(IpAddr, bool)>,
 }
 
@@ -130,17 +140,17 @@ impl Fleet {
         Self { since, version: 0, clusters: BTreeMap::new(), loads: BTreeMap::new() }
     }
 
-    /// Envoys are served from now on.
-    pub(super) fn begin(&mut self, now: Instant) {
+    /// Records that this process serves Envoys from now on.
+    pub(super) fn start(&mut self, now: Instant) {
         self.since = now;
     }
 
-    /// A stream asks for clusters, all that it wants by now.
+    /// Sets the clusters to which a stream is subscribed.
     pub(super) fn subscribe(&mut self, stream: u64, node: &str, clusters: &BTreeSet<String>) {
         for name in clusters {
             let cluster = self.clusters.entry(name.clone()).or_default();
-            cluster.away.remove(node);
-            let new = || Subscriber { node: node.to_owned(), acked: 0, refused: None };
+            cluster.disconnected.remove(node);
+            let new = || Subscriber { node: node.to_owned(), acked: 0, rejected: None };
             cluster.subscribers.entry(stream).or_insert_with(new);
         }
         for (name, cluster) in &mut self.clusters {
@@ -150,42 +160,43 @@ impl Fleet {
         }
     }
 
-    /// A stream has ended; its Envoy goes on by what it knows.
-    pub(super) fn lost(&mut self, stream: u64, now: Instant) -> Vec<String> {
-        let mut of = Vec::new();
+    /// Records that a stream ended; its Envoy keeps its last endpoints. Returns the affected
+    /// clusters.
+    pub(super) fn disconnect(&mut self, stream: u64, now: Instant) -> Vec<String> {
+        let mut affected = Vec::new();
         for (name, cluster) in &mut self.clusters {
             if let Some(subscriber) = cluster.subscribers.remove(&stream) {
-                let elsewhere = cluster.subscribers.values().any(|s| s.node == subscriber.node);
-                if !elsewhere {
-                    cluster.away.insert(subscriber.node, now);
+                let is_connected = cluster.subscribers.values().any(|s| s.node == subscriber.node);
+                if !is_connected {
+                    cluster.disconnected.insert(subscriber.node, now);
                 }
-                of.push(name.clone());
+                affected.push(name.clone());
             }
         }
-        // What nobody decides on, nobody needs to be remembered for.
+        // Clusters that no employer uses are kept for their subscribers only.
         self.clusters.retain(|_, cluster| cluster.version > 0 || !cluster.subscribers.is_empty());
-        of
+        affected
     }
 
-    /// A stream has taken a version, or refuses it in these words.
-    pub(super) fn answered(
+    /// Records that a stream acknowledged a version, or rejected it with a message.
+    pub(super) fn record_response(
         &mut self,
         stream: u64,
         (name, version): (&str, u64),
-        refused: Option<String>,
+        rejection: Option<String>,
         now: Instant,
     ) {
         let Some(cluster) = self.clusters.get_mut(name) else { return };
         if let Some(subscriber) = cluster.subscribers.get_mut(&stream) {
-            match refused {
-                Some(words) => subscriber.refused = Some((version, words)),
+            match rejection {
+                Some(message) => subscriber.rejected = Some((version, message)),
                 None => subscriber.acked = subscriber.acked.max(version),
             }
         }
-        cluster.settle(now);
+        cluster.update_acks(now);
     }
 
-    /// What Envoys are to know of a cluster, once that is decided.
+    /// Returns the endpoints of a cluster to serve; none before the first sync.
     pub(super) fn assignment(&self, name: &str) -> Option<Assignment> {
         let cluster = self.clusters.get(name).filter(|cluster| cluster.version > 0)?;
         let listed = cluster.endpoints.iter().filter(|(_, e)| e.stage != Stage::Hidden);
@@ -197,19 +208,19 @@ impl Fleet {
         })
     }
 
-    /// An Envoy begins to tell of its requests by a stream.
-    pub(super) fn tells(&mut self, stream: u64, node: &str, now: Instant) {
+    /// Records a new stream of load reports.
+    pub(super) fn start_reports(&mut self, stream: u64, node: &str, now: Instant) {
         let new = || Load { node: node.to_owned(), since: now, clusters: BTreeMap::new() };
         self.loads.entry(stream).or_insert_with(new);
     }
 
-    /// A stream has ended by which an Envoy told of its requests.
-    pub(super) fn tells_no_more(&mut self, stream: u64) {
+    /// Records that a stream of load reports ended.
+    pub(super) fn end_reports(&mut self, stream: u64) {
         self.loads.remove(&stream);
     }
 
-    /// An Envoy tells of a cluster's requests in flight; whether anybody waits for them.
-    pub(super) fn told(
+    /// Records a cluster's requests in flight. Returns whether the cluster needs them.
+    pub(super) fn record_report(
         &mut self,
         stream: u64,
         cluster: &str,
@@ -219,240 +230,279 @@ impl Fleet {
         if let Some(load) = self.loads.get_mut(&stream) {
             load.clusters.insert(cluster.to_owned(), (now, in_flight));
         }
-        self.clusters.get(cluster).is_some_and(|cluster| cluster.curious)
+        self.clusters.get(cluster).is_some_and(|cluster| cluster.needs_load_reports)
     }
 
-    /// Whether Envoys are to tell of their requests.
-    pub(super) fn is_curious(&self) -> bool {
-        self.clusters.values().any(|cluster| cluster.curious)
+    /// Returns whether any cluster needs load reports.
+    pub(super) fn needs_load_reports(&self) -> bool {
+        self.clusters.values().any(|cluster| cluster.needs_load_reports)
     }
 
-    /// Drops what is known of an employer's Pods; its Envoys keep what they know.
+    /// Drops the endpoints of an employer; its Envoys keep the last ones they were sent.
     pub(super) fn forget(&mut self, name: &str) {
         if let Some(cluster) = self.clusters.get_mut(name) {
-            (cluster.endpoints, cluster.version, cluster.curious) = (BTreeMap::new(), 0, false);
-            cluster.known = false;
+            cluster.endpoints = BTreeMap::new();
+            (cluster.version, cluster.needs_load_reports) = (0, false);
+            cluster.was_acked = false;
             if cluster.subscribers.is_empty() {
                 self.clusters.remove(name);
             }
         }
     }
 
-    /// Brings about what is wanted, and says what is known to be so.
+    /// Updates the endpoints of a cluster and returns the known traffic of its Pods.
     pub(super) fn sync(
         &mut self,
         name: &str,
         params: &Params,
-        wanted: &[Wanted],
+        members: &[DesiredMember],
         now: Instant,
     ) -> SyncResult {
         let cluster = self.clusters.entry(name.to_owned()).or_default();
-        if cluster.wish(params.port, wanted, self.version + 1) {
+        if cluster.update_endpoints(params.port, members, self.version + 1) {
             self.version += 1;
         }
-        cluster.settle(now);
+        cluster.update_acks(now);
         let nodes: BTreeSet<&String> = cluster.subscribers.values().map(|s| &s.node).collect();
         let loads: Vec<&Load> = self.loads.values().filter(|l| nodes.contains(&l.node)).collect();
-        let telling: BTreeSet<&String> = loads.iter().map(|load| &load.node).collect();
-        let mute = nodes.difference(&telling).next().map(|node| (*node).clone());
+        let reporting: BTreeSet<&String> = loads.iter().map(|load| &load.node).collect();
+        let not_reporting = nodes.difference(&reporting).next().map(|node| (*node).clone());
         let missing = cluster.missing(params, now.duration_since(self.since));
-        let known = Known { name, loads, mute, missing, params, now };
+        let evidence = Evidence { name, loads, not_reporting, missing, params, now };
         let mut observed = BTreeMap::new();
-        for pod in wanted {
+        for pod in members {
             let traffic = match pod.addresses.first() {
-                Some(ip) => cluster.traffic(*ip, pod.want, &known),
+                Some(ip) => cluster.traffic(*ip, pod.traffic, &evidence),
                 None => Some(Traffic::Absent),
             };
             observed.extend(traffic.map(|traffic| (pod.uid.clone(), traffic)));
         }
-        cluster.curious = params.load_reports && cluster.is_waited_for();
-        SyncResult { fault: cluster.fault(known), ..SyncResult::of(observed) }
+        cluster.needs_load_reports = params.load_reports && cluster.has_draining_endpoints();
+        SyncResult { error: cluster.error(evidence), ..SyncResult::complete(observed) }
     }
 }
 
-/// What an endpoint is judged by.
-struct Known<'a> {
+/// What is known about the Envoys of a cluster when its traffic is evaluated.
+struct Evidence<'a> {
+    /// Name of the cluster.
     name: &'a str,
-    /// What Envoys tell.
+    /// Load reports of the subscribed Envoys.
     loads: Vec<&'a Load>,
-    /// An Envoy that does not tell of its requests, if there is one.
-    mute: Option<String>,
-    /// Which Envoys may send traffic by what nobody here knows, if some may.
+    /// Node ID of an Envoy that sends no load reports, if there is one.
+    not_reporting: Option<String>,
+    /// Message about Envoys that may route traffic by endpoints unknown to this process, if any.
     missing: Option<String>,
     params: &'a Params,
     now: Instant,
 }
 
-impl Known<'_> {
-    /// A node ID that two Envoys have: each tells by one stream, and one that is dead is soon found out.
-    fn twins(&self) -> Option<&String> {
-        let lasting = self.loads.iter().filter(|l| self.now.duration_since(l.since) > LASTING);
-        let mut known = BTreeSet::new();
-        lasting.map(|load| &load.node).find(|node| !known.insert(*node))
+impl Evidence<'_> {
+    /// Returns a node ID that two Envoys use. Each Envoy has one stream of load reports, and dead
+    /// streams are closed soon.
+    fn duplicate_node(&self) -> Option<&String> {
+        let lasting =
+            self.loads.iter().filter(|l| self.now.duration_since(l.since) > DUPLICATE_AFTER);
+        let mut nodes = BTreeSet::new();
+        lasting.map(|load| &load.node).find(|node| !nodes.insert(*node))
     }
 }
 
 impl Endpoint {
-    /// Whether it is on its way out, and not known to be.
-    fn is_leaving(&self) -> bool {
-        self.stage != Stage::Healthy && !self.gone
+    /// Returns whether the endpoint should have no traffic and may have some.
+    fn is_draining(&self) -> bool {
+        self.stage != Stage::Healthy && !self.is_drained
     }
 
-    /// Notes that it has no traffic, if that is all there is to know.
-    fn has_gone(&mut self, surely: bool) -> Traffic {
-        if surely {
-            (self.gone, self.served) = (true, false);
+    /// Returns the traffic of an endpoint without requests in flight, and records it if no Envoy is
+    /// missing (`is_certain`).
+    fn mark_drained(&mut self, is_certain: bool) -> Traffic {
+        if is_certain {
+            (self.is_drained, self.served) = (true, false);
         }
         Traffic::Draining(Some(0))
     }
 }
 
 impl Cluster {
-    /// Moves endpoints to the stages that are wanted, as the next version if any moves; whether one did.
-    fn wish(&mut self, port: u16, wanted: &[Wanted], next: u64) -> bool {
-        let of = |want: Want| {
-            let pods = wanted.iter().filter(move |pod| pod.want == want);
+    /// Sets the desired stages, as version `next` if any stage changes. Returns whether one did.
+    fn update_endpoints(&mut self, port: u16, members: &[DesiredMember], next: u64) -> bool {
+        let addresses = |traffic: DesiredTraffic| {
+            let pods = members.iter().filter(move |pod| pod.traffic == traffic);
             pods.filter_map(|pod| pod.addresses.first().copied()).collect::<BTreeSet<IpAddr>>()
         };
-        let serve = of(Want::Serve);
-        let off = of(Want::Off).into_iter().filter(|ip| !serve.contains(ip));
-        // At another port nobody is listed, and nobody counted, who was at the one before.
-        let elsewhere = self.version > 0 && self.port != port;
-        let leaves = if serve.is_empty() { Stage::Hidden } else { Stage::Draining };
-        let known = self.known;
-        let mut moved = self.version == 0 || elsewhere;
-        let before = self.endpoints.len();
+        let serve = addresses(DesiredTraffic::Serve);
+        let off = addresses(DesiredTraffic::Off).into_iter().filter(|ip| !serve.contains(ip));
+        // Draining endpoints at the previous port are neither listed nor counted at the new one.
+        let port_changed = self.version > 0 && self.port != port;
+        let off_stage = if serve.is_empty() { Stage::Hidden } else { Stage::Draining };
+        let was_acked = self.was_acked;
+        let mut changed = self.version == 0 || port_changed;
+        let count = self.endpoints.len();
         let mut stages: BTreeMap<IpAddr, Stage> =
             serve.iter().map(|ip| (*ip, Stage::Healthy)).collect();
-        // Whom no Envoy ever heard of need not be told of.
+        // An endpoint that no Envoy can have need not be listed as draining.
         stages.extend(
-            off.filter(|ip| !known || self.endpoints.contains_key(ip)).map(|ip| (ip, leaves)),
+            off.filter(|ip| !was_acked || self.endpoints.contains_key(ip))
+                .map(|ip| (ip, off_stage)),
         );
         self.endpoints.retain(|ip, _| stages.contains_key(ip));
-        moved |= self.endpoints.len() != before;
+        changed |= self.endpoints.len() != count;
         for (ip, stage) in stages {
-            let served = stage == Stage::Healthy;
+            let is_healthy = stage == Stage::Healthy;
             let endpoint = self.endpoints.entry(ip).or_insert_with(|| {
-                moved = true;
-                Endpoint { stage, version: next, acked: None, served, gone: false }
+                changed = true;
+                Endpoint {
+                    stage,
+                    version: next,
+                    acked_since: None,
+                    served: is_healthy,
+                    is_drained: false,
+                }
             });
-            endpoint.served |= served;
-            endpoint.gone &= !served;
-            let hides = elsewhere && stage == Stage::Draining && !endpoint.gone;
-            let stage = if hides { Stage::Hidden } else { stage };
-            // One that was hidden is known no better when it is listed again.
-            let goes_back = endpoint.stage == Stage::Hidden && stage == Stage::Draining;
-            if (endpoint.stage != stage || elsewhere) && !goes_back {
-                (endpoint.stage, endpoint.version, endpoint.acked) = (stage, next, None);
-                moved = true;
+            endpoint.served |= is_healthy;
+            endpoint.is_drained &= !is_healthy;
+            let is_hidden = port_changed && stage == Stage::Draining && !endpoint.is_drained;
+            let stage = if is_hidden { Stage::Hidden } else { stage };
+            // A hidden endpoint stays hidden: to list it again would reveal nothing about its
+            // traffic.
+            let reappears = endpoint.stage == Stage::Hidden && stage == Stage::Draining;
+            if (endpoint.stage != stage || port_changed) && !reappears {
+                (endpoint.stage, endpoint.version, endpoint.acked_since) = (stage, next, None);
+                changed = true;
             }
         }
         self.port = port;
-        if moved {
+        if changed {
             self.version = next;
         }
-        moved
+        changed
     }
 
-    /// Whether one of its endpoints is on its way out.
-    fn is_waited_for(&self) -> bool {
-        self.endpoints.values().any(Endpoint::is_leaving)
+    /// Returns whether an endpoint should have no traffic and may have some.
+    fn has_draining_endpoints(&self) -> bool {
+        self.endpoints.values().any(Endpoint::is_draining)
     }
 
-    fn has(&self, version: u64) -> bool {
-        let mut all = self.subscribers.values();
-        !self.subscribers.is_empty() && all.all(|subscriber| subscriber.acked >= version)
+    /// Returns whether all subscribers, at least one, have acknowledged a version.
+    fn all_acked(&self, version: u64) -> bool {
+        let mut subscribers = self.subscribers.values();
+        !self.subscribers.is_empty() && subscribers.all(|subscriber| subscriber.acked >= version)
     }
 
-    /// Notes which versions every Envoy has by now.
-    fn settle(&mut self, now: Instant) {
-        self.away.retain(|_, since| now.duration_since(*since) < AWAY);
-        let there = self.away.is_empty();
-        self.known |= there && self.version > 0 && self.has(self.version);
+    /// Updates which endpoints every Envoy has acknowledged, and forgets Envoys that have been
+    /// disconnected for [`RECONNECT_TIMEOUT`].
+    fn update_acks(&mut self, now: Instant) {
+        self.disconnected.retain(|_, since| now.duration_since(*since) < RECONNECT_TIMEOUT);
+        let all_connected = self.disconnected.is_empty();
+        self.was_acked |= all_connected && self.version > 0 && self.all_acked(self.version);
         let acked: Vec<bool> =
-            self.endpoints.values().map(|e| there && self.has(e.version)).collect();
+            self.endpoints.values().map(|e| all_connected && self.all_acked(e.version)).collect();
         for (endpoint, acked) in self.endpoints.values_mut().zip(acked) {
-            endpoint.acked = acked.then(|| endpoint.acked.unwrap_or(now));
+            endpoint.acked_since = acked.then(|| endpoint.acked_since.unwrap_or(now));
         }
     }
 
-    /// What is known of an endpoint's traffic, if anything is.
-    fn traffic(&mut self, ip: IpAddr, want: Want, known: &Known<'_>) -> Option<Traffic> {
-        let Known { name, loads, mute, missing, params, now } = known;
+    /// Returns the traffic of an endpoint; none if it is unknown.
+    fn traffic(
+        &mut self,
+        ip: IpAddr,
+        desired: DesiredTraffic,
+        evidence: &Evidence<'_>,
+    ) -> Option<Traffic> {
+        let Evidence { name, loads, not_reporting, missing, params, now } = evidence;
         let Some(endpoint) = self.endpoints.get_mut(&ip) else { return Some(Traffic::Absent) };
         if endpoint.stage == Stage::Healthy {
-            // One Envoy is enough to send it traffic.
-            let some = self.subscribers.values().any(|s| s.acked >= endpoint.version);
-            let before = want == Want::Off;
-            return Some(if some || before { Traffic::Serving } else { Traffic::Absent });
+            // One Envoy is enough to route traffic to it.
+            let is_acked = self.subscribers.values().any(|s| s.acked >= endpoint.version);
+            // A Pod that should be off may share the address of one that serves.
+            let is_off = desired == DesiredTraffic::Off;
+            return Some(if is_acked || is_off { Traffic::Serving } else { Traffic::Absent });
         }
-        if endpoint.gone {
+        if endpoint.is_drained {
             return Some(Traffic::Draining(Some(0)));
         }
-        // Of one that never served here nothing is claimed that was not seen.
-        let unsure = |otherwise: Traffic| endpoint.served.then_some(otherwise);
-        let Some(acked) = endpoint.acked else { return unsure(Traffic::Serving) };
+        // Traffic of an endpoint that was never healthy here is only reported if it was observed.
+        let if_served = |traffic: Traffic| endpoint.served.then_some(traffic);
+        let Some(acked) = endpoint.acked_since else { return if_served(Traffic::Serving) };
         let seconds = |n: u32| Duration::from_secs(n.into());
-        let pause = match endpoint.stage {
+        let uncounted_for = match endpoint.stage {
             Stage::Hidden => seconds(params.request_seconds),
             Stage::Healthy | Stage::Draining => seconds(params.connect_seconds),
         };
-        let from = acked + pause.max(THREADS);
+        let complete_from = acked + uncounted_for.max(WORKER_DELAY);
         if !params.load_reports {
-            return if *now < acked + THREADS {
-                unsure(Traffic::Draining(Some(1)))
+            return if *now < acked + WORKER_DELAY {
+                if_served(Traffic::Draining(Some(1)))
             } else {
                 Some(Traffic::Draining(None))
             };
         }
         if endpoint.stage == Stage::Hidden {
-            return if *now < from {
-                unsure(Traffic::Draining(Some(1)))
+            return if *now < complete_from {
+                if_served(Traffic::Draining(Some(1)))
             } else {
-                Some(endpoint.has_gone(missing.is_none()))
+                Some(endpoint.mark_drained(missing.is_none()))
             };
         }
-        let told = loads.iter().filter_map(|load| load.clusters.get(*name));
-        let fresh: Vec<_> = told.filter(|(at, _)| *at >= from).collect();
-        let count = fresh.iter().map(|(_, left)| left.get(&ip).copied().unwrap_or_default()).sum();
-        match (mute.is_none() && fresh.len() == loads.len(), count) {
-            (true, 0) => Some(endpoint.has_gone(missing.is_none())),
+        let reports = loads.iter().filter_map(|load| load.clusters.get(*name));
+        let complete: Vec<_> = reports.filter(|(at, _)| *at >= complete_from).collect();
+        let count =
+            complete.iter().map(|(_, count)| count.get(&ip).copied().unwrap_or_default()).sum();
+        match (not_reporting.is_none() && complete.len() == loads.len(), count) {
+            (true, 0) => Some(endpoint.mark_drained(missing.is_none())),
             (true, count) => Some(Traffic::Draining(Some(count))),
-            // One may wait for a connection, where nobody counts it.
-            (false, count) => unsure(Traffic::Draining(Some(count.max(1)))),
+            // A request may wait for a connection, where Envoy does not count it.
+            (false, count) => if_served(Traffic::Draining(Some(count.max(1)))),
         }
     }
 
-    /// Which Envoys may send traffic by what nobody here knows, if some may.
+    /// Returns a message about Envoys that may route traffic by endpoints unknown to this process,
+    /// if there may be any. `age` is the time since this process started to serve Envoys.
     fn missing(&self, params: &Params, age: Duration) -> Option<String> {
-        if let Some(node) = self.away.keys().next() {
-            return Some(format!("Envoy {node} is away, and may send traffic"));
+        if let Some(node) = self.disconnected.keys().next() {
+            return Some(format!(
+                "Envoy {node} is disconnected; \
+                 waiting up to {RECONNECT_TIMEOUT:?} for it to reconnect"
+            ));
         }
         let nodes: BTreeSet<&String> = self.subscribers.values().map(|s| &s.node).collect();
-        let (there, all) = (nodes.len(), params.proxies.unwrap_or(1));
-        if there < all {
-            return Some(format!("{there} of {all} Envoys are connected"));
+        let (connected, required) = (nodes.len(), params.proxies.unwrap_or(1));
+        if connected < required {
+            return Some(format!("{connected} of {required} Envoys connected"));
         }
-        // Whoever was served by the process before may not be back yet.
-        let early = params.proxies.is_none() && age < AWAY;
-        (early && self.is_waited_for()).then(|| "Envoys may not be back yet".to_owned())
+        // Envoys of the previous process may not have reconnected yet.
+        let is_early = params.proxies.is_none() && age < RECONNECT_TIMEOUT;
+        (is_early && self.has_draining_endpoints()).then(|| {
+            format!(
+                "operator restarted; waiting up to {RECONNECT_TIMEOUT:?} for Envoys to reconnect"
+            )
+        })
     }
 
-    /// Why not all is known that there is to be known.
-    fn fault(&self, known: Known<'_>) -> Option<BackendError> {
-        let refusal = self.subscribers.values().find_map(|subscriber| {
-            let (_, words) = subscriber.refused.as_ref().filter(|(v, _)| *v == self.version)?;
-            Some(format!("Envoy {} refuses its endpoints: {words}", subscriber.node))
+    /// Returns why the observation is incomplete, if it is.
+    fn error(&self, evidence: Evidence<'_>) -> Option<BackendError> {
+        let rejection = self.subscribers.values().find_map(|subscriber| {
+            let (_, message) = subscriber.rejected.as_ref().filter(|(v, _)| *v == self.version)?;
+            Some(format!("Envoy {} rejected its endpoints: {message}", subscriber.node))
         });
-        if let Some(refusal) = refusal {
-            return Some(BackendError::Garbage(refusal));
+        if let Some(rejection) = rejection {
+            return Some(BackendError::InvalidResponse(rejection));
         }
-        if let Some(node) = known.twins() {
-            return Some(BackendError::Params(format!("two Envoys have the node ID {node}")));
+        if let Some(node) = evidence.duplicate_node() {
+            return Some(BackendError::InvalidParams(format!(
+                "two Envoys have the node ID {node}; set a unique node.id for each"
+            )));
         }
-        let mute = known.mute.filter(|_| self.is_waited_for() && known.params.load_reports);
-        let mute = mute.map(|node| format!("Envoy {node} tells of no requests in flight"));
-        known.missing.or(mute).map(BackendError::Unreachable)
+        let not_reporting = evidence
+            .not_reporting
+            .filter(|_| self.has_draining_endpoints() && evidence.params.load_reports);
+        let not_reporting = not_reporting.map(|node| {
+            format!(
+                "Envoy {node} sends no load reports; \
+                 configure load_stats_config or set loadReports to false"
+            )
+        });
+        evidence.missing.or(not_reporting).map(BackendError::Unreachable)
     }
 }
 

@@ -1,4 +1,5 @@
-//! What Envoys ask: endpoints (by streams of their own, or aggregated), and where to tell of requests.
+//! gRPC server for Envoys: endpoint discovery (EDS), also aggregated (ADS), and load reporting
+//! (LRS).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,77 +51,82 @@ use tonic::{
 };
 
 use super::{
-    Served,
+    XdsListener,
     fleet::{Assignment, Shared},
 };
 
-/// The type of what is served.
+/// Type URL of the served resources.
 const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
-/// How often Envoys tell of their requests while somebody waits for them. Each time costs 60 KB.
-const TELL: Duration = Duration::from_millis(500);
-/// How often they tell that there is nothing to tell.
-const TELL_NOTHING: Duration = Duration::from_secs(3600);
-/// The longest report that is read, in bytes: it names all that an Envoy sends traffic to.
+/// Interval of load reports while an endpoint drains. A report costs about 60 KB.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of the otherwise empty load reports.
+const IDLE_REPORT_INTERVAL: Duration = Duration::from_secs(3600);
+/// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
 const REPORT_MAX: usize = 64 << 20;
-/// How much of an Envoy's refusal is shown to people: it repeats all that it refuses.
-const SHOWN_MAX: usize = 200;
-/// A connection that died quietly is found out within this time and as much again.
-const ALIVE: Duration = Duration::from_secs(10);
+/// Maximum length of an Envoy's rejection in a message, in characters: it repeats the rejected
+/// resource.
+const MESSAGE_MAX: usize = 200;
+/// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
+/// time.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Serves Envoys until the process ends.
 ///
 /// # Errors
 ///
-/// If it cannot be listened, or a certificate cannot be read.
-pub(super) async fn serve(at: Served, fleet: Arc<Shared>) -> anyhow::Result<()> {
+/// If the address cannot be bound, or a certificate cannot be read.
+pub(super) async fn serve(listener: XdsListener, fleet: Arc<Shared>) -> anyhow::Result<()> {
     let mut server = Server::builder()
-        .http2_keepalive_interval(Some(ALIVE))
-        .http2_keepalive_timeout(Some(ALIVE));
-    if let Some(directory) = at.tls {
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE));
+    if let Some(directory) = listener.tls {
         let read = |name: &str| {
             let path = directory.join(name);
             std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
         };
         let identity = Identity::from_pem(read("tls.crt")?, read("tls.key")?);
-        let envoys = Certificate::from_pem(read("ca.crt")?);
-        let tls = ServerTlsConfig::new().identity(identity).client_ca_root(envoys);
-        server = server.tls_config(tls).context("certificates for Envoys")?;
+        let ca = Certificate::from_pem(read("ca.crt")?);
+        let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
+        server = server.tls_config(tls).context("xDS certificates")?;
     }
-    let xds = Xds { fleet, streams: Arc::default() };
-    tracing::info!(address = %at.address, "Serving Envoys");
+    let xds = Xds { fleet, next_stream: Arc::default() };
+    tracing::info!(address = %listener.address, "Starting xDS server");
     server
         .add_service(EndpointDiscoveryServiceServer::new(xds.clone()))
         .add_service(AggregatedDiscoveryServiceServer::new(xds.clone()))
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
-        .serve(at.address)
+        .serve(listener.address)
         .await
-        .context("serving Envoys")
+        .context("xDS server")
 }
 
-/// Both services.
+/// The xDS services.
 #[derive(Clone)]
 struct Xds {
     fleet: Arc<Shared>,
-    /// Numbers streams.
-    streams: Arc<AtomicU64>,
+    /// ID of the next stream.
+    next_stream: Arc<AtomicU64>,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Xds {
-    fn endpoints(&self, asked: Streaming<DiscoveryRequest>) -> Answers<DiscoveryResponse> {
+    fn endpoints(
+        &self,
+        requests: Streaming<DiscoveryRequest>,
+    ) -> ResponseStream<DiscoveryResponse> {
         let stream = EndpointStream {
-            news: self.fleet.news(),
+            changes: self.fleet.changes(),
             fleet: self.fleet.clone(),
-            asked,
-            id: self.streams.fetch_add(1, Ordering::Relaxed),
+            requests,
+            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
             node: String::new(),
             clusters: BTreeSet::new(),
             sent: BTreeMap::new(),
             nonces: BTreeMap::new(),
         };
         let next = |mut stream: EndpointStream| async move {
-            stream.next().await.map(|answer| (Ok(answer), stream))
+            stream.next().await.map(|response| (Ok(response), stream))
         };
         futures::stream::unfold(stream, next).boxed()
     }
@@ -128,8 +134,8 @@ impl Xds {
 
 #[tonic::async_trait]
 impl EndpointDiscoveryService for Xds {
-    type StreamEndpointsStream = Answers<DiscoveryResponse>;
-    type DeltaEndpointsStream = Answers<DeltaDiscoveryResponse>;
+    type StreamEndpointsStream = ResponseStream<DiscoveryResponse>;
+    type DeltaEndpointsStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_endpoints(
         &self,
@@ -142,21 +148,21 @@ impl EndpointDiscoveryService for Xds {
         &self,
         _: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaEndpointsStream>, Status> {
-        Err(Status::unimplemented("ask for the state of the world"))
+        Err(Status::unimplemented("incremental xDS is not supported; use state of the world"))
     }
 
     async fn fetch_endpoints(
         &self,
         _: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
-        Err(Status::unimplemented("ask by a stream"))
+        Err(Status::unimplemented("unary discovery is not supported; use streaming"))
     }
 }
 
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for Xds {
-    type StreamAggregatedResourcesStream = Answers<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Answers<DeltaDiscoveryResponse>;
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -169,41 +175,44 @@ impl AggregatedDiscoveryService for Xds {
         &self,
         _: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("ask for the state of the world"))
+        Err(Status::unimplemented("incremental xDS is not supported; use state of the world"))
     }
 }
 
-/// One Envoy that asks for endpoints.
+/// One Envoy's stream of endpoint discovery.
 struct EndpointStream {
     fleet: Arc<Shared>,
-    news: watch::Receiver<u64>,
-    asked: Streaming<DiscoveryRequest>,
+    changes: watch::Receiver<u64>,
+    requests: Streaming<DiscoveryRequest>,
     id: u64,
+    /// Node ID of the Envoy; empty before the first request.
     node: String,
+    /// Subscribed clusters.
     clusters: BTreeSet<String>,
-    /// The version of each cluster that was sent.
+    /// Last version sent, by cluster.
     sent: BTreeMap<String, u64>,
-    /// Which version of which cluster each answer was.
+    /// Cluster and version of each unacknowledged response, by nonce.
     nonces: BTreeMap<String, (String, u64)>,
 }
 
 impl EndpointStream {
-    /// The next answer, when there is something to say; nothing when the Envoy is gone.
+    /// Waits for the next response to send; none when the stream ends.
     async fn next(&mut self) -> Option<DiscoveryResponse> {
         loop {
-            if let Some(answer) = self.answer() {
-                return Some(answer);
+            if let Some(response) = self.next_response() {
+                return Some(response);
             }
             tokio::select! {
-                request = self.asked.message() => self.hear(request.ok()??),
-                changed = self.news.changed() => changed.ok()?,
+                request = self.requests.message() => self.handle_request(request.ok()??),
+                changed = self.changes.changed() => changed.ok()?,
             }
         }
     }
 
-    /// Takes in what an Envoy asks for, and how it takes what it was sent.
-    fn hear(&mut self, request: DiscoveryRequest) {
-        // It may say who it is once only, and an aggregated stream may be asked for what others serve.
+    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
+    fn handle_request(&mut self, request: DiscoveryRequest) {
+        // Only the first request of a stream has to contain the node. An aggregated stream may also
+        // request types that are not served here.
         if let Some(node) = request.node {
             self.node = node.id;
         }
@@ -214,49 +223,50 @@ impl EndpointStream {
         let now = Instant::now();
         self.fleet.lock().subscribe(self.id, &self.node, &clusters);
         for cluster in clusters.difference(&self.clusters) {
-            self.fleet.notifier(cluster);
+            self.fleet.notify(cluster);
         }
         self.sent.retain(|cluster, _| clusters.contains(cluster));
         self.clusters = clusters;
         let Some((cluster, version)) = self.nonces.remove(&request.response_nonce) else { return };
-        let refused = request
+        let rejection = request
             .error_detail
-            .map(|error| error.message.chars().take(SHOWN_MAX).collect::<String>());
-        if let Some(words) = &refused {
-            tracing::warn!(node = self.node, cluster, words, "An Envoy refuses its endpoints");
+            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
+        if let Some(message) = &rejection {
+            tracing::warn!(node = self.node, cluster, message, "Envoy rejected its endpoints");
         }
-        self.fleet.lock().answered(self.id, (&cluster, version), refused, now);
-        self.fleet.notifier(&cluster);
+        self.fleet.lock().record_response(self.id, (&cluster, version), rejection, now);
+        self.fleet.notify(&cluster);
     }
 
-    /// What the Envoy was not sent yet. One cluster: what is refused is refused as a whole.
-    fn answer(&mut self) -> Option<DiscoveryResponse> {
-        let one = {
+    /// Returns a response with the current version of a cluster, if one was not sent yet.
+    /// Each response contains one cluster, because Envoy rejects responses as a whole.
+    fn next_response(&mut self) -> Option<DiscoveryResponse> {
+        let assignment = {
             let fleet = self.fleet.lock();
             let mut all = self.clusters.iter().filter_map(|cluster| fleet.assignment(cluster));
-            all.find(|one| self.sent.get(&one.cluster) != Some(&one.version))?
+            all.find(|a| self.sent.get(&a.cluster) != Some(&a.version))?
         };
-        let nonce = format!("{}@{}", one.cluster, one.version);
-        let answer = response(&one, &nonce);
-        self.nonces.retain(|_, (cluster, _)| *cluster != one.cluster);
-        self.nonces.insert(nonce, (one.cluster.clone(), one.version));
-        self.sent.insert(one.cluster, one.version);
-        Some(answer)
+        let nonce = format!("{}@{}", assignment.cluster, assignment.version);
+        let response = response(&assignment, &nonce);
+        self.nonces.retain(|_, (cluster, _)| *cluster != assignment.cluster);
+        self.nonces.insert(nonce, (assignment.cluster.clone(), assignment.version));
+        self.sent.insert(assignment.cluster, assignment.version);
+        Some(response)
     }
 }
 
 impl Drop for EndpointStream {
     fn drop(&mut self) {
-        for cluster in self.fleet.lock().lost(self.id, Instant::now()) {
-            self.fleet.notifier(&cluster);
+        for cluster in self.fleet.lock().disconnect(self.id, Instant::now()) {
+            self.fleet.notify(&cluster);
         }
     }
 }
 
-fn response(one: &Assignment, nonce: &str) -> DiscoveryResponse {
-    let endpoint = |(ip, drains): &(IpAddr, bool)| {
-        let health = if *drains { HealthStatus::Draining } else { HealthStatus::Healthy };
-        let port = PortSpecifier::PortValue(one.port.into());
+fn response(assignment: &Assignment, nonce: &str) -> DiscoveryResponse {
+    let endpoint = |(ip, is_draining): &(IpAddr, bool)| {
+        let health = if *is_draining { HealthStatus::Draining } else { HealthStatus::Healthy };
+        let port = PortSpecifier::PortValue(assignment.port.into());
         let socket = SocketAddress {
             address: ip.to_string(),
             port_specifier: Some(port),
@@ -273,18 +283,18 @@ fn response(one: &Assignment, nonce: &str) -> DiscoveryResponse {
         }
     };
     let locality = LocalityLbEndpoints {
-        lb_endpoints: one.endpoints.iter().map(endpoint).collect(),
+        lb_endpoints: assignment.endpoints.iter().map(endpoint).collect(),
         ..LocalityLbEndpoints::default()
     };
-    let assignment = ClusterLoadAssignment {
-        cluster_name: one.cluster.clone(),
+    let resource = ClusterLoadAssignment {
+        cluster_name: assignment.cluster.clone(),
         endpoints: vec![locality],
         ..ClusterLoadAssignment::default()
     };
     let resource =
-        Any { type_url: ENDPOINTS.to_owned(), value: prost::Message::encode_to_vec(&assignment) };
+        Any { type_url: ENDPOINTS.to_owned(), value: prost::Message::encode_to_vec(&resource) };
     DiscoveryResponse {
-        version_info: one.version.to_string(),
+        version_info: assignment.version.to_string(),
         resources: vec![resource],
         type_url: ENDPOINTS.to_owned(),
         nonce: nonce.to_owned(),
@@ -294,65 +304,66 @@ fn response(one: &Assignment, nonce: &str) -> DiscoveryResponse {
 
 #[tonic::async_trait]
 impl LoadReportingService for Xds {
-    type StreamLoadStatsStream = Answers<LoadStatsResponse>;
+    type StreamLoadStatsStream = ResponseStream<LoadStatsResponse>;
 
     async fn stream_load_stats(
         &self,
         request: Request<Streaming<LoadStatsRequest>>,
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
         let stream = LoadStream {
-            news: self.fleet.news(),
+            changes: self.fleet.changes(),
             fleet: self.fleet.clone(),
-            told: request.into_inner(),
-            id: self.streams.fetch_add(1, Ordering::Relaxed),
-            is_known: false,
-            asked: None,
+            reports: request.into_inner(),
+            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            has_node: false,
+            requested: None,
         };
         let next = |mut stream: LoadStream| async move {
-            stream.next().await.map(|question| (Ok(question), stream))
+            stream.next().await.map(|request| (Ok(request), stream))
         };
         Ok(Response::new(futures::stream::unfold(stream, next).boxed()))
     }
 }
 
-/// One Envoy that tells of its requests.
+/// One Envoy's stream of load reports.
 struct LoadStream {
     fleet: Arc<Shared>,
-    news: watch::Receiver<u64>,
-    told: Streaming<LoadStatsRequest>,
+    changes: watch::Receiver<u64>,
+    reports: Streaming<LoadStatsRequest>,
     id: u64,
-    /// Whether it has said who it is.
-    is_known: bool,
-    /// Whether it was asked to tell.
-    asked: Option<bool>,
+    /// True once the Envoy has sent its node ID.
+    has_node: bool,
+    /// Whether reports of all clusters were last requested; none before the first request.
+    requested: Option<bool>,
 }
 
 impl LoadStream {
-    /// The next question: to tell while somebody waits for requests to end, and to be quiet otherwise.
+    /// Waits for the next request to send: reports of all clusters while an endpoint drains, and
+    /// empty ones otherwise. None when the stream ends.
     async fn next(&mut self) -> Option<LoadStatsResponse> {
         loop {
-            let curious = self.fleet.lock().is_curious();
-            // It says who it is before it is asked anything.
-            if self.is_known && self.asked != Some(curious) {
-                self.asked = Some(curious);
-                return Some(question(curious));
+            let needs_reports = self.fleet.lock().needs_load_reports();
+            // An Envoy sends its node ID before it expects a request.
+            if self.has_node && self.requested != Some(needs_reports) {
+                self.requested = Some(needs_reports);
+                return Some(report_request(needs_reports));
             }
             tokio::select! {
-                report = self.told.message() => self.hear(report.ok()??),
-                changed = self.news.changed() => changed.ok()?,
+                report = self.reports.message() => self.handle_report(report.ok()??),
+                changed = self.changes.changed() => changed.ok()?,
             }
         }
     }
 
-    fn hear(&mut self, report: LoadStatsRequest) {
+    fn handle_report(&mut self, report: LoadStatsRequest) {
         let now = Instant::now();
-        if let Some(node) = report.node.filter(|_| !self.is_known) {
-            self.fleet.lock().tells(self.id, &node.id, now);
-            self.is_known = true;
+        if let Some(node) = report.node.filter(|_| !self.has_node) {
+            self.fleet.lock().start_reports(self.id, &node.id, now);
+            self.has_node = true;
         }
         for (cluster, in_flight) in in_flight(&report.cluster_stats) {
-            if self.fleet.lock().told(self.id, &cluster, in_flight, now) {
-                self.fleet.notifier(&cluster);
+            if self.fleet.lock().record_report(self.id, &cluster, in_flight, now) {
+                self.fleet.notify(&cluster);
             }
         }
     }
@@ -360,24 +371,25 @@ impl LoadStream {
 
 impl Drop for LoadStream {
     fn drop(&mut self) {
-        self.fleet.lock().tells_no_more(self.id);
+        self.fleet.lock().end_reports(self.id);
     }
 }
 
-fn question(curious: bool) -> LoadStatsResponse {
-    // Without an interval an Envoy tells without a pause.
-    let interval = if curious { TELL } else { TELL_NOTHING };
+fn report_request(needs_reports: bool) -> LoadStatsResponse {
+    // Without an interval an Envoy reports continuously.
+    let interval = if needs_reports { REPORT_INTERVAL } else { IDLE_REPORT_INTERVAL };
     let seconds = i64::try_from(interval.as_secs()).unwrap_or_default();
     let nanos = i32::try_from(interval.subsec_nanos()).unwrap_or_default();
     LoadStatsResponse {
-        send_all_clusters: curious,
+        send_all_clusters: needs_reports,
         load_reporting_interval: Some(ProtoDuration { seconds, nanos }),
         report_endpoint_granularity: true,
         ..LoadStatsResponse::default()
     }
 }
 
-/// Requests in flight by cluster and address. Two clusters of an Envoy may have the same endpoints.
+/// Returns the requests in flight, by service name of the cluster and address. Two clusters of an
+/// Envoy may have the same service name; their counts are added.
 fn in_flight(clusters: &[ClusterStats]) -> BTreeMap<String, BTreeMap<IpAddr, u64>> {
     let mut all = BTreeMap::<String, BTreeMap<IpAddr, u64>>::new();
     for cluster in clusters {

@@ -1,4 +1,4 @@
-//! HTTP to somebody else's service, who may be anybody: what may go wrong is bounded.
+//! HTTP client for services of users, which are not trusted: time, size and addresses are limited.
 
 use std::{
     future::Future,
@@ -26,38 +26,38 @@ use rustls::{
 };
 use tokio::time::timeout;
 
-/// The longest answer that is read.
-const ANSWER_MAX: usize = 64 * 1024;
+/// Maximum size of a response body, in bytes.
+const RESPONSE_MAX: usize = 64 * 1024;
 
-/// Why there is no answer. The texts are all that anybody is told: nothing of an answer that is none
-/// is repeated.
+/// Error of one webhook request. Statuses and events contain these texts only: no part of an
+/// invalid response is copied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::shell) enum WebhookError {
-    #[error("its service's address is not an http or https address")]
+    #[error("webhook URL is not an http or https address")]
     Address,
-    #[error("its service is at an address that may not be asked")]
+    #[error("webhook address is not allowed (loopback, link-local or cloud metadata)")]
     Forbidden,
-    #[error("its service's certificate authority cannot be read")]
-    Authority,
-    #[error("its service cannot be reached")]
+    #[error("webhook caBundle is not base64-encoded PEM")]
+    CaBundle,
+    #[error("webhook cannot be reached")]
     Unreachable,
-    #[error("its service did not answer within {} s", .0.as_secs())]
+    #[error("webhook timed out after {}s", .0.as_secs())]
     Timeout(Duration),
-    #[error("its service answered with status {0}")]
+    #[error("webhook returned HTTP status {0}")]
     Status(u16),
-    #[error("its service's answer is longer than {} KiB", ANSWER_MAX / 1024)]
+    #[error("webhook response is larger than {} KiB", RESPONSE_MAX / 1024)]
     Long,
-    #[error("its service's answer is not valid")]
+    #[error("webhook response is invalid")]
     Invalid,
 }
 
 impl WebhookError {
-    /// The fault as metrics call it.
+    /// Value of the metric label `outcome`.
     pub(in crate::shell) fn class(&self) -> &'static str {
         match self {
             Self::Address => "address",
             Self::Forbidden => "forbidden",
-            Self::Authority => "authority",
+            Self::CaBundle => "authority",
             Self::Unreachable => "unreachable",
             Self::Timeout(_) => "timeout",
             Self::Status(_) => "status",
@@ -67,34 +67,38 @@ impl WebhookError {
     }
 }
 
-/// One request.
+/// One HTTP request.
 pub(in crate::shell) struct Call<'a> {
     pub(in crate::shell) url: &'a str,
-    pub(in crate::shell) authority: Option<&'a str>,
-    /// What is posted; without it the request is a GET.
+    /// Base64 of the trusted PEM certificates; the system's if `None`.
+    pub(in crate::shell) ca_bundle: Option<&'a str>,
+    /// Body of a POST request; the request is a GET if `None`.
     pub(in crate::shell) body: Option<Vec<u8>>,
-    pub(in crate::shell) within: Duration,
-    /// Whether it may go to this machine and its link.
-    pub(in crate::shell) local: bool,
+    pub(in crate::shell) timeout_after: Duration,
+    /// True if loopback, link-local and metadata addresses are allowed.
+    pub(in crate::shell) allow_private: bool,
 }
 
-/// Sends one request and reads the whole answer. Redirects are answers like any other; proxies are
-/// not used.
+/// Sends one request and reads the whole response. Redirects are not followed, proxies are not
+/// used.
 pub(in crate::shell) async fn send(call: Call<'_>) -> Result<Bytes, WebhookError> {
-    let within = call.within;
-    timeout(within, exchange(call)).await.unwrap_or(Err(WebhookError::Timeout(within)))
+    let timeout_after = call.timeout_after;
+    timeout(timeout_after, exchange(call))
+        .await
+        .unwrap_or(Err(WebhookError::Timeout(timeout_after)))
 }
 
 async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
     let uri: Uri = call.url.parse().map_err(|_| WebhookError::Address)?;
     let host = uri.host().ok_or(WebhookError::Address)?.trim_matches(['[', ']']);
-    // An address in the place of a name is not resolved, so the resolver would not see it.
-    if host.parse().is_ok_and(|address| !may_be_asked(address, call.local)) {
+    // The resolver is not called for an IP address, so it is checked here.
+    if host.parse().is_ok_and(|address| !is_allowed(address, call.allow_private)) {
         return Err(WebhookError::Forbidden);
     }
-    let mut connector = HttpConnector::new_with_resolver(Resolver { local: call.local });
+    let mut connector =
+        HttpConnector::new_with_resolver(Resolver { allow_private: call.allow_private });
     connector.enforce_http(false);
-    let builder = HttpsConnectorBuilder::new().with_tls_config(tls(call.authority)?);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls(call.ca_bundle)?);
     let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
     let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     let method = if call.body.is_some() { Method::POST } else { Method::GET };
@@ -102,29 +106,30 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
     let request = request.header(CONTENT_TYPE, "application/json");
     let body = Full::new(Bytes::from(call.body.unwrap_or_default()));
     let request = request.body(body).map_err(|_| WebhookError::Address)?;
-    let answer = client.request(request).await.map_err(|error| {
-        tracing::debug!(%error, source = ?std::error::Error::source(&error), "Asking a service");
+    let response = client.request(request).await.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        tracing::debug!(%error, ?source, "Webhook request failed");
         if is_forbidden(&error) { WebhookError::Forbidden } else { WebhookError::Unreachable }
     })?;
-    if !answer.status().is_success() {
-        return Err(WebhookError::Status(answer.status().as_u16()));
+    if !response.status().is_success() {
+        return Err(WebhookError::Status(response.status().as_u16()));
     }
-    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    let body = Limited::new(response.into_body(), RESPONSE_MAX).collect().await;
     let body = body.map_err(|error| {
-        let long = error.is::<http_body_util::LengthLimitError>();
-        if long { WebhookError::Long } else { WebhookError::Unreachable }
+        let is_too_long = error.is::<http_body_util::LengthLimitError>();
+        if is_too_long { WebhookError::Long } else { WebhookError::Unreachable }
     })?;
     Ok(body.to_bytes())
 }
 
-/// Whether a rule's authority, if it has one of its own, can be read.
-pub(in crate::shell) fn is_authority(authority: Option<&str>) -> bool {
-    tls(authority).is_ok()
+/// Returns true if the CA bundle is absent or contains valid certificates.
+pub(in crate::shell) fn is_ca_bundle(ca_bundle: Option<&str>) -> bool {
+    tls(ca_bundle).is_ok()
 }
 
-fn tls(authority: Option<&str>) -> Result<ClientConfig, WebhookError> {
-    let Some(text) = authority.map(str::trim).filter(|text| !["", "Cg=="].contains(text)) else {
-        // A system that trusts nobody can still ask over plain HTTP.
+fn tls(ca_bundle: Option<&str>) -> Result<ClientConfig, WebhookError> {
+    let Some(text) = ca_bundle.map(str::trim).filter(|text| !["", "Cg=="].contains(text)) else {
+        // Plain HTTP works without any root certificates.
         let trusted = ClientConfig::builder().with_native_roots();
         let trusted = trusted.unwrap_or_else(|_| {
             ClientConfig::builder().with_root_certificates(RootCertStore::empty())
@@ -132,25 +137,25 @@ fn tls(authority: Option<&str>) -> Result<ClientConfig, WebhookError> {
         return Ok(trusted.with_no_client_auth());
     };
     let text: String = text.split_whitespace().collect();
-    let pem = STANDARD.decode(text).map_err(|_| WebhookError::Authority)?;
+    let pem = STANDARD.decode(text).map_err(|_| WebhookError::CaBundle)?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|_| WebhookError::Authority)?;
-        roots.add(certificate).map_err(|_| WebhookError::Authority)?;
+        let certificate = certificate.map_err(|_| WebhookError::CaBundle)?;
+        roots.add(certificate).map_err(|_| WebhookError::CaBundle)?;
     }
     if roots.is_empty() {
-        return Err(WebhookError::Authority);
+        return Err(WebhookError::CaBundle);
     }
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Whether a rule may have this address asked: not this machine, nor its link, nor where clouds tell
-/// machines who they are.
-fn may_be_asked(address: IpAddr, local: bool) -> bool {
+/// Returns true if rules may call this address: not loopback, link-local, multicast or the metadata
+/// service of a cloud, unless `allow_private`.
+fn is_allowed(address: IpAddr, allow_private: bool) -> bool {
     let address = address.to_canonical();
     let metadata = ["100.100.100.200", "fd00:ec2::254"];
     if metadata.iter().any(|known| known.parse() == Ok(address)) {
-        return local;
+        return allow_private;
     }
     let forbidden = match address {
         IpAddr::V4(a) => {
@@ -165,25 +170,25 @@ fn may_be_asked(address: IpAddr, local: bool) -> bool {
             a.is_loopback() || a.is_unicast_link_local() || a.is_unspecified() || a.is_multicast()
         }
     };
-    local || !forbidden
+    allow_private || !forbidden
 }
 
-/// Resolves a name once; the connection goes to just the addresses that were looked at.
+/// Resolves a name once; the connection uses exactly the addresses that were checked.
 #[derive(Clone)]
 struct Resolver {
-    local: bool,
+    allow_private: bool,
 }
 
-/// No address of the name may be asked.
+/// No address of the name is allowed.
 #[derive(Debug, thiserror::Error)]
-#[error("no address may be asked")]
-struct NoneAllowed;
+#[error("no address is allowed")]
+struct NoAllowedAddress;
 
 fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if inner.and_then(|inner| inner.downcast_ref::<NoneAllowed>()).is_some() {
+        if inner.and_then(|inner| inner.downcast_ref::<NoAllowedAddress>()).is_some() {
             return true;
         }
         next = error.source();
@@ -191,28 +196,28 @@ fn is_forbidden(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-type Resolving =
+type ResolveFuture =
     Pin<Box<dyn Future<Output = std::io::Result<std::vec::IntoIter<SocketAddr>>> + Send>>;
 
 impl tower::Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = std::io::Error;
-    type Future = Resolving;
+    type Future = ResolveFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let local = self.local;
+        let allow_private = self.allow_private;
         Box::pin(async move {
             let resolve = move || (name.as_str(), 0).to_socket_addrs();
-            let found =
+            let addresses =
                 tokio::task::spawn_blocking(resolve).await.map_err(std::io::Error::other)??;
             let allowed: Vec<SocketAddr> =
-                found.filter(|address| may_be_asked(address.ip(), local)).collect();
+                addresses.filter(|address| is_allowed(address.ip(), allow_private)).collect();
             if allowed.is_empty() {
-                return Err(std::io::Error::other(NoneAllowed));
+                return Err(std::io::Error::other(NoAllowedAddress));
             }
             Ok(allowed.into_iter())
         })
@@ -224,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_its_link_and_metadata_are_not_asked_in_whatever_spelling() {
+    fn loopback_link_local_and_metadata_are_forbidden() {
         for address in [
             "127.0.0.1",
             "127.8.8.8",
@@ -240,16 +245,16 @@ mod tests {
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
         ] {
-            assert!(!may_be_asked(address.parse().unwrap(), false), "{address}");
-            assert!(may_be_asked(address.parse().unwrap(), true), "{address}");
+            assert!(!is_allowed(address.parse().unwrap(), false), "{address}");
+            assert!(is_allowed(address.parse().unwrap(), true), "{address}");
         }
         for address in ["10.0.0.1", "192.168.1.1", "1.1.1.1", "fd00::1", "2001:db8::1"] {
-            assert!(may_be_asked(address.parse().unwrap(), false), "{address}");
+            assert!(is_allowed(address.parse().unwrap(), false), "{address}");
         }
     }
 
     #[tokio::test]
-    async fn an_address_that_may_not_be_asked_is_not_connected_to() {
+    async fn forbidden_addresses_are_not_connected_to() {
         for url in [
             "http://127.0.0.1:1/",
             "http://localhost:1/",
@@ -258,30 +263,31 @@ mod tests {
         ] {
             let call = Call {
                 url,
-                authority: None,
+                ca_bundle: None,
                 body: None,
-                within: Duration::from_secs(5),
-                local: false,
+                timeout_after: Duration::from_secs(5),
+                allow_private: false,
             };
             assert_eq!(send(call).await, Err(WebhookError::Forbidden), "{url}");
         }
         let call = Call {
             url: "http://127.0.0.1:1/",
-            authority: None,
+            ca_bundle: None,
             body: None,
-            within: Duration::from_secs(5),
-            local: true,
+            timeout_after: Duration::from_secs(5),
+            allow_private: true,
         };
         assert_eq!(send(call).await, Err(WebhookError::Unreachable));
     }
 
-    /// A certificate that is its own authority, and its key.
+    /// Self-signed certificate and its key.
     fn certificate() -> rcgen::CertifiedKey<rcgen::KeyPair> {
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap()
     }
 
+    /// Kuperator's known defect 14 (docs/KUPERATOR.md#known-defects).
     #[tokio::test]
-    async fn weakness_14_a_service_is_trusted_by_the_rules_authority_and_by_no_other() {
+    async fn only_the_ca_bundle_of_the_rule_is_trusted() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let own = certificate();
         let key =
@@ -297,38 +303,38 @@ mod tests {
                 let Ok(mut stream) = acceptor.accept(stream).await else { continue };
                 let mut request = [0; 1024];
                 if stream.read(&mut request).await.is_ok() {
-                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-                    stream.write_all(answer).await.unwrap();
+                    let response = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    stream.write_all(response).await.unwrap();
                 }
             }
         };
         let bundle = |certificate: &rcgen::Certificate| STANDARD.encode(certificate.pem());
-        let webhook_client = async {
-            let mut answers = Vec::new();
-            for authority in [Some(bundle(&own.cert)), Some(bundle(&certificate().cert)), None] {
+        let requests = async {
+            let mut responses = Vec::new();
+            for ca_bundle in [Some(bundle(&own.cert)), Some(bundle(&certificate().cert)), None] {
                 let call = Call {
                     url: &url,
-                    authority: authority.as_deref(),
+                    ca_bundle: ca_bundle.as_deref(),
                     body: None,
-                    within: Duration::from_secs(5),
-                    local: true,
+                    timeout_after: Duration::from_secs(5),
+                    allow_private: true,
                 };
-                answers.push(send(call).await);
+                responses.push(send(call).await);
             }
-            answers
+            responses
         };
-        let answers = tokio::select! {
-            answers = webhook_client => answers,
+        let responses = tokio::select! {
+            responses = requests => responses,
             () = serve => Vec::new(),
         };
-        let refused = || Err(WebhookError::Unreachable);
-        assert_eq!(answers, [Ok(Bytes::from_static(b"ok")), refused(), refused()]);
+        let unreachable = || Err(WebhookError::Unreachable);
+        assert_eq!(responses, [Ok(Bytes::from_static(b"ok")), unreachable(), unreachable()]);
     }
 
     #[test]
-    fn an_authority_that_is_none_is_told() {
-        assert_eq!(tls(Some("bm90IFBFTQ==")).err(), Some(WebhookError::Authority));
-        assert_eq!(tls(Some("%%%")).err(), Some(WebhookError::Authority));
+    fn an_invalid_ca_bundle_is_an_error() {
+        assert_eq!(tls(Some("bm90IFBFTQ==")).err(), Some(WebhookError::CaBundle));
+        assert_eq!(tls(Some("%%%")).err(), Some(WebhookError::CaBundle));
         assert!(tls(Some("Cg==")).is_ok());
     }
 }

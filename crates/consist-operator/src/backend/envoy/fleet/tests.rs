@@ -1,13 +1,14 @@
-//! One Envoy or two, by example.
+//! Fleets of one or two Envoys.
 
 use super::*;
 
 const NAME: &str = "Service/ns/web";
 
-/// A fleet, and how many seconds it is old.
+/// A fleet at a point in time.
 struct World {
     fleet: Fleet,
-    begin: Instant,
+    start: Instant,
+    /// Seconds since the start.
     second: u64,
     params: Params,
 }
@@ -16,13 +17,18 @@ fn ip(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-fn pod(last: u8, want: Want) -> Wanted {
-    Wanted { name: last.to_string(), uid: last.to_string(), addresses: vec![ip(last)], want }
+fn pod(last: u8, traffic: DesiredTraffic) -> DesiredMember {
+    DesiredMember {
+        name: last.to_string(),
+        uid: last.to_string(),
+        addresses: vec![ip(last)],
+        traffic,
+    }
 }
 
 impl World {
     fn new() -> Self {
-        let begin = Instant::now();
+        let start = Instant::now();
         let params = Params {
             port: 80,
             proxies: Some(1),
@@ -30,54 +36,57 @@ impl World {
             connect_seconds: 5,
             request_seconds: 15,
         };
-        Self { fleet: Fleet::new(begin), begin, second: 0, params }
+        Self { fleet: Fleet::new(start), start, second: 0, params }
     }
 
     fn now(&self) -> Instant {
-        self.begin + Duration::from_secs(self.second)
+        self.start + Duration::from_secs(self.second)
     }
 
     fn sync(&mut self, serve: &[u8], off: &[u8]) -> SyncResult {
-        let serve = serve.iter().map(|last| pod(*last, Want::Serve));
-        let wanted: Vec<_> = serve.chain(off.iter().map(|last| pod(*last, Want::Off))).collect();
+        let serve = serve.iter().map(|last| pod(*last, DesiredTraffic::Serve));
+        let members: Vec<_> =
+            serve.chain(off.iter().map(|last| pod(*last, DesiredTraffic::Off))).collect();
         let now = self.now();
-        self.fleet.sync(NAME, &self.params, &wanted, now)
+        self.fleet.sync(NAME, &self.params, &members, now)
     }
 
-    fn join(&mut self, stream: u64) {
+    fn subscribe(&mut self, stream: u64) {
         self.fleet.subscribe(stream, &format!("node-{stream}"), &[NAME.to_owned()].into());
     }
 
     fn ack(&mut self, stream: u64) {
         let version = self.fleet.assignment(NAME).unwrap().version;
         let now = self.now();
-        self.fleet.answered(stream, (NAME, version), None, now);
+        self.fleet.record_response(stream, (NAME, version), None, now);
     }
 
-    /// An Envoy has heard of two Pods, and that the first leaves.
-    fn one_of_two_leaves(&mut self) {
-        self.join(1);
+    /// Lets one Envoy acknowledge two Pods, and that the first one drains.
+    fn drain_one_of_two(&mut self) {
+        self.subscribe(1);
         self.sync(&[1, 2], &[]);
         self.ack(1);
         self.sync(&[2], &[1]);
         self.ack(1);
     }
 
-    fn tell(&mut self, stream: u64, in_flight: &[(u8, u64)]) {
-        let of = in_flight.iter().map(|(last, count)| (ip(*last), *count)).collect();
+    fn report(&mut self, stream: u64, in_flight: &[(u8, u64)]) {
+        let counts = in_flight.iter().map(|(last, count)| (ip(*last), *count)).collect();
         let now = self.now();
-        self.fleet.tells(stream, &format!("node-{stream}"), now);
-        self.fleet.told(stream, NAME, of, now);
+        self.fleet.start_reports(stream, &format!("node-{stream}"), now);
+        self.fleet.record_report(stream, NAME, counts, now);
     }
 
-    /// Who is listed; a minus stands for who drains.
+    /// Returns the last bytes of the listed addresses, negative for draining endpoints.
     fn listed(&self) -> Vec<i16> {
         let all = self.fleet.assignment(NAME).unwrap().endpoints;
         let last = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => i16::from(ip.octets()[3]),
             IpAddr::V6(_) => 0,
         };
-        all.into_iter().map(|(ip, drains)| if drains { -last(ip) } else { last(ip) }).collect()
+        all.into_iter()
+            .map(|(ip, is_draining)| if is_draining { -last(ip) } else { last(ip) })
+            .collect()
     }
 }
 
@@ -85,43 +94,47 @@ fn of(sync: &SyncResult, last: u8) -> Option<Traffic> {
     sync.observed.get(&last.to_string()).copied()
 }
 
-const GONE: Option<Traffic> = Some(Traffic::Draining(Some(0)));
+const DRAINED: Option<Traffic> = Some(Traffic::Draining(Some(0)));
 
 #[test]
-fn a_pod_serves_once_an_envoy_has_it_and_leaves_when_all_have_heard_and_none_counts_it() {
+fn a_pod_is_drained_once_all_envoys_acked_and_count_no_request() {
     let mut world = World::new();
     for stream in [1, 2] {
-        world.join(stream);
+        world.subscribe(stream);
     }
     assert_eq!(of(&world.sync(&[1, 2], &[]), 1), Some(Traffic::Absent));
     world.ack(1);
     assert_eq!(of(&world.sync(&[1, 2], &[]), 1), Some(Traffic::Serving));
     world.ack(2);
     for stream in [1, 2] {
-        world.tell(stream, &[]);
+        world.report(stream, &[]);
     }
     assert_eq!(of(&world.sync(&[2], &[1]), 1), Some(Traffic::Serving));
     assert_eq!(world.listed(), [-1, 2]);
     world.ack(1);
-    assert_eq!(of(&world.sync(&[2], &[1]), 1), Some(Traffic::Serving), "the other sends it some");
+    assert_eq!(
+        of(&world.sync(&[2], &[1]), 1),
+        Some(Traffic::Serving),
+        "the other Envoy has not acknowledged it"
+    );
     world.ack(2);
     assert_eq!(of(&world.sync(&[2], &[1]), 1), Some(Traffic::Draining(Some(1))));
-    assert!(world.fleet.is_curious());
+    assert!(world.fleet.needs_load_reports());
     world.second = 4;
     for stream in [1, 2] {
-        world.tell(stream, &[]);
+        world.report(stream, &[]);
     }
     let early = of(&world.sync(&[2], &[1]), 1);
-    assert_eq!(early, Some(Traffic::Draining(Some(1))), "it may wait for a connection");
+    assert_eq!(early, Some(Traffic::Draining(Some(1))), "a request may wait for a connection");
     world.second = 6;
-    world.tell(1, &[]);
-    assert_eq!(of(&world.sync(&[2], &[1]), 1), early, "the other has not told");
-    world.tell(2, &[(1, 3)]);
+    world.report(1, &[]);
+    assert_eq!(of(&world.sync(&[2], &[1]), 1), early, "no report of the other Envoy");
+    world.report(2, &[(1, 3)]);
     assert_eq!(of(&world.sync(&[2], &[1]), 1), Some(Traffic::Draining(Some(3))));
-    world.tell(2, &[]);
-    assert_eq!(of(&world.sync(&[2], &[1]), 1), GONE);
-    assert!(!world.fleet.is_curious());
-    // It comes back; then it is gone, and nobody needs to be told of it.
+    world.report(2, &[]);
+    assert_eq!(of(&world.sync(&[2], &[1]), 1), DRAINED);
+    assert!(!world.fleet.needs_load_reports());
+    // It serves again; then it is deleted, and is not listed any more.
     assert_eq!(of(&world.sync(&[1, 2], &[]), 1), Some(Traffic::Absent));
     for stream in [1, 2] {
         world.ack(stream);
@@ -131,68 +144,73 @@ fn a_pod_serves_once_an_envoy_has_it_and_leaves_when_all_have_heard_and_none_cou
 }
 
 #[test]
-fn without_reports_nobody_knows_what_is_in_flight() {
+fn requests_in_flight_are_unknown_without_load_reports() {
     let mut world = World::new();
-    world.one_of_two_leaves();
+    world.drain_one_of_two();
     world.second = 20;
     let sync = world.sync(&[2], &[1]);
     assert_eq!(of(&sync, 1), Some(Traffic::Draining(Some(1))));
-    assert!(sync.fault.is_some_and(|fault| fault.to_string().contains("tells of no requests")));
+    assert!(sync.error.is_some_and(|error| error.to_string().contains("sends no load reports")));
     world.params.load_reports = false;
     let sync = world.sync(&[2], &[1]);
-    assert_eq!((of(&sync, 1), sync.fault), (Some(Traffic::Draining(None)), None));
+    assert_eq!((of(&sync, 1), sync.error), (Some(Traffic::Draining(None)), None));
 }
 
 #[test]
-fn who_was_seen_to_be_gone_stays_so_whatever_becomes_of_others() {
+fn a_drained_pod_stays_drained_when_envoys_or_pods_change() {
     let mut world = World::new();
-    world.one_of_two_leaves();
+    world.drain_one_of_two();
     world.second = 6;
-    world.tell(1, &[]);
-    assert_eq!(of(&world.sync(&[2], &[1]), 1), GONE);
-    // The last one leaves, another Envoy comes, and one does not tell any more: the first is operated on.
-    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), GONE);
-    world.join(2);
-    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), GONE);
-    world.fleet.tells_no_more(1);
-    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), GONE);
-    // It serves again, and is no more gone than any other.
+    world.report(1, &[]);
+    assert_eq!(of(&world.sync(&[2], &[1]), 1), DRAINED);
+    // The last Pod drains, an Envoy connects, and another stops reporting, while the first Pod is
+    // operated on.
+    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), DRAINED);
+    world.subscribe(2);
+    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), DRAINED);
+    world.fleet.end_reports(1);
+    assert_eq!(of(&world.sync(&[], &[1, 2]), 1), DRAINED);
+    // Once it serves again, it drains like any other Pod.
     world.sync(&[1], &[2]);
     assert_eq!(of(&world.sync(&[], &[1, 2]), 1), Some(Traffic::Serving));
 }
 
 #[test]
-fn what_one_envoy_shows_is_not_the_end_of_it_while_another_is_missing() {
+fn a_drained_pod_is_not_final_while_an_envoy_is_missing() {
     let mut world = World::new();
     world.params.proxies = Some(2);
-    world.one_of_two_leaves();
+    world.drain_one_of_two();
     world.second = 6;
-    world.tell(1, &[]);
+    world.report(1, &[]);
     let sync = world.sync(&[2], &[1]);
-    assert!(of(&sync, 1) == GONE && sync.fault.is_some(), "nobody relies on it: {sync:?}");
-    world.join(2);
-    world.tell(2, &[]);
+    assert!(of(&sync, 1) == DRAINED && sync.error.is_some(), "{sync:?}");
+    world.subscribe(2);
+    world.report(2, &[]);
     let sync = world.sync(&[2], &[1]);
-    assert_eq!((of(&sync, 1), sync.fault), (Some(Traffic::Serving), None));
+    assert_eq!((of(&sync, 1), sync.error), (Some(Traffic::Serving), None));
 }
 
 #[test]
-fn a_version_is_never_used_twice_as_envoys_remember_it() {
+fn versions_are_never_reused() {
     let mut world = World::new();
-    world.join(1);
+    world.subscribe(1);
     world.sync(&[1], &[]);
-    let before = world.fleet.assignment(NAME).unwrap().version;
+    let previous = world.fleet.assignment(NAME).unwrap().version;
     world.ack(1);
     world.fleet.forget(NAME);
     assert_eq!(world.fleet.assignment(NAME), None);
-    assert_eq!(of(&world.sync(&[2], &[]), 2), Some(Traffic::Absent), "nobody has it yet");
-    assert!(world.fleet.assignment(NAME).unwrap().version > before);
+    assert_eq!(
+        of(&world.sync(&[2], &[]), 2),
+        Some(Traffic::Absent),
+        "no Envoy has acknowledged it"
+    );
+    assert!(world.fleet.assignment(NAME).unwrap().version > previous);
 }
 
 #[test]
-fn at_another_port_nobody_is_known() {
+fn a_port_change_resets_acknowledgements() {
     let mut world = World::new();
-    world.one_of_two_leaves();
+    world.drain_one_of_two();
     world.second = 6;
     world.params.port = 81;
     let sync = world.sync(&[2], &[1]);
@@ -201,97 +219,94 @@ fn at_another_port_nobody_is_known() {
 }
 
 #[test]
-fn two_envoys_of_one_name_are_told_of() {
+fn two_envoys_with_one_node_id_are_reported() {
     let mut world = World::new();
-    world.join(1);
+    world.subscribe(1);
     world.sync(&[1], &[]);
     world.ack(1);
     let now = world.now();
     for stream in [7, 8] {
-        world.fleet.tells(stream, "node-1", now);
+        world.fleet.start_reports(stream, "node-1", now);
     }
-    assert_eq!(world.sync(&[1], &[]).fault, None, "one may be the same, connected anew");
+    assert_eq!(world.sync(&[1], &[]).error, None, "one Envoy may have reconnected");
     world.second = 46;
-    assert!(world.sync(&[1], &[]).fault.is_some_and(|f| f.to_string().contains("two Envoys")));
+    assert!(world.sync(&[1], &[]).error.is_some_and(|e| e.to_string().contains("two Envoys")));
 }
 
 #[test]
-fn who_drains_with_nobody_left_to_serve_is_not_listed_as_envoy_would_send_it_everything() {
+fn draining_pods_are_hidden_when_no_pod_serves() {
     let mut world = World::new();
-    world.join(1);
+    world.subscribe(1);
     world.sync(&[1], &[]);
     world.ack(1);
-    world.tell(1, &[]);
+    world.report(1, &[]);
     world.sync(&[], &[1]);
     assert_eq!(world.listed(), [0_i16; 0]);
     world.ack(1);
-    world.tell(1, &[]);
+    world.report(1, &[]);
     assert_eq!(of(&world.sync(&[], &[1]), 1), Some(Traffic::Draining(Some(1))));
     world.second = 16;
-    assert_eq!(of(&world.sync(&[], &[1]), 1), GONE);
-    // Nor is it listed again when others come.
+    assert_eq!(of(&world.sync(&[], &[1]), 1), DRAINED);
+    // It is not listed again when another Pod serves.
     world.sync(&[2], &[1]);
     assert_eq!(world.listed(), [2]);
 }
 
 #[test]
-fn an_envoy_that_is_away_or_not_yet_back_may_send_traffic() {
+fn disconnected_envoys_may_still_send_traffic() {
     let mut world = World::new();
-    assert!(world.sync(&[1, 2], &[]).fault.is_some(), "nobody is there");
+    assert!(world.sync(&[1, 2], &[]).error.is_some(), "no Envoy is connected");
     for stream in [1, 2] {
-        world.join(stream);
+        world.subscribe(stream);
         world.ack(stream);
-        world.tell(stream, &[]);
+        world.report(stream, &[]);
     }
-    assert_eq!(world.sync(&[1, 2], &[]).fault, None);
+    assert_eq!(world.sync(&[1, 2], &[]).error, None);
     let now = world.now();
-    assert_eq!(world.fleet.lost(2, now), [NAME]);
+    assert_eq!(world.fleet.disconnect(2, now), [NAME]);
     world.sync(&[2], &[1]);
     world.ack(1);
     let sync = world.sync(&[2], &[1]);
-    assert!(sync.fault.is_some_and(|fault| fault.to_string().contains("node-2 is away")));
+    assert!(sync.error.is_some_and(|error| error.to_string().contains("node-2 is disconnected")));
     assert_eq!(sync.observed.get("1"), Some(&Traffic::Serving));
     world.second = 61;
-    assert_eq!(world.sync(&[2], &[1]).fault, None);
+    assert_eq!(world.sync(&[2], &[1]).error, None);
     world.params.proxies = Some(2);
-    assert!(world.sync(&[2], &[1]).fault.is_some(), "one of two");
+    assert!(world.sync(&[2], &[1]).error.is_some(), "one of two");
     world.params.proxies = None;
-    assert_eq!(world.sync(&[2], &[1]).fault, None);
+    assert_eq!(world.sync(&[2], &[1]).error, None);
     let now = world.now();
-    world.fleet.begin(now);
-    assert!(
-        world.sync(&[2], &[1]).fault.is_some(),
-        "a new process waits for those it may not know"
-    );
+    world.fleet.start(now);
+    assert!(world.sync(&[2], &[1]).error.is_some(), "a new process waits for Envoys to reconnect");
 }
 
 #[test]
-fn a_pod_that_no_envoy_ever_heard_of_has_no_traffic_and_one_of_before_may_have_some() {
+fn pods_from_before_a_restart_may_have_traffic() {
     let mut world = World::new();
-    world.join(1);
-    // This process has just begun: nobody knows whether Envoy sends it traffic.
+    world.subscribe(1);
+    // The process has just started: whether Envoy routes traffic to the Pod is unknown.
     assert_eq!(of(&world.sync(&[2], &[1]), 1), None);
     assert_eq!(world.listed(), [-1, 2]);
     world.ack(1);
-    world.tell(1, &[]);
+    world.report(1, &[]);
     assert_eq!(of(&world.sync(&[2], &[1]), 1), None);
     world.second = 6;
-    world.tell(1, &[]);
-    assert_eq!(of(&world.sync(&[2], &[1]), 1), GONE);
+    world.report(1, &[]);
+    assert_eq!(of(&world.sync(&[2], &[1]), 1), DRAINED);
     let version = world.fleet.assignment(NAME).unwrap().version;
     assert_eq!(of(&world.sync(&[2], &[1, 3]), 3), Some(Traffic::Absent));
-    assert_eq!(world.fleet.assignment(NAME).unwrap().version, version, "nobody is told of it");
+    assert_eq!(world.fleet.assignment(NAME).unwrap().version, version, "no new version is sent");
 }
 
 #[test]
-fn a_refusal_is_told_with_the_words() {
+fn a_rejection_is_reported_with_its_message() {
     let mut world = World::new();
-    world.join(1);
+    world.subscribe(1);
     world.sync(&[1], &[]);
     let now = world.now();
     let version = world.fleet.assignment(NAME).unwrap().version;
-    world.fleet.answered(1, (NAME, version), Some("no".to_owned()), now);
+    world.fleet.record_response(1, (NAME, version), Some("no".to_owned()), now);
     let sync = world.sync(&[1], &[]);
     assert_eq!(of(&sync, 1), Some(Traffic::Absent));
-    assert!(sync.fault.is_some_and(|fault| fault.to_string().contains("refuses")));
+    assert!(sync.error.is_some_and(|error| error.to_string().contains("rejected")));
 }

@@ -1,0 +1,83 @@
+//! Identifiers, each of a type of its own, so that the compiler keeps them apart.
+
+use std::fmt;
+
+use derive_more::{AsRef, Deref, Display, From, FromStr};
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Number that identifies one instance of a workload across recreation and replacement of its Pod.
+///
+/// On the wire: decimal in the label `collaset.kusionstack.io/instance-id`, a number in a
+/// ResourceContext.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    From,
+    FromStr,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub struct InstanceId(pub i64);
+
+/// Name of a ControllerRevision, the value of the label `controller-revision-hash`.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+)]
+#[from(String, &str)]
+pub struct RevisionName(String);
+
+/// Name of a Pod in its namespace.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+)]
+#[from(String, &str)]
+pub struct PodName(String);
+
+/// Name under which one controller runs its operations on Pods: the part of a lifecycle label's key
+/// after the slash.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+)]
+#[from(String, &str)]
+pub struct OperationId(String);
+
+/// What an operation does: the value of the label `operation-type…`, such as `update`.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+)]
+#[from(String, &str)]
+pub struct OperationType(String);
+
+/// A time in the value of a lifecycle label.
+///
+/// On the wire: decimal Unix nanoseconds, written by [`Display`](fmt::Display).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, From)]
+pub struct LifecycleTime(pub Timestamp);
+
+impl LifecycleTime {
+    /// Parses a label's value; `None` if it is not a time. Third parties may write any value.
+    #[must_use]
+    pub fn parse(value: &str) -> Option<Self> {
+        let nanos = value.parse::<i128>().ok()?;
+        Timestamp::from_nanosecond(nanos).ok().map(Self)
+    }
+}
+
+impl fmt::Display for LifecycleTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.as_nanosecond())
+    }
+}
