@@ -4,8 +4,8 @@
     python3 adapter.py --listen 127.0.0.1:9000 [--delay SECONDS]
 
 Its parameters locate HAProxy's Runtime API and backend: {"runtime": "127.0.0.1:9999", "backend": "web", "port": 8080}.
-It keeps only the generations of the requests: HAProxy itself stores the members. With --delay, a drain
-takes effect only after that time, as with a slow control plane.
+It keeps only the latest generation and enabled addresses of each employer: HAProxy stores the members.
+With --delay, a drain takes effect only after that time, as with a slow control plane.
 """
 
 import argparse
@@ -16,33 +16,34 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MAINTENANCE, DRAIN, RUNNING = 0x01 | 0x02 | 0x20 | 0x40, 0x08 | 0x10, 2
 DELAY = 0.0
-heard = {}  # employer's UID -> the greatest generation, and the addresses of the enabled members
-leaving = {}  # employer's UID, slot, and address -> the timer of the pending drain
-busy = threading.Lock()
+applied = {}  # employer UID -> latest generation, and addresses of its enabled members
+pending_drains = {}  # (employer UID, slot, address) -> timer of the delayed drain
+lock = threading.Lock()
 
 
-class Refused(Exception):
+class InvalidRequest(Exception):
     """The request is invalid (HTTP 400)."""
 
 
-def ask(params, command):
+def send_command(params, command):
+    """Sends a command to the Runtime API and returns its response."""
     host, port = params["runtime"].rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=2) as connection:
         connection.sendall(command.encode() + b"\n")
-        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-    if command.startswith("show") and not answer.endswith("\n\n"):
-        raise OSError("its answer was cut off")
-    return answer
+        response = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    if command.startswith("show") and not response.endswith("\n\n"):
+        raise OSError("incomplete response")
+    return response
 
 
 def slots(params):
     """Returns every server of the backend: name, address, state, and number of sessions."""
-    states = ask(params, f"show servers state {params['backend']}").splitlines()
+    states = send_command(params, f"show servers state {params['backend']}").splitlines()
     columns = states[1].lstrip("# ").split()
     servers = [dict(zip(columns, line.split())) for line in states[2:] if line.strip()]
     if not servers:
-        raise Refused(f"HAProxy has no servers in {params['backend']}")
-    stat = ask(params, f"show stat {servers[0]['be_id']} 4 -1").splitlines()
+        raise InvalidRequest(f"HAProxy backend {params['backend']} has no servers")
+    stat = send_command(params, f"show stat {servers[0]['be_id']} 4 -1").splitlines()
     names = stat[0].lstrip("# ").split(",")
     rows = [dict(zip(names, line.split(","))) for line in stat[1:] if line.strip()]
     sessions = {row["svname"]: int(row["scur"]) for row in rows}
@@ -53,12 +54,12 @@ def slots(params):
     return servers
 
 
-def is_of(slot, member):
+def has_address(slot, member):
     return slot["srv_addr"] in member.get("addresses", [])
 
 
-def holds(slot, member, params):
-    return is_of(slot, member) and int(slot["srv_port"]) == params["port"]
+def has_endpoint(slot, member, params):
+    return has_address(slot, member) and int(slot["srv_port"]) == params["port"]
 
 
 def state(slot):
@@ -71,81 +72,81 @@ def state(slot):
 
 def observe(employer, params, request):
     all_slots = slots(params)
-    seen = []
+    observed = []
     for member in request.get("members", []):
-        # At any port: an earlier configuration may have had another one.
-        states = [state(slot) for slot in all_slots if is_of(slot, member)]
+        # Match any port, because the parameters may have changed.
+        states = [state(slot) for slot in all_slots if has_address(slot, member)]
         order = ["Serving", "Unhealthy", "Draining", "Absent"]
-        most = dict(min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"}))
-        if most["state"] == "Draining":
-            most["inFlight"] = sum(one.get("inFlight", 0) for one in states)
-        seen.append({"uid": member["uid"], **most})
-    return {"members": seen}
+        merged = dict(min(states, key=lambda s: order.index(s["state"]), default={"state": "Absent"}))
+        if merged["state"] == "Draining":
+            merged["inFlight"] = sum(s.get("inFlight", 0) for s in states)
+        observed.append({"uid": member["uid"], **merged})
+    return {"members": observed}
 
 
 def apply(employer, params, request):
-    with busy:
-        return applied(employer, params, request["generation"], request.get("members", []))
+    with lock:
+        return apply_members(employer, params, request["generation"], request.get("members", []))
 
 
-def applied(employer, params, generation, wanted):
-    if generation < heard.get(employer["uid"], (0, []))[0]:
-        return {"outcomes": []}
-    members = [(one["member"], one["want"]) for one in wanted]
-    serve = [member for member, want in members if want == "Serve" and member.get("addresses")]
-    heard[employer["uid"]] = generation, [address for member in serve for address in member["addresses"]]
+def apply_members(employer, params, generation, desired):
+    if generation < applied.get(employer["uid"], (0, []))[0]:
+        return {"outcomes": []}  # a delayed duplicate of an older request
+    members = [(item["member"], item["want"]) for item in desired]
+    enabled = [member for member, want in members if want == "Serve" and member.get("addresses")]
+    applied[employer["uid"]] = generation, [address for member in enabled for address in member["addresses"]]
     all_slots = slots(params)
     free = [s for s in all_slots if s["admin"] & MAINTENANCE and not s["sessions"]
-            and not any(holds(s, member, params) for member, _ in members)]
+            and not any(has_endpoint(s, member, params) for member, _ in members)]
     outcomes = []
-    for member in serve:
-        slot = next((s for s in all_slots if holds(s, member, params)), None)
+    for member in enabled:
+        slot = next((s for s in all_slots if has_endpoint(s, member, params)), None)
         if slot is None and not free:
             outcomes.append({"uid": member["uid"], "outcome": "Invalid", "message": "no free slot"})
             continue
         if slot is None:
             slot = free.pop()
-            where = f"addr {member['addresses'][0]} port {params['port']}"
-            ask(params, f"set server {params['backend']}/{slot['srv_name']} {where}")
+            target = f"addr {member['addresses'][0]} port {params['port']}"
+            send_command(params, f"set server {params['backend']}/{slot['srv_name']} {target}")
             slot["srv_addr"], slot["srv_port"] = member["addresses"][0], params["port"]
         if slot["admin"] & (MAINTENANCE | DRAIN):
-            ask(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
+            send_command(params, f"set server {params['backend']}/{slot['srv_name']} state ready")
     for slot in all_slots:
-        who = employer["uid"], slot["srv_name"], slot["srv_addr"]
-        if not any(holds(slot, member, params) for member in serve):
-            leave(params, slot, who)
-        elif who in leaving:
-            leaving.pop(who).cancel()
+        key = employer["uid"], slot["srv_name"], slot["srv_addr"]
+        if not any(has_endpoint(slot, member, params) for member in enabled):
+            drain(params, slot, key)
+        elif key in pending_drains:
+            pending_drains.pop(key).cancel()
     return {"outcomes": outcomes}
 
 
-def leave(params, slot, who):
+def drain(params, slot, key):
     """Drains a slot, and disables it once it has no sessions."""
     if slot["admin"] & MAINTENANCE:
         return
     if slot["admin"] & DRAIN:
         if not slot["sessions"]:
-            ask(params, f"set server {params['backend']}/{slot['srv_name']} state maint")
+            send_command(params, f"set server {params['backend']}/{slot['srv_name']} state maint")
     elif not DELAY:
-        ask(params, f"set server {params['backend']}/{slot['srv_name']} state drain")
-    elif who not in leaving:
-        leaving[who] = threading.Timer(DELAY, drain_late, (params, who))
-        leaving[who].start()
+        send_command(params, f"set server {params['backend']}/{slot['srv_name']} state drain")
+    elif key not in pending_drains:
+        pending_drains[key] = threading.Timer(DELAY, drain_delayed, (params, key))
+        pending_drains[key].start()
 
 
-def drain_late(params, who):
+def drain_delayed(params, key):
     """Drains a slot unless its address was enabled again or reused: another member must not be drained."""
-    uid, name, address = who
-    with busy:
-        if leaving.pop(who, None) and address not in heard[uid][1]:
+    uid, name, address = key
+    with lock:
+        if pending_drains.pop(key, None) and address not in applied[uid][1]:
             for slot in slots(params):
                 if slot["srv_name"] == name and slot["srv_addr"] == address and not slot["admin"] & MAINTENANCE:
-                    ask(params, f"set server {params['backend']}/{name} state drain")
+                    send_command(params, f"set server {params['backend']}/{name} state drain")
 
 
 def forget(employer, params, request):
-    nobody = {"employer": employer, "generation": heard.get(employer["uid"], (0, []))[0], "members": []}
-    apply(employer, params, nobody)
+    generation = applied.get(employer["uid"], (0, []))[0]
+    apply(employer, params, {"generation": generation, "members": []})
     return {}
 
 
@@ -155,21 +156,21 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
         try:
-            self.answer(200, json.dumps(self.asked(request)))
-        except (Refused, KeyError, ValueError) as refused:
-            self.answer(400, f"{type(refused).__name__}: {refused}")
-        except OSError as unreachable:
-            self.answer(503, f"HAProxy: {unreachable}")
+            self.respond(200, json.dumps(self.handle_call(request)))
+        except (InvalidRequest, KeyError, ValueError) as error:
+            self.respond(400, f"{type(error).__name__}: {error}")
+        except OSError as error:
+            self.respond(503, f"HAProxy: {error}")
 
-    def asked(self, request):
+    def handle_call(self, request):
         if self.path == "/v1/handshake":
             if "v1" not in request.get("versions", []):
-                raise Refused("this adapter speaks v1")
+                raise InvalidRequest("unsupported protocol versions; this adapter supports v1")
             return {"version": "v1", "name": "haproxy in Python"}
         employer = request["employer"]
         return self.verbs[self.path](employer, json.loads(employer["params"]), request)
 
-    def answer(self, status, text):
+    def respond(self, status, text):
         self.send_response(status)
         self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()

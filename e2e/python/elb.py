@@ -1,9 +1,9 @@
-"""AWS's target groups, emulated by moto, with what moto lacks: targets that drain for a while.
+"""AWS target groups, emulated by moto, with draining targets, which moto lacks.
 
     python elb.py PORT SECONDS
 
-Prints the ARN of a target group, and then answers until it is killed. Every fifth call is refused, as AWS
-does with who calls too often.
+Prints the ARN of a target group, and serves requests until it is killed. A deregistered target drains for
+SECONDS. Every fifth call fails with Throttling, as AWS does when its rate limit is exceeded.
 """
 
 import sys
@@ -16,42 +16,42 @@ from moto.server import ThreadedMotoServer
 
 PORT, SECONDS = int(sys.argv[1]), float(sys.argv[2])
 deregister, describe = models.FakeTargetGroup.deregister, models.ELBv2Backend.describe_target_health
-since = {}
+drained_since = {}
 
 
 def drain(group, targets):
     deregister(group, targets)
     for target in targets:
-        since[target["Id"]] = time.monotonic()
+        drained_since[target["Id"]] = time.monotonic()
         group.terminated_targets[target["Id"]] = group.deregistered_targets.pop(target["Id"])
 
 
-def told(backend, target_group_arn, targets):
+def describe_with_draining(backend, target_group_arn, targets):
     group = backend.target_groups[target_group_arn]
     for target in list(group.terminated_targets):
-        over = time.monotonic() - since[target] > SECONDS
-        if over or target in group.targets:
+        drained = time.monotonic() - drained_since[target] > SECONDS
+        if drained or target in group.targets:
             del group.terminated_targets[target]
     targets = targets or [*group.targets.values(), *group.terminated_targets.values()]
     return describe(backend, target_group_arn, targets)
 
 
 models.FakeTargetGroup.deregister = drain
-models.ELBv2Backend.describe_target_health = told
+models.ELBv2Backend.describe_target_health = describe_with_draining
 
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=PORT, verbose=False)
 server.start()
-known = {"endpoint_url": f"http://127.0.0.1:{PORT}", "region_name": "eu-west-1"}
-known |= {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-network = boto3.client("ec2", **known).describe_vpcs()["Vpcs"][0]["VpcId"]
-made = boto3.client("elbv2", **known).create_target_group(
+config = {"endpoint_url": f"http://127.0.0.1:{PORT}", "region_name": "eu-west-1"}
+config |= {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+network = boto3.client("ec2", **config).describe_vpcs()["Vpcs"][0]["VpcId"]
+created = boto3.client("elbv2", **config).create_target_group(
     Name="web", Protocol="HTTP", Port=8080, VpcId=network, TargetType="ip")
 
 calls = 0
 dispatch = responses.BaseResponse.call_action
 
 
-def sometimes(response):
+def throttle(response):
     global calls
     calls += 1
     if calls % 5 == 0:
@@ -60,7 +60,7 @@ def sometimes(response):
     return dispatch(response)
 
 
-responses.BaseResponse.call_action = sometimes
-print(made["TargetGroups"][0]["TargetGroupArn"], flush=True)
+responses.BaseResponse.call_action = throttle
+print(created["TargetGroups"][0]["TargetGroupArn"], flush=True)
 while True:
     time.sleep(3600)

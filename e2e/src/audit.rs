@@ -1,4 +1,4 @@
-//! What the API server says was asked of it.
+//! Reads the API server's audit log: requests by user, verb and resource.
 
 use std::{
     fs::File,
@@ -10,13 +10,13 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// One request.
+/// One API request.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// What was asked.
+    /// Verb, such as `get` or `patch`.
     pub verb: String,
-    /// When it came in.
+    /// Time at which the API server received the request.
     #[serde(rename = "requestReceivedTimestamp")]
     pub at: Timestamp,
     user: User,
@@ -26,7 +26,7 @@ pub struct Request {
 
 #[derive(Clone, Debug, Deserialize)]
 struct User {
-    /// None of a request that came in before the server could tell who asks.
+    /// Empty if the request arrived before the API server could authenticate users.
     #[serde(default)]
     username: String,
 }
@@ -46,57 +46,58 @@ struct Status {
 }
 
 impl Request {
-    /// The operator that asked, if one did.
+    /// Name of the operator that sent the request; `None` for other clients.
     #[must_use]
     pub fn operator(&self) -> Option<&str> {
         self.user.username.strip_prefix("system:serviceaccount:podops-system:")
     }
 
-    /// The plural of what was asked about.
+    /// Plural resource name; empty for requests without an object.
     #[must_use]
     pub fn resource(&self) -> &str {
         self.object_ref.as_ref().and_then(|o| o.resource.as_deref()).unwrap_or_default()
     }
 
-    /// The part of the object that was asked about, if not the whole.
+    /// Subresource, such as `status`; empty for the main resource.
     #[must_use]
     pub fn subresource(&self) -> &str {
         self.object_ref.as_ref().and_then(|o| o.subresource.as_deref()).unwrap_or_default()
     }
 
-    /// The answer's status code.
+    /// HTTP status code of the response; 0 if none was logged.
     #[must_use]
     pub fn code(&self) -> u16 {
         self.response_status.as_ref().and_then(|s| s.code).unwrap_or_default()
     }
 
-    /// Whether who asked may not ask this; admission refuses with the same code, in other words.
+    /// Returns whether the user lacked permission. Admission also rejects with 403, but with
+    /// another message.
     #[must_use]
     pub fn is_unauthorized(&self) -> bool {
-        let said = self.response_status.as_ref().and_then(|s| s.message.as_deref());
-        self.code() == 403 && said.is_none_or(|said| said.contains(" cannot "))
+        let message = self.response_status.as_ref().and_then(|s| s.message.as_deref());
+        self.code() == 403 && message.is_none_or(|message| message.contains(" cannot "))
     }
 
-    /// Whether it was to change something.
+    /// Returns whether the verb modifies objects.
     #[must_use]
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// Whether it was to change something, and was refused.
+    /// Returns whether this is a write that failed, conflicts included.
     #[must_use]
     pub fn is_rejected_write(&self) -> bool {
         self.is_write() && self.code() >= 400
     }
 
-    /// Whether an operator sent it, and not to renew its Lease.
+    /// Returns whether an operator sent the request, except for leader election.
     #[must_use]
-    pub fn is_work(&self) -> bool {
+    pub fn is_operator_request(&self) -> bool {
         self.operator().is_some() && self.resource() != "leases"
     }
 }
 
-/// The requests in the log from `offset` on, and where the log ends.
+/// Reads the requests from byte `offset` to the last complete line; also returns that line's end.
 ///
 /// # Errors
 ///
@@ -107,24 +108,24 @@ pub fn since(log: &Path, offset: u64) -> anyhow::Result<(Vec<Request>, u64)> {
     let mut new = String::new();
     file.read_to_string(&mut new).context("reading the audit log")?;
     // The last line may be half written.
-    let whole = new.rfind('\n').map_or("", |end| &new[..=end]);
-    let requests = whole.lines().map(serde_json::from_str).collect::<Result<_, _>>();
-    Ok((requests.context("reading a line of the audit log")?, offset + whole.len() as u64))
+    let complete = new.rfind('\n').map_or("", |end| &new[..=end]);
+    let requests = complete.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+    Ok((requests.context("parsing a line of the audit log")?, offset + complete.len() as u64))
 }
 
-/// Where the last whole line of the log ends.
+/// Byte offset of the end of the last complete line.
 ///
 /// # Errors
 ///
 /// If the log cannot be read.
 pub fn end(log: &Path) -> anyhow::Result<u64> {
-    /// More than any line takes.
+    /// Upper bound of a line's length in bytes.
     const LINE_MAX: u64 = 1 << 20;
     let mut file = File::open(log).context("opening the audit log")?;
     let start = file.metadata()?.len().saturating_sub(LINE_MAX);
     file.seek(SeekFrom::Start(start))?;
     let mut tail = Vec::new();
     file.read_to_end(&mut tail).context("reading the audit log")?;
-    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
-    Ok(start + whole)
+    let complete = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
+    Ok(start + complete)
 }

@@ -1,5 +1,5 @@
-//! Who is out of service because of an operation: seen from the watch stream alone, with nothing of
-//! the operators' own code.
+//! Measures availability from the Pod watch stream alone, independently of the operators' code: the
+//! most instances that operations made unavailable at a time, and the fewest available Pods.
 
 use std::{
     collections::BTreeMap,
@@ -19,34 +19,34 @@ use crate::cluster::TestCluster;
 const AVAILABLE: &str = "podopslifecycle.kusionstack.io/service-available";
 const INSTANCE: &str = "collaset.kusionstack.io/instance-id";
 
-/// A set's name and an instance's ID in it: a Pod, and what takes its place when it is recreated.
+/// Name of a CollaSet and an instance ID in it: identifies a Pod and its recreated successors.
 type Instance = (String, String);
 
-/// The label whose value says which budget a Pod is under.
+/// Label whose value names the budget that a Pod belongs to.
 pub const TEAM: &str = "team";
 
 #[derive(Default)]
 struct State {
-    /// Whether each instance served when it was last seen.
-    serves: BTreeMap<Instance, bool>,
-    /// Instances that an operation took out, and the team that each is of.
-    out: BTreeMap<Instance, String>,
-    /// The most of each team that were out at a time.
-    worst: BTreeMap<String, usize>,
-    /// The Pods that serve, by name, and the team that each is of.
-    serving: BTreeMap<String, String>,
-    /// The fewest of each team that served at a time.
-    fewest: BTreeMap<String, usize>,
+    /// Last observed availability of each instance.
+    was_available: BTreeMap<Instance, bool>,
+    /// Team of each instance that an operation made unavailable.
+    unavailable: BTreeMap<Instance, String>,
+    /// Maximum number of unavailable instances at a time, by team.
+    max_unavailable: BTreeMap<String, usize>,
+    /// Team of each available Pod, by Pod name.
+    available: BTreeMap<String, String>,
+    /// Minimum number of available Pods at a time, by team.
+    min_available: BTreeMap<String, usize>,
 }
 
-/// Follows a namespace's Pods while it is there.
+/// Watches the Pods of a namespace until it is dropped.
 pub struct AvailabilityMonitor {
     state: Arc<Mutex<State>>,
     task: Mutex<JoinSet<anyhow::Result<()>>>,
 }
 
 impl AvailabilityMonitor {
-    /// Follows the Pods of the lab's namespace from now on.
+    /// Starts watching the Pods of the test namespace.
     ///
     /// # Errors
     ///
@@ -56,10 +56,10 @@ impl AvailabilityMonitor {
         let list = pods.list(&ListParams::default()).await?;
         let state = Arc::<Mutex<State>>::default();
         for pod in &list.items {
-            state.lock().unwrap_or_else(PoisonError::into_inner).take(pod, false);
+            state.lock().unwrap_or_else(PoisonError::into_inner).observe(pod, false);
         }
-        // While the first ones were taken in, fewer seemed to serve than did.
-        state.lock().unwrap_or_else(PoisonError::into_inner).forget();
+        // The minimum counted while the list was read is too low.
+        state.lock().unwrap_or_else(PoisonError::into_inner).reset();
         let mut version = list.metadata.resource_version.unwrap_or_default();
         let (shared, mut task) = (state.clone(), JoinSet::new());
         task.spawn(async move {
@@ -67,96 +67,100 @@ impl AvailabilityMonitor {
                 let params = WatchParams::default().timeout(290);
                 let mut events = pods.watch(&params, &version).await?.boxed();
                 while let Some(event) = events.next().await {
-                    let (pod, gone) = match event? {
+                    let (pod, deleted) = match event? {
                         WatchEvent::Added(pod) | WatchEvent::Modified(pod) => (pod, false),
                         WatchEvent::Deleted(pod) => (pod, true),
                         WatchEvent::Bookmark(_) => continue,
                         WatchEvent::Error(status) => anyhow::bail!("{status:?}"),
                     };
                     version = pod.resource_version().unwrap_or_default();
-                    shared.lock().unwrap_or_else(PoisonError::into_inner).take(&pod, gone);
+                    shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&pod, deleted);
                 }
             }
         });
         Ok(Self { state, task: Mutex::new(task) })
     }
 
-    /// The most instances of a team that operations had out at a time.
+    /// Maximum number of a team's instances that operations made unavailable at a time.
     ///
     /// # Panics
     ///
-    /// If the watch has ended, as do all that look: what is counted would be of an earlier time.
+    /// If the watch has ended, because the count would be outdated.
     #[must_use]
     pub fn max_unavailable(&self, team: &str) -> usize {
-        self.look(|state| state.worst.get(team).copied().unwrap_or_default())
+        self.read(|state| state.max_unavailable.get(team).copied().unwrap_or_default())
     }
 
-    /// The fewest Pods of a team that served at a time, whoever took them out.
+    /// Minimum number of a team's Pods available at a time, whatever made the others unavailable.
+    ///
+    /// # Panics
+    ///
+    /// If the watch has ended, because the count would be outdated.
     #[must_use]
     pub fn min_available(&self, team: &str) -> usize {
-        self.look(|state| state.fewest.get(team).copied().unwrap_or_default())
+        self.read(|state| state.min_available.get(team).copied().unwrap_or_default())
     }
 
-    /// Forgets the worst and the fewest, but not who is out.
-    pub fn forget(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).forget();
+    /// Resets the maximum and minimum; the current state of the instances is kept.
+    pub fn reset(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).reset();
     }
 
-    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
         let ended = self.task.lock().unwrap_or_else(PoisonError::into_inner).try_join_next();
         assert!(ended.is_none(), "the watch ended: {ended:?}");
-        look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl State {
-    fn forget(&mut self) {
-        self.worst.clear();
-        self.fewest.clear();
-        let teams: Vec<String> = self.serving.values().cloned().collect();
+    fn reset(&mut self) {
+        self.max_unavailable.clear();
+        self.min_available.clear();
+        let teams: Vec<String> = self.available.values().cloned().collect();
         for team in &teams {
-            self.count(team);
+            self.count_available(team);
         }
     }
 
-    fn count(&mut self, team: &str) {
-        let now = self.serving.values().filter(|of| *of == team).count();
-        let fewest = self.fewest.entry(team.to_owned()).or_insert(now);
-        *fewest = now.min(*fewest);
+    fn count_available(&mut self, team: &str) {
+        let now = self.available.values().filter(|of| *of == team).count();
+        let min = self.min_available.entry(team.to_owned()).or_insert(now);
+        *min = now.min(*min);
     }
 
-    fn take(&mut self, pod: &Pod, gone: bool) {
+    fn observe(&mut self, pod: &Pod, deleted: bool) {
         let labels = pod.labels();
         let set = labels.get("app").cloned().unwrap_or_default();
         let id = labels.get(INSTANCE).cloned().unwrap_or_else(|| pod.name_any());
         let team = labels.get(TEAM).cloned().unwrap_or_default();
         let instance = (set, id);
-        let serves =
-            labels.contains_key(AVAILABLE) && !gone && pod.metadata.deletion_timestamp.is_none();
-        let is = |words: [&str; 2]| {
+        let available =
+            labels.contains_key(AVAILABLE) && !deleted && pod.metadata.deletion_timestamp.is_none();
+        let is_in = |phases: [&str; 2]| {
             labels.keys().any(|key| {
-                words.iter().any(|word| key.starts_with(&format!("{word}.podopslifecycle.")))
+                phases.iter().any(|phase| key.starts_with(&format!("{phase}.podopslifecycle.")))
             })
         };
-        let leaves = labels.iter().any(|(key, value)| {
+        let scaled_in = labels.iter().any(|(key, value)| {
             key.starts_with("operation-type.podopslifecycle.") && value == "scale-in"
         });
-        if serves {
-            self.serving.insert(pod.name_any(), team.clone());
+        if available {
+            self.available.insert(pod.name_any(), team.clone());
         } else {
-            self.serving.remove(&pod.name_any());
+            self.available.remove(&pod.name_any());
         }
-        self.count(&team);
-        let before = self.serves.insert(instance.clone(), serves).unwrap_or_default();
-        if before && !serves && is(["preparing", "operate"]) {
-            self.out.insert(instance.clone(), team.clone());
+        self.count_available(&team);
+        let before = self.was_available.insert(instance.clone(), available).unwrap_or_default();
+        if before && !available && is_in(["preparing", "operate"]) {
+            self.unavailable.insert(instance.clone(), team.clone());
         }
-        if serves || gone && leaves {
-            // Another Pod of the same ID may serve while its predecessor is on its way out.
-            self.out.remove(&instance);
+        if available || deleted && scaled_in {
+            // A Pod of the same ID may be available while its predecessor terminates.
+            self.unavailable.remove(&instance);
         }
-        let out = self.out.values().filter(|of| **of == team).count();
-        let worst = self.worst.entry(team).or_default();
-        *worst = (*worst).max(out);
+        let unavailable = self.unavailable.values().filter(|of| **of == team).count();
+        let max = self.max_unavailable.entry(team).or_default();
+        *max = (*max).max(unavailable);
     }
 }

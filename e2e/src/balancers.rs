@@ -1,4 +1,4 @@
-//! Real load balancers in front of real containers.
+//! Starts HAProxy and Envoy in front of the container processes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,9 +20,9 @@ use crate::{
     programs, server,
 };
 
-/// A load balancer; it ends with this.
+/// Load balancer process; dropping it kills the process.
 pub struct Balancer {
-    /// Where it takes requests.
+    /// Address that accepts requests.
     pub front: SocketAddr,
     program: PathBuf,
     args: Vec<String>,
@@ -39,36 +39,36 @@ impl Balancer {
     ) -> anyhow::Result<Self> {
         let child = spawn(&program, &args, &log)?;
         let balancer = Self { front, program, args, log, child };
-        balancer.until_up().await?;
+        balancer.wait_until_listening().await?;
         Ok(balancer)
     }
 
-    async fn until_up(&self) -> anyhow::Result<()> {
+    async fn wait_until_listening(&self) -> anyhow::Result<()> {
         let listens = async || Ok(TcpStream::connect(self.front).await.is_ok());
-        let up = eventually(TIMEOUT, listens).await;
-        up.with_context(|| {
-            format!("{} does not listen; its log: {}", self.program.display(), self.log.display())
+        let waited = eventually(TIMEOUT, listens).await;
+        waited.with_context(|| {
+            format!("{} does not listen; log file: {}", self.program.display(), self.log.display())
         })
     }
 
-    /// Kills it.
+    /// Kills the process.
     ///
     /// # Errors
     ///
-    /// If it cannot be.
+    /// If it cannot be killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 
-    /// Kills it and starts it anew, with all forgotten that it was told.
+    /// Kills the process and starts it again with its initial configuration.
     ///
     /// # Errors
     ///
-    /// If it does not come up.
+    /// If it does not listen in time.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.stop().await?;
         self.child = spawn(&self.program, &self.args, &self.log)?;
-        self.until_up().await
+        self.wait_until_listening().await
     }
 }
 
@@ -80,11 +80,11 @@ fn spawn(program: &Path, args: &[String], log: &Path) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("starting {}", program.display()))
 }
 
-/// An address where nobody listens.
+/// Unused local address.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If no port can be bound.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     let [port] = free_ports()?;
     Ok(local(port))
@@ -94,23 +94,23 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// HAProxy with free slots.
+/// HAProxy with free server slots.
 pub struct Haproxy {
-    /// The process.
+    /// Process and front address.
     pub balancer: Balancer,
-    /// Where its Runtime API is.
+    /// Address of the Runtime API.
     pub runtime: SocketAddr,
 }
 
 impl Haproxy {
-    /// Starts one that keeps its files in `dir`.
+    /// Starts HAProxy with its configuration and log in `dir`.
     ///
     /// # Errors
     ///
-    /// If it does not come up.
+    /// If it does not listen in time.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
         let [front, runtime] = free_ports()?.map(local);
-        // No retries: what fails, fails.
+        // Without retries, so that every failed request is counted.
         let config = format!(
             "global\n  stats socket ipv4@{runtime} level admin\n  maxconn 4000\n\
              defaults\n  mode http\n  retries 0\n  timeout connect 1s\n  timeout client 20s\n  timeout server 20s\n\
@@ -126,33 +126,27 @@ impl Haproxy {
         Ok(Self { balancer, runtime })
     }
 
-    /// What a Service says whose traffic goes through these.
+    /// Annotations of a Service whose traffic goes through the instances with these Runtime APIs.
     #[must_use]
     pub fn annotations(runtimes: &[SocketAddr]) -> Value {
-        let instances: Vec<String> = runtimes.iter().map(|at| format!("tcp://{at}")).collect();
+        let instances: Vec<String> =
+            runtimes.iter().map(|address| format!("tcp://{address}")).collect();
         let params = json!({ "instances": instances, "backend": "web", "port": server::PORT });
         json!({ consist::BACKEND: "haproxy", consist::BACKEND_PARAMS: params.to_string() })
     }
 }
 
-/// Starts an Envoy that asks `xds` for the endpoints of a Service called `web`, by a stream of its own or
-/// by an aggregated one.
+/// Starts an Envoy that subscribes to the endpoints of the Service `web` at `xds`, over ADS if
+/// `aggregated` or else over a separate EDS stream.
 ///
 /// # Errors
 ///
-/// If it does not come up.
+/// If it does not listen in time.
 pub async fn envoy(dir: &Path, xds: SocketAddr, aggregated: bool) -> anyhow::Result<Balancer> {
     let front = free_address()?;
     let path = dir.join(format!("envoy-{}.json", front.port()));
     std::fs::write(&path, envoy_config(front, xds, aggregated).to_string())?;
-    let args = [
-        "--max-concurrent-reconciles",
-        "2",
-        "--use-dynamic-base-id",
-        "--log-level",
-        "warning",
-        "-c",
-    ];
+    let args = ["--concurrency", "2", "--use-dynamic-base-id", "--log-level", "warning", "-c"];
     let mut args: Vec<String> = args.map(ToOwned::to_owned).to_vec();
     args.push(path.display().to_string());
     Balancer::start(programs::envoy()?, args, front, path.with_extension("log")).await
@@ -165,12 +159,13 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
         typed["@type"] = json!(format!("type.googleapis.com/envoy.extensions.{name}"));
         typed
     };
-    let often = json!({ "retry_back_off": { "base_interval": "0.1s", "max_interval": "1s" } });
-    let operator = json!([{ "envoy_grpc": { "cluster_name": "podops", "retry_policy": often } }]);
-    let asks =
+    let fast_retry = json!({ "retry_back_off": { "base_interval": "0.1s", "max_interval": "1s" } });
+    let operator =
+        json!([{ "envoy_grpc": { "cluster_name": "podops", "retry_policy": fast_retry } }]);
+    let source =
         json!({ "api_type": "GRPC", "transport_api_version": "V3", "grpc_services": operator });
     let router = typed("filters.http.router.v3.Router", json!({}));
-    // No retries: what fails, fails.
+    // Without retries, so that every failed request is counted.
     let manager = json!({
         "stat_prefix": "web",
         "route_config": { "virtual_hosts": [{ "name": "web", "domains": ["*"], "routes": [
@@ -185,13 +180,13 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
     let endpoints = if aggregated {
         json!({ "resource_api_version": "V3", "ads": {} })
     } else {
-        json!({ "resource_api_version": "V3", "api_config_source": asks })
+        json!({ "resource_api_version": "V3", "api_config_source": source })
     };
-    let dynamic = if aggregated { json!({ "ads_config": asks }) } else { json!({}) };
+    let dynamic = if aggregated { json!({ "ads_config": source }) } else { json!({}) };
     json!({
         "dynamic_resources": dynamic,
         "node": { "id": format!("envoy-{}", front.port()), "cluster": "lab" },
-        "cluster_manager": { "load_stats_config": asks.clone() },
+        "cluster_manager": { "load_stats_config": source.clone() },
         "static_resources": {
             "listeners": [{ "name": "web", "address": at(front), "filter_chains": [{ "filters": [
                 { "name": "envoy.filters.network.http_connection_manager", "typed_config": manager },

@@ -1,4 +1,5 @@
-//! `podops-cluster bench`: the figures that Podops promises, measured side by side in one run.
+//! `podops-lab bench`: measures all performance targets in one run, and reports them as a Markdown
+//! table.
 
 use std::{path::Path, time::Duration};
 
@@ -20,88 +21,92 @@ use crate::{
     cluster::{OPERATORS, TestCluster, eventually, is_rolled_out},
     measure::{Cost, Process},
     scenarios::Scenario,
-    traffic::{Load, update_recreate_and_scale, update_without_consist, server_set},
+    traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
 
-/// The small set, of which each Pod's cost is counted.
+/// Number of Pods of the small CollaSet, for cost per Pod.
 const SMALL: usize = 100;
-/// How often the small set and the Deployment are timed.
+/// Number of timed rollouts of the small CollaSet and of the Deployment.
 const ROUNDS: usize = 5;
-/// The Pods with which memory and rest are measured, in sets of [`SMALL`].
+/// Number of Pods for memory and steady state, in CollaSets of [`SMALL`].
 const MANY: usize = 1000;
-/// How long the settled sets are watched.
-const REST: Duration = Duration::from_secs(60);
-/// The set that is rolled out as one.
+/// Observation period of the steady state.
+const STEADY_PERIOD: Duration = Duration::from_secs(60);
+/// Number of Pods of the large CollaSet.
 const BIG: usize = 5000;
-/// The sets that as many Pods are spread over.
+/// Number of CollaSets that [`BIG`] Pods are spread over.
 const SETS: usize = 100;
-/// How often one set is rolled out among few and many others.
+/// Number of rollouts of one CollaSet beside few and many others.
 const ROLLOUTS: u32 = 20;
-/// What the simulated nodes are to carry.
+/// Number of Pods after the large CollaSet is scaled out.
 const HUGE: usize = 10_000;
-/// How long anything may take before it counts as stuck.
-const STUCK: Duration = Duration::from_secs(900);
+/// Timeout of each wait.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// One promise, and what was measured.
+/// One metric with its target.
 struct Row {
-    figure: &'static str,
-    limit: String,
+    metric: &'static str,
+    target: String,
     measured: String,
-    /// Whether it was kept; nothing was promised where there is none.
-    kept: Option<bool>,
+    /// Whether the target was met; `None` if there is no target.
+    met: Option<bool>,
 }
 
-/// Measures everything, or only what is quick, with the operators in `programs`; tells it as a table
-/// in Markdown.
+/// Runs the benchmark with the operators in `programs`, only its short part if `quick`; returns a
+/// Markdown page.
 ///
 /// # Errors
 ///
-/// If something gets stuck.
+/// If the cluster does not start, a request fails or a wait times out.
 pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     sizes(programs, &mut rows)?;
     let cluster = TestCluster::start_with_default_lease(programs).await?;
-    say("100 Pods: created, updated in every way, and scaled in");
+    print_step("100 Pods: create, update by every method, scale in");
     costs(&cluster, &mut rows).await?;
-    say("100 Pods under a rule");
-    under_a_rule(&cluster, &mut rows).await?;
-    say("100 Pods in place, and in turn a Deployment's");
+    print_step("100 Pods under a PodTransitionRule");
+    with_rule(&cluster, &mut rows).await?;
+    print_step("100 Pods updated in place, and a Deployment's rolling update");
     against_deployment(&cluster, &mut rows).await?;
-    say("100 Pods of a Service");
-    with_an_employer(&cluster, &mut rows).await?;
-    say("10 servers behind HAProxy under load");
+    print_step("100 Pods of a Service");
+    with_service(&cluster, &mut rows).await?;
+    print_step("10 servers behind HAProxy under load");
     under_load(programs, &mut rows).await?;
     if quick {
         return table(&rows);
     }
-    say("1,000 Pods: memory");
+    print_step("1,000 Pods: memory");
     memory(&cluster, &mut rows).await?;
-    say("1,000 Pods at rest for a minute");
-    rest(&cluster, &mut rows).await?;
-    say("1,000 Pods in 50 Services");
+    print_step("1,000 stable Pods for 60 s");
+    steady_state(&cluster, &mut rows).await?;
+    print_step("1,000 Pods in 50 Services");
     in_services(&cluster, &mut rows).await?;
-    say("1,000 Pods that wait for a rule");
+    print_step("1,000 Pods waiting for a PodTransitionRule");
     waiting(&cluster, &mut rows).await?;
-    say("one set that changes among 10 and among 1,000");
+    print_step("rollouts of one CollaSet among 10 and among 1,000");
     among_others(&cluster, &mut rows).await?;
-    say("5,000 Pods in 100 sets");
+    print_step("5,000 Pods in 100 CollaSets");
     many_sets(&cluster, &mut rows).await?;
-    say("5,000 Pods as one set: created, updated in place, and scaled out to 10,000");
-    big(&cluster, &mut rows).await.context("the set of 5,000 Pods")?;
+    print_step("5,000 Pods in one CollaSet: create, update in place, scale out to 10,000");
+    big(&cluster, &mut rows).await.context("CollaSet of 5,000 Pods")?;
     table(&rows)
 }
 
-fn say(what: &str) {
-    eprintln!("==> {what}");
+fn print_step(step: &str) {
+    eprintln!("==> {step}");
 }
 
-/// Waits until a set is settled, and shows how far it is.
-async fn settle(cluster: &TestCluster, name: &str, replicas: usize) -> anyhow::Result<()> {
+/// Waits until a CollaSet is rolled out, and shows a progress bar.
+async fn wait_until_rolled_out(
+    cluster: &TestCluster,
+    name: &str,
+    replicas: usize,
+) -> anyhow::Result<()> {
     let bar = ProgressBar::new(replicas as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} Pods {elapsed}")?);
     let all = i32::try_from(replicas)?;
     cluster
-        .wait_for_status(name, STUCK, |status| {
+        .wait_for_status(name, WAIT_TIMEOUT, |status| {
             bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
             is_rolled_out(status, all)
         })
@@ -111,57 +116,57 @@ async fn settle(cluster: &TestCluster, name: &str, replicas: usize) -> anyhow::R
 }
 
 fn table(rows: &[Row]) -> anyhow::Result<String> {
-    #[allow(clippy::disallowed_methods, reason = "a record of when it was measured")]
+    #[allow(clippy::disallowed_methods, reason = "the page states the date of the measurement")]
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     let memory = procfs::Meminfo::current()?.mem_total >> 30;
     let cores = std::thread::available_parallelism()?;
     let head = format!(
         "# Benchmarks\n\n\
-         Written by `cargo xtask bench` on {date}, on a machine of {cores} cores and {memory} GiB: a real etcd and kube-apiserver v1.36 with simulated nodes and release builds of the operators share it.\n\
+         Written by `cargo xtask bench` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver v1.36, fake nodes and release builds of the operators.\n\
          Requests are counted in the API server's audit log.\n\n"
     );
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["figure", "must reach", "measured", "kept"]);
+    table.set_header(["metric", "target", "measured", "met"]);
     for row in rows {
-        let kept = row.kept.map_or("–", |kept| if kept { "yes" } else { "**no**" });
-        table.add_row([row.figure, &row.limit, &row.measured, kept]);
+        let met = row.met.map_or("–", |met| if met { "yes" } else { "**no**" });
+        table.add_row([row.metric, &row.target, &row.measured, met]);
     }
     Ok(format!("{head}{table}\n"))
 }
 
-fn most(figure: &'static str, measured: f64, limit: f64, unit: &str) -> Row {
+fn at_most(metric: &'static str, measured: f64, limit: f64, unit: &str) -> Row {
     Row {
-        figure,
-        limit: format!("≤ {limit}{unit}"),
+        metric,
+        target: format!("≤ {limit}{unit}"),
         measured: format!("{measured:.2}{unit}"),
-        kept: Some(measured <= limit),
+        met: Some(measured <= limit),
     }
 }
 
-fn none(figure: &'static str, measured: usize) -> Row {
-    Row { figure, limit: "0".into(), measured: measured.to_string(), kept: Some(measured == 0) }
+fn zero(metric: &'static str, measured: usize) -> Row {
+    Row { metric, target: "0".into(), measured: measured.to_string(), met: Some(measured == 0) }
 }
 
-fn counted(figure: &'static str, measured: usize, limit: usize) -> Row {
-    let kept = Some(measured <= limit);
-    Row { figure, limit: format!("≤ {limit}"), measured: measured.to_string(), kept }
+fn count_at_most(metric: &'static str, measured: usize, limit: usize) -> Row {
+    let met = Some(measured <= limit);
+    Row { metric, target: format!("≤ {limit}"), measured: measured.to_string(), met }
 }
 
-fn told(figure: &'static str, measured: String) -> Row {
-    Row { figure, limit: "–".into(), measured, kept: None }
+fn without_target(metric: &'static str, measured: String) -> Row {
+    Row { metric, target: "–".into(), measured, met: None }
 }
 
 fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    for (name, figure) in OPERATORS.into_iter().zip([
-        "stripped release binary, collaset-operator",
-        "stripped release binary, consist-operator",
-        "stripped release binary, lifecycle-operator",
-        "stripped release binary, transition-rule-operator",
+    for (name, metric) in OPERATORS.into_iter().zip([
+        "binary size, stripped release, collaset-operator",
+        "binary size, stripped release, consist-operator",
+        "binary size, stripped release, lifecycle-operator",
+        "binary size, stripped release, transition-rule-operator",
     ]) {
         #[allow(clippy::cast_precision_loss, reason = "programs are small")]
         let megabytes = programs.join(name).metadata()?.len() as f64 / 1e6;
-        rows.push(most(figure, megabytes, 12.0, " MB"));
+        rows.push(at_most(metric, megabytes, 12.0, " MB"));
     }
     Ok(())
 }
@@ -169,69 +174,81 @@ fn sizes(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
 async fn costs(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let web = Scenario { cluster, set: "web", pods: SMALL };
     let created = web.create().await?;
-    rows.push(most("requests per Pod to create", created.requests_per_pod(), 3.6, ""));
+    rows.push(at_most("API requests per Pod created", created.requests_per_pod(), 3.6, ""));
     let updated = web.update_in_place("nginx:1").await?;
     rows.extend([
-        most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
-        none("of these refused, in all", updated.rejected().len()),
-        none("of these without effect, in all", updated.no_op_writes()),
-        most("requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
+        at_most("Pod writes per Pod updated in place", updated.pod_writes_per_pod(), 6.1, ""),
+        zero("rejected writes during that, conflicts included (total)", updated.rejected().len()),
+        zero("writes without effect during that (total)", updated.no_op_writes()),
+        at_most("API requests per Pod updated in place", updated.requests_per_pod(), 7.0, ""),
         Row {
-            figure: "CollaSet status writes in any second of that rollout",
-            limit: "≤ 1".to_owned(),
+            metric: "CollaSet status writes in any second of that rollout",
+            target: "≤ 1".to_owned(),
             measured: updated.max_status_writes_per_second("collasets").to_string(),
-            kept: Some(updated.max_status_writes_per_second("collasets") <= 1),
+            met: Some(updated.max_status_writes_per_second("collasets") <= 1),
         },
     ]);
     let (annotated, lost) = web.annotate("1").await?;
     let recreated = web.recreate("nginx:2").await?;
     let replaced = web.replace("nginx:3").await?;
-    let alone = web.annotate_from_another_client().await?;
-    let went = web.scale_in(SMALL / 5).await?;
+    let idle = web.annotate_from_another_client().await?;
+    let scaled_in = web.scale_in(SMALL / 5).await?;
     rows.extend([
-        most(
-            "requests per Pod of which only metadata change",
+        at_most(
+            "API requests per Pod updated in metadata only",
             annotated.requests_per_pod(),
             1.2,
             "",
         ),
-        none("of these Pods, out of traffic meanwhile", lost),
-        most("requests per Pod recreated", recreated.requests_per_pod(), 8.5, ""),
-        most("requests per Pod updated by replacement", replaced.requests_per_pod(), 11.0, ""),
-        none("writes when somebody else writes to 100 idle Pods", alone.writes()),
-        most("requests per Pod scaled in", went.requests_per_pod(), 5.0, ""),
+        zero("Pods that left service during that", lost),
+        at_most("API requests per Pod recreated", recreated.requests_per_pod(), 8.5, ""),
+        at_most(
+            "API requests per Pod updated by replacement",
+            replaced.requests_per_pod(),
+            11.0,
+            "",
+        ),
+        zero("writes by all operators when another client annotates 100 idle Pods", idle.writes()),
+        at_most("API requests per Pod scaled in", scaled_in.requests_per_pod(), 5.0, ""),
     ]);
     cluster.patch("web", json!({ "replicas": SMALL })).await?;
-    settle(cluster, "web", SMALL).await?;
+    wait_until_rolled_out(cluster, "web", SMALL).await?;
     web.update_in_place("nginx:4").await.map(drop)
 }
 
-/// What a rule costs that lets a tenth of the Pods go at a time.
-async fn under_a_rule(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+/// Cost of an update under a rule that permits operations on a tenth of the Pods at a time.
+async fn with_rule(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
     cluster.create_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await?;
     let availability = AvailabilityMonitor::start(cluster).await?;
     let web = Scenario { cluster, set: "web", pods: SMALL };
     let updated = web.update_in_place("nginx:rule").await?;
-    let worst = availability.max_unavailable("");
+    let unavailable = availability.max_unavailable("");
     let statuses = updated.max_status_writes_per_second("podtransitionrules");
     rows.extend([
-        most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
-        none("of these refused, in all", updated.rejected().len()),
-        most("requests per Pod updated under a rule", updated.requests_per_pod(), 8.5, ""),
-        counted("Pods out at a time, of 100 under a budget of 10 %", worst, SMALL / 10),
-        counted("status writes of the rule in any second of that", statuses, 1),
-        told("the time that took", format!("{:.1} s", updated.took.as_secs_f64())),
+        at_most("Pod writes per Pod updated under a rule", updated.pod_writes_per_pod(), 7.2, ""),
+        zero("rejected writes during that, conflicts included (total)", updated.rejected().len()),
+        at_most("API requests per Pod updated under a rule", updated.requests_per_pod(), 8.5, ""),
+        count_at_most(
+            "maximum of unavailable Pods, of 100 with maxUnavailable 10%",
+            unavailable,
+            SMALL / 10,
+        ),
+        count_at_most("PodTransitionRule status writes in any second of that rollout", statuses, 1),
+        without_target(
+            "duration of that rollout",
+            format!("{:.1} s", updated.duration.as_secs_f64()),
+        ),
     ]);
     cluster.rules().delete("web", &DeleteParams::default()).await?;
-    let gone = async || {
+    let gates_removed = async || {
         let pods = cluster.pods_of("web").await?;
         Ok(pods.iter().all(|pod| !pod.labels().keys().any(|key| key.contains("-check-gate."))))
     };
-    eventually(STUCK, gone).await.context("waiting for gates to go")
+    eventually(WAIT_TIMEOUT, gates_removed).await.context("waiting for the removal of gates")
 }
 
-/// Real servers behind a real HAProxy, with requests that are counted while everything is done to them.
+/// Failed requests through HAProxy while its servers are updated, recreated and scaled.
 async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let cluster = TestCluster::start(programs).await?;
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await?;
@@ -240,117 +257,123 @@ async fn under_load(programs: &Path, rows: &mut Vec<Row>) -> anyhow::Result<()> 
     cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await?;
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let done = update_recreate_and_scale(&cluster, &load).await;
-    let (tally, rate) = (load.tally(), load.rate());
-    if tally.failed == 0 {
-        done?;
+    let result = update_recreate_and_scale(&cluster, &load).await;
+    let (stats, rate) = (load.stats(), load.rate());
+    if stats.failed == 0 {
+        result?;
     }
-    let careless = update_without_consist(&cluster, &load).await?;
-    let row = |figure, limit: &str, measured: String, kept| Row {
-        figure,
-        limit: limit.to_owned(),
+    let failed_without_consist = update_without_consist(&cluster, &load).await?;
+    let row = |metric, target: &str, measured: String, met| Row {
+        metric,
+        target: target.to_owned(),
         measured,
-        kept,
+        met,
     };
-    let failed = usize::try_from(tally.failed)?;
+    let failed = usize::try_from(stats.failed)?;
     rows.extend([
         row(
-            "requests through HAProxy while 10 servers are updated in place and anew, scaled to 5 and to 10",
+            "requests through HAProxy while 10 servers are updated in place, recreated, scaled to 5 and to 10",
             "–",
-            tally.answered.to_string(),
+            stats.succeeded.to_string(),
             None,
         ),
-        none("of these failed", failed),
-        row("requests a second", "≥ 2000", format!("{rate:.0}"), Some(rate >= 2000.0)),
+        zero("failed requests during that", failed),
+        row("requests per second", "≥ 2000", format!("{rate:.0}"), Some(rate >= 2000.0)),
         row(
-            "failed of an update in place that nobody looks at the traffic of",
+            "failed requests during the same in-place update without consist-operator (control run)",
             "> 0",
-            careless.to_string(),
-            Some(careless > 0),
+            failed_without_consist.to_string(),
+            Some(failed_without_consist > 0),
         ),
     ]);
     Ok(())
 }
 
-/// The settled sets get Services that hold their Pods: five a set, and each of a part of it.
+/// Steady state of consist-operator: five Services per CollaSet, each with a part of its Pods.
 async fn in_services(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    /// How many Services each set's Pods are spread over.
-    const EACH: usize = 5;
+    /// Number of Services per CollaSet.
+    const SERVICES_PER_SET: usize = 5;
     let operator = "consist-operator";
     let all = ListParams::default();
-    let mut employers = Vec::new();
+    let mut services = Vec::new();
     for set in cluster.sets().list(&all).await?.items {
         let name = set.name_any();
-        for part in 0..EACH {
+        for part in 0..SERVICES_PER_SET {
             let service = format!("{name}-{part}");
             let selector = json!({ "app": name, "part": part.to_string() });
             cluster.create_managed_service(&service, selector, &json!({})).await?;
-            employers.push(service);
+            services.push(service);
         }
-        for (at, pod) in cluster.pods_of(&name).await?.iter().enumerate() {
-            let part = json!({ "labels": { "part": (at % EACH).to_string() } });
+        for (index, pod) in cluster.pods_of(&name).await?.iter().enumerate() {
+            let part = json!({ "labels": { "part": (index % SERVICES_PER_SET).to_string() } });
             cluster.patch_pod_metadata(&pod.name_any(), part).await?;
         }
     }
-    let held = async || {
+    let all_protected = async || {
         let pods = cluster.pods().list(&all).await?.items;
-        let has_protection_finalizer = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
-        let held = pods.iter().filter(|pod| pod.finalizers().iter().any(has_protection_finalizer));
-        Ok(held.count() == MANY)
+        let is_protection = |f: &String| f.starts_with(well_known::PROTECTION_FINALIZER);
+        let protected = pods.iter().filter(|pod| pod.finalizers().iter().any(is_protection));
+        Ok(protected.count() == MANY)
     };
-    eventually(STUCK, held).await.context("waiting for all to be held")?;
-    tokio::time::sleep(REST / 4).await;
+    eventually(WAIT_TIMEOUT, all_protected).await.context("waiting for protection finalizers")?;
+    tokio::time::sleep(STEADY_PERIOD / 4).await;
     let from = cluster.audit_log_end()?;
-    tokio::time::sleep(REST).await;
+    tokio::time::sleep(STEADY_PERIOD).await;
     let (requests, _) = cluster.requests(from)?;
-    let own = requests.iter().filter(|r| r.is_work() && r.operator() == Some(operator));
+    let own = requests.iter().filter(|r| r.is_operator_request() && r.operator() == Some(operator));
     let writes = own.clone().filter(|r| r.is_write()).count();
     let calls = own.filter(|r| r.resource() == "endpointslices" && r.verb == "list").count();
     rows.extend([
-        none("writes by consist-operator in 60 s with 1,000 Pods held by 50 Services", writes),
-        counted("calls of its backend in that minute", calls, employers.len()),
-        most(
-            "resident memory with them, consist-operator",
+        zero("writes by consist-operator in 60 s with 1,000 stable Pods in 50 Services", writes),
+        count_at_most(
+            "EndpointSlice lists by consist-operator in those 60 s",
+            calls,
+            services.len(),
+        ),
+        at_most(
+            "resident memory with 1,000 Pods in 50 Services, consist-operator",
             Process::of(cluster, operator)?.resident_mebibytes,
             30.0,
             " MiB",
         ),
     ]);
-    for service in employers {
+    for service in services {
         cluster.api::<Service>().delete(&service, &DeleteParams::default()).await?;
     }
-    let free = async || {
+    let all_released = async || {
         let pods = cluster.pods().list(&all).await?.items;
         Ok(pods.iter().all(|pod| pod.finalizers().is_empty()))
     };
-    eventually(STUCK, free).await.context("waiting for all to be let go")
+    eventually(WAIT_TIMEOUT, all_released).await.context("waiting for the removal of finalizers")
 }
 
-/// What it costs to look at many Pods that wait, again and again.
+/// Cost of repeated reconciles of a rule that many Pods wait for.
 async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    /// How often, and how fast, somebody gives reason to look.
+    /// Number of Pod changes, each of which triggers a reconcile, and the interval between them.
     const SAMPLES: u32 = 150;
-    const PACE: Duration = Duration::from_millis(200);
-    let nobody = json!([{ "name": "nobody", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    cluster.create_rule("all", json!({}), nobody).await?;
+    const INTERVAL: Duration = Duration::from_millis(200);
+    let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    cluster.create_rule("all", json!({}), none).await?;
     for set in cluster.sets().list(&ListParams::default()).await?.items {
         cluster.set_image(&set.name_any(), "nginx:wait").await?;
     }
     let all = i32::try_from(MANY)?;
-    let waiting = async || {
+    let all_waiting = async || {
         let status = cluster.rules().get("all").await?.status.unwrap_or_default();
         Ok(status.pods.is_some_and(|pods| pods.waiting == all))
     };
-    eventually(STUCK, waiting).await.context("waiting for all to wait")?;
+    eventually(WAIT_TIMEOUT, all_waiting)
+        .await
+        .context("waiting until the rule blocks all Pods")?;
     let pod = cluster.pods().list(&ListParams::default().limit(1)).await?.items;
-    let pod = pod.first().context("there are no Pods")?.name_any();
+    let pod = pod.first().context("no Pods found")?.name_any();
     let operator = "transition-rule-operator";
     let before = Process::of(cluster, operator)?;
     let cost = Cost::of(cluster, MANY, async {
         for sample in 0..SAMPLES {
             let labels = json!({ "labels": { "example.com/sample": sample.to_string() } });
             cluster.patch_pod_metadata(&pod, labels).await?;
-            tokio::time::sleep(PACE).await;
+            tokio::time::sleep(INTERVAL).await;
         }
         Ok(())
     })
@@ -358,16 +381,16 @@ async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<(
     let each = Process::of(cluster, operator)?.cpu_since(&before)?.as_secs_f64() * 1e3;
     let statuses = cost.max_status_writes_per_second("podtransitionrules");
     rows.extend([
-        most(
-            "processor time of a look at 1,000 waiting Pods",
+        at_most(
+            "CPU time per reconcile with 1,000 waiting Pods, transition-rule-operator",
             each / f64::from(SAMPLES),
             20.0,
             " ms",
         ),
-        counted("status writes of the rule in any second of that", statuses, 1),
-        told("writes in all, in 30 s", cost.writes().to_string()),
-        most(
-            "resident memory with them, transition-rule-operator",
+        count_at_most("PodTransitionRule status writes in any second of that", statuses, 1),
+        without_target("writes by all operators during that, in 30 s", cost.writes().to_string()),
+        at_most(
+            "resident memory with 1,000 waiting Pods, transition-rule-operator",
             Process::of(cluster, operator)?.resident_mebibytes,
             30.0,
             " MiB",
@@ -375,15 +398,17 @@ async fn waiting(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<(
     ]);
     cluster.rules().delete("all", &DeleteParams::default()).await?;
     for set in cluster.sets().list(&ListParams::default()).await?.items {
-        settle(cluster, &set.name_any(), SMALL).await?;
+        wait_until_rolled_out(cluster, &set.name_any(), SMALL).await?;
     }
     Ok(())
 }
 
-/// What an update costs where a Service has to let go of each Pod.
-async fn with_an_employer(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    cluster.create_managed_service("employed", json!({ "app": "employed" }), &json!({})).await?;
-    let set = Scenario { cluster, set: "employed", pods: SMALL };
+/// Cost of an update whose Pods have to be released by a Service.
+async fn with_service(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    cluster
+        .create_managed_service("with-service", json!({ "app": "with-service" }), &json!({}))
+        .await?;
+    let set = Scenario { cluster, set: "with-service", pods: SMALL };
     set.create().await?;
     let cost = set.update_in_place("nginx:1").await?;
     let own = cost.operator_requests().filter(|r| r.operator() == Some("consist-operator"));
@@ -391,14 +416,19 @@ async fn with_an_employer(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow:
     #[allow(clippy::cast_precision_loss, reason = "not that many")]
     let each = own as f64 / SMALL as f64;
     rows.extend([
-        most("Pod writes by consist-operator per Pod updated in place", each, 2.0, ""),
-        most("Pod writes by all for that, with one employer", cost.pod_writes_per_pod(), 8.0, ""),
-        none("of these refused, in all", cost.rejected().len()),
+        at_most("Pod writes by consist-operator per Pod updated in place", each, 2.0, ""),
+        at_most(
+            "Pod writes by all operators per Pod updated in place, with one Service",
+            cost.pod_writes_per_pod(),
+            8.0,
+            "",
+        ),
+        zero("rejected writes during that, conflicts included (total)", cost.rejected().len()),
     ]);
-    cluster.sets().delete("employed", &DeleteParams::default()).await?;
-    let gone = async || Ok(cluster.sets().get_opt("employed").await?.is_none());
-    eventually(STUCK, gone).await?;
-    cluster.api::<Service>().delete("employed", &DeleteParams::default()).await?;
+    cluster.sets().delete("with-service", &DeleteParams::default()).await?;
+    let deleted = async || Ok(cluster.sets().get_opt("with-service").await?.is_none());
+    eventually(WAIT_TIMEOUT, deleted).await?;
+    cluster.api::<Service>().delete("with-service", &DeleteParams::default()).await?;
     Ok(())
 }
 
@@ -416,36 +446,36 @@ async fn against_deployment(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyho
         },
     }))?;
     deployments.create(&PostParams::default(), &deployment).await?;
-    rolled_out(&deployments).await?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    wait_for_deployment(&deployments).await?;
+    let (mut collaset_times, mut deployment_times) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let image = format!("nginx:round-{round}");
         let cost = Cost::of(cluster, SMALL, async {
             cluster.set_image("web", &image).await?;
-            settle(cluster, "web", SMALL).await
+            wait_until_rolled_out(cluster, "web", SMALL).await
         });
-        ours.push(cost.await?.took);
+        collaset_times.push(cost.await?.duration);
         let containers = json!([{ "name": "web", "image": image }]);
         let change: Value =
             json!({ "spec": { "template": { "spec": { "containers": containers } } } });
         let cost = Cost::of(cluster, SMALL, async {
             deployments.patch("native", &PatchParams::default(), &Patch::Strategic(change)).await?;
-            rolled_out(&deployments).await
+            wait_for_deployment(&deployments).await
         });
-        theirs.push(cost.await?.took);
+        deployment_times.push(cost.await?.duration);
     }
     deployments.delete("native", &DeleteParams::background()).await?;
-    let (ours, theirs) = (median(ours), median(theirs));
-    let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
-    rows.push(most(
-        "wall time, 100 Pods in place, as a multiple of a Deployment's rolling update",
+    let (collaset, deployment) = (median(collaset_times), median(deployment_times));
+    let ratio = collaset.as_secs_f64() / deployment.as_secs_f64();
+    rows.push(at_most(
+        "duration of an in-place update of 100 Pods, relative to a Deployment's rolling update",
         ratio,
         3.0,
         "",
     ));
-    rows.push(told(
-        "the two times, medians of 5",
-        format!("{:.1} s, {:.1} s", ours.as_secs_f64(), theirs.as_secs_f64()),
+    rows.push(without_target(
+        "the two durations, CollaSet and Deployment, medians of 5",
+        format!("{:.1} s, {:.1} s", collaset.as_secs_f64(), deployment.as_secs_f64()),
     ));
     Ok(())
 }
@@ -455,8 +485,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-async fn rolled_out(deployments: &Api<Deployment>) -> anyhow::Result<()> {
-    eventually(STUCK, async || {
+async fn wait_for_deployment(deployments: &Api<Deployment>) -> anyhow::Result<()> {
+    eventually(WAIT_TIMEOUT, async || {
         let deployment = deployments.get("native").await?;
         let status = deployment.status.unwrap_or_default();
         let all = Some(i32::try_from(SMALL)?);
@@ -474,79 +504,84 @@ async fn memory(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()
         cluster.create(&format!("web-{set}"), SMALL, "nginx:0").await?;
     }
     for set in 1..MANY / SMALL {
-        settle(cluster, &format!("web-{set}"), SMALL).await?;
+        wait_until_rolled_out(cluster, &format!("web-{set}"), SMALL).await?;
     }
     for set in 1..MANY / SMALL {
         cluster.set_image(&format!("web-{set}"), "nginx:1").await?;
     }
     for set in 1..MANY / SMALL {
-        settle(cluster, &format!("web-{set}"), SMALL).await?;
+        wait_until_rolled_out(cluster, &format!("web-{set}"), SMALL).await?;
     }
     for (name, after, peak) in [
         (
             "collaset-operator",
-            "resident memory with 1,000 Pods, after a rollout of all, collaset-operator",
-            "peak after a restart with 1,000 Pods, collaset-operator",
+            "resident memory after a rollout of 1,000 Pods, collaset-operator",
+            "peak memory after a restart with 1,000 Pods, collaset-operator",
         ),
         (
             "lifecycle-operator",
-            "resident memory with 1,000 Pods, after a rollout of all, lifecycle-operator",
-            "peak after a restart with 1,000 Pods, lifecycle-operator",
+            "resident memory after a rollout of 1,000 Pods, lifecycle-operator",
+            "peak memory after a restart with 1,000 Pods, lifecycle-operator",
         ),
     ] {
         let now = Process::of(cluster, name)?;
-        rows.push(most(after, now.resident_mebibytes, 30.0, " MiB"));
+        rows.push(at_most(after, now.resident_mebibytes, 30.0, " MiB"));
         cluster.kill_and_restart(name).await?;
-        // The Lease of the one that was killed has to expire first.
+        // The Lease of the killed leader has to expire first.
         tokio::time::sleep(Duration::from_secs(15)).await;
-        rows.push(most(peak, Process::of(cluster, name)?.peak_mebibytes, 30.0, " MiB"));
+        rows.push(at_most(peak, Process::of(cluster, name)?.peak_mebibytes, 30.0, " MiB"));
     }
     Ok(())
 }
 
-async fn rest(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    let settled = cluster.audit_log_end()?;
-    tokio::time::sleep(REST).await;
-    let (requests, _) = cluster.requests(settled)?;
-    let writes = requests.iter().filter(|r| r.is_work() && r.is_write()).count();
-    rows.push(none("writes by all operators in 60 s with 1,000 settled Pods", writes));
+async fn steady_state(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let from = cluster.audit_log_end()?;
+    tokio::time::sleep(STEADY_PERIOD).await;
+    let (requests, _) = cluster.requests(from)?;
+    let writes = requests.iter().filter(|r| r.is_operator_request() && r.is_write()).count();
+    rows.push(zero("writes by all operators in 60 s with 1,000 stable Pods", writes));
     let (all, _) = cluster.requests(0)?;
-    let forbidden = all.iter().filter(|r| r.is_work() && r.code() == 403).count();
-    rows.push(none("requests that the shipped roles forbid", forbidden));
+    let forbidden = all.iter().filter(|r| r.is_operator_request() && r.code() == 403).count();
+    rows.push(zero("requests forbidden by the shipped roles", forbidden));
     Ok(())
 }
 
-/// Deletes every set, and waits until they are gone.
-async fn clear(cluster: &TestCluster) -> anyhow::Result<()> {
+/// Deletes all CollaSets, and waits until none exists.
+async fn delete_all_sets(cluster: &TestCluster) -> anyhow::Result<()> {
     let all = ListParams::default();
     for set in cluster.sets().list(&all).await?.items {
         cluster.sets().delete(&set.name_any(), &DeleteParams::default()).await?;
     }
-    eventually(STUCK, async || Ok(cluster.sets().list(&all).await?.items.is_empty())).await
+    eventually(WAIT_TIMEOUT, async || Ok(cluster.sets().list(&all).await?.items.is_empty())).await
 }
 
-/// Makes sets of this name and a number, and waits until they are settled.
-async fn fill(cluster: &TestCluster, name: &str, sets: usize, pods: usize) -> anyhow::Result<()> {
+/// Creates the CollaSets `<name>-0` to `<name>-<sets - 1>`, and waits until they are rolled out.
+async fn create_sets(
+    cluster: &TestCluster,
+    name: &str,
+    sets: usize,
+    pods: usize,
+) -> anyhow::Result<()> {
     for set in 0..sets {
         cluster.create(&format!("{name}-{set}"), pods, "nginx:0").await?;
     }
     for set in 0..sets {
-        settle(cluster, &format!("{name}-{set}"), pods).await?;
+        wait_until_rolled_out(cluster, &format!("{name}-{set}"), pods).await?;
     }
     Ok(())
 }
 
 async fn many_sets(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(cluster).await?;
+    delete_all_sets(cluster).await?;
     let pods = BIG / SETS;
-    fill(cluster, "one", SETS, pods).await?;
+    create_sets(cluster, "one", SETS, pods).await?;
     let before = Process::of(cluster, "collaset-operator")?;
     let cost = Cost::of(cluster, BIG, async {
         for set in 0..SETS {
             cluster.set_image(&format!("one-{set}"), "nginx:1").await?;
         }
         for set in 0..SETS {
-            settle(cluster, &format!("one-{set}"), pods).await?;
+            wait_until_rolled_out(cluster, &format!("one-{set}"), pods).await?;
         }
         Ok(())
     })
@@ -555,84 +590,95 @@ async fn many_sets(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result
     #[allow(clippy::cast_precision_loss, reason = "counts are small")]
     let each = now.cpu_since(&before)?.as_secs_f64() * 1000.0 / BIG as f64;
     rows.extend([
-        told("5,000 Pods in 100 sets: all updated in place", summary(&cost)),
-        most("requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
-        most("resident memory after that, collaset-operator", now.resident_mebibytes, 80.0, " MiB"),
-        told("processor time per Pod for that, collaset-operator", format!("{each:.2} ms")),
+        without_target("5,000 Pods in 100 CollaSets: updated in place", summary(&cost)),
+        at_most("API requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
+        at_most(
+            "resident memory after that, collaset-operator",
+            now.resident_mebibytes,
+            80.0,
+            " MiB",
+        ),
+        without_target("CPU time per Pod for that, collaset-operator", format!("{each:.2} ms")),
     ]);
     Ok(())
 }
 
-/// What a rollout of one set costs the operator, by how many others there are.
+/// CPU time of collaset-operator for a rollout of one CollaSet, by the number of others.
 async fn among_others(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(cluster).await?;
+    delete_all_sets(cluster).await?;
     cluster.create("changing", 20, "nginx:0").await?;
-    settle(cluster, "changing", 20).await?;
-    fill(cluster, "few", 10, 1).await?;
-    let few = rollouts(cluster, "few").await?;
-    fill(cluster, "many", MANY - 10, 1).await?;
-    let many = rollouts(cluster, "many").await?;
-    rows.push(most(
-        "processor time of collaset-operator for a rollout of 20 Pods among 1,000 sets, as a multiple of that among 10",
+    wait_until_rolled_out(cluster, "changing", 20).await?;
+    create_sets(cluster, "few", 10, 1).await?;
+    let few = cpu_per_rollout(cluster, "few").await?;
+    create_sets(cluster, "many", MANY - 10, 1).await?;
+    let many = cpu_per_rollout(cluster, "many").await?;
+    rows.push(at_most(
+        "CPU time of collaset-operator per rollout of 20 Pods among 1,000 CollaSets, relative to among 10",
         many.as_secs_f64() / few.as_secs_f64(),
         1.5,
         "",
     ));
-    rows.push(told("the two times", format!("{few:.1?}, {many:.1?}")));
+    rows.push(without_target(
+        "the two CPU times, among 10 and among 1,000",
+        format!("{few:.1?}, {many:.1?}"),
+    ));
     Ok(())
 }
 
-async fn rollouts(cluster: &TestCluster, round: &str) -> anyhow::Result<Duration> {
+async fn cpu_per_rollout(cluster: &TestCluster, round: &str) -> anyhow::Result<Duration> {
     let before = Process::of(cluster, "collaset-operator")?;
     for turn in 0..ROLLOUTS {
         cluster.set_image("changing", &format!("nginx:{round}-{turn}")).await?;
-        settle(cluster, "changing", 20).await?;
+        wait_until_rolled_out(cluster, "changing", 20).await?;
     }
     Ok(Process::of(cluster, "collaset-operator")?.cpu_since(&before)? / ROLLOUTS)
 }
 
 async fn big(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-    clear(cluster).await?;
+    delete_all_sets(cluster).await?;
     let cost = Cost::of(cluster, BIG, async {
         cluster.create("big", BIG, "nginx:0").await?;
-        settle(cluster, "big", BIG).await
+        wait_until_rolled_out(cluster, "big", BIG).await
     })
     .await?;
-    rows.push(told("5,000 Pods as one set: created", summary(&cost)));
+    rows.push(without_target("5,000 Pods in one CollaSet: created", summary(&cost)));
     let before = OPERATORS.map(|name| Process::of(cluster, name));
     let cost = Cost::of(cluster, BIG, async {
         cluster.set_image("big", "nginx:1").await?;
-        settle(cluster, "big", BIG).await
+        wait_until_rolled_out(cluster, "big", BIG).await
     })
     .await?;
-    rows.push(told("5,000 Pods as one set: updated in place", summary(&cost)));
-    for ((name, figure), before) in OPERATORS
+    rows.push(without_target("5,000 Pods in one CollaSet: updated in place", summary(&cost)));
+    for ((name, metric), before) in OPERATORS
         .into_iter()
-        .zip(["for that, collaset-operator", "for that, lifecycle-operator"])
+        .zip([
+            "CPU time and peak memory for that, collaset-operator",
+            "CPU time and peak memory for that, lifecycle-operator",
+        ])
         .zip(before)
     {
         let now = Process::of(cluster, name)?;
         let cpu = now.cpu_since(&before?)?.as_secs_f64();
         #[allow(clippy::cast_precision_loss, reason = "counts are small")]
         let each = cpu * 1000.0 / BIG as f64;
-        rows.push(told(
-            figure,
+        rows.push(without_target(
+            metric,
             format!("{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB", now.peak_mebibytes),
         ));
     }
     let cost = Cost::of(cluster, HUGE - BIG, async {
         cluster.patch("big", json!({ "replicas": HUGE })).await?;
-        settle(cluster, "big", HUGE).await
+        wait_until_rolled_out(cluster, "big", HUGE).await
     })
     .await?;
-    rows.push(told("10,000 Pods as one set: scaled out from 5,000", summary(&cost)));
+    rows.push(without_target("10,000 Pods in one CollaSet: scaled out from 5,000", summary(&cost)));
     Ok(())
 }
 
 fn summary(cost: &Cost) -> String {
     format!(
-        "{:.0} s, {:.2} requests per Pod, {} refused",
-        cost.took.as_secs_f64(),
+        "{:.0} s, {:.2} requests per Pod, {} rejected",
+        cost.duration.as_secs_f64(),
         cost.requests_per_pod(),
         cost.rejected().len(),
     )

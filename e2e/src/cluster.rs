@@ -1,5 +1,5 @@
-//! The operators on a live control plane: each a process of its own, with a token of its shipped
-//! ServiceAccount.
+//! Test cluster: a control plane, fake nodes, and each operator as a process with a token of its
+//! shipped ServiceAccount.
 
 use std::{
     collections::BTreeMap,
@@ -33,84 +33,88 @@ use crate::{
     audit,
     control_plane::{ControlPlane, free_ports},
     nodes::{self, FakeNodes},
-    process::{SupervisedProcess, Signal, Spec},
+    process::{Signal, Spec, SupervisedProcess},
 };
 
-/// The operators, by the names of their programs and ServiceAccounts.
+/// Names of the operators' programs and ServiceAccounts.
 pub const OPERATORS: [&str; 4] =
     ["collaset-operator", "consist-operator", "lifecycle-operator", "transition-rule-operator"];
 
-/// Those that the API server can ask.
-const ADMITTING: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
+/// Operators with admission webhooks.
+const WITH_WEBHOOKS: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
 
-/// How long anything that is to happen at once may take.
+/// Timeout of anything that should happen promptly.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// How many nodes there are.
+/// Number of fake nodes.
 const NODES: usize = 5;
 
-/// Short times for Leases, as tests kill operators and wait for the next; too short for a machine
-/// that has its hands full.
-const HASTY: &[&str] = &[
+/// Leader election with short timeouts, because tests kill operators and wait for the next leader.
+/// Too short for a machine under load.
+const FAST_LEADER_ELECTION: &[&str] = &[
     "--leader-elect-lease-duration=3s",
     "--leader-elect-renew-deadline=2s",
     "--leader-elect-retry-period=500ms",
 ];
 
-/// A control plane, nodes and operators; all end when it is dropped.
+/// A control plane, nodes and operators; dropping it stops them.
 pub struct TestCluster {
     /// The control plane.
     pub plane: ControlPlane,
     operators: BTreeMap<&'static str, SupervisedProcess>,
     programs: PathBuf,
-    /// The ports at which operators answer admission reviews, of those that do.
-    admission: BTreeMap<&'static str, u16>,
-    /// What operators are told beside what all labs tell them: arguments, and their environments.
-    told: BTreeMap<&'static str, Told>,
-    /// How operators keep their Leases, if not as they are shipped.
-    lease: &'static [&'static str],
-    /// Where its sets are.
+    /// Port of each operator that serves admission webhooks.
+    webhook_ports: BTreeMap<&'static str, u16>,
+    /// Arguments and environment variables of operators, in addition to the common ones.
+    settings: BTreeMap<&'static str, Settings>,
+    /// Leader election flags; empty for the operators' defaults.
+    leader_election: &'static [&'static str],
+    /// Namespace of the test's objects.
     pub namespace: String,
     nodes: Option<Arc<FakeNodes>>,
-    _simulated: JoinSet<anyhow::Result<()>>,
+    _node_tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// What an operator is told.
+/// Additional arguments and environment variables of an operator.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Settings {
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
 
 impl TestCluster {
-    /// Starts everything; the operators' programs are in `programs`.
+    /// Starts everything; `programs` is the directory of the operators' programs.
     ///
     /// # Errors
     ///
-    /// If a part does not start.
+    /// If a component does not start.
     pub async fn start(programs: &Path) -> anyhow::Result<Self> {
-        Self::start_with(programs, HASTY).await
+        Self::start_with(programs, FAST_LEADER_ELECTION).await
     }
 
-    /// Starts everything, with the operators' own times for Leases.
+    /// Starts everything, with the operators' default leader election timeouts.
     ///
     /// # Errors
     ///
-    /// If a part does not start.
+    /// If a component does not start.
     pub async fn start_with_default_lease(programs: &Path) -> anyhow::Result<Self> {
         Self::start_with(programs, &[]).await
     }
 
-    async fn start_with(programs: &Path, lease: &'static [&'static str]) -> anyhow::Result<Self> {
-        let mut cluster = Self { lease, ..Self::start_without_operators(programs).await? };
+    async fn start_with(
+        programs: &Path,
+        leader_election: &'static [&'static str],
+    ) -> anyhow::Result<Self> {
+        let prepared = Self::start_without_operators(programs).await?;
+        let mut cluster = Self { leader_election, ..prepared };
         cluster.start_operators().await?;
         Ok(cluster)
     }
 
-    /// Starts all operators, and waits until they lead.
+    /// Starts all operators, and waits until each is leader.
     ///
     /// # Errors
     ///
-    /// If one does not start.
+    /// If an operator does not start.
     pub async fn start_operators(&mut self) -> anyhow::Result<()> {
         for name in OPERATORS {
             self.start_operator(name).await?;
@@ -118,47 +122,48 @@ impl TestCluster {
         self.wait_for_leaders().await
     }
 
-    /// Has an operator be told more when it starts: arguments.
+    /// Adds arguments for the next start of an operator.
     pub fn add_args(&mut self, operator: &'static str, args: &[String]) {
-        self.told.entry(operator).or_default().args.extend_from_slice(args);
+        self.settings.entry(operator).or_default().args.extend_from_slice(args);
     }
 
-    /// Has an operator be told more when it starts: its environment.
+    /// Adds environment variables for the next start of an operator.
     pub fn add_env(&mut self, operator: &'static str, env: &[(&str, String)]) {
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-        self.told.entry(operator).or_default().env.extend(env);
+        self.settings.entry(operator).or_default().env.extend(env);
     }
 
-    /// Starts everything, and has deletes and evictions wait for their Pods' lifecycles.
+    /// Starts everything with graceful deletion: deletes and evictions wait for the Pod's
+    /// lifecycle.
     ///
     /// # Errors
     ///
-    /// If a part does not start.
+    /// If a component does not start.
     pub async fn start_with_graceful_deletion(programs: &Path) -> anyhow::Result<Self> {
         let mut cluster = Self::start_empty(programs).await?;
         cluster.install_crds().await?;
-        cluster.guard().await?;
+        cluster.install_graceful_deletion().await?;
         cluster.start_operators().await?;
         cluster.wait_for_admission().await?;
         Ok(cluster)
     }
 
-    /// Installs everything with the webhooks, which the API server finds here rather than behind
-    /// Services.
-    async fn guard(&mut self) -> anyhow::Result<()> {
+    /// Installs the graceful deletion overlay, and points its webhooks at local addresses instead
+    /// of Services.
+    async fn install_graceful_deletion(&mut self) -> anyhow::Result<()> {
         self.install("deploy/overlays/graceful-deletion").await?;
-        let ports: [u16; ADMITTING.len()] = free_ports()?;
-        self.admission = ADMITTING.into_iter().zip(ports).collect();
-        for (operator, port) in &self.admission {
+        let ports: [u16; WITH_WEBHOOKS.len()] = free_ports()?;
+        self.webhook_ports = WITH_WEBHOOKS.into_iter().zip(ports).collect();
+        for (operator, port) in &self.webhook_ports {
             let url = json!(format!("https://127.0.0.1:{port}"));
             let (hooks, name) = (self.webhooks(), format!("podops-{operator}"));
             let count = hooks.get(&name).await?.webhooks.iter().flatten().count();
-            let found_here = |n: usize| {
+            let use_local_url = |n: usize| {
                 let client = format!("/webhooks/{n}/clientConfig");
                 let remove = json!({ "op": "remove", "path": format!("{client}/service") });
                 [remove, json!({ "op": "add", "path": format!("{client}/url"), "value": url })]
             };
-            let patch: Vec<Value> = (0..count).flat_map(found_here).collect();
+            let patch: Vec<Value> = (0..count).flat_map(use_local_url).collect();
             let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
             hooks.patch(&name, &PatchParams::default(), &patch).await?;
         }
@@ -169,21 +174,21 @@ impl TestCluster {
         Api::all(self.plane.admin.clone())
     }
 
-    /// Waits until the API server asks the operators, and trusts them.
+    /// Waits until every webhook configuration has a CA bundle.
     async fn wait_for_admission(&self) -> anyhow::Result<()> {
-        let told = async || {
+        let configured = async || {
             let hooks = self.webhooks().list(&ListParams::default()).await?.items;
-            let known = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
-            Ok(hooks.iter().flat_map(|h| h.webhooks.iter().flatten()).all(known))
+            let has_ca = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
+            Ok(hooks.iter().flat_map(|h| h.webhooks.iter().flatten()).all(has_ca))
         };
-        eventually(TIMEOUT, told).await.context("waiting for the webhooks")
+        eventually(TIMEOUT, configured).await.context("waiting for the webhooks' CA bundles")
     }
 
-    /// Starts everything but the operators.
+    /// Starts a control plane and nodes, and installs CRDs and manifests; starts no operators.
     ///
     /// # Errors
     ///
-    /// If a part does not start.
+    /// If a component does not start.
     pub async fn start_without_operators(programs: &Path) -> anyhow::Result<Self> {
         let cluster = Self::start_empty(programs).await?;
         cluster.install_crds().await?;
@@ -195,45 +200,45 @@ impl TestCluster {
     ///
     /// # Errors
     ///
-    /// If a part does not start.
+    /// If a component does not start.
     pub async fn start_empty(programs: &Path) -> anyhow::Result<Self> {
         let plane = ControlPlane::start().await?;
-        let mut simulated = JoinSet::new();
+        let mut node_tasks = JoinSet::new();
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
         let server = programs.join("podops-lab");
-        let nodes = nodes::start(client, NODES, delays, server, &mut simulated).await?;
+        let nodes = nodes::start(client, NODES, delays, server, &mut node_tasks).await?;
         let cluster = Self {
             plane,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
-            admission: BTreeMap::new(),
-            told: BTreeMap::new(),
-            lease: HASTY,
+            webhook_ports: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            leader_election: FAST_LEADER_ELECTION,
             namespace: "default".to_owned(),
             nodes: Some(nodes),
-            _simulated: simulated,
+            _node_tasks: node_tasks,
         };
         cluster.wait_for_namespace().await?;
         Ok(cluster)
     }
 
-    /// Installs CRDs and roles in the cluster of a context, and runs the operators here, in a
-    /// namespace of its own there.
+    /// Installs CRDs and roles in the cluster of a kubeconfig context, creates a namespace there,
+    /// and runs the operators as local processes.
     ///
     /// # Errors
     ///
-    /// If the cluster refuses.
+    /// If the cluster rejects a request or an operator does not start.
     pub async fn attach(programs: &Path, context: &str) -> anyhow::Result<Self> {
         let mut cluster = Self {
             plane: ControlPlane::existing(context).await?,
             operators: BTreeMap::new(),
             programs: programs.to_owned(),
-            admission: BTreeMap::new(),
-            told: BTreeMap::new(),
-            lease: HASTY,
+            webhook_ports: BTreeMap::new(),
+            settings: BTreeMap::new(),
+            leader_election: FAST_LEADER_ELECTION,
             namespace: "podops-demo".to_owned(),
             nodes: None,
-            _simulated: JoinSet::new(),
+            _node_tasks: JoinSet::new(),
         };
         cluster.install_crds().await?;
         cluster.install("deploy/namespace").await?;
@@ -248,11 +253,11 @@ impl TestCluster {
         Ok(cluster)
     }
 
-    /// Takes away what was made in somebody else's cluster; CRDs and roles stay.
+    /// Deletes the CollaSets and the namespace created in an attached cluster; CRDs and roles stay.
     ///
     /// # Errors
     ///
-    /// If the cluster refuses.
+    /// If the cluster rejects a request.
     pub async fn clean_up(self) -> anyhow::Result<()> {
         if self.nodes.is_none() {
             let delete = ["delete", "--all", "collasets", "--namespace", &self.namespace];
@@ -262,20 +267,20 @@ impl TestCluster {
         Ok(())
     }
 
-    /// The simulated nodes that its Pods are on.
+    /// Fake nodes that run the Pods.
     ///
     /// # Errors
     ///
-    /// If the cluster has its own.
+    /// If this is an attached cluster, which has nodes of its own.
     pub fn nodes(&self) -> anyhow::Result<&FakeNodes> {
-        self.nodes.as_deref().context("the nodes are somebody else's")
+        self.nodes.as_deref().context("an attached cluster has no fake nodes")
     }
 
-    /// The holder of an operator's Lease; empty if there is none.
+    /// Identity of an operator's leader, from its Lease; empty if there is none.
     ///
     /// # Errors
     ///
-    /// If it cannot be read.
+    /// If the Lease cannot be read.
     pub async fn leader(&self, operator: &str) -> anyhow::Result<String> {
         let leases: Api<Lease> = Api::namespaced(self.plane.admin.clone(), "podops-system");
         let spec = leases.get_opt(operator).await?.and_then(|lease| lease.spec);
@@ -286,46 +291,46 @@ impl TestCluster {
         for name in OPERATORS {
             let leads = async || Ok(!self.leader(name).await?.is_empty());
             let waited = eventually(TIMEOUT, leads).await;
-            waited.with_context(|| format!("waiting for {name} to lead"))?;
+            waited.with_context(|| format!("waiting for a leader of {name}"))?;
         }
         Ok(())
     }
 
-    /// ServiceAccount admission refuses Pods of a namespace that has no account yet.
+    /// Waits for the default ServiceAccount, because Pods are rejected without it.
     async fn wait_for_namespace(&self) -> anyhow::Result<()> {
         let accounts: Api<ServiceAccount> = self.api();
-        let made = async || Ok(accounts.get_opt("default").await?.is_some());
-        let waited = eventually(TIMEOUT, made).await;
+        let exists = async || Ok(accounts.get_opt("default").await?.is_some());
+        let waited = eventually(TIMEOUT, exists).await;
         waited.context("waiting for the default ServiceAccount")
     }
 
-    /// Applies the CRDs and waits until they are served.
+    /// Applies the CRDs and waits until they are established.
     ///
     /// # Errors
     ///
-    /// If they are refused.
+    /// If the CRDs are rejected or not established in time.
     pub async fn install_crds(&self) -> anyhow::Result<()> {
         self.install("crds").await?;
         let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
         self.plane.kubectl(&established).await.map(drop)
     }
 
-    /// Applies a kustomization of this repository.
+    /// Applies a kustomization; the path is relative to the repository root.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If kubectl fails.
     pub async fn install(&self, kustomization: &str) -> anyhow::Result<()> {
         let at = root().join(kustomization).display().to_string();
         let apply = ["apply", "--server-side", "--force-conflicts", "-k", &at];
         self.plane.kubectl(&apply).await.map(drop)
     }
 
-    /// Starts an operator under its ServiceAccount.
+    /// Starts an operator with the credentials of its ServiceAccount.
     ///
     /// # Errors
     ///
-    /// If it does not start.
+    /// If no token can be requested.
     pub async fn start_operator(&mut self, name: &'static str) -> anyhow::Result<()> {
         let accounts: Api<ServiceAccount> =
             Api::namespaced(self.plane.admin.clone(), "podops-system");
@@ -334,59 +339,59 @@ impl TestCluster {
         )?;
         let token = accounts.create_token_request(name, &PostParams::default(), &request).await?;
         let token =
-            token.status.and_then(|s| s.token).context("a token request without a token")?;
+            token.status.and_then(|s| s.token).context("token request returned no token")?;
         let kubeconfig = self.plane.kubeconfig(name, &token)?;
         let flags = ["--metrics-bind-address=127.0.0.1:0", "--log=info"];
-        // Services of rules are tests' own, and those are on this machine.
-        let more: &[&str] = match name {
+        // The tests' webhook services and HAProxies listen on loopback addresses.
+        let extra: &[&str] = match name {
             "transition-rule-operator" => &["--webhook-allow-private-addresses"],
             "consist-operator" => &["--haproxy-instances=default/tcp://127.0.0.1:*"],
             _ => &[],
         };
-        let flags = flags.iter().chain(self.lease).chain(more);
+        let flags = flags.iter().chain(self.leader_election).chain(extra);
         let mut args: Vec<String> = flags.map(|flag| (*flag).to_owned()).collect();
-        if let Some(port) = self.admission.get(name) {
+        if let Some(port) = self.webhook_ports.get(name) {
             args.push(format!("--admission-address=127.0.0.1:{port}"));
             args.push("--admission-hosts=127.0.0.1".to_owned());
         }
-        let told = self.told.get(name).cloned().unwrap_or_default();
-        args.extend(told.args);
+        let settings = self.settings.get(name).cloned().unwrap_or_default();
+        args.extend(settings.args);
         let (program, log) = (self.programs.join(name), self.log(name));
-        let spec = Spec { program, args, env: told.env, kubeconfig, log };
+        let spec = Spec { program, args, env: settings.env, kubeconfig, log };
         self.operators.insert(name, SupervisedProcess::start(spec));
         Ok(())
     }
 
-    /// Ends an operator for good.
+    /// Kills an operator without a restart.
     pub fn stop_operator(&mut self, name: &str) {
         self.operators.remove(name);
     }
 
-    /// A running operator.
+    /// Process of a started operator.
     ///
     /// # Errors
     ///
-    /// If it was not started.
+    /// If the operator was not started.
     pub fn operator(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
         self.operators.get(name).with_context(|| format!("{name} was not started"))
     }
 
-    /// Kills an operator without warning; it runs again when this returns.
+    /// Kills an operator with SIGKILL, and returns after its restart.
     ///
     /// # Errors
     ///
-    /// If it does not run.
+    /// If the operator is not running.
     pub async fn kill_and_restart(&self, name: &str) -> anyhow::Result<()> {
         self.operator(name)?.restart_with(Signal::KILL).await.map(drop)
     }
 
-    /// Where an operator's log is.
+    /// Path of an operator's log file.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.plane.dir.path().join(format!("{name}.log"))
     }
 
-    /// The requests of everybody since a place in the audit log, and the place it has come to.
+    /// Requests of all clients since an offset in the audit log, and the offset of its current end.
     ///
     /// # Errors
     ///
@@ -395,20 +400,23 @@ impl TestCluster {
         audit::since(&self.plane.dir.path().join("audit.log"), since)
     }
 
-    /// Fails if a shipped role lacked something that an operator asked for.
+    /// Checks that the shipped roles permitted every request of the operators.
     ///
     /// # Errors
     ///
-    /// If one did; the error is the requests.
+    /// If a request was forbidden; the error lists the requests.
     pub fn assert_no_forbidden_requests(&self) -> anyhow::Result<()> {
         let (all, _) = self.requests(0)?;
-        let is_forbidden = |r: &&audit::Request| r.is_work() && r.is_unauthorized();
+        let is_forbidden = |r: &&audit::Request| r.is_operator_request() && r.is_unauthorized();
         let forbidden: Vec<_> = all.iter().filter(is_forbidden).collect();
-        anyhow::ensure!(forbidden.is_empty(), "a shipped role lacks something: {forbidden:#?}");
+        anyhow::ensure!(
+            forbidden.is_empty(),
+            "requests forbidden by the shipped roles: {forbidden:#?}"
+        );
         Ok(())
     }
 
-    /// The place that the audit log has come to.
+    /// Byte offset of the current end of the audit log.
     ///
     /// # Errors
     ///
@@ -417,7 +425,7 @@ impl TestCluster {
         audit::end(&self.plane.dir.path().join("audit.log"))
     }
 
-    /// Objects of a kind in the lab's namespace.
+    /// API of a namespaced kind in the test namespace.
     #[must_use]
     pub fn api<K>(&self) -> Api<K>
     where
@@ -426,53 +434,53 @@ impl TestCluster {
         Api::namespaced(self.plane.admin.clone(), &self.namespace)
     }
 
-    /// The CollaSets.
+    /// API of CollaSets.
     #[must_use]
     pub fn sets(&self) -> Api<CollaSet> {
         self.api()
     }
 
-    /// The PodTransitionRules.
+    /// API of PodTransitionRules.
     #[must_use]
     pub fn rules(&self) -> Api<PodTransitionRule> {
         self.api()
     }
 
-    /// The Pods.
+    /// API of Pods.
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
         self.api()
     }
 
-    /// The Pods of a set.
+    /// Lists the Pods with the label `app=<set>`.
     ///
     /// # Errors
     ///
-    /// If they cannot be listed.
+    /// If the list fails.
     pub async fn pods_of(&self, set: &str) -> anyhow::Result<Vec<Pod>> {
         Ok(self.pods().list(&ListParams::default().labels(&format!("app={set}"))).await?.items)
     }
 
-    /// Makes a set whose Pods are labelled `app=<name>`.
+    /// Creates a CollaSet whose Pods are labelled `app=<name>`.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If the API server rejects it.
     pub async fn create(&self, name: &str, replicas: usize, image: &str) -> anyhow::Result<()> {
         self.create_with(name, replicas, image, &json!({})).await
     }
 
-    /// Makes a set with more said in its spec.
+    /// Creates a CollaSet; the fields of `overrides` replace those of its spec.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If the API server rejects it.
     pub async fn create_with(
         &self,
         name: &str,
         replicas: usize,
         image: &str,
-        more: &Value,
+        overrides: &Value,
     ) -> anyhow::Result<()> {
         let mut spec = json!({
             "replicas": replicas,
@@ -482,7 +490,7 @@ impl TestCluster {
                 "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": image }] },
             },
         });
-        for (key, value) in more.as_object().into_iter().flatten() {
+        for (key, value) in overrides.as_object().into_iter().flatten() {
             spec[key] = value.clone();
         }
         let set = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
@@ -490,11 +498,12 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Makes a Service under control, and waits until it is held: from then on it holds its Pods.
+    /// Creates a Service managed by consist-operator, and waits for its finalizer: from then on the
+    /// operator protects the Service's Pods.
     ///
     /// # Errors
     ///
-    /// If it is refused, or that takes too long.
+    /// If the API server rejects it or the wait times out.
     pub async fn create_managed_service(
         &self,
         name: &str,
@@ -508,41 +517,47 @@ impl TestCluster {
         }))?;
         let services: Api<Service> = self.api();
         services.create(&PostParams::default(), &service).await?;
-        let held = async || {
+        let has_finalizer = async || {
             let finalizers = services.get(name).await?.metadata.finalizers.unwrap_or_default();
             Ok(finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER))
         };
-        eventually(TIMEOUT, held).await.with_context(|| format!("waiting for {name} to be held"))
+        let waited = eventually(TIMEOUT, has_finalizer).await;
+        waited.with_context(|| format!("waiting for the finalizer of Service {name}"))
     }
 
-    /// Makes a rule about the Pods that a selector selects, and waits until it is enforced.
+    /// Creates a PodTransitionRule, and waits until its status is current.
     ///
     /// # Errors
     ///
-    /// If it is refused, or that takes too long.
-    pub async fn create_rule(&self, name: &str, selector: Value, kinds: Value) -> anyhow::Result<()> {
-        let spec = json!({ "selector": selector, "rules": kinds });
+    /// If the API server rejects it or the wait times out.
+    pub async fn create_rule(
+        &self,
+        name: &str,
+        selector: Value,
+        rules: Value,
+    ) -> anyhow::Result<()> {
+        let spec = json!({ "selector": selector, "rules": rules });
         let rule = serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
         self.rules().create(&PostParams::default(), &rule).await?;
         self.wait_for_rule(name, |_| true).await
     }
 
-    /// Waits until a rule's status is of its current spec and `holds`.
+    /// Waits until a rule's status is of the current generation and fulfils `condition`.
     ///
     /// # Errors
     ///
-    /// If that takes too long; the error is the status.
+    /// If the wait times out; the error contains the status.
     pub async fn wait_for_rule(
         &self,
         name: &str,
-        holds: impl Fn(&PodTransitionRuleStatus) -> bool,
+        condition: impl Fn(&PodTransitionRuleStatus) -> bool,
     ) -> anyhow::Result<()> {
         let waited = eventually(TIMEOUT, async || {
             let rule = self.rules().get(name).await?;
             let current = |s: &PodTransitionRuleStatus| {
                 Some(s.observed_generation) == rule.metadata.generation
             };
-            Ok(rule.status.as_ref().is_some_and(|s| current(s) && holds(s)))
+            Ok(rule.status.as_ref().is_some_and(|s| current(s) && condition(s)))
         });
         if waited.await.is_err() {
             bail!("{name} after {TIMEOUT:?}: {:#?}", self.rules().get(name).await?.status);
@@ -550,12 +565,18 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Waits until one of its rules holds back a Pod for a reason.
+    /// Waits until the PodTransitionRule `rule` reports a Pod that its entry `by` rejects, for a
+    /// reason that contains `reason`.
     ///
     /// # Errors
     ///
-    /// If that takes too long; the error is the status.
-    pub async fn wait_until_rejected(&self, rule: &str, by: &str, reason: &str) -> anyhow::Result<()> {
+    /// If the wait times out; the error contains the status.
+    pub async fn wait_until_rejected(
+        &self,
+        rule: &str,
+        by: &str,
+        reason: &str,
+    ) -> anyhow::Result<()> {
         self.wait_for_rule(rule, |status| {
             let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
             infos.any(|info| info.rule_name == by && info.reason.contains(reason))
@@ -563,21 +584,27 @@ impl TestCluster {
         .await
     }
 
-    /// Makes a set with more said in its spec, and waits until all its Pods serve.
+    /// Creates a CollaSet as [`Self::create_with`] does, and waits until all its Pods are
+    /// available.
     ///
     /// # Errors
     ///
-    /// If it is refused, or that takes too long.
-    pub async fn create_and_wait(&self, name: &str, replicas: i32, more: &Value) -> anyhow::Result<()> {
-        self.create_with(name, usize::try_from(replicas)?, "nginx:1", more).await?;
+    /// If the API server rejects it or the wait times out.
+    pub async fn create_and_wait(
+        &self,
+        name: &str,
+        replicas: i32,
+        overrides: &Value,
+    ) -> anyhow::Result<()> {
+        self.create_with(name, usize::try_from(replicas)?, "nginx:1", overrides).await?;
         self.wait_for_replicas(name, [replicas; 4]).await
     }
 
-    /// Merges a change into a set.
+    /// Applies a merge patch to a CollaSet's spec.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If the API server rejects it.
     pub async fn patch(&self, name: &str, spec: Value) -> anyhow::Result<()> {
         self.sets()
             .patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec })))
@@ -585,32 +612,32 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Gives a set another image.
+    /// Sets the image in a CollaSet's template.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If the API server rejects it.
     pub async fn set_image(&self, name: &str, image: &str) -> anyhow::Result<()> {
         let containers = json!([{ "name": "web", "image": image }]);
         self.patch(name, json!({ "template": { "spec": { "containers": containers } } })).await
     }
 
-    /// Waits until the set's status is of its current spec and `holds`.
+    /// Waits until a CollaSet's status is of the current generation and fulfils `condition`.
     ///
     /// # Errors
     ///
-    /// If that takes too long; the error is the status.
+    /// If the wait times out; the error contains the status.
     pub async fn wait_for_status(
         &self,
         name: &str,
         within: Duration,
-        holds: impl Fn(&CollaSetStatus) -> bool,
+        condition: impl Fn(&CollaSetStatus) -> bool,
     ) -> anyhow::Result<()> {
         let waited = eventually(within, async || {
             let set = self.sets().get(name).await?;
             let current =
                 |s: &CollaSetStatus| Some(s.observed_generation) == set.metadata.generation;
-            Ok(set.status.as_ref().is_some_and(|s| current(s) && holds(s)))
+            Ok(set.status.as_ref().is_some_and(|s| current(s) && condition(s)))
         });
         if waited.await.is_err() {
             bail!("{name} after {within:?}: {:#?}", self.sets().get(name).await?.status);
@@ -618,17 +645,18 @@ impl TestCluster {
         Ok(())
     }
 
-    /// Waits for replicas, ready, available and updated of a set's status, and for as many live Pods:
-    /// what the peer's own suite waits for.
+    /// Waits until a CollaSet's status has the expected replicas, readyReplicas, availableReplicas
+    /// and updatedReplicas, and as many Pods exist that are not terminating. Kuperator's own tests
+    /// wait for the same.
     ///
     /// # Errors
     ///
-    /// If that takes too long; the error is the status.
+    /// If the wait times out; the error contains the status or the expected counts.
     pub async fn wait_for_replicas(&self, name: &str, expected: [i32; 4]) -> anyhow::Result<()> {
-        let are = |s: &CollaSetStatus| {
+        let matches = |s: &CollaSetStatus| {
             [s.replicas, s.ready_replicas, s.available_replicas, s.updated_replicas] == expected
         };
-        self.wait_for_status(name, TIMEOUT, are).await?;
+        self.wait_for_status(name, TIMEOUT, matches).await?;
         let live = async || {
             let pods = self.pods_of(name).await?;
             let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
@@ -637,87 +665,98 @@ impl TestCluster {
         eventually(TIMEOUT, live).await.with_context(|| format!("waiting for {expected:?} Pods"))
     }
 
-    /// Merges a change into a Pod's metadata.
+    /// Applies a merge patch to a Pod's metadata.
     ///
     /// # Errors
     ///
-    /// If it is refused.
+    /// If the API server rejects it.
     pub async fn patch_pod_metadata(&self, name: &str, metadata: Value) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         self.pods().patch(name, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
-    /// Waits until a Pod is as it should be.
+    /// Waits until a Pod fulfils `condition`.
     ///
     /// # Errors
     ///
-    /// If that takes too long; the error is the Pod.
-    pub async fn wait_for_pod(&self, name: &str, holds: impl Fn(&Pod) -> bool) -> anyhow::Result<()> {
-        let waited = eventually(TIMEOUT, async || Ok(holds(&self.pods().get(name).await?))).await;
+    /// If the wait times out; the error contains the Pod.
+    pub async fn wait_for_pod(
+        &self,
+        name: &str,
+        condition: impl Fn(&Pod) -> bool,
+    ) -> anyhow::Result<()> {
+        let waited =
+            eventually(TIMEOUT, async || Ok(condition(&self.pods().get(name).await?))).await;
         if waited.is_err() {
             bail!("{name} after {TIMEOUT:?}: {:#?}", self.pods().get(name).await?);
         }
         Ok(())
     }
 
-    /// Waits until a Pod is gone.
+    /// Waits until a Pod no longer exists.
     ///
     /// # Errors
     ///
-    /// If that takes too long.
+    /// If the wait times out.
     pub async fn wait_until_deleted(&self, name: &str) -> anyhow::Result<()> {
-        let gone = async || Ok(self.pods().get_opt(name).await?.is_none());
-        eventually(TIMEOUT, gone).await.with_context(|| format!("waiting for the end of {name}"))
+        let deleted = async || Ok(self.pods().get_opt(name).await?.is_none());
+        let waited = eventually(TIMEOUT, deleted).await;
+        waited.with_context(|| format!("waiting for the deletion of Pod {name}"))
     }
 
-    /// Waits until an object was told of in an event with this reason.
+    /// Waits for an event with this reason regarding the object of this name.
     ///
     /// # Errors
     ///
-    /// If that takes too long.
+    /// If the wait times out.
     pub async fn wait_for_event(&self, object: &str, reason: &str) -> anyhow::Result<()> {
         let events: Api<Event> = self.api();
-        let told = async || {
+        let is_published = async || {
             let events = events.list(&ListParams::default()).await?.items;
             Ok(events.iter().any(|event| {
                 let regarding = event.regarding.as_ref().and_then(|r| r.name.as_deref());
                 event.reason.as_deref() == Some(reason) && regarding == Some(object)
             }))
         };
-        let waited = eventually(TIMEOUT, told).await;
+        let waited = eventually(TIMEOUT, is_published).await;
         waited.with_context(|| format!("waiting for the event {reason} of {object}"))
     }
 
-    /// Waits until all of a set's Pods are of its template and serve.
+    /// Waits until a CollaSet is rolled out; see [`is_rolled_out`].
     ///
     /// # Errors
     ///
-    /// If that takes too long.
-    pub async fn wait_until_rolled_out(&self, name: &str, replicas: i32, within: Duration) -> anyhow::Result<()> {
+    /// If the wait times out; the error contains the status.
+    pub async fn wait_until_rolled_out(
+        &self,
+        name: &str,
+        replicas: i32,
+        within: Duration,
+    ) -> anyhow::Result<()> {
         self.wait_for_status(name, within, |status| is_rolled_out(status, replicas)).await
     }
 }
 
-/// The top of this repository.
+/// Root directory of this repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The image of a Pod's first container.
+/// Image of a Pod's first container.
 #[must_use]
 pub fn image(pod: &Pod) -> &str {
     let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     first.and_then(|container| container.image.as_deref()).unwrap_or_default()
 }
 
-/// The selector of the Pods of a set that [`TestCluster::create`] makes.
+/// Selector of the Pods of a CollaSet created by [`TestCluster::create`].
 #[must_use]
 pub fn app(set: &str) -> Value {
     json!({ "matchLabels": { "app": set } })
 }
 
-/// Whether all of a set's Pods are of its template and serve, and nothing is under way.
+/// Returns whether all Pods are updated and available, and none is operated on or terminating.
 #[must_use]
 pub fn is_rolled_out(status: &CollaSetStatus, replicas: i32) -> bool {
     status.replicas == replicas
@@ -726,29 +765,30 @@ pub fn is_rolled_out(status: &CollaSetStatus, replicas: i32) -> bool {
         && status.terminating_replicas == 0
 }
 
-/// Where the operators' programs are, for a test: beside the folder that tests are built into.
+/// Directory of the operators' programs, for a test: the parent of the directory of test
+/// executables.
 ///
 /// # Errors
 ///
-/// If the test is nowhere.
+/// If the path of the test executable is not known.
 pub fn programs() -> anyhow::Result<PathBuf> {
     let test = std::env::current_exe()?;
-    Ok(test.ancestors().nth(2).context("the test is nowhere")?.to_owned())
+    Ok(test.ancestors().nth(2).context("test executable is not in a target directory")?.to_owned())
 }
 
-/// Asks again and again until something holds.
+/// Polls every 100 ms until `condition` returns true.
 ///
 /// # Errors
 ///
-/// If it does not in time, or asking fails.
+/// If it does not return true within `within`, or returns an error.
 pub async fn eventually(
     within: Duration,
-    holds: impl AsyncFn() -> anyhow::Result<bool>,
+    condition: impl AsyncFn() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
-    let until = Instant::now() + within;
-    while !holds().await? {
-        if Instant::now() > until {
-            bail!("not within {within:?}");
+    let deadline = Instant::now() + within;
+    while !condition().await? {
+        if Instant::now() > deadline {
+            bail!("timed out after {within:?}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

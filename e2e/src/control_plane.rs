@@ -1,5 +1,5 @@
-//! A real etcd, kube-apiserver and kube-controller-manager on 127.0.0.1, with real certificates and
-//! the audit log on.
+//! Runs etcd, kube-apiserver and kube-controller-manager on 127.0.0.1, with TLS, RBAC and an audit
+//! log; or connects to an existing cluster.
 
 use std::{
     net::TcpListener,
@@ -21,7 +21,7 @@ use crate::{
     programs::Programs,
 };
 
-/// The file with an administrator's kubeconfig.
+/// File name of the administrator's kubeconfig.
 const ADMIN: &str = "admin.kubeconfig";
 
 const AUDIT_POLICY: &str = "\
@@ -34,32 +34,32 @@ rules:
 - level: Metadata
 ";
 
-/// A control plane. What was started for it ends when it is dropped.
+/// Control plane; dropping it stops the processes started for it.
 pub struct ControlPlane {
-    /// Where its files are.
+    /// Directory with configuration, certificates and logs.
     pub dir: tempfile::TempDir,
-    /// The client of an administrator.
+    /// Client with administrator permissions.
     pub admin: Client,
     kubectl: PathBuf,
     kubeconfig: Kubeconfig,
-    own: Option<Own>,
+    local: Option<LocalPrograms>,
 }
 
-/// The programs of a control plane that was started here.
-struct Own {
+/// Processes of a locally started control plane.
+struct LocalPrograms {
     apiserver: Server,
     _others: [Server; 2],
 }
 
 impl ControlPlane {
-    /// Starts one.
+    /// Starts a control plane.
     ///
     /// # Errors
     ///
-    /// If a program is missing or does not get ready.
+    /// If a program is missing or does not become ready.
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
-        let dir = scratch()?;
+        let dir = temporary_directory()?;
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
         let [clients, peers, port] = free_ports()?;
@@ -76,80 +76,79 @@ impl ControlPlane {
         apiserver.wait_ready(&admin).await?;
         let flags = controller_manager_flags(dir.path());
         let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
-        let own = Some(Own { apiserver, _others: [store, controllers] });
-        Ok(Self { dir, admin, kubectl: programs.kubectl, kubeconfig, own })
+        let local = Some(LocalPrograms { apiserver, _others: [store, controllers] });
+        Ok(Self { dir, admin, kubectl: programs.kubectl, kubeconfig, local })
     }
 
-    /// Uses the cluster of a context of the user's kubeconfig.
+    /// Connects to the cluster of a context in the user's kubeconfig.
     ///
     /// # Errors
     ///
-    /// If there is no such context, or it cannot be reached.
+    /// If the context does not exist or the API server cannot be reached.
     pub async fn existing(context: &str) -> anyhow::Result<Self> {
         let kubectl = tokio::task::spawn_blocking(Programs::find_kubectl).await??;
-        let dir = scratch()?;
+        let dir = temporary_directory()?;
         let mut kubeconfig = Kubeconfig::read().context("reading the kubeconfig")?;
         kubeconfig.current_context = Some(context.to_owned());
         write(&kubeconfig, &dir.path().join(ADMIN))?;
         let admin = connect(&kubeconfig).await?;
         admin.apiserver_version().await.with_context(|| format!("reaching {context}"))?;
-        Ok(Self { dir, admin, kubectl, kubeconfig, own: None })
+        Ok(Self { dir, admin, kubectl, kubeconfig, local: None })
     }
 
-    fn own(&self) -> anyhow::Result<&Own> {
-        self.own.as_ref().context("the control plane is somebody else's")
+    fn local(&self) -> anyhow::Result<&LocalPrograms> {
+        self.local.as_ref().context("the control plane was not started by this process")
     }
 
-    fn own_mut(&mut self) -> anyhow::Result<&mut Own> {
-        self.own.as_mut().context("the control plane is somebody else's")
+    fn local_mut(&mut self) -> anyhow::Result<&mut LocalPrograms> {
+        self.local.as_mut().context("the control plane was not started by this process")
     }
 
-    /// Ends the API server without warning; it is gone when this returns.
+    /// Kills the API server with SIGKILL, and waits until it has exited.
     ///
     /// # Errors
     ///
-    /// If it cannot be ended.
+    /// If it cannot be killed.
     pub async fn kill_apiserver(&mut self) -> anyhow::Result<()> {
-        Ok(self.own_mut()?.apiserver.child.kill().await?)
+        Ok(self.local_mut()?.apiserver.child.kill().await?)
     }
 
-    /// Starts the API server again; it is ready when this returns.
+    /// Restarts the API server, and waits until it is ready.
     ///
     /// # Errors
     ///
-    /// If it does not get ready.
+    /// If it does not become ready.
     pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
-        let again = self.own()?.apiserver.again(self.dir.path())?;
+        let restarted = self.local()?.apiserver.restart(self.dir.path())?;
         let admin = self.admin.clone();
-        let own = self.own_mut()?;
-        own.apiserver = again;
-        own.apiserver.wait_ready(&admin).await
+        let local = self.local_mut()?;
+        local.apiserver = restarted;
+        local.apiserver.wait_ready(&admin).await
     }
 
-    /// Stops the API server where it is: connections stay, and nothing is answered.
+    /// Suspends the API server with SIGSTOP: connections stay open, requests get no response.
     ///
     /// # Errors
     ///
-    /// If it does not run.
+    /// If it is not running.
     pub fn freeze_apiserver(&self) -> anyhow::Result<()> {
-        signal(self.own()?.apiserver.child.id(), process::Signal::STOP)
+        signal(self.local()?.apiserver.child.id(), process::Signal::STOP)
     }
 
-    /// Lets a frozen API server go on.
+    /// Resumes a suspended API server.
     ///
     /// # Errors
     ///
-    /// If it does not run.
+    /// If it is not running.
     pub fn thaw_apiserver(&self) -> anyhow::Result<()> {
-        signal(self.own()?.apiserver.child.id(), process::Signal::CONT)
+        signal(self.local()?.apiserver.child.id(), process::Signal::CONT)
     }
 
-    /// The client of an administrator who takes the first answer, where others ask again when they
-    /// are told to.
+    /// Administrator's client that does not retry requests, unlike kube's default client.
     ///
     /// # Errors
     ///
-    /// If it cannot be made.
+    /// If it cannot be configured.
     pub async fn client_without_retries(&self) -> anyhow::Result<Client> {
         let options = KubeConfigOptions::default();
         let mut config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await?;
@@ -157,16 +156,16 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
-    /// A kubeconfig for a bearer token.
+    /// Writes a kubeconfig for a bearer token, and returns its path.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn kubeconfig(&self, name: &str, token: &str) -> anyhow::Result<PathBuf> {
         let mut kubeconfig = self.kubeconfig.clone();
         let current = kubeconfig.current_context.as_deref();
-        let used = kubeconfig.contexts.iter_mut().find(|c| Some(c.name.as_str()) == current);
-        let context = used.and_then(|c| c.context.as_mut()).context("no current context")?;
+        let context = kubeconfig.contexts.iter_mut().find(|c| Some(c.name.as_str()) == current);
+        let context = context.and_then(|c| c.context.as_mut()).context("no current context")?;
         context.user = Some(name.to_owned());
         kubeconfig.auth_infos = vec![NamedAuthInfo {
             name: name.to_owned(),
@@ -181,7 +180,7 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// How to use it with kubectl.
+    /// Shell commands that use the cluster with kubectl.
     #[must_use]
     pub fn usage(&self, namespace: &str) -> String {
         format!(
@@ -191,11 +190,11 @@ impl ControlPlane {
         )
     }
 
-    /// Runs kubectl as an administrator.
+    /// Runs kubectl as administrator, and returns its stdout.
     ///
     /// # Errors
     ///
-    /// If it fails; the error is what it said.
+    /// If kubectl fails; the error contains its stderr.
     pub async fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.kubectl);
         command.arg("--kubeconfig").arg(self.dir.path().join(ADMIN)).args(args);
@@ -207,7 +206,7 @@ impl ControlPlane {
     }
 }
 
-/// All but those whose part the simulated nodes play.
+/// Controllers to run: all except those that the fake nodes simulate.
 const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller,\
     -persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,\
     -persistentvolume-expander-controller";
@@ -243,7 +242,7 @@ fn apiserver_flags(dir: &Path, etcd: &str, port: u16) -> Flags {
         ("service-cluster-ip-range", "10.0.0.0/16".to_owned()),
         ("audit-policy-file", at(dir, "audit-policy.yaml")),
         ("audit-log-path", at(dir, "audit.log")),
-        // Never rotated, since it is read from where it was left.
+        // No rotation, because the log is read by offset.
         ("audit-log-maxsize", "100000".to_owned()),
         ("allow-privileged", "true".to_owned()),
         ("max-requests-inflight", "2000".to_owned()),
@@ -257,7 +256,7 @@ fn controller_manager_flags(dir: &Path) -> Flags {
         ("leader-elect", "false".to_owned()),
         ("secure-port", "0".to_owned()),
         ("controllers", CONTROLLERS.to_owned()),
-        // As on clusters that matter: each controller has an account and a role of its own.
+        // As in production clusters, each controller has its own ServiceAccount and role.
         ("use-service-account-credentials", "true".to_owned()),
         ("service-account-private-key-file", at(dir, "sa.key")),
         ("root-ca-file", at(dir, "ca.crt")),
@@ -271,7 +270,7 @@ fn at(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
 }
 
-/// One of the programs, running.
+/// Running control plane program.
 struct Server {
     program: PathBuf,
     flags: Flags,
@@ -289,33 +288,33 @@ impl Server {
         Ok(Self { program: program.to_owned(), flags, child })
     }
 
-    /// Starts the same once more.
-    fn again(&self, dir: &Path) -> anyhow::Result<Self> {
+    /// Starts the program again with the same flags.
+    fn restart(&self, dir: &Path) -> anyhow::Result<Self> {
         Self::start(&self.program, dir, self.flags.clone())
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports ready.
     async fn wait_ready(&mut self, client: &Client) -> anyhow::Result<()> {
         for _ in 0..300 {
             if let Some(status) = self.child.try_wait()? {
-                bail!("kube-apiserver ended early: {status}");
+                bail!("kube-apiserver exited before it was ready: {status}");
             }
             if client.request_text(http::Request::get("/readyz").body(Vec::new())?).await.is_ok() {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        bail!("kube-apiserver is not ready within a minute")
+        bail!("kube-apiserver not ready after 60s")
     }
 }
 
-/// Ports that nobody listens on; taken together, so that they differ.
+/// Unused ports; bound at the same time, so that they differ.
 pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
-    let held: Vec<TcpListener> = std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0"))
+    let listeners: Vec<TcpListener> = std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0"))
         .take(COUNT)
         .collect::<Result<_, _>>()?;
     let mut ports = [0; COUNT];
-    for (port, listener) in ports.iter_mut().zip(&held) {
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr()?.port();
     }
     Ok(ports)
@@ -327,9 +326,9 @@ async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// A folder that is gone in the end, but for whoever wants to look at what went wrong: logs, the
-/// audit log and kubeconfigs stay.
-fn scratch() -> anyhow::Result<tempfile::TempDir> {
+/// Creates a temporary directory, which is removed on drop unless `PODOPS_KEEP` is set: then logs,
+/// the audit log and kubeconfigs remain for debugging.
+fn temporary_directory() -> anyhow::Result<tempfile::TempDir> {
     let mut dir = tempfile::tempdir()?;
     dir.disable_cleanup(std::env::var_os("PODOPS_KEEP").is_some());
     Ok(dir)

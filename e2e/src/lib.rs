@@ -1,4 +1,5 @@
-//! A real control plane with simulated nodes, and the operators as separate processes on it.
+//! End-to-end test harness: a control plane with fake nodes, and the operators as separate
+//! processes.
 
 pub mod audit;
 pub mod availability;

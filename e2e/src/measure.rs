@@ -1,4 +1,5 @@
-//! What a change costs: counted in the audit log and in the events that it caused.
+//! Measures the cost of changes: API requests from the audit log, Pod watch events, and the memory
+//! and CPU time of operator processes.
 
 use std::{
     future::Future,
@@ -20,81 +21,83 @@ use tokio::task::JoinSet;
 
 use crate::{audit::Request, cluster::TestCluster};
 
-/// How long nothing must happen before everything counts as told.
-const SILENCE: Duration = Duration::from_millis(500);
+/// Time without a Pod event after which all events count as received.
+const QUIET_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a change cost.
+/// Cost of one change.
 pub struct Cost {
-    /// How many Pods it was about.
+    /// Number of Pods changed.
     pub pods: usize,
-    /// How long it took.
-    pub took: Duration,
-    /// Everybody's requests meanwhile.
+    /// Duration of the change.
+    pub duration: Duration,
+    /// Requests of all clients during the change.
     requests: Vec<Request>,
-    /// The events of Pods meanwhile.
+    /// Number of Pod watch events during the change.
     pod_events: usize,
 }
 
 impl Cost {
-    /// Measures a change.
+    /// Runs a change and measures its cost.
     ///
     /// # Errors
     ///
-    /// If the change fails, or cannot be followed.
+    /// If the change fails, or the audit log or the watch cannot be read.
     pub async fn of(
         cluster: &TestCluster,
         pods: usize,
         change: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<Self> {
-        let events = PodEvents::follow(cluster).await?;
+        let events = PodEvents::watch(cluster).await?;
         let start = cluster.audit_log_end()?;
-        let began = Instant::now();
+        let started = Instant::now();
         change.await?;
-        let took = began.elapsed();
+        let duration = started.elapsed();
         let pod_events = events.count().await?;
         let (requests, _) = cluster.requests(start)?;
-        Ok(Self { pods, took, requests, pod_events })
+        Ok(Self { pods, duration, requests, pod_events })
     }
 
-    /// Requests of operators, renewals of Leases aside.
+    /// Requests of operators, except for leader election.
     pub fn operator_requests(&self) -> impl Iterator<Item = &Request> {
-        self.requests.iter().filter(|r| r.is_work())
+        self.requests.iter().filter(|r| r.is_operator_request())
     }
 
-    /// Requests of operators, for each Pod.
+    /// Number of operator requests per Pod.
     #[must_use]
     pub fn requests_per_pod(&self) -> f64 {
         self.per_pod(self.operator_requests().count())
     }
 
-    /// Writes of operators to Pods, for each Pod.
+    /// Number of operator writes to Pods, per Pod.
     #[must_use]
     pub fn pod_writes_per_pod(&self) -> f64 {
-        self.per_pod(self.operator_requests().filter(|r| r.is_write() && r.resource() == "pods").count())
+        self.per_pod(
+            self.operator_requests().filter(|r| r.is_write() && r.resource() == "pods").count(),
+        )
     }
 
-    /// Writes of operators.
+    /// Number of operator writes.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.operator_requests().filter(|r| r.is_write()).count()
     }
 
-    /// Writes of operators that were refused.
+    /// Operator writes that failed, conflicts included.
     #[must_use]
     pub fn rejected(&self) -> Vec<&Request> {
         self.operator_requests().filter(|r| r.is_rejected_write()).collect()
     }
 
-    /// Writes to Pods, by anybody, that changed nothing: a write that changes something is an
-    /// event, and one that changes nothing is none.
+    /// Number of Pod writes, by any client, that changed nothing: successful writes minus watch
+    /// events, because only a write that changes the object causes an event.
     #[must_use]
     pub fn no_op_writes(&self) -> usize {
-        let is_done = |r: &&Request| r.is_write() && r.resource() == "pods" && r.code() < 400;
-        self.requests.iter().filter(is_done).count().saturating_sub(self.pod_events)
+        let is_pod_write = |r: &&Request| r.is_write() && r.resource() == "pods" && r.code() < 400;
+        self.requests.iter().filter(is_pod_write).count().saturating_sub(self.pod_events)
     }
 
-    /// The most writes of the status of objects of a kind in any second: of one object, provided
-    /// only one changes.
+    /// Maximum number of operator status writes to a resource within any second. Counts the writes
+    /// of all its objects, so at most one object should be changing.
     #[must_use]
     pub fn max_status_writes_per_second(&self, plural: &str) -> usize {
         let is_status =
@@ -115,17 +118,18 @@ impl Cost {
     }
 }
 
-/// Counts events of Pods while it is there.
+/// Counts Pod watch events until it is dropped.
 struct PodEvents {
     count: Arc<AtomicUsize>,
     watch: JoinSet<anyhow::Result<()>>,
 }
 
 impl PodEvents {
-    async fn follow(cluster: &TestCluster) -> anyhow::Result<Self> {
+    async fn watch(cluster: &TestCluster) -> anyhow::Result<Self> {
         let pods: Api<Pod> = Api::all(cluster.plane.admin.clone());
         let now = pods.list_metadata(&ListParams::default().limit(1)).await?;
-        let mut version = now.metadata.resource_version.context("a list without a version")?;
+        let mut version =
+            now.metadata.resource_version.context("list without a resourceVersion")?;
         let count = Arc::new(AtomicUsize::new(0));
         let (counted, mut watch) = (count.clone(), JoinSet::new());
         watch.spawn(async move {
@@ -141,7 +145,7 @@ impl PodEvents {
                             counted.fetch_add(1, Ordering::Relaxed);
                         }
                         WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
-                        WatchEvent::Error(error) => anyhow::bail!("watching Pods: {error:?}"),
+                        WatchEvent::Error(error) => anyhow::bail!("Pod watch failed: {error:?}"),
                     }
                 }
             }
@@ -149,11 +153,11 @@ impl PodEvents {
         Ok(Self { count, watch })
     }
 
-    /// How many there were, once no more come.
+    /// Number of events, once none arrived for [`QUIET_PERIOD`].
     async fn count(mut self) -> anyhow::Result<usize> {
         loop {
             let before = self.count.load(Ordering::Relaxed);
-            tokio::time::sleep(SILENCE).await;
+            tokio::time::sleep(QUIET_PERIOD).await;
             if let Some(ended) = self.watch.try_join_next() {
                 ended??;
             }
@@ -164,25 +168,25 @@ impl PodEvents {
     }
 }
 
-/// What an operator's process takes.
+/// Resource usage of an operator's process.
 pub struct Process {
     pid: u32,
-    /// Resident memory.
+    /// Resident memory in MiB.
     pub resident_mebibytes: f64,
-    /// The most resident memory that it ever had.
+    /// Peak resident memory in MiB since the process started.
     pub peak_mebibytes: f64,
-    /// Processor time, its own and the system's for it.
+    /// User and system CPU time.
     pub cpu: Duration,
 }
 
 impl Process {
-    /// Looks at an operator's process.
+    /// Reads the resource usage of an operator's process.
     ///
     /// # Errors
     ///
-    /// If it does not run.
+    /// If the operator is not running.
     pub fn of(cluster: &TestCluster, operator: &str) -> anyhow::Result<Self> {
-        let pid = cluster.operator(operator)?.pid().context("the operator does not run")?;
+        let pid = cluster.operator(operator)?.pid().context("operator is not running")?;
         let process = procfs::process::Process::new(i32::try_from(pid)?)?;
         let (status, stat) = (process.status()?, process.stat()?);
         #[allow(clippy::cast_precision_loss, reason = "memory is small")]
@@ -196,13 +200,13 @@ impl Process {
         })
     }
 
-    /// Processor time since an earlier look.
+    /// CPU time since an earlier reading.
     ///
     /// # Errors
     ///
-    /// If it is another process by now, whose time says nothing.
+    /// If the process was restarted since, because its CPU time cannot be compared.
     pub fn cpu_since(&self, before: &Self) -> anyhow::Result<Duration> {
-        anyhow::ensure!(self.pid == before.pid, "the operator was restarted meanwhile");
+        anyhow::ensure!(self.pid == before.pid, "operator was restarted during the measurement");
         Ok(self.cpu.saturating_sub(before.cpu))
     }
 }

@@ -1,4 +1,4 @@
-//! Processes that the lab starts, by their IDs.
+//! Child processes: logs, signals, and supervision with restarts.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,10 +13,10 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use tokio::{process::Command, task::JoinSet};
 
-/// How long a process that ended stays down.
-const BACKOFF: Duration = Duration::from_millis(100);
+/// Delay before an exited process is restarted.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
 
-/// Opens a log to write to its end.
+/// Opens a log file for appending; creates it if needed.
 ///
 /// # Errors
 ///
@@ -26,31 +26,31 @@ pub fn log(path: &Path) -> anyhow::Result<File> {
     file.with_context(|| format!("opening {}", path.display()))
 }
 
-/// Sends a signal to a process that the lab started.
+/// Sends a signal to a child process.
 ///
 /// # Errors
 ///
-/// If it does not run.
+/// If the process is not running.
 pub fn signal(pid: Option<u32>, signal: Signal) -> anyhow::Result<()> {
     let pid = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-    Ok(kill_process(pid.context("the process does not run")?, signal)?)
+    Ok(kill_process(pid.context("process is not running")?, signal)?)
 }
 
-/// What is started, and started again whenever it ends: what a kubelet does for a Deployment's Pod.
+/// Specification of a supervised process.
 pub struct Spec {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// What it is told.
+    /// Command-line arguments.
     pub args: Vec<String>,
-    /// Its environment, beside ours.
+    /// Environment variables, in addition to the inherited ones.
     pub env: Vec<(String, String)>,
-    /// The credentials it has.
+    /// Path passed in `KUBECONFIG`.
     pub kubeconfig: PathBuf,
-    /// Where its output goes.
+    /// File that stdout and stderr are appended to.
     pub log: PathBuf,
 }
 
-/// A program that is kept running until this is dropped.
+/// Process that is restarted whenever it exits, as by a kubelet, until this is dropped.
 pub struct SupervisedProcess {
     state: Arc<Mutex<State>>,
     _task: JoinSet<anyhow::Result<()>>,
@@ -63,35 +63,35 @@ struct State {
 }
 
 impl SupervisedProcess {
-    /// Starts the program.
+    /// Starts the process and its supervision.
     #[must_use]
     pub fn start(spec: Spec) -> Self {
         let state = Arc::<Mutex<State>>::default();
         let mut task = JoinSet::new();
-        task.spawn(keep(spec, state.clone()));
+        task.spawn(supervise(spec, state.clone()));
         Self { state, _task: task }
     }
 
-    /// Its process, while there is one.
+    /// Process ID; `None` while the process is down.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.look(|state| state.pid)
+        self.read(|state| state.pid)
     }
 
-    /// How it ended so far.
+    /// Exit statuses so far, oldest first.
     #[must_use]
     pub fn exits(&self) -> Vec<ExitStatus> {
-        self.look(|state| state.exits.clone())
+        self.read(|state| state.exits.clone())
     }
 
-    /// Ends it by a signal; it runs again when this returns. Tells how it ended.
+    /// Sends a signal that ends the process, waits for the restart, and returns the exit status.
     ///
     /// # Errors
     ///
-    /// If it does not run.
-    pub async fn restart_with(&self, by: Signal) -> anyhow::Result<ExitStatus> {
+    /// If the process is not running.
+    pub async fn restart_with(&self, terminating: Signal) -> anyhow::Result<ExitStatus> {
         let before = self.exits().len();
-        signal(self.pid(), by)?;
+        signal(self.pid(), terminating)?;
         loop {
             tokio::time::sleep(Duration::from_millis(10)).await;
             if let (Some(_), Some(exit)) = (self.pid(), self.exits().get(before)) {
@@ -100,12 +100,12 @@ impl SupervisedProcess {
         }
     }
 
-    fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-async fn keep(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
+async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
     loop {
         let log = log(&spec.log)?;
         let mut command = Command::new(&spec.program);
@@ -124,6 +124,6 @@ async fn keep(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
             state.pid = None;
             state.exits.push(exit);
         }
-        tokio::time::sleep(BACKOFF).await;
+        tokio::time::sleep(RESTART_DELAY).await;
     }
 }

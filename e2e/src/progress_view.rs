@@ -1,5 +1,5 @@
-//! Shows Pods on their way: a line a Pod where there is a terminal, and a line a change of the whole
-//! where there is none.
+//! Shows the progress of a rollout on stderr: one line per Pod on a terminal, otherwise one line
+//! per change of the Pods' states.
 
 use std::{
     collections::BTreeMap,
@@ -15,118 +15,119 @@ use podops_api::{
     well_known,
 };
 
-/// The set as it was last shown.
+/// Progress of one rollout.
 pub struct ProgressView {
     all: MultiProgress,
     bar: ProgressBar,
     pods: BTreeMap<String, ProgressBar>,
-    what: String,
+    title: String,
     note: String,
-    told: String,
-    began: Instant,
+    printed: String,
+    started: Instant,
 }
 
 impl ProgressView {
-    /// Begins to show how `replicas` Pods get where they should be.
+    /// Starts to show the progress of `replicas` Pods.
     ///
     /// # Errors
     ///
-    /// If a template cannot be read.
-    pub fn begin(what: &str, replicas: u64) -> anyhow::Result<Self> {
+    /// If a progress bar template is invalid.
+    pub fn start(title: &str, replicas: u64) -> anyhow::Result<Self> {
         let all = MultiProgress::new();
         let bar = all.add(ProgressBar::new(replicas));
         let style = "{msg} [{bar:30.green}] {pos}/{len} {elapsed}";
         bar.set_style(ProgressStyle::with_template(style)?.progress_chars("=> "));
-        bar.set_message(what.to_owned());
+        bar.set_message(title.to_owned());
         Ok(Self {
             all,
             bar,
             pods: BTreeMap::new(),
-            what: what.to_owned(),
+            title: title.to_owned(),
             note: String::new(),
-            told: String::new(),
-            began: Instant::now(),
+            printed: String::new(),
+            started: Instant::now(),
         })
     }
 
-    /// Shows something beside the Pods.
-    pub fn note(&mut self, note: String) {
-        self.bar.set_message(format!("{}: {note}", self.what));
+    /// Sets a note to show beside the title.
+    pub fn set_note(&mut self, note: String) {
+        self.bar.set_message(format!("{}: {note}", self.title));
         self.note = note;
     }
 
-    /// Shows where the Pods are, and how many of them are where they should be.
+    /// Shows the state of each Pod, and the number of Pods that are done.
     ///
     /// # Errors
     ///
-    /// If a template cannot be read.
-    pub fn update(&mut self, pods: &[Pod], there: u64) -> anyhow::Result<()> {
-        self.bar.set_position(there);
+    /// If a progress bar template is invalid.
+    pub fn update(&mut self, pods: &[Pod], done: u64) -> anyhow::Result<()> {
+        self.bar.set_position(done);
         self.pods.retain(|name, line| {
-            let there = pods.iter().any(|pod| pod.name_any() == *name);
-            if !there {
+            let exists = pods.iter().any(|pod| pod.name_any() == *name);
+            if !exists {
                 line.finish_and_clear();
             }
-            there
+            exists
         });
         let mut counts = BTreeMap::<&str, usize>::new();
         for pod in pods {
-            let at = place(pod);
-            *counts.entry(at).or_default() += 1;
+            let state = state_of(pod);
+            *counts.entry(state).or_default() += 1;
             let line = self.pods.entry(pod.name_any()).or_insert_with(|| {
                 let line = self.all.add(ProgressBar::new_spinner());
                 line.set_prefix(pod.name_any());
                 line
             });
-            let style = format!("  {{prefix:24}} {{msg:12.{}}}", colour(at));
+            let style = format!("  {{prefix:24}} {{msg:12.{}}}", color(state));
             line.set_style(ProgressStyle::with_template(&format!("{style} {}", image(pod)))?);
-            line.set_message(at);
+            line.set_message(state);
         }
-        self.tell(&counts);
+        self.print(&counts);
         Ok(())
     }
 
-    /// Says in a line what changed, where nobody sees lines that move.
-    fn tell(&mut self, counts: &BTreeMap<&str, usize>) {
-        let parts: Vec<String> = counts.iter().map(|(at, count)| format!("{count} {at}")).collect();
+    /// Prints the counts as a line if they changed and stderr is not a terminal.
+    fn print(&mut self, counts: &BTreeMap<&str, usize>) {
+        let parts: Vec<String> =
+            counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
         let now = parts.join(", ");
-        if !std::io::stderr().is_terminal() && now != self.told {
+        if !std::io::stderr().is_terminal() && now != self.printed {
             let note = if self.note.is_empty() { "" } else { "; " };
-            let seconds = self.began.elapsed().as_secs_f64();
+            let seconds = self.started.elapsed().as_secs_f64();
             eprintln!("    {seconds:4.1} s  {now}{note}{}", self.note);
-            self.told = now;
+            self.printed = now;
         }
     }
 
-    /// Takes the picture away; tells how long it was shown.
+    /// Clears the view; returns the time since its start.
     #[must_use]
-    pub fn end(self) -> Duration {
+    pub fn finish(self) -> Duration {
         self.bar.finish_and_clear();
         self.pods.values().for_each(ProgressBar::finish_and_clear);
-        self.began.elapsed()
+        self.started.elapsed()
     }
 }
 
-/// Where a Pod is, in one word.
-fn place(pod: &Pod) -> &'static str {
+/// State of a Pod: the phase of its operation, or its availability.
+fn state_of(pod: &Pod) -> &'static str {
     let operation = PodLifecycle::parse(pod.labels()).ok();
     let operation = operation.as_ref().and_then(|l| l.operations.values().next());
     match operation.map(Phase::of) {
-        _ if pod.metadata.deletion_timestamp.is_some() => "leaving",
+        _ if pod.metadata.deletion_timestamp.is_some() => "terminating",
         Some(Phase::Requested | Phase::PreCheck | Phase::PreChecked) => "pre-check",
         Some(Phase::Preparing) => "preparing",
         Some(Phase::Operate) => "operate",
         Some(Phase::Operated | Phase::PostCheck | Phase::PostChecked) => "post-check",
         Some(Phase::Completing) => "completing",
-        None if pod.labels().contains_key(well_known::SERVICE_AVAILABLE) => "serving",
+        None if pod.labels().contains_key(well_known::SERVICE_AVAILABLE) => "available",
         None => "starting",
     }
 }
 
-fn colour(place: &str) -> &'static str {
-    match place {
-        "serving" => "green",
-        "leaving" => "red",
+fn color(state: &str) -> &'static str {
+    match state {
+        "available" => "green",
+        "terminating" => "red",
         _ => "yellow",
     }
 }

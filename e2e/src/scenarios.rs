@@ -1,4 +1,4 @@
-//! What is done to a set in bulk, and what that cost: the same for tests and for the benchmark.
+//! Bulk changes of a CollaSet and their cost, shared by tests and the benchmark.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,44 +8,44 @@ use serde_json::{Value, json};
 
 use crate::{cluster::TestCluster, measure::Cost};
 
-/// How long a scenario may take before it counts as stuck.
-const STUCK: Duration = Duration::from_secs(900);
+/// Timeout of one scenario.
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// A set that things are done to.
+/// A CollaSet to change.
 pub struct Scenario<'a> {
-    /// Where it is.
+    /// Cluster with the CollaSet.
     pub cluster: &'a TestCluster,
-    /// Its name.
+    /// Name of the CollaSet.
     pub set: &'a str,
-    /// How many Pods it has.
+    /// Number of its Pods.
     pub pods: usize,
 }
 
 impl Scenario<'_> {
-    /// Makes it.
+    /// Creates the CollaSet.
     ///
     /// # Errors
     ///
-    /// If it gets stuck; so for the other scenarios.
+    /// For this and every other scenario: if a request fails or the rollout times out.
     pub async fn create(&self) -> anyhow::Result<Cost> {
         Cost::of(self.cluster, self.pods, async {
             self.cluster.create(self.set, self.pods, "nginx:0").await?;
-            self.settle(self.pods).await
+            self.wait_until_rolled_out(self.pods).await
         })
         .await
     }
 
-    /// Gives all Pods another image in place.
+    /// Updates all Pods in place to another image.
     pub async fn update_in_place(&self, image: &str) -> anyhow::Result<Cost> {
         self.update("InPlaceIfPossible", image).await
     }
 
-    /// Deletes all Pods and makes others of another image.
+    /// Recreates all Pods with another image.
     pub async fn recreate(&self, image: &str) -> anyhow::Result<Cost> {
         self.update("Recreate", image).await
     }
 
-    /// Replaces all Pods by others of another image.
+    /// Replaces all Pods by Pods with another image.
     pub async fn replace(&self, image: &str) -> anyhow::Result<Cost> {
         self.update("Replace", image).await
     }
@@ -62,24 +62,25 @@ impl Scenario<'_> {
         .await
     }
 
-    /// Gives all Pods another annotation; tells besides how many lost their traffic meanwhile.
+    /// Changes an annotation of all Pods; also returns the number of Pods that left service during
+    /// the update.
     pub async fn annotate(&self, value: &str) -> anyhow::Result<(Cost, usize)> {
-        let before = self.serving_since().await?;
+        let before = self.available_since().await?;
         let cost = Cost::of(self.cluster, self.pods, async {
             let metadata = json!({ "annotations": { "example.com/note": value } });
             self.change(json!({ "template": { "metadata": metadata } })).await
         })
         .await?;
-        let after = self.serving_since().await?;
+        let after = self.available_since().await?;
         let lost = before.iter().filter(|(pod, since)| after.get(*pod) != Some(since)).count();
         Ok((cost, lost))
     }
 
-    /// Lets somebody else write to all Pods; the set has nothing to do with it.
+    /// Annotates all Pods as another client; the operators have nothing to do.
     pub async fn annotate_from_another_client(&self) -> anyhow::Result<Cost> {
         Cost::of(self.cluster, self.pods, async {
             for pod in self.cluster.pods_of(self.set).await? {
-                let annotations = json!({ "annotations": { "example.com/by": "somebody" } });
+                let annotations = json!({ "annotations": { "example.com/by": "another-client" } });
                 self.cluster.patch_pod_metadata(&pod.name_any(), annotations).await?;
             }
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -88,16 +89,16 @@ impl Scenario<'_> {
         .await
     }
 
-    /// Takes all Pods but `left` out; the cost is of each that went.
-    pub async fn scale_in(&self, left: usize) -> anyhow::Result<Cost> {
-        Cost::of(self.cluster, self.pods - left, async {
-            self.cluster.patch(self.set, json!({ "replicas": left })).await?;
-            self.settle(left).await
+    /// Scales the CollaSet in to `replicas`; the cost is per deleted Pod.
+    pub async fn scale_in(&self, replicas: usize) -> anyhow::Result<Cost> {
+        Cost::of(self.cluster, self.pods - replicas, async {
+            self.cluster.patch(self.set, json!({ "replicas": replicas })).await?;
+            self.wait_until_rolled_out(replicas).await
         })
         .await
     }
 
-    async fn serving_since(&self) -> anyhow::Result<BTreeMap<String, String>> {
+    async fn available_since(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let pods = self.cluster.pods_of(self.set).await?;
         let since = pods.iter().filter_map(|pod| {
             Some((pod.name_any(), pod.labels().get(well_known::SERVICE_AVAILABLE)?.clone()))
@@ -107,10 +108,10 @@ impl Scenario<'_> {
 
     async fn change(&self, spec: Value) -> anyhow::Result<()> {
         self.cluster.patch(self.set, spec).await?;
-        self.settle(self.pods).await
+        self.wait_until_rolled_out(self.pods).await
     }
 
-    async fn settle(&self, pods: usize) -> anyhow::Result<()> {
-        self.cluster.wait_until_rolled_out(self.set, i32::try_from(pods)?, STUCK).await
+    async fn wait_until_rolled_out(&self, pods: usize) -> anyhow::Result<()> {
+        self.cluster.wait_until_rolled_out(self.set, i32::try_from(pods)?, SCENARIO_TIMEOUT).await
     }
 }

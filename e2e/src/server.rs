@@ -1,5 +1,5 @@
-//! What runs in a simulated Pod that is to be real: an HTTP server which ends at once when it is told
-//! to, as careless ones do.
+//! HTTP server that runs as the container of fake Pods. It does not shut down gracefully: SIGTERM
+//! ends it at once, with the requests in flight.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -8,18 +8,18 @@ use hyper::{Request, Response, body::Bytes, server::conn::http1, service::servic
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, task::JoinSet, time::sleep};
 
-/// Answers to paths below take as many seconds as the path ends with.
+/// Path prefix of slow requests; the rest of the path is the response time in seconds.
 pub const SLOW: &str = "/slow/";
-/// The image whose containers are real; its tag is what they answer.
+/// Image whose containers run as processes; they respond with the image name and tag.
 pub const IMAGE: &str = "podops.test/server";
-/// The port they listen on.
+/// Port of the server.
 pub const PORT: u16 = 8080;
 
-/// Answers with `text` until the process ends.
+/// Responds with `text` until the process ends.
 ///
 /// # Errors
 ///
-/// If it cannot listen.
+/// If the address cannot be bound, or a connection cannot be accepted.
 pub async fn serve(address: SocketAddr, text: String) -> anyhow::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let mut connections = JoinSet::new();
@@ -30,7 +30,7 @@ pub async fn serve(address: SocketAddr, text: String) -> anyhow::Result<()> {
         };
         let text = text.clone();
         connections.spawn(async move {
-            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+            let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let text = text.clone();
                 async move {
                     let slow = request.uri().path().strip_prefix(SLOW);
@@ -40,9 +40,10 @@ pub async fn serve(address: SocketAddr, text: String) -> anyhow::Result<()> {
                     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(text))))
                 }
             });
-            let served = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+            let served =
+                http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
             if let Err(error) = served {
-                tracing::debug!(%error, "A connection ended");
+                tracing::debug!(%error, "Connection failed");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! Load that counts what fails: requests over old and new connections, some of them slow.
+//! HTTP load generator that counts failed requests: new and reused connections, some slow requests.
 
 use std::{
     net::SocketAddr,
@@ -27,39 +27,41 @@ use crate::{
     server::{self, SLOW},
 };
 
-/// How many clients there are, and how many of them ask for what takes long.
+/// Number of concurrent clients.
 const CLIENTS: usize = 50;
+/// Number of those clients that send slow requests.
 const SLOW_CLIENTS: usize = 4;
-/// How often a client asks: all together 2,300 times a second.
-const PACE: Duration = Duration::from_millis(20);
-/// How many requests go over one connection.
-const KEPT: usize = 50;
-/// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(8);
-/// How long one thing that is done to a set may take.
-const PATIENCE: Duration = Duration::from_secs(180);
-/// How many requests a second are load at all.
+/// Interval between the requests of one client; all clients together send 2,300 requests a second.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
+/// Number of requests per connection.
+const REQUESTS_PER_CONNECTION: usize = 50;
+/// Timeout of one response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
+/// Timeout of one rollout.
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Minimum number of requests per second for a run to be meaningful.
 const RATE_MIN: f64 = 2000.0;
-/// How many failures are remembered in words.
-const TOLD_MAX: usize = 20;
+/// Number of failures kept with their messages.
+const FAILURES_MAX: usize = 20;
 
-/// What came of it.
+/// Results of the load since its start.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// Requests that were answered.
-    pub answered: u64,
-    /// Requests that were not, or with an error, and connections that were not accepted.
+pub struct LoadStats {
+    /// Number of requests with a successful response.
+    pub succeeded: u64,
+    /// Number of failed requests: no response, an error status, or a refused connection.
     pub failed: u64,
-    /// What some of the failures were, and when after the start.
-    pub told: Vec<(Duration, String)>,
+    /// First failures: time since the start, and message.
+    pub failures: Vec<(Duration, String)>,
 }
 
-/// A set whose Pods are processes behind a load balancer, so many of them out at a time.
+/// Spec of a CollaSet whose Pods run server processes, updated by `policy` with `max_unavailable`
+/// Pods at a time; to be passed to [`TestCluster::create_and_wait`].
 #[must_use]
-pub fn server_set(name: &str, policy: &str, at_once: u32) -> Value {
+pub fn server_set(name: &str, policy: &str, max_unavailable: u32) -> Value {
     json!({
         "updateStrategy": {
-            "podUpgradePolicy": policy, "rollingUpdate": { "maxUnavailable": at_once },
+            "podUpgradePolicy": policy, "rollingUpdate": { "maxUnavailable": max_unavailable },
         },
         "template": {
             "metadata": { "labels": { "app": name } },
@@ -71,136 +73,141 @@ pub fn server_set(name: &str, policy: &str, at_once: u32) -> Value {
     })
 }
 
-/// An update in place, another that makes new Pods, and a set that shrinks and grows, each with nothing
-/// failed; of a set called `web` with ten Pods.
+/// Updates the CollaSet `web` of ten Pods in place, recreates its Pods, and scales it in and out,
+/// and checks after each step that no request failed.
 ///
 /// # Errors
 ///
-/// If a request failed, or it takes too long.
+/// If a request failed, a rollout timed out, or the load was below the minimum rate.
 pub async fn update_recreate_and_scale(cluster: &TestCluster, load: &Load) -> anyhow::Result<()> {
-    load.assert_no_failed_requests("at rest")?;
+    load.assert_no_failed_requests("before any change")?;
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await?;
-    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
+    cluster.wait_until_rolled_out("web", 10, ROLLOUT_TIMEOUT).await?;
     load.assert_no_failed_requests("updated in place")?;
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
     cluster.patch("web", recreate).await?;
     cluster.set_image("web", &format!("{}:3", server::IMAGE)).await?;
-    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
+    cluster.wait_until_rolled_out("web", 10, ROLLOUT_TIMEOUT).await?;
     load.assert_no_failed_requests("recreated")?;
     for replicas in [5, 10] {
         cluster.patch("web", json!({ "replicas": replicas })).await?;
-        cluster.wait_until_rolled_out("web", replicas, PATIENCE).await?;
+        cluster.wait_until_rolled_out("web", replicas, ROLLOUT_TIMEOUT).await?;
         load.assert_no_failed_requests(&format!("scaled to {replicas}"))?;
     }
-    anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests a second", load.rate());
+    anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests/s", load.rate());
     Ok(())
 }
 
-/// Whether an employer of the Pod's namespace holds it.
+/// Returns whether the Pod has the protection finalizer of an employer in its namespace.
 #[must_use]
 pub fn has_protection_finalizer(pod: &Pod, kind: &str, employer: &str) -> bool {
     let namespace = pod.namespace().unwrap_or_default();
     pod.finalizers().contains(&lifecycle_finalizer(kind, &namespace, employer))
 }
 
-/// Has nobody look at the traffic of `web` any more, and updates it; tells how many requests failed.
+/// Control run: removes the Service `web` from consist-operator's control, updates the CollaSet
+/// `web` in place, and returns the number of requests that failed during the update.
 ///
 /// # Errors
 ///
-/// If it takes too long.
+/// If the finalizers are not removed or the rollout does not complete in time.
 pub async fn update_without_consist(cluster: &TestCluster, load: &Load) -> anyhow::Result<u64> {
-    let before = load.tally().failed;
-    let free = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    cluster.api::<Service>().patch("web", &PatchParams::default(), &free).await?;
-    let free = async || {
+    let before = load.stats().failed;
+    let unmanage = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
+    cluster.api::<Service>().patch("web", &PatchParams::default(), &unmanage).await?;
+    let unprotected = async || {
         let pods = cluster.pods_of("web").await?;
         Ok(!pods.iter().any(|pod| has_protection_finalizer(pod, SERVICE, "web")))
     };
-    eventually(TIMEOUT, free).await.context("letting go of all")?;
+    eventually(TIMEOUT, unprotected).await.context("waiting for the finalizers to be removed")?;
     let in_place = json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" } });
     cluster.patch("web", in_place).await?;
     cluster.set_image("web", &format!("{}:99", server::IMAGE)).await?;
-    cluster.wait_until_rolled_out("web", 10, PATIENCE).await?;
-    Ok(load.tally().failed - before)
+    cluster.wait_until_rolled_out("web", 10, ROLLOUT_TIMEOUT).await?;
+    Ok(load.stats().failed - before)
 }
 
-/// Load on one address until this is dropped.
+/// Generates load on one address until it is dropped.
 pub struct Load {
-    tally: Arc<Mutex<Tally>>,
+    stats: Arc<Mutex<LoadStats>>,
     _clients: JoinSet<()>,
-    since: Instant,
+    started: Instant,
 }
 
 impl Load {
-    /// Starts asking.
+    /// Starts sending requests to `target`.
     #[must_use]
     pub fn start(target: SocketAddr) -> Self {
-        let (tally, mut clients) = (Arc::<Mutex<Tally>>::default(), JoinSet::new());
-        let since = Instant::now();
+        let (stats, mut clients) = (Arc::<Mutex<LoadStats>>::default(), JoinSet::new());
+        let started = Instant::now();
         for client in 0..CLIENTS {
-            let tally = tally.clone();
+            let stats = stats.clone();
             let path = if client < SLOW_CLIENTS { format!("{SLOW}2") } else { "/".to_owned() };
             clients.spawn(async move {
                 loop {
-                    let asked = connection(target, &path, &tally).await;
-                    if let Err(error) = asked {
-                        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-                        tally.failed += 1;
-                        if tally.told.len() < TOLD_MAX {
-                            tally.told.push((since.elapsed(), format!("{path}: {error:#}")));
+                    if let Err(error) = run_connection(target, &path, &stats).await {
+                        let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
+                        stats.failed += 1;
+                        if stats.failures.len() < FAILURES_MAX {
+                            stats.failures.push((started.elapsed(), format!("{path}: {error:#}")));
                         }
                     }
                 }
             });
         }
-        Self { tally, _clients: clients, since }
+        Self { stats, _clients: clients, started }
     }
 
-    /// What came of it so far.
+    /// Results so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn stats(&self) -> LoadStats {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fails if a request failed; tells how many did not, after what.
+    /// Prints the results so far and checks that no request failed.
     ///
     /// # Errors
     ///
-    /// If one failed; the error is what was told.
+    /// If a request failed; the error lists the first failures.
     pub fn assert_no_failed_requests(&self, after: &str) -> anyhow::Result<()> {
-        let Tally { answered, failed, told } = self.tally();
-        eprintln!("{after}: {answered} answered, {failed} failed, {:.0}/s", self.rate());
-        anyhow::ensure!(failed == 0, "{after}: {told:#?}");
+        let LoadStats { succeeded, failed, failures } = self.stats();
+        eprintln!("{after}: {succeeded} succeeded, {failed} failed, {:.0}/s", self.rate());
+        anyhow::ensure!(failed == 0, "{after}: {failed} requests failed: {failures:#?}");
         Ok(())
     }
 
-    /// Requests a second so far.
+    /// Average number of successful requests per second so far.
     #[must_use]
     pub fn rate(&self) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "not that many")]
-        let answered = self.tally().answered as f64;
-        answered / self.since.elapsed().as_secs_f64()
+        let succeeded = self.stats().succeeded as f64;
+        succeeded / self.started.elapsed().as_secs_f64()
     }
 }
 
-/// Asks over one connection, a while.
-async fn connection(target: SocketAddr, path: &str, tally: &Mutex<Tally>) -> anyhow::Result<()> {
+/// Sends [`REQUESTS_PER_CONNECTION`] requests over one new connection.
+async fn run_connection(
+    target: SocketAddr,
+    path: &str,
+    stats: &Mutex<LoadStats>,
+) -> anyhow::Result<()> {
     let stream = TcpStream::connect(target).await.context("connecting")?;
     stream.set_nodelay(true)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut driver = JoinSet::new();
     driver.spawn(connection);
-    let mut pace = tokio::time::interval(PACE);
-    for _ in 0..KEPT {
-        pace.tick().await;
-        sender.ready().await.context("the connection ended")?;
+    let mut interval = tokio::time::interval(REQUEST_INTERVAL);
+    for _ in 0..REQUESTS_PER_CONNECTION {
+        interval.tick().await;
+        sender.ready().await.context("connection closed")?;
         let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
-        let answer = timeout(ANSWER, sender.send_request(request)).await.context("no answer")?;
-        let answer = answer.context("asking")?;
-        let status = answer.status();
-        timeout(ANSWER, answer.into_body().collect()).await.context("no body")??;
+        let response = timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await;
+        let response = response.context("response timed out")?.context("request failed")?;
+        let status = response.status();
+        let body = timeout(RESPONSE_TIMEOUT, response.into_body().collect()).await;
+        body.context("response body timed out")??;
         anyhow::ensure!(status.is_success(), "status {status}");
-        tally.lock().unwrap_or_else(PoisonError::into_inner).answered += 1;
+        stats.lock().unwrap_or_else(PoisonError::into_inner).succeeded += 1;
     }
     Ok(())
 }

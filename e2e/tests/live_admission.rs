@@ -1,4 +1,4 @@
-//! What the API server refuses, by the shipped CRDs alone.
+//! Objects that the API server rejects by the shipped CRDs alone, without webhooks.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -40,8 +40,8 @@ fn crds() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds")
 }
 
-/// Changes that are refused, and what has to be said of each.
-fn refused() -> Vec<(Value, &'static str)> {
+/// Invalid changes of a valid CollaSet's spec, with a part of the expected error.
+fn invalid_sets() -> Vec<(Value, &'static str)> {
     let rolling = |partition: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });
     vec![
         (json!({ "replicas": -1 }), "spec.replicas: replicas should not be smaller than 0"),
@@ -83,11 +83,11 @@ fn refused() -> Vec<(Value, &'static str)> {
     .into_iter()
     .chain(incomplete())
     .chain(intersections())
-    .chain(impossible_updates())
+    .chain(invalid_update_strategies())
     .collect()
 }
 
-/// Specs that lack something, or have it in no sensible form.
+/// Specs with missing or malformed fields, with a part of the expected error.
 fn incomplete() -> Vec<(Value, &'static str)> {
     vec![
         (json!({ "selector": null }), "spec.selector: Required value"),
@@ -131,7 +131,7 @@ fn incomplete() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Lists of Pods that contradict each other.
+/// Lists of Pods that must not intersect, with a part of the expected error.
 fn intersections() -> Vec<(Value, &'static str)> {
     let both =
         |one: &str, other: &str| json!({ "scaleStrategy": { one: ["a", "b"], other: ["b"] } });
@@ -151,17 +151,21 @@ fn intersections() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Ways to update that are none.
-fn impossible_updates() -> Vec<(Value, &'static str)> {
+/// Invalid update strategies, with a part of the expected error.
+fn invalid_update_strategies() -> Vec<(Value, &'static str)> {
     let update = |policy: &str, rolling: Value| json!({ "updateStrategy": { "podUpgradePolicy": policy, "rollingUpdate": rolling } });
-    let share = |value: &str| update("Recreate", json!({ "byPartition": { "partition": value } }));
+    let percentage =
+        |value: &str| update("Recreate", json!({ "byPartition": { "partition": value } }));
     vec![
-        (share("101%"), "partition should not be smaller than 0, or be a percentage up to 100%"),
+        (
+            percentage("101%"),
+            "partition should not be smaller than 0, or be a percentage up to 100%",
+        ),
         (
             update("Recreate", json!({ "byPartition": { "partition": 3_000_000_000_u64 } })),
             "byPartition.partition: partition should not be",
         ),
-        (share("half"), "byPartition.partition: partition should not be"),
+        (percentage("half"), "byPartition.partition: partition should not be"),
         (
             update("Recreate", json!({ "maxUnavailable": -1 })),
             "maxUnavailable should be a number not smaller than 0, or a percentage",
@@ -198,7 +202,7 @@ fn impossible_updates() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
+async fn invalid_collasets_are_rejected_with_field_and_reason() {
     let plane = ControlPlane::start().await.unwrap();
     plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
     let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
@@ -214,28 +218,29 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
         sets.create(&PostParams::default(), &object).await
     };
 
-    for (place, (changes, reason)) in refused().into_iter().enumerate() {
-        let error = create(&format!("bad-{place}"), changes.clone())
+    for (index, (changes, reason)) in invalid_sets().into_iter().enumerate() {
+        let error = create(&format!("bad-{index}"), changes.clone())
             .await
             .expect_err(&changes.to_string())
             .to_string();
         assert!(error.contains(reason), "{changes}: {error}");
     }
 
-    let named = json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
+    let by_sequence =
+        json!({ "namingStrategy": { "podNamingSuffixPolicy": "PersistentSequence" } });
     for name in ["dotted.name".to_owned(), "x".repeat(62)] {
-        let error = create(&name, named.clone()).await.expect_err(&name).to_string();
+        let error = create(&name, by_sequence.clone()).await.expect_err(&name).to_string();
         assert!(
             error.contains("metadata.name: name should be a DNS label of at most 61"),
             "{error}"
         );
     }
-    let sound = json!({ "updateStrategy": {
+    let valid = json!({ "updateStrategy": {
         "podUpgradePolicy": "Replace",
         "rollingUpdate": { "byPartition": { "partition": "50%" }, "maxUnavailable": 0, "maxSurge": "25%" },
     } });
-    create("sound", sound).await.unwrap();
-    // What Kuperator's webhook would fill in, and charts leave empty.
+    create("valid", valid).await.unwrap();
+    // Fields that charts leave empty, because Kuperator's webhook sets their defaults.
     let empty = json!({
         "updateStrategy": { "podUpgradePolicy": "" },
         "namingStrategy": { "podNamingSuffixPolicy": "" },
@@ -250,25 +255,26 @@ async fn bad_sets_are_refused_with_field_and_reason_and_good_ones_are_not() {
     let good = create("good", newer).await.unwrap().data;
     assert_eq!(
         good["spec"]["template"]["spec"]["fieldOfTheFuture"], 1,
-        "unknown template fields are kept"
+        "unknown template fields must be preserved"
     );
     assert_eq!(good["spec"]["updateStrategy"]["podUpgradePolicy"], "InPlaceIfPossible");
     assert_eq!(good["spec"]["updateStrategy"]["rollingUpdate"], json!({ "byPartition": {} }));
     assert_eq!(good["spec"]["historyLimit"], 20);
 
-    let moved = Patch::Merge(json!({ "spec": { "scaleStrategy": { "context": "pool" } } }));
-    let error = sets.patch("good", &PatchParams::default(), &moved).await.unwrap_err().to_string();
+    let other_context = Patch::Merge(json!({ "spec": { "scaleStrategy": { "context": "pool" } } }));
+    let error =
+        sets.patch("good", &PatchParams::default(), &other_context).await.unwrap_err().to_string();
     assert!(error.contains("scaleStrategy.context is not allowed to be changed"), "{error}");
     plane.kubectl(&["scale", "collaset", "good", "--replicas=3"]).await.unwrap();
     assert_eq!(sets.get("good").await.unwrap().data["spec"]["replicas"], 3);
 }
 
-/// Rules that are refused, and what has to be said of each.
-#[allow(clippy::too_many_lines, reason = "one case after another")]
-fn refused_rules() -> Vec<(Value, &'static str)> {
+/// Invalid rules, with a part of the expected error.
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
+fn invalid_rules() -> Vec<(Value, &'static str)> {
     let available = |policy: Value| json!({ "availablePolicy": policy });
-    let asked = |config: Value| json!({ "webhook": { "clientConfig": config } });
-    let (by_time, kind) = (|schedule: Value| json!({ "schedule": schedule }), "exactly one of");
+    let webhook = |config: Value| json!({ "webhook": { "clientConfig": config } });
+    let (schedule, kind) = (|spec: Value| json!({ "schedule": spec }), "exactly one of");
     vec![
         (json!({}), kind),
         (json!({ "labelCheck": { "requires": {} }, "disruptionBudget": {} }), kind),
@@ -304,49 +310,49 @@ fn refused_rules() -> Vec<(Value, &'static str)> {
             "values is required for In and NotIn",
         ),
         (
-            asked(json!({ "url": "ftp://example.com" })),
+            webhook(json!({ "url": "ftp://example.com" })),
             "spec.rules[0].webhook.clientConfig.url: Invalid value",
         ),
-        (asked(json!({ "url": "example.com" })), "an http or https URL is required"),
+        (webhook(json!({ "url": "example.com" })), "an http or https URL is required"),
         (
-            asked(json!({ "url": "https://example.com", "caBundle": "bm90IFBFTQ==" })),
+            webhook(json!({ "url": "https://example.com", "caBundle": "bm90IFBFTQ==" })),
             "clientConfig.caBundle: Invalid value",
         ),
         (
-            asked(
+            webhook(
                 json!({ "url": "http://a.example", "poll": { "url": "http://a.example", "intervalSeconds": 0 } }),
             ),
             "poll.intervalSeconds: Invalid value",
         ),
-        (by_time(json!({})), "one of windows and freezes is required"),
+        (schedule(json!({})), "one of windows and freezes is required"),
         (
-            by_time(
+            schedule(
                 json!({ "timeZone": "Mars/Olympus", "windows": [{ "from": "10:00", "to": "11:00" }] }),
             ),
             "spec.rules[0].schedule.timeZone",
         ),
         (
-            by_time(
+            schedule(
                 json!({ "timeZone": "+02:00", "windows": [{ "from": "10:00", "to": "11:00" }] }),
             ),
             "spec.rules[0].schedule.timeZone",
         ),
         (
-            by_time(json!({ "windows": [{ "from": "25:00", "to": "11:00" }] })),
+            schedule(json!({ "windows": [{ "from": "25:00", "to": "11:00" }] })),
             "windows[0].from: Invalid value",
         ),
         (
-            by_time(json!({ "windows": [{ "from": "10:00", "to": "10:00" }] })),
+            schedule(json!({ "windows": [{ "from": "10:00", "to": "10:00" }] })),
             "from and to should differ",
         ),
         (
-            by_time(
+            schedule(
                 json!({ "windows": [{ "from": "10:00", "to": "11:00", "days": ["Someday"] }] }),
             ),
             "windows[0].days[0]: Unsupported value",
         ),
         (
-            by_time(
+            schedule(
                 json!({ "freezes": [{ "from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z" }] }),
             ),
             "to should be later than from",
@@ -360,7 +366,7 @@ fn refused_rules() -> Vec<(Value, &'static str)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_rules_are_refused_with_field_and_reason_and_good_ones_are_not() {
+async fn invalid_rules_are_rejected_with_field_and_reason() {
     let plane = ControlPlane::start().await.unwrap();
     plane.kubectl(&["apply", "--server-side", "-k", &crds().display().to_string()]).await.unwrap();
     let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
@@ -378,18 +384,18 @@ async fn bad_rules_are_refused_with_field_and_reason_and_good_ones_are_not() {
         });
         all.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await
     };
-    let named = |mut rule: Value| {
+    let with_name = |mut rule: Value| {
         if rule.get("name").is_none() {
             rule["name"] = json!("one");
         }
         rule
     };
-    for (place, (rule, reason)) in refused_rules().into_iter().enumerate() {
-        let made = create(&format!("bad-{place}"), json!([named(rule.clone())])).await;
-        let error = made.expect_err(&rule.to_string()).to_string();
+    for (index, (rule, reason)) in invalid_rules().into_iter().enumerate() {
+        let created = create(&format!("bad-{index}"), json!([with_name(rule.clone())])).await;
+        let error = created.expect_err(&rule.to_string()).to_string();
         assert!(error.contains(reason), "{rule}: {error}");
     }
-    let one = named(json!({ "disruptionBudget": {} }));
+    let one = with_name(json!({ "disruptionBudget": {} }));
     let twice = create("twice", json!([one, one])).await.unwrap_err().to_string();
     assert!(twice.contains("spec.rules[1]: Duplicate value"), "{twice}");
     let long = create(&"x".repeat(64), json!([one])).await.unwrap_err().to_string();
@@ -400,21 +406,21 @@ async fn bad_rules_are_refused_with_field_and_reason_and_good_ones_are_not() {
     let good = json!([
         { "name": "budget", "availablePolicy": { "maxUnavailableValue": "25%", "minAvailableValue": 1 } },
         { "name": "root", "availablePolicy": { "maxUnavailablePolicy": { "expFunc": { "coeff": "1.5", "pow": "0.5" } } } },
-        { "name": "ask", "stage": "PostCheck", "webhook": { "clientConfig": { "url": "https://a.example:8443/x?y=z", "caBundle": bundle, "poll": { "url": "http://10.0.0.1/", "caBundle": "Cg==" } } } },
+        { "name": "webhook", "stage": "PostCheck", "webhook": { "clientConfig": { "url": "https://a.example:8443/x?y=z", "caBundle": bundle, "poll": { "url": "http://10.0.0.1/", "caBundle": "Cg==" } } } },
         { "name": "nights", "schedule": { "timeZone": "America/Argentina/Buenos_Aires", "windows": [{ "days": ["Sat", "Sun"], "from": "22:00", "to": "06:00" }] } },
         { "name": "dry", "mode": "DryRun", "cel": { "expression": "pod.metadata.name != 'a'" } },
         { "name": "spread", "topologySpread": { "topologyKey": "topology.kubernetes.io/zone" } },
     ]);
-    let made = create("good", good).await.unwrap();
+    let created = create("good", good).await.unwrap();
     let read: PodTransitionRule =
-        serde_json::from_value(serde_json::to_value(&made).unwrap()).unwrap();
+        serde_json::from_value(serde_json::to_value(&created).unwrap()).unwrap();
     let webhook = read.spec.rules[2].webhook.clone().unwrap();
     let poll = webhook.client_config.poll.unwrap();
     assert_eq!((poll.interval_seconds, poll.timeout_seconds), (5, 60), "Kuperator's defaults");
     assert_eq!(webhook.failure_policy, FailurePolicy::Ignore);
 }
 
-/// Base64, as `kubectl` and charts write it.
+/// Encodes text with the program `base64`, as users do for `caBundle`.
 fn base64(text: &str) -> String {
     use std::{io::Write as _, process::Stdio};
     let mut child = std::process::Command::new("base64")

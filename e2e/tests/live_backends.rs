@@ -1,4 +1,5 @@
-//! Every backend, each against the real thing: Envoy, adapters, several HAProxies, and clouds' emulators.
+//! Every backend under load: two Envoys, an adapter, several HAProxies, emulated cloud APIs, and
+//! employers of a kind of their own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +33,7 @@ use podops_e2e::{
     balancers::{Haproxy, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
-    traffic::{Load, update_recreate_and_scale, has_protection_finalizer, server_set},
+    traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -44,7 +45,7 @@ use tokio::{
 
 const CONSIST: &str = "consist-operator";
 
-async fn create_managed_service(cluster: &TestCluster, annotations: &Value) {
+async fn create_service(cluster: &TestCluster, annotations: &Value) {
     cluster.create_managed_service("web", json!({ "app": "web" }), annotations).await.unwrap();
 }
 
@@ -52,7 +53,7 @@ fn annotations(backend: &str, params: &Value) -> Value {
     json!({ consist::BACKEND: backend, consist::BACKEND_PARAMS: params.to_string() })
 }
 
-async fn settled(cluster: &TestCluster, replicas: i32) {
+async fn wait_until_rolled_out(cluster: &TestCluster, replicas: i32) {
     cluster.wait_until_rolled_out("web", replicas, Duration::from_secs(180)).await.unwrap();
 }
 
@@ -63,9 +64,9 @@ async fn no_request_fails_through_two_envoys() {
     cluster.add_args(CONSIST, &[format!("--xds-address={xds}")]);
     cluster.start_operators().await.unwrap();
     let params = json!({ "port": server::PORT, "proxies": 2, "connectSeconds": 1 });
-    create_managed_service(&cluster, &annotations("envoy", &params)).await;
+    create_service(&cluster, &annotations("envoy", &params)).await;
     let dir = cluster.plane.dir.path().to_owned();
-    // What a platform would deploy for that is taken by the API server.
+    // The component that a platform deploys for this is accepted by the API server.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap();
     let up = "../".repeat(dir.components().count());
     let at = |part: &str| format!("{up}{}/{part}", root.strip_prefix("/").unwrap().display());
@@ -88,34 +89,34 @@ async fn no_request_fails_through_two_envoys() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     update_recreate_and_scale(&cluster, &load).await.unwrap();
 
-    // The operator is killed in the middle, and knows nothing of what Envoys were told.
+    // The operator is killed during the update, and restarts without what it sent to the Envoys.
     cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.kill_and_restart(CONSIST).await.unwrap();
-    settled(&cluster, 10).await;
+    wait_until_rolled_out(&cluster, 10).await;
     load.assert_no_failed_requests("updated, with the operator killed").unwrap();
 
-    // An Envoy that is away may send traffic: nobody is touched until it is back.
+    // A disconnected Envoy may still route traffic: no Pod is changed until it reconnects.
     let before = cluster.pods_of("web").await.unwrap();
     second.stop().await.unwrap();
     cluster.set_image("web", &format!("{}:5", server::IMAGE)).await.unwrap();
-    let told = async || {
+    let reported = async || {
         let pods = cluster.pods_of("web").await?;
         let all = pods.iter().flat_map(conditions).filter_map(|c| c.message.as_deref());
         Ok(all
             .into_iter()
             .any(|message| message.contains("disconnected") || message.contains("of 2 Envoys")))
     };
-    eventually(TIMEOUT * 2, told).await.unwrap();
+    eventually(TIMEOUT * 2, reported).await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
-        assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was touched");
+        assert!(before.iter().any(|b| image(b) == image(&pod)), "a Pod was changed");
     }
     second.restart().await.unwrap();
-    settled(&cluster, 10).await;
-    load.assert_no_failed_requests("updated, with an Envoy away").unwrap();
+    wait_until_rolled_out(&cluster, 10).await;
+    load.assert_no_failed_requests("updated, with an Envoy disconnected").unwrap();
 }
 
-/// The reference adapter in front of a HAProxy, where it takes ten seconds until anybody is taken off.
+/// Starts the reference adapter for HAProxy, which applies changes ten seconds late.
 fn adapter(at: SocketAddr) -> Child {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/adapter.py");
     let mut python = Command::new("python3");
@@ -124,7 +125,7 @@ fn adapter(at: SocketAddr) -> Child {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
+async fn no_request_fails_when_draining_takes_ten_seconds() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let at = free_address().unwrap();
     let _adapter = adapter(at);
@@ -132,17 +133,24 @@ async fn no_request_fails_where_it_takes_ten_seconds_to_be_taken_off() {
     cluster.add_args(CONSIST, &[format!("--adapters=default/slow=http://{at}")]);
     cluster.start_operators().await.unwrap();
     let haproxy = Haproxy::start(cluster.plane.dir.path()).await.unwrap();
-    let own = json!({
+    let haproxy_params = json!({
         "runtime": haproxy.runtime.to_string(), "backend": "web", "port": server::PORT,
     });
-    create_managed_service(&cluster, &annotations("external", &json!({ "adapter": "slow", "params": own }))).await;
+    create_service(
+        &cluster,
+        &annotations("external", &json!({ "adapter": "slow", "params": haproxy_params })),
+    )
+    .await;
     cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 5)).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let began = Instant::now();
     update_recreate_and_scale(&cluster, &load).await.unwrap();
-    // Two times five in place, two times five anew, and five that leave.
-    assert!(began.elapsed() >= Duration::from_secs(50), "somebody went before its traffic");
+    // Five at a time: twice updated in place, twice recreated, and once scaled in.
+    assert!(
+        began.elapsed() >= Duration::from_secs(50),
+        "a Pod was changed or deleted while it received traffic"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,50 +159,50 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     let dir = cluster.plane.dir.path();
     let (one, other) = tokio::join!(Haproxy::start(dir), Haproxy::start(dir));
     let (one, mut other) = (one.unwrap(), other.unwrap());
-    create_managed_service(&cluster, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
+    create_service(&cluster, &Haproxy::annotations(&[one.runtime, other.runtime])).await;
     cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
     let loads = [&one, &other].map(|haproxy| Load::start(haproxy.balancer.front));
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    settled(&cluster, 10).await;
+    wait_until_rolled_out(&cluster, 10).await;
     for load in &loads {
         load.assert_no_failed_requests("updated in place behind two").unwrap();
     }
-    // Who names what is another's gets nothing of it, however often the operator forgets whose it is.
+    // A Service cannot claim a backend that another one uses, also after the operator restarted.
     let annotations = Haproxy::annotations(&[one.runtime]);
-    cluster.create_managed_service("thief", json!({ "app": "thief" }), &annotations).await.unwrap();
-    cluster.wait_for_event("thief", "BackendUnavailable").await.unwrap();
+    cluster.create_managed_service("copy", json!({ "app": "copy" }), &annotations).await.unwrap();
+    cluster.wait_for_event("copy", "BackendUnavailable").await.unwrap();
     cluster.kill_and_restart(CONSIST).await.unwrap();
     tokio::time::sleep(Duration::from_secs(12)).await;
     for load in &loads {
-        load.assert_no_failed_requests("with a thief, and the operator killed").unwrap();
+        load.assert_no_failed_requests("with a second claim, and the operator killed").unwrap();
     }
-    cluster.api::<Service>().delete("thief", &DeleteParams::default()).await.unwrap();
+    cluster.api::<Service>().delete("copy", &DeleteParams::default()).await.unwrap();
     drop(loads);
-    // With one of them unreachable nobody is touched, and the Pods say so.
+    // While one instance is unreachable, no Pod is changed, and the Pods' conditions report it.
     other.balancer.stop().await.unwrap();
     cluster.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
     let finalizer = consist::lifecycle_finalizer(consist::SERVICE, "default", "web");
-    let said = async || {
+    let messages = async || {
         let pods = cluster.pods_of("web").await?;
         let all = pods.iter().flat_map(conditions).filter(|c| c.type_ == finalizer);
         anyhow::Ok(all.map(|c| c.message.clone().unwrap_or_default()).collect::<Vec<_>>())
     };
-    let told = async || {
-        let of = other.runtime.to_string();
-        Ok(said().await?.iter().any(|message| message.contains(&of)))
+    let reported = async || {
+        let instance = other.runtime.to_string();
+        Ok(messages().await?.iter().any(|message| message.contains(&instance)))
     };
-    eventually(TIMEOUT * 2, told).await.unwrap();
+    eventually(TIMEOUT * 2, reported).await.unwrap();
     for pod in cluster.pods_of("web").await.unwrap() {
-        assert!(image(&pod).ends_with(":2"), "a Pod was touched");
+        assert!(image(&pod).ends_with(":2"), "a Pod was changed");
     }
     other.balancer.restart().await.unwrap();
-    settled(&cluster, 10).await;
-    let silent = async || Ok(said().await?.is_empty());
-    eventually(TIMEOUT, silent).await.unwrap();
+    wait_until_rolled_out(&cluster, 10).await;
+    let no_messages = async || Ok(messages().await?.is_empty());
+    eventually(TIMEOUT, no_messages).await.unwrap();
 
-    // They move: another Service takes them too, and the first one is deleted. It goes when the last request
-    // through it is answered.
+    // Move to another HAProxy: a second Service selects the Pods, and the first one is deleted. Its
+    // deletion completes after the last request through it.
     let next = Haproxy::start(dir).await.unwrap();
     let annotations = Haproxy::annotations(&[next.runtime]);
     cluster.create_managed_service("next", json!({ "app": "web" }), &annotations).await.unwrap();
@@ -204,20 +212,20 @@ async fn pods_behind_two_haproxies_wait_for_both_and_move_to_a_third() {
     };
     eventually(TIMEOUT, both).await.unwrap();
     let load = Load::start(next.balancer.front);
-    let mut asked = TcpStream::connect(one.balancer.front).await.unwrap();
+    let mut slow_request = TcpStream::connect(one.balancer.front).await.unwrap();
     let request = b"GET /slow/8 HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
-    asked.write_all(request).await.unwrap();
+    slow_request.write_all(request).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
     cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let left = cluster.api::<Service>().get_opt("web").await.unwrap();
-    assert!(left.is_some(), "it is gone, and its last request is not");
-    let mut answer = String::new();
-    asked.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    gone(&cluster, "web").await;
+    let service = cluster.api::<Service>().get_opt("web").await.unwrap();
+    assert!(service.is_some(), "the Service was deleted with a request in flight");
+    let mut response = String::new();
+    slow_request.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    wait_until_service_deleted(&cluster, "web").await;
     cluster.set_image("web", &format!("{}:4", server::IMAGE)).await.unwrap();
-    settled(&cluster, 10).await;
+    wait_until_rolled_out(&cluster, 10).await;
     load.assert_no_failed_requests("moved, and updated").unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -226,14 +234,14 @@ fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
     pod.status.iter().flat_map(|status| status.conditions.iter().flatten())
 }
 
-/// The address of a Pod that may be operated on.
-fn may_go(pod: &Pod) -> Option<String> {
+/// IP of a Pod that is permitted to be operated on; `None` for other Pods.
+fn operable_ip(pod: &Pod) -> Option<String> {
     let ip = pod.status.as_ref()?.pod_ip.clone()?;
     pod.labels().contains_key(&LabelKind::Operate.key(COLLASET)).then_some(ip)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
+async fn aws_targets_are_released_when_deregistration_completes() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let at = free_address().unwrap();
     let python = podops_e2e::programs::python().unwrap().join("bin/python");
@@ -253,49 +261,51 @@ async fn a_target_of_aws_is_gone_when_aws_says_so_and_not_before() {
     cluster.add_env(CONSIST, &aws);
     cluster.start_operators().await.unwrap();
     let params = json!({ "targetGroup": group, "port": 8080 });
-    create_managed_service(&cluster, &annotations("aws-elbv2", &params)).await;
+    create_service(&cluster, &annotations("aws-elbv2", &params)).await;
     cluster.create_and_wait("web", 6, &json!({})).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
-    assert!(pods.iter().all(holds), "all are targets");
+    assert!(pods.iter().all(is_protected), "all Pods must be targets");
     let began = Instant::now();
     cluster.set_image("web", "nginx:2").await.unwrap();
     let mut waited = None;
     loop {
         let pods = cluster.pods_of("web").await.unwrap();
         let is_new = |pod: &Pod| image(pod) == "nginx:2";
-        if pods.iter().any(|pod| may_go(pod).is_some() || is_new(pod)) {
+        if pods.iter().any(|pod| operable_ip(pod).is_some() || is_new(pod)) {
             waited.get_or_insert(began.elapsed());
         }
         if pods.iter().all(is_new) {
             break;
         }
-        assert!(began.elapsed() < Duration::from_secs(120), "it does not come to an end");
+        assert!(began.elapsed() < Duration::from_secs(120), "the update did not complete in time");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let waited = waited.unwrap();
-    assert!(waited >= Duration::from_secs(4), "a Pod was let go after {waited:?}");
-    settled(&cluster, 6).await;
+    assert!(waited >= Duration::from_secs(4), "a Pod was released after {waited:?}");
+    wait_until_rolled_out(&cluster, 6).await;
     cluster.api::<Service>().delete("web", &DeleteParams::default()).await.unwrap();
-    gone(&cluster, "web").await;
+    wait_until_service_deleted(&cluster, "web").await;
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-fn holds(pod: &Pod) -> bool {
+fn is_protected(pod: &Pod) -> bool {
     has_protection_finalizer(pod, consist::SERVICE, "web")
 }
 
-async fn gone(cluster: &TestCluster, service: &str) {
-    let gone = async || Ok(cluster.api::<Service>().get_opt(service).await?.is_none());
-    eventually(TIMEOUT * 2, gone).await.unwrap();
+async fn wait_until_service_deleted(cluster: &TestCluster, service: &str) {
+    let deleted = async || Ok(cluster.api::<Service>().get_opt(service).await?.is_none());
+    eventually(TIMEOUT * 2, deleted).await.unwrap();
     let pods = cluster.pods_of("web").await.unwrap();
-    assert!(!pods.iter().any(holds), "a Pod is still held");
+    assert!(!pods.iter().any(is_protected), "a Pod is still protected");
 }
 
-/// Alibaba Cloud's API: the servers of one load balancer, and how often it was asked.
+/// Fake API of Alibaba Cloud with the servers of one load balancer; records its requests.
 #[derive(Clone, Default)]
 struct Cloud {
+    /// IPs of the registered servers.
     servers: Arc<Mutex<BTreeSet<String>>>,
-    asked: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
+    /// Headers of each request, and its URI under the key `uri`.
+    requests: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
 }
 
 impl Cloud {
@@ -308,30 +318,30 @@ impl Cloud {
             while let Ok((stream, _)) = listener.accept().await {
                 let cloud = cloud.clone();
                 connections.spawn(async move {
-                    let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
-                        let answer = cloud.answer(&request);
-                        async move { Ok::<_, Infallible>(answer) }
+                    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+                        let response = cloud.respond(&request);
+                        async move { Ok::<_, Infallible>(response) }
                     });
                     let io = TokioIo::new(stream);
-                    drop(http1::Builder::new().serve_connection(io, answer).await);
+                    drop(http1::Builder::new().serve_connection(io, service).await);
                 });
             }
         });
         (address, task)
     }
 
-    fn answer(&self, request: &Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
+    fn respond(&self, request: &Request<hyper::body::Incoming>) -> Response<Full<Bytes>> {
         let headers = request.headers().iter();
-        let mut said: BTreeMap<String, String> = headers
+        let mut record: BTreeMap<String, String> = headers
             .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
             .collect();
-        said.insert("asked".to_owned(), request.uri().to_string());
-        let mut asked = self.asked.lock().unwrap();
-        asked.push(said);
-        // Of five calls one is refused, as by an account that is asked too often.
-        if asked.len().is_multiple_of(5) {
-            let refused = Response::builder().status(503);
-            return refused.body(Full::from(r#"{"Code":"Throttling"}"#)).unwrap();
+        record.insert("uri".to_owned(), request.uri().to_string());
+        let mut requests = self.requests.lock().unwrap();
+        requests.push(record);
+        // One of five calls is throttled.
+        if requests.len().is_multiple_of(5) {
+            let throttled = Response::builder().status(503);
+            return throttled.body(Full::from(r#"{"Code":"Throttling"}"#)).unwrap();
         }
         let servers = self.servers.lock().unwrap();
         let server = |ip: &String| json!({ "ServerIp": ip, "ListenerPort": 80, "ServerHealthStatus": "normal" });
@@ -341,9 +351,9 @@ impl Cloud {
     }
 }
 
-/// What the cloud's own controller does: it takes Pods on and off, some seconds late.
+/// Acts as the cloud's own controller: registers ready Pods and deregisters others, 3 s late.
 async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
-    let mut plans: Vec<(Instant, BTreeSet<String>)> = Vec::new();
+    let mut pending: Vec<(Instant, BTreeSet<String>)> = Vec::new();
     loop {
         let Ok(all) = pods.list(&kube::api::ListParams::default()).await else { continue };
         let all = all.items;
@@ -351,9 +361,9 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
             .iter()
             .filter(|pod| conditions(pod).any(|c| c.type_ == "Ready" && c.status == "True"));
         let ready = ready.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
-        plans.push((Instant::now(), ready));
-        let late = Duration::from_secs(3);
-        let due: Vec<_> = plans.extract_if(.., |(at, _)| at.elapsed() > late).collect();
+        pending.push((Instant::now(), ready));
+        let delay = Duration::from_secs(3);
+        let due: Vec<_> = pending.extract_if(.., |(at, _)| at.elapsed() > delay).collect();
         if let Some((_, ready)) = due.into_iter().next_back() {
             *cloud.servers.lock().unwrap() = ready;
         }
@@ -361,8 +371,9 @@ async fn cloud_controller(pods: kube::Api<Pod>, cloud: Cloud) {
     }
 }
 
+/// Kuperator's known defect W13 (docs/KUPERATOR.md#known-defects).
 #[tokio::test(flavor = "multi_thread")]
-async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
+async fn alibaba_clb_is_observed_as_configured_for_kuperator() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let cloud = Cloud::default();
     let (at, _api) = cloud.start().await;
@@ -373,11 +384,15 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
     ];
     cluster.add_env(CONSIST, &aliyun);
     cluster.start_operators().await.unwrap();
-    create_managed_service(&cluster, &json!({ consist::BACKEND: "alibaba-clb" })).await;
-    let given = Patch::Merge(json!({ "metadata": { "labels": {
+    create_service(&cluster, &json!({ consist::BACKEND: "alibaba-clb" })).await;
+    let load_balancer_id = Patch::Merge(json!({ "metadata": { "labels": {
         "service.k8s.alibaba/loadbalancer-id": "lb-1",
     } } }));
-    cluster.api::<Service>().patch("web", &PatchParams::default(), &given).await.unwrap();
+    cluster
+        .api::<Service>()
+        .patch("web", &PatchParams::default(), &load_balancer_id)
+        .await
+        .unwrap();
     let mut controller = JoinSet::new();
     controller.spawn(cloud_controller(cluster.pods(), cloud.clone()));
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
@@ -385,30 +400,33 @@ async fn alibabas_load_balancer_is_observed_as_todays_users_have_it() {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
         let pods = cluster.pods_of("web").await.unwrap();
-        let go: Vec<String> = pods.iter().filter_map(may_go).collect();
+        let operable: Vec<String> = pods.iter().filter_map(operable_ip).collect();
         let servers = cloud.servers.lock().unwrap().clone();
-        assert!(!go.iter().any(|ip| servers.contains(ip)), "{go:?} was touched in traffic");
+        assert!(
+            !operable.iter().any(|ip| servers.contains(ip)),
+            "{operable:?}: operable with traffic"
+        );
         if pods.iter().all(|pod| image(pod) == "nginx:2") {
             break;
         }
-        assert!(Instant::now() < end, "it does not come to an end");
+        assert!(Instant::now() < end, "the update did not complete in time");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    settled(&cluster, 4).await;
-    let asked = cloud.asked.lock().unwrap().clone();
-    let last = asked.last().unwrap();
-    assert!(last["asked"].ends_with("/?LoadBalancerId=lb-1"), "{last:?}");
+    wait_until_rolled_out(&cluster, 4).await;
+    let requests = cloud.requests.lock().unwrap().clone();
+    let last = requests.last().unwrap();
+    assert!(last["uri"].ends_with("/?LoadBalancerId=lb-1"), "{last:?}");
     assert_eq!(last["x-acs-action"], "DescribeHealthStatus");
     assert_eq!(last["x-acs-version"], "2014-05-15");
     assert!(last["authorization"].starts_with("ACS3-HMAC-SHA256 Credential=key,"), "{last:?}");
-    // W13: at rest nobody asks.
-    let before = cloud.asked.lock().unwrap().len();
+    // Stable backends are not polled.
+    let before = cloud.requests.lock().unwrap().len();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(cloud.asked.lock().unwrap().len(), before, "asked though nothing waits");
+    assert_eq!(cloud.requests.lock().unwrap().len(), before, "polled although no Pod waits");
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A kind of employers of this test's own, and the role that lets the operator see it.
+/// CRD of an employer kind of this test, and the role that permits consist-operator to use it.
 const GATEWAYS: &str = r"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -437,18 +455,18 @@ spec:
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_leave_nothing() {
+async fn employers_of_any_kind_protect_and_release_pods() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
     let dir = cluster.plane.dir.path().to_owned();
     let (kinds, definition) = (dir.join("kinds.yaml"), dir.join("gateways.yaml"));
-    let told =
+    let config =
         "- apiVersion: lab.podops.test/v1\n  kind: Gateway\n  podSelector: .spec.pools[0].pods\n";
-    std::fs::write(&kinds, told).unwrap();
+    std::fs::write(&kinds, config).unwrap();
     std::fs::write(&definition, GATEWAYS).unwrap();
     let definition = definition.display().to_string();
     cluster.add_args(CONSIST, &[format!("--employer-kinds={}", kinds.display())]);
     cluster.start_operators().await.unwrap();
-    // The kind comes later than the operator that is told of it.
+    // The CRD is created after the operator that is configured for it has started.
     cluster.plane.kubectl(&["apply", "--server-side", "-f", &definition]).await.unwrap();
     let haproxy = Haproxy::start(&dir).await.unwrap();
     let gateway = json!({
@@ -466,10 +484,10 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
         Ok(cluster.plane.kubectl(&["apply", "--server-side", "-f", &manifest]).await.is_ok())
     };
     eventually(TIMEOUT, applied).await.unwrap();
-    let held_by_gateway = |pod: &Pod| has_protection_finalizer(pod, "Gateway", "web");
+    let protected_by_gateway = |pod: &Pod| has_protection_finalizer(pod, "Gateway", "web");
     cluster.create_and_wait("web", 3, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
-    let all_held = async || Ok(cluster.pods_of("web").await?.iter().all(held_by_gateway));
-    eventually(TIMEOUT * 2, all_held).await.unwrap();
+    let all_protected = async || Ok(cluster.pods_of("web").await?.iter().all(protected_by_gateway));
+    eventually(TIMEOUT * 2, all_protected).await.unwrap();
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster
@@ -477,10 +495,10 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
         .await
         .unwrap();
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
-    settled(&cluster, 3).await;
+    wait_until_rolled_out(&cluster, 3).await;
     load.assert_no_failed_requests("updated behind a Gateway").unwrap();
     drop(load);
-    // In the middle of a drain it is not under control any more, and lets go at once.
+    // Without the control label, the Gateway releases its Pods at once, also during a drain.
     let mut busy = TcpStream::connect(haproxy.balancer.front).await.unwrap();
     busy.write_all(b"GET /slow/15 HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -490,15 +508,22 @@ async fn objects_of_any_kind_employ_pods_and_employers_that_change_their_mind_le
         .unwrap();
     cluster.set_image("web", &format!("{}:3", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!(cluster.pods_of("web").await.unwrap().iter().any(held_by_gateway), "one still drains");
-    let free = ["label", "gateways.lab.podops.test", "web", "kusionstack.io/control-"];
-    cluster.plane.kubectl(&free).await.unwrap();
-    let all_free = async || Ok(!cluster.pods_of("web").await?.iter().any(held_by_gateway));
-    eventually(Duration::from_secs(9), all_free).await.unwrap();
-    settled(&cluster, 3).await;
+    assert!(
+        cluster.pods_of("web").await.unwrap().iter().any(protected_by_gateway),
+        "one Pod must still be draining"
+    );
+    let remove_label = ["label", "gateways.lab.podops.test", "web", "kusionstack.io/control-"];
+    cluster.plane.kubectl(&remove_label).await.unwrap();
+    let all_released = async || Ok(!cluster.pods_of("web").await?.iter().any(protected_by_gateway));
+    eventually(Duration::from_secs(9), all_released).await.unwrap();
+    wait_until_rolled_out(&cluster, 3).await;
     for pod in cluster.pods_of("web").await.unwrap() {
-        let expects = pod.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
-        assert!(!expects.unwrap_or_default().contains("Gateway"), "{} expects it", pod.name_any());
+        let entries = pod.annotations().get(well_known::AVAILABLE_CONDITIONS).cloned();
+        assert!(
+            !entries.unwrap_or_default().contains("Gateway"),
+            "{} has an entry",
+            pod.name_any()
+        );
     }
     cluster.plane.kubectl(&["delete", "gateways.lab.podops.test", "web"]).await.unwrap();
     cluster.assert_no_forbidden_requests().unwrap();

@@ -1,4 +1,5 @@
-//! What goes wrong with Pods: it is told where people look, tried again with patience, and mended.
+//! Failures of Pods and CollaSets: they are reported, retried with backoff, and end when the cause
+//! does.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,26 +16,26 @@ use podops_api::{
 use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
-/// How long a refused set is watched.
-const A_WHILE: Duration = Duration::from_secs(15);
+/// Time for which the retries of rejected Pods are counted.
+const RETRIES_COUNTED_FOR: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_with_pods_is_told_and_tried_again_with_patience() {
+async fn failures_are_reported_and_retried_with_backoff() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_pod_that_no_node_takes_says_so(&cluster),
+        an_unschedulable_pod_is_reported(&cluster),
         a_failed_pod_is_replaced(&cluster),
         a_deleted_claim_does_not_recreate_its_pod(&cluster),
         sets_share_a_pool_of_ids(&cluster),
-        no_pod_is_deleted_for_a_template_that_is_refused(&cluster),
+        no_pod_is_deleted_for_a_rejected_template(&cluster),
     );
-    // These are about every Pod of the namespace.
-    a_refused_pod_is_told_and_asked_for_with_patience(&cluster).await;
-    a_quota_is_told_and_waited_for(&cluster).await;
+    // LimitRanges and ResourceQuotas affect every Pod of the namespace, so these run alone.
+    rejected_pods_are_reported_and_retried_with_backoff(&cluster).await;
+    an_exceeded_quota_is_reported_until_it_is_raised(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-async fn make<K>(cluster: &TestCluster, object: Value)
+async fn create<K>(cluster: &TestCluster, object: Value)
 where
     K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
@@ -43,30 +44,30 @@ where
     cluster.api::<K>().create(&PostParams::default(), &object).await.unwrap();
 }
 
-/// Whether scaling failed, in these words of the server.
-fn refused(status: &CollaSetStatus, words: &str) -> bool {
-    let told = |type_: &str, expected: &str| {
+/// Returns whether scale-out failed with this message of the API server.
+fn scale_out_failed(status: &CollaSetStatus, text: &str) -> bool {
+    let has_condition = |type_: &str, expected: &str| {
         find(&status.conditions, type_).is_some_and(|c| {
             c.status == expected
                 && c.reason.as_deref() == Some("ScaleOutFailed")
-                && c.message.as_ref().is_some_and(|message| message.contains(words))
+                && c.message.as_ref().is_some_and(|message| message.contains(text))
         })
     };
-    told("Scale", "False") && told("Degraded", "True")
+    has_condition("Scale", "False") && has_condition("Degraded", "True")
 }
 
-/// How many Pods were asked for and refused since a place in the log.
-fn attempts(cluster: &TestCluster, since: u64) -> usize {
+/// Number of rejected Pod creates since an offset in the audit log.
+fn rejected_creates(cluster: &TestCluster, since: u64) -> usize {
     let (requests, _) = cluster.requests(since).unwrap();
-    let tried = |r: &&podops_e2e::audit::Request| {
-        r.is_work() && r.verb == "create" && r.resource() == "pods" && r.code() == 403
+    let is_rejected_create = |r: &&podops_e2e::audit::Request| {
+        r.is_operator_request() && r.verb == "create" && r.resource() == "pods" && r.code() == 403
     };
-    requests.iter().filter(tried).count()
+    requests.iter().filter(is_rejected_create).count()
 }
 
-async fn a_refused_pod_is_told_and_asked_for_with_patience(cluster: &TestCluster) {
+async fn rejected_pods_are_reported_and_retried_with_backoff(cluster: &TestCluster) {
     let limits = json!([{ "type": "Container", "max": { "cpu": "500m" } }]);
-    make::<LimitRange>(
+    create::<LimitRange>(
         cluster,
         json!({ "metadata": { "name": "small" }, "spec": { "limits": limits } }),
     )
@@ -76,29 +77,29 @@ async fn a_refused_pod_is_told_and_asked_for_with_patience(cluster: &TestCluster
     let containers = json!([{ "name": "web", "image": "nginx:1", "resources": resources }]);
     let template = json!({ "metadata": { "labels": { "app": "large" } }, "spec": { "containers": containers } });
     cluster.create_with("large", 20, "nginx:1", &json!({ "template": template })).await.unwrap();
-    let words = "maximum cpu usage per Container is 500m";
-    cluster.wait_for_status("large", TIMEOUT, |s| refused(s, words)).await.unwrap();
+    let text = "maximum cpu usage per Container is 500m";
+    cluster.wait_for_status("large", TIMEOUT, |s| scale_out_failed(s, text)).await.unwrap();
     cluster.wait_for_event("large", "ScaleOutFailed").await.unwrap();
-    tokio::time::sleep(A_WHILE).await;
-    let tried = attempts(cluster, start);
-    eprintln!("20 Pods refused for {A_WHILE:?}: {tried} attempts");
+    tokio::time::sleep(RETRIES_COUNTED_FOR).await;
+    let attempts = rejected_creates(cluster, start);
+    eprintln!("20 Pods rejected for {RETRIES_COUNTED_FOR:?}: {attempts} attempts");
     assert!(
-        (2..=12).contains(&tried),
-        "{tried} attempts: one look asks for one Pod, and waits longer each time"
+        (2..=12).contains(&attempts),
+        "{attempts} attempts; expected one Pod per reconcile, with backoff"
     );
     cluster.api::<LimitRange>().delete("small", &DeleteParams::default()).await.unwrap();
     cluster.wait_until_rolled_out("large", 20, TIMEOUT * 2).await.unwrap();
-    let fine =
+    let healthy =
         |s: &CollaSetStatus| find(&s.conditions, "Degraded").is_some_and(|c| c.status == "False");
-    cluster.wait_for_status("large", TIMEOUT, fine).await.unwrap();
+    cluster.wait_for_status("large", TIMEOUT, healthy).await.unwrap();
     cluster.sets().delete("large", &DeleteParams::default()).await.unwrap();
     eventually(TIMEOUT, async || Ok(cluster.pods_of("large").await?.is_empty())).await.unwrap();
 }
 
-async fn a_quota_is_told_and_waited_for(cluster: &TestCluster) {
-    let there = cluster.pods().list(&ListParams::default()).await.unwrap().items.len();
-    let hard = json!({ "pods": (there + 2).to_string() });
-    make::<ResourceQuota>(
+async fn an_exceeded_quota_is_reported_until_it_is_raised(cluster: &TestCluster) {
+    let existing = cluster.pods().list(&ListParams::default()).await.unwrap().items.len();
+    let hard = json!({ "pods": (existing + 2).to_string() });
+    create::<ResourceQuota>(
         cluster,
         json!({ "metadata": { "name": "few" }, "spec": { "hard": hard } }),
     )
@@ -110,28 +111,31 @@ async fn a_quota_is_told_and_waited_for(cluster: &TestCluster) {
     };
     eventually(TIMEOUT, counted).await.unwrap();
     cluster.create("many", 4, "nginx:1").await.unwrap();
-    // Pods that were on their way out when they were counted leave their room to these.
-    let told = |s: &CollaSetStatus| {
-        refused(s, "exceeded quota: few") && (1..4).contains(&s.available_replicas)
+    // Pods that were terminating when they were counted free quota for more of these.
+    let reported = |s: &CollaSetStatus| {
+        scale_out_failed(s, "exceeded quota: few") && (1..4).contains(&s.available_replicas)
     };
-    cluster.wait_for_status("many", TIMEOUT, told).await.unwrap();
+    cluster.wait_for_status("many", TIMEOUT, reported).await.unwrap();
     quotas.delete("few", &DeleteParams::default()).await.unwrap();
     cluster.wait_until_rolled_out("many", 4, TIMEOUT * 2).await.unwrap();
 }
 
-async fn a_pod_that_no_node_takes_says_so(cluster: &TestCluster) {
+async fn an_unschedulable_pod_is_reported(cluster: &TestCluster) {
     let spec = json!({
         "schedulingGates": [{ "name": "example.com/capacity" }],
         "containers": [{ "name": "web", "image": "nginx:1" }],
     });
-    let template = json!({ "metadata": { "labels": { "app": "homeless" } }, "spec": spec });
-    cluster.create_with("homeless", 2, "nginx:1", &json!({ "template": template })).await.unwrap();
-    let told = |s: &CollaSetStatus| {
+    let template = json!({ "metadata": { "labels": { "app": "unschedulable" } }, "spec": spec });
+    cluster
+        .create_with("unschedulable", 2, "nginx:1", &json!({ "template": template }))
+        .await
+        .unwrap();
+    let reported = |s: &CollaSetStatus| {
         let mut groups = s.waiting.iter();
         groups
             .any(|g| g.phase == "Starting" && g.count == 2 && g.reason.contains("SchedulingGated"))
     };
-    cluster.wait_for_status("homeless", TIMEOUT, told).await.unwrap();
+    cluster.wait_for_status("unschedulable", TIMEOUT, reported).await.unwrap();
 }
 
 async fn a_failed_pod_is_replaced(cluster: &TestCluster) {
@@ -139,15 +143,15 @@ async fn a_failed_pod_is_replaced(cluster: &TestCluster) {
     let pod = cluster.pods_of("failing").await.unwrap().remove(0);
     let failed = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
     cluster.pods().patch_status(&pod.name_any(), &PatchParams::default(), &failed).await.unwrap();
-    let again = async || {
+    let recreated = async || {
         let pods = cluster.pods_of("failing").await?;
-        let serve = |p: &&Pod| p.labels().contains_key(well_known::SERVICE_AVAILABLE);
-        let same = |p: &&Pod| {
+        let is_available = |p: &&Pod| p.labels().contains_key(well_known::SERVICE_AVAILABLE);
+        let is_same_instance = |p: &&Pod| {
             p.labels().get(well_known::INSTANCE_ID) == pod.labels().get(well_known::INSTANCE_ID)
         };
-        Ok(pods.iter().any(|p| p.uid() != pod.uid() && same(&p) && serve(&p)))
+        Ok(pods.iter().any(|p| p.uid() != pod.uid() && is_same_instance(&p) && is_available(&p)))
     };
-    eventually(TIMEOUT, again).await.unwrap();
+    eventually(TIMEOUT, recreated).await.unwrap();
 }
 
 async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
@@ -155,18 +159,21 @@ async fn a_deleted_claim_does_not_recreate_its_pod(cluster: &TestCluster) {
         "metadata": { "name": "data" },
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     });
-    cluster.create_and_wait("losing", 1, &json!({ "volumeClaimTemplates": [claim] })).await.unwrap();
-    let before = cluster.pods_of("losing").await.unwrap().remove(0);
+    cluster
+        .create_and_wait("claim-deleted", 1, &json!({ "volumeClaimTemplates": [claim] }))
+        .await
+        .unwrap();
+    let before = cluster.pods_of("claim-deleted").await.unwrap().remove(0);
     let claims: Api<PersistentVolumeClaim> = cluster.api();
-    let of_set = ListParams::default().labels("app=losing");
+    let of_set = ListParams::default().labels("app=claim-deleted");
     let claim = claims.list(&of_set).await.unwrap().items.remove(0).name_any();
     claims.delete(&claim, &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let after = cluster.pods_of("losing").await.unwrap();
+    let after = cluster.pods_of("claim-deleted").await.unwrap();
     assert!(after.len() == 1 && after[0].uid() == before.uid());
 }
 
-/// The IDs of sets' Pods.
+/// Instance IDs of the Pods of several CollaSets, sorted.
 async fn ids(cluster: &TestCluster, sets: &[&str]) -> Vec<String> {
     let mut ids = Vec::new();
     for set in sets {
@@ -179,8 +186,10 @@ async fn ids(cluster: &TestCluster, sets: &[&str]) -> Vec<String> {
 
 async fn sets_share_a_pool_of_ids(cluster: &TestCluster) {
     let pool = json!({ "scaleStrategy": { "context": "pool" } });
-    let (one, other) =
-        tokio::join!(cluster.create_and_wait("pool-a", 3, &pool), cluster.create_and_wait("pool-b", 3, &pool));
+    let (one, other) = tokio::join!(
+        cluster.create_and_wait("pool-a", 3, &pool),
+        cluster.create_and_wait("pool-b", 3, &pool)
+    );
     one.and(other).unwrap();
     assert_eq!(ids(cluster, &["pool-a", "pool-b"]).await, ["0", "1", "2", "3", "4", "5"]);
     cluster.patch("pool-a", json!({ "replicas": 5 })).await.unwrap();
@@ -190,39 +199,41 @@ async fn sets_share_a_pool_of_ids(cluster: &TestCluster) {
     let all = ids(cluster, &["pool-a", "pool-b"]).await;
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 6, "{all:?}");
     cluster.sets().delete("pool-a", &DeleteParams::default()).await.unwrap();
-    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("pool-a").await?.is_none())).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("pool-a").await?.is_none()))
+        .await
+        .unwrap();
     let contexts: Api<ResourceContext> = cluster.api();
-    let left = contexts.get("pool").await.unwrap().spec.contexts;
+    let entries = contexts.get("pool").await.unwrap().spec.contexts;
     let owners: Vec<_> =
-        left.iter().map(|entry| entry.data[well_known::context::OWNER].as_str()).collect();
+        entries.iter().map(|entry| entry.data[well_known::context::OWNER].as_str()).collect();
     assert_eq!(owners, ["pool-b"]);
     assert_eq!(ids(cluster, &["pool-b"]).await.len(), 1);
 }
 
-async fn no_pod_is_deleted_for_a_template_that_is_refused(cluster: &TestCluster) {
+async fn no_pod_is_deleted_for_a_rejected_template(cluster: &TestCluster) {
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
-    cluster.create_and_wait("kept", 3, &recreate).await.unwrap();
-    let before = cluster.pods_of("kept").await.unwrap();
-    let mounts = json!([{ "name": "nowhere", "mountPath": "/data" }]);
+    cluster.create_and_wait("unchanged", 3, &recreate).await.unwrap();
+    let before = cluster.pods_of("unchanged").await.unwrap();
+    let mounts = json!([{ "name": "no-such-volume", "mountPath": "/data" }]);
     let containers = json!([{ "name": "web", "image": "nginx:2", "volumeMounts": mounts }]);
     cluster
-        .patch("kept", json!({ "template": { "spec": { "containers": containers } } }))
+        .patch("unchanged", json!({ "template": { "spec": { "containers": containers } } }))
         .await
         .unwrap();
-    let told = |s: &CollaSetStatus| {
+    let reported = |s: &CollaSetStatus| {
         find(&s.conditions, "Degraded").is_some_and(|c| {
             c.reason.as_deref() == Some("TemplateRejected")
                 && c.message.as_ref().is_some_and(|m| m.contains("volumeMounts[0].name: Not found"))
         })
     };
-    cluster.wait_for_status("kept", TIMEOUT, told).await.unwrap();
+    cluster.wait_for_status("unchanged", TIMEOUT, reported).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let after = cluster.pods_of("kept").await.unwrap();
+    let after = cluster.pods_of("unchanged").await.unwrap();
     assert_eq!(
         before.iter().map(ResourceExt::uid).collect::<Vec<_>>(),
         after.iter().map(ResourceExt::uid).collect::<Vec<_>>()
     );
     assert!(after.iter().all(|pod| pod.labels().contains_key(well_known::SERVICE_AVAILABLE)));
-    cluster.set_image("kept", "nginx:2").await.unwrap();
-    cluster.wait_until_rolled_out("kept", 3, TIMEOUT).await.unwrap();
+    cluster.set_image("unchanged", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("unchanged", 3, TIMEOUT).await.unwrap();
 }

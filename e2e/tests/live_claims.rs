@@ -1,5 +1,4 @@
-//! Claims of CollaSets; numbers in brackets are those of the peer's end-to-end suite in the
-//! specification.
+//! PersistentVolumeClaims of CollaSets: creation, reuse, retention, and deletion with their Pods.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,12 +15,12 @@ use serde_json::{Value, json};
 async fn claims_follow_their_instances() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        claims_go_with_pods_that_are_scaled_in(&cluster),
-        claims_that_are_retained_are_used_again(&cluster),
-        another_template_makes_other_claims(&cluster),
-        a_replaced_pod_takes_its_claim_along(&cluster),
+        scale_in_deletes_claims(&cluster),
+        retained_claims_are_reused(&cluster),
+        a_changed_claim_template_recreates_pods_and_claims(&cluster),
+        replacing_a_pod_deletes_its_claim(&cluster),
         claims_are_excluded_and_included_with_their_pods(&cluster),
-        claims_outlive_their_set_if_they_are_to(&cluster),
+        retained_claims_outlive_their_set(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -43,7 +42,7 @@ fn is_owned(object: &impl ResourceExt) -> bool {
     !object.owner_references().is_empty()
 }
 
-/// The set's claims that stay.
+/// Claims of a CollaSet that are not being deleted.
 async fn claims(cluster: &TestCluster, set: &str) -> Vec<PersistentVolumeClaim> {
     let all: Api<PersistentVolumeClaim> = cluster.api();
     let of_set = ListParams::default().labels(&format!("app={set}"));
@@ -55,7 +54,7 @@ async fn names(cluster: &TestCluster, set: &str) -> Vec<String> {
     claims(cluster, set).await.iter().map(ResourceExt::name_any).collect()
 }
 
-async fn claims_are(cluster: &TestCluster, set: &str, count: usize) {
+async fn wait_for_claims(cluster: &TestCluster, set: &str, count: usize) {
     let waited = eventually(TIMEOUT, async || Ok(claims(cluster, set).await.len() == count)).await;
     assert!(waited.is_ok(), "{set}: {:#?}", names(cluster, set).await);
 }
@@ -66,7 +65,7 @@ fn mounted(pod: &Pod) -> Vec<&str> {
     claims.map(|claim| claim.claim_name.as_str()).collect()
 }
 
-async fn claims_go_with_pods_that_are_scaled_in(cluster: &TestCluster) {
+async fn scale_in_deletes_claims(cluster: &TestCluster) {
     cluster.create_and_wait("falling", 3, &spec("100m", &json!({}))).await.unwrap();
     let all = names(cluster, "falling").await;
     assert_eq!(all.len(), 3);
@@ -77,11 +76,15 @@ async fn claims_go_with_pods_that_are_scaled_in(cluster: &TestCluster) {
     }
     cluster.patch("falling", json!({ "replicas": 1 })).await.unwrap();
     cluster.wait_for_replicas("falling", [1; 4]).await.unwrap();
-    assert_eq!(claims(cluster, "falling").await.len(), 1, "the status announces what is done");
+    assert_eq!(
+        claims(cluster, "falling").await.len(),
+        1,
+        "claims must be deleted before the status reports the scale-in"
+    );
 }
 
-/// [10]
-async fn claims_that_are_retained_are_used_again(cluster: &TestCluster) {
+/// Case 10 of Kuperator's end-to-end suite.
+async fn retained_claims_are_reused(cluster: &TestCluster) {
     cluster.create_and_wait("retained", 2, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let before = names(cluster, "retained").await;
     for replicas in [1, 2] {
@@ -91,14 +94,14 @@ async fn claims_that_are_retained_are_used_again(cluster: &TestCluster) {
     }
 }
 
-/// [15]
-async fn another_template_makes_other_claims(cluster: &TestCluster) {
+/// Case 15 of Kuperator's end-to-end suite.
+async fn a_changed_claim_template_recreates_pods_and_claims(cluster: &TestCluster) {
     cluster.create_and_wait("growing", 2, &spec("100m", &json!({}))).await.unwrap();
     let before = names(cluster, "growing").await;
     let templates = spec("200m", &json!({}))["volumeClaimTemplates"].clone();
     cluster.patch("growing", json!({ "volumeClaimTemplates": templates })).await.unwrap();
     cluster.wait_until_rolled_out("growing", 2, TIMEOUT).await.unwrap();
-    claims_are(cluster, "growing", 2).await;
+    wait_for_claims(cluster, "growing", 2).await;
     let after = names(cluster, "growing").await;
     assert!(before.iter().all(|old| !after.contains(old)));
     let pods = cluster.pods_of("growing").await.unwrap();
@@ -106,15 +109,15 @@ async fn another_template_makes_other_claims(cluster: &TestCluster) {
     assert!(pods.iter().flat_map(mounted).all(|claim| after.iter().any(|known| known == claim)));
 }
 
-/// [21]
-async fn a_replaced_pod_takes_its_claim_along(cluster: &TestCluster) {
+/// Case 21 of Kuperator's end-to-end suite.
+async fn replacing_a_pod_deletes_its_claim(cluster: &TestCluster) {
     cluster.create_and_wait("changed", 1, &spec("100m", &retain("whenScaled"))).await.unwrap();
     let name = cluster.pods_of("changed").await.unwrap()[0].name_any();
     let request = json!({ "labels": { well_known::TO_REPLACE: "true" } });
     cluster.patch_pod_metadata(&name, request).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
     cluster.wait_for_replicas("changed", [1; 4]).await.unwrap();
-    // The counts never told of the replaced Pod, so they do not announce that its claim went.
+    // The counts never included the replaced Pod, so they do not show that its claim is deleted.
     let ids = async || {
         let left = claims(cluster, "changed").await;
         left.iter().map(|claim| claim.labels()[well_known::INSTANCE_ID].clone()).collect::<Vec<_>>()
@@ -123,38 +126,46 @@ async fn a_replaced_pod_takes_its_claim_along(cluster: &TestCluster) {
     assert!(waited.is_ok(), "{:?}", ids().await);
 }
 
-/// [5]
+/// Case 5 of Kuperator's end-to-end suite.
 async fn claims_are_excluded_and_included_with_their_pods(cluster: &TestCluster) {
-    cluster.create_and_wait("parting", 2, &spec("100m", &json!({}))).await.unwrap();
-    let pod = cluster.pods_of("parting").await.unwrap()[0].clone();
+    cluster.create_and_wait("excluding", 2, &spec("100m", &json!({}))).await.unwrap();
+    let pod = cluster.pods_of("excluding").await.unwrap()[0].clone();
     let (name, claim) = (pod.name_any(), mounted(&pod)[0].to_owned());
     let all: Api<PersistentVolumeClaim> = cluster.api();
-    let out = json!({ "podToExclude": [name] });
-    cluster.patch("parting", json!({ "replicas": 1, "scaleStrategy": out })).await.unwrap();
+    let exclude = json!({ "podToExclude": [name] });
+    cluster.patch("excluding", json!({ "replicas": 1, "scaleStrategy": exclude })).await.unwrap();
     cluster.wait_for_pod(&name, |pod| !is_owned(pod)).await.unwrap();
-    assert!(!is_owned(&all.get(&claim).await.unwrap()), "the claim goes first");
-    cluster.wait_for_status("parting", TIMEOUT, |s| s.replicas == 1 && s.available_replicas == 1).await.unwrap();
-    let back = json!({ "podToExclude": [], "podToInclude": [name] });
-    cluster.patch("parting", json!({ "replicas": 2, "scaleStrategy": back })).await.unwrap();
+    assert!(
+        !is_owned(&all.get(&claim).await.unwrap()),
+        "the claim must be orphaned before its Pod"
+    );
+    cluster
+        .wait_for_status("excluding", TIMEOUT, |s| s.replicas == 1 && s.available_replicas == 1)
+        .await
+        .unwrap();
+    let include = json!({ "podToExclude": [], "podToInclude": [name] });
+    cluster.patch("excluding", json!({ "replicas": 2, "scaleStrategy": include })).await.unwrap();
     cluster.wait_for_pod(&name, is_owned).await.unwrap();
     let owned = async || Ok(is_owned(&all.get(&claim).await?));
     eventually(TIMEOUT, owned).await.unwrap();
-    cluster.wait_for_replicas("parting", [2; 4]).await.unwrap();
-    assert_eq!(claims(cluster, "parting").await.len(), 2);
+    cluster.wait_for_replicas("excluding", [2; 4]).await.unwrap();
+    assert_eq!(claims(cluster, "excluding").await.len(), 2);
 }
 
-async fn claims_outlive_their_set_if_they_are_to(cluster: &TestCluster) {
-    cluster.create_and_wait("ending", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
-    let before = names(cluster, "ending").await;
-    cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
-    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("ending").await?.is_none())).await.unwrap();
-    let left = claims(cluster, "ending").await;
+async fn retained_claims_outlive_their_set(cluster: &TestCluster) {
+    cluster.create_and_wait("deleted", 1, &spec("100m", &retain("whenDeleted"))).await.unwrap();
+    let before = names(cluster, "deleted").await;
+    cluster.sets().delete("deleted", &DeleteParams::default()).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("deleted").await?.is_none()))
+        .await
+        .unwrap();
+    let left = claims(cluster, "deleted").await;
     assert!(left.len() == 1 && !is_owned(&left[0]));
-    cluster.create_and_wait("ending", 1, &spec("100m", &json!({}))).await.unwrap();
-    assert_eq!(names(cluster, "ending").await, before);
-    assert_eq!(mounted(&cluster.pods_of("ending").await.unwrap()[0]), before);
-    cluster.sets().delete("ending", &DeleteParams::default()).await.unwrap();
-    // The garbage collector looks for new kinds only now and then.
-    let collected = async || Ok(claims(cluster, "ending").await.is_empty());
+    cluster.create_and_wait("deleted", 1, &spec("100m", &json!({}))).await.unwrap();
+    assert_eq!(names(cluster, "deleted").await, before);
+    assert_eq!(mounted(&cluster.pods_of("deleted").await.unwrap()[0]), before);
+    cluster.sets().delete("deleted", &DeleteParams::default()).await.unwrap();
+    // The garbage collector discovers new kinds only periodically.
+    let collected = async || Ok(claims(cluster, "deleted").await.is_empty());
     eventually(TIMEOUT * 3, collected).await.unwrap();
 }

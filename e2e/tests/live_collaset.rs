@@ -1,5 +1,5 @@
-//! What users of CollaSets rely on, each a story of its own; numbers in brackets are those of the
-//! peer's end-to-end suite in the specification.
+//! CollaSet features on a real API server, each an independent scenario: updates, partitions,
+//! scaling, adoption and naming.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,40 +22,40 @@ use podops_api::{
 use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, image, programs};
 use serde_json::{Value, json};
 
-/// How long something that must not happen is given to happen.
-const A_WHILE: Duration = Duration::from_secs(2);
+/// Time within which an unexpected change would happen.
+const UNCHANGED_FOR: Duration = Duration::from_secs(2);
 const PROTECTION: &str = "prot.podopslifecycle.kusionstack.io/lb";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sets_do_what_their_users_rely_on() {
+async fn collasets_update_scale_adopt_and_report() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        a_partition_holds_pods_back(&cluster),
-        a_partition_raised_while_a_pod_waits_cancels_its_update(&cluster),
-        labels_choose_the_pods_to_update(&cluster),
+        a_partition_limits_the_update(&cluster),
+        raising_the_partition_cancels_a_waiting_update(&cluster),
+        labels_select_the_pods_to_update(&cluster),
         recreated_pods_keep_their_ids(&cluster),
-        a_pod_lost_below_the_partition_comes_back_on_its_own_revision(&cluster),
+        a_pod_below_the_partition_is_recreated_at_its_revision(&cluster),
         in_place_only_recreates_nothing(&cluster),
-        a_delay_keeps_a_given_pod_out_of_traffic_first(&cluster),
-        a_paused_set_begins_nothing(&cluster),
-        an_image_that_never_pulls_is_replaced_by_one_that_does(&cluster),
-        metadata_changes_in_traffic(&cluster),
-        another_tag_of_the_same_image_ends_the_update(&cluster),
-        a_pod_that_waits_says_for_whom(&cluster),
+        operation_delay_keeps_the_pod_out_of_service_first(&cluster),
+        a_paused_collaset_starts_nothing(&cluster),
+        an_image_that_cannot_be_pulled_can_be_fixed(&cluster),
+        metadata_is_updated_in_service(&cluster),
+        an_update_to_another_tag_of_the_same_image_completes(&cluster),
+        a_waiting_pod_is_reported_with_its_finalizer(&cluster),
     );
     tokio::join!(
-        a_scale_in_is_cancelled_before_the_pod_is_given(&cluster),
-        a_second_update_takes_over_from_one_that_completes(&cluster),
+        a_scale_in_is_cancelled_before_it_is_permitted(&cluster),
+        a_second_update_restarts_one_in_phase_completing(&cluster),
         a_pod_that_no_longer_matches_is_released(&cluster),
-        pods_that_outlive_their_set_are_taken_in_by_the_next(&cluster),
-        a_sequence_names_pods_by_their_ids(&cluster),
-        a_node_that_falls_silent_holds_up_no_other_pod(&cluster),
+        orphaned_pods_are_adopted_by_the_next_collaset(&cluster),
+        persistent_sequence_names_pods_by_instance_id(&cluster),
+        a_disconnected_node_delays_no_other_pod(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-fn partition(kept: i32) -> Value {
-    json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": kept } } } })
+fn partition(partition: i32) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } })
 }
 
 async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
@@ -74,20 +74,21 @@ fn has(pod: &Pod, key: &str) -> bool {
     pod.labels().contains_key(key)
 }
 
-async fn a_partition_holds_pods_back(cluster: &TestCluster) {
+async fn a_partition_limits_the_update(cluster: &TestCluster) {
     cluster.create_and_wait("partition", 4, &partition(4)).await.unwrap();
     cluster.set_image("partition", "nginx:2").await.unwrap();
     cluster.wait_for_replicas("partition", [4, 4, 4, 0]).await.unwrap();
-    for kept in [3, 2, 0] {
-        cluster.patch("partition", partition(kept)).await.unwrap();
-        cluster.wait_for_replicas("partition", [4, 4, 4, 4 - kept]).await.unwrap();
-        let new = pods(cluster, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
-        assert_eq!(i32::try_from(new).unwrap(), 4 - kept);
+    for not_updated in [3, 2, 0] {
+        cluster.patch("partition", partition(not_updated)).await.unwrap();
+        cluster.wait_for_replicas("partition", [4, 4, 4, 4 - not_updated]).await.unwrap();
+        let updated =
+            pods(cluster, "partition").await.iter().filter(|p| image(p) == "nginx:2").count();
+        assert_eq!(i32::try_from(updated).unwrap(), 4 - not_updated);
     }
 }
 
-/// [46]
-async fn a_partition_raised_while_a_pod_waits_cancels_its_update(cluster: &TestCluster) {
+/// Case 46 of Kuperator's end-to-end suite.
+async fn raising_the_partition_cancels_a_waiting_update(cluster: &TestCluster) {
     cluster.create_and_wait("raised", 1, &partition(0)).await.unwrap();
     let name = pods(cluster, "raised").await[0].name_any();
     cluster.patch_pod_metadata(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
@@ -108,23 +109,23 @@ async fn a_partition_raised_while_a_pod_waits_cancels_its_update(cluster: &TestC
     cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
 }
 
-async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
-    cluster.create_and_wait("asking", 2, &json!({})).await.unwrap();
-    let healthy = |type_: &str, expected: &str, s: &CollaSetStatus| {
+async fn a_waiting_pod_is_reported_with_its_finalizer(cluster: &TestCluster) {
+    cluster.create_and_wait("waiting", 2, &json!({})).await.unwrap();
+    let condition_is = |type_: &str, expected: &str, s: &CollaSetStatus| {
         s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
     };
-    let settled = |s: &CollaSetStatus| {
-        healthy("Available", "True", s)
-            && healthy("Progressing", "False", s)
-            && healthy("Degraded", "False", s)
+    let rolled_out = |s: &CollaSetStatus| {
+        condition_is("Available", "True", s)
+            && condition_is("Progressing", "False", s)
+            && condition_is("Degraded", "False", s)
     };
-    cluster.wait_for_status("asking", TIMEOUT, settled).await.unwrap();
-    let name = pods(cluster, "asking").await[0].name_any();
+    cluster.wait_for_status("waiting", TIMEOUT, rolled_out).await.unwrap();
+    let name = pods(cluster, "waiting").await[0].name_any();
     cluster.patch_pod_metadata(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
-    cluster.set_image("asking", "nginx:2").await.unwrap();
-    let told = |s: &CollaSetStatus| {
-        healthy("Available", "False", s)
-            && healthy("Progressing", "True", s)
+    cluster.set_image("waiting", "nginx:2").await.unwrap();
+    let reported = |s: &CollaSetStatus| {
+        condition_is("Available", "False", s)
+            && condition_is("Progressing", "True", s)
             && s.waiting.iter().any(|group| {
                 group.pods == [name.clone()]
                     && group.phase == "Preparing"
@@ -132,35 +133,48 @@ async fn a_pod_that_waits_says_for_whom(cluster: &TestCluster) {
                     && group.since.is_some()
             })
     };
-    cluster.wait_for_status("asking", TIMEOUT, told).await.unwrap();
+    cluster.wait_for_status("waiting", TIMEOUT, reported).await.unwrap();
     cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
-    cluster.wait_until_rolled_out("asking", 2, TIMEOUT).await.unwrap();
-    cluster.wait_for_status("asking", TIMEOUT, |s| s.waiting.is_empty() && settled(s)).await.unwrap();
-}
-
-/// [13]
-async fn labels_choose_the_pods_to_update(cluster: &TestCluster) {
+    cluster.wait_until_rolled_out("waiting", 2, TIMEOUT).await.unwrap();
     cluster
-        .create_and_wait("chosen", 3, &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }))
+        .wait_for_status("waiting", TIMEOUT, |s| s.waiting.is_empty() && rolled_out(s))
         .await
         .unwrap();
-    cluster.set_image("chosen", "nginx:2").await.unwrap();
-    cluster.wait_for_replicas("chosen", [3, 3, 3, 0]).await.unwrap();
-    let name = pods(cluster, "chosen").await[0].name_any();
+}
+
+/// Case 13 of Kuperator's end-to-end suite.
+async fn labels_select_the_pods_to_update(cluster: &TestCluster) {
+    cluster
+        .create_and_wait(
+            "selected",
+            3,
+            &json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } }),
+        )
+        .await
+        .unwrap();
+    cluster.set_image("selected", "nginx:2").await.unwrap();
+    cluster.wait_for_replicas("selected", [3, 3, 3, 0]).await.unwrap();
+    let name = pods(cluster, "selected").await[0].name_any();
     cluster
         .patch_pod_metadata(&name, json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } }))
         .await
         .unwrap();
-    cluster.wait_for_replicas("chosen", [3, 3, 3, 1]).await.unwrap();
+    cluster.wait_for_replicas("selected", [3, 3, 3, 1]).await.unwrap();
     cluster
-        .wait_for_pod(&name, |pod| image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED))
+        .wait_for_pod(&name, |pod| {
+            image(pod) == "nginx:2" && !has(pod, well_known::UPDATE_INCLUDED)
+        })
         .await
         .unwrap();
 }
 
 async fn recreated_pods_keep_their_ids(cluster: &TestCluster) {
     cluster
-        .create_and_wait("recreated", 3, &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }))
+        .create_and_wait(
+            "recreated",
+            3,
+            &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
+        )
         .await
         .unwrap();
     let before = pods(cluster, "recreated").await;
@@ -172,8 +186,8 @@ async fn recreated_pods_keep_their_ids(cluster: &TestCluster) {
     assert!(after.iter().all(|pod| image(pod) == "nginx:2"));
 }
 
-/// [3]
-async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(cluster: &TestCluster) {
+/// Case 3 of Kuperator's end-to-end suite.
+async fn a_pod_below_the_partition_is_recreated_at_its_revision(cluster: &TestCluster) {
     cluster.create_and_wait("lost", 2, &partition(2)).await.unwrap();
     cluster.patch("lost", partition(1)).await.unwrap();
     cluster.set_image("lost", "nginx:2").await.unwrap();
@@ -188,38 +202,43 @@ async fn a_pod_lost_below_the_partition_comes_back_on_its_own_revision(cluster: 
     let name = old.name_any();
     cluster.wait_until_deleted(&name).await.unwrap();
     cluster.wait_for_replicas("lost", [2, 2, 2, 1]).await.unwrap();
-    let again = pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
-    assert_eq!(again.labels()[well_known::REVISION], status.current_revision);
-    assert_eq!(again.labels()[well_known::INSTANCE_ID], old.labels()[well_known::INSTANCE_ID]);
+    let recreated =
+        pods(cluster, "lost").await.into_iter().find(|p| image(p) == "nginx:1").unwrap();
+    assert_eq!(recreated.labels()[well_known::REVISION], status.current_revision);
+    assert_eq!(recreated.labels()[well_known::INSTANCE_ID], old.labels()[well_known::INSTANCE_ID]);
 }
 
 async fn in_place_only_recreates_nothing(cluster: &TestCluster) {
     cluster
-        .create_and_wait("careful", 2, &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }))
+        .create_and_wait(
+            "in-place-only",
+            2,
+            &json!({ "updateStrategy": { "podUpgradePolicy": "InPlaceOnly" } }),
+        )
         .await
         .unwrap();
-    let before = uids(&pods(cluster, "careful").await);
+    let before = uids(&pods(cluster, "in-place-only").await);
     let containers =
         json!([{ "name": "web", "image": "nginx:2", "env": [{ "name": "A", "value": "b" }] }]);
     let template = json!({ "template": { "spec": { "containers": containers } } });
-    cluster.patch("careful", template).await.unwrap();
-    let refused = |s: &CollaSetStatus| {
+    cluster.patch("in-place-only", template).await.unwrap();
+    let rejected = |s: &CollaSetStatus| {
         let update = s.conditions.iter().find(|c| c.type_ == "Update");
         update.is_some_and(|c| {
             c.status == "False" && c.reason.as_deref() == Some("InPlaceUpdateNotPossible")
         })
     };
-    cluster.wait_for_status("careful", TIMEOUT, refused).await.unwrap();
-    cluster.wait_for_event("careful", "InPlaceUpdateNotPossible").await.unwrap();
-    tokio::time::sleep(A_WHILE).await;
-    assert_eq!(before, uids(&pods(cluster, "careful").await));
-    cluster.set_image("careful", "nginx:2").await.unwrap();
-    cluster.wait_until_rolled_out("careful", 2, TIMEOUT).await.unwrap();
-    assert_eq!(before, uids(&pods(cluster, "careful").await));
+    cluster.wait_for_status("in-place-only", TIMEOUT, rejected).await.unwrap();
+    cluster.wait_for_event("in-place-only", "InPlaceUpdateNotPossible").await.unwrap();
+    tokio::time::sleep(UNCHANGED_FOR).await;
+    assert_eq!(before, uids(&pods(cluster, "in-place-only").await));
+    cluster.set_image("in-place-only", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("in-place-only", 2, TIMEOUT).await.unwrap();
+    assert_eq!(before, uids(&pods(cluster, "in-place-only").await));
 }
 
-/// [14], [45]
-async fn a_delay_keeps_a_given_pod_out_of_traffic_first(cluster: &TestCluster) {
+/// Cases 14 and 45 of Kuperator's end-to-end suite.
+async fn operation_delay_keeps_the_pod_out_of_service_first(cluster: &TestCluster) {
     cluster
         .create_and_wait("delayed", 1, &json!({ "updateStrategy": { "operationDelaySeconds": 3 } }))
         .await
@@ -229,43 +248,46 @@ async fn a_delay_keeps_a_given_pod_out_of_traffic_first(cluster: &TestCluster) {
     let operate = LabelKind::Operate.key(lifecycle::COLLASET);
     cluster.wait_for_pod(&name, |pod| has(pod, &operate)).await.unwrap();
     let pod = cluster.pods().get(&name).await.unwrap();
-    assert_eq!(image(&pod), "nginx:1", "the delay has only begun");
-    let given: i128 = pod.labels()[&operate].parse().unwrap();
+    assert_eq!(image(&pod), "nginx:1", "the delay has not expired");
+    let permitted_at: i128 = pod.labels()[&operate].parse().unwrap();
     cluster
-        .wait_for_pod(&name, |pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE))
+        .wait_for_pod(&name, |pod| {
+            image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE)
+        })
         .await
         .unwrap();
-    let back: i128 = cluster.pods().get(&name).await.unwrap().labels()
+    let available_at: i128 = cluster.pods().get(&name).await.unwrap().labels()
         [well_known::SERVICE_AVAILABLE]
         .parse()
         .unwrap();
-    assert!(back - given >= 3_000_000_000, "only {} ns passed", back - given);
+    let elapsed = available_at - permitted_at;
+    assert!(elapsed >= 3_000_000_000, "only {elapsed} ns elapsed");
 }
 
-async fn a_paused_set_begins_nothing(cluster: &TestCluster) {
+async fn a_paused_collaset_starts_nothing(cluster: &TestCluster) {
     cluster.create_and_wait("paused", 2, &json!({})).await.unwrap();
     cluster.patch("paused", json!({ "paused": true, "replicas": 3 })).await.unwrap();
     cluster.set_image("paused", "nginx:2").await.unwrap();
     let paused = |s: &CollaSetStatus| s.conditions.iter().any(|c| c.type_ == "Paused");
     cluster.wait_for_status("paused", TIMEOUT, paused).await.unwrap();
-    tokio::time::sleep(A_WHILE).await;
-    let held = pods(cluster, "paused").await;
-    assert!(held.len() == 2 && held.iter().all(|pod| image(pod) == "nginx:1"));
+    tokio::time::sleep(UNCHANGED_FOR).await;
+    let unchanged = pods(cluster, "paused").await;
+    assert!(unchanged.len() == 2 && unchanged.iter().all(|pod| image(pod) == "nginx:1"));
     cluster.patch("paused", json!({ "paused": false })).await.unwrap();
     cluster.wait_until_rolled_out("paused", 3, TIMEOUT).await.unwrap();
 }
 
-async fn an_image_that_never_pulls_is_replaced_by_one_that_does(cluster: &TestCluster) {
+async fn an_image_that_cannot_be_pulled_can_be_fixed(cluster: &TestCluster) {
     cluster.create_and_wait("bad", 3, &json!({})).await.unwrap();
-    let born = uids(&pods(cluster, "bad").await);
+    let before = uids(&pods(cluster, "bad").await);
     cluster.set_image("bad", "nginx:non-exist").await.unwrap();
     cluster.wait_for_replicas("bad", [3, 0, 0, 3]).await.unwrap();
     cluster.set_image("bad", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("bad", 3, TIMEOUT).await.unwrap();
-    assert_eq!(born, uids(&pods(cluster, "bad").await));
+    assert_eq!(before, uids(&pods(cluster, "bad").await));
 }
 
-async fn another_tag_of_the_same_image_ends_the_update(cluster: &TestCluster) {
+async fn an_update_to_another_tag_of_the_same_image_completes(cluster: &TestCluster) {
     cluster.create_and_wait("same", 1, &json!({})).await.unwrap();
     let id = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
@@ -278,36 +300,39 @@ async fn another_tag_of_the_same_image_ends_the_update(cluster: &TestCluster) {
     assert!(before.0 == after.0 && before.1 != after.1, "{before:?}, {after:?}");
 }
 
-async fn metadata_changes_in_traffic(cluster: &TestCluster) {
-    cluster.create_and_wait("marked", 2, &json!({})).await.unwrap();
-    let before = pods(cluster, "marked").await;
+async fn metadata_is_updated_in_service(cluster: &TestCluster) {
+    cluster.create_and_wait("annotated", 2, &json!({})).await.unwrap();
+    let before = pods(cluster, "annotated").await;
     let since: BTreeMap<String, String> = before
         .iter()
         .map(|p| (p.name_any(), p.labels()[well_known::SERVICE_AVAILABLE].clone()))
         .collect();
     cluster
-        .patch_pod_metadata(&before[0].name_any(), json!({ "labels": { "mine": "kept" } }))
+        .patch_pod_metadata(&before[0].name_any(), json!({ "labels": { "mine": "preserved" } }))
         .await
         .unwrap();
     let metadata = json!({ "metadata": { "annotations": { "note": "new" } } });
-    cluster.patch("marked", json!({ "template": metadata })).await.unwrap();
-    cluster.wait_until_rolled_out("marked", 2, TIMEOUT).await.unwrap();
-    for pod in pods(cluster, "marked").await {
+    cluster.patch("annotated", json!({ "template": metadata })).await.unwrap();
+    cluster.wait_until_rolled_out("annotated", 2, TIMEOUT).await.unwrap();
+    for pod in pods(cluster, "annotated").await {
         assert_eq!(pod.annotations().get("note").map(String::as_str), Some("new"));
         assert_eq!(pod.labels()[well_known::SERVICE_AVAILABLE], since[&pod.name_any()]);
     }
     assert!(has(&cluster.pods().get(&before[0].name_any()).await.unwrap(), "mine"));
 }
 
-async fn a_scale_in_is_cancelled_before_the_pod_is_given(cluster: &TestCluster) {
+async fn a_scale_in_is_cancelled_before_it_is_permitted(cluster: &TestCluster) {
     cluster.create_and_wait("cancelled", 2, &json!({})).await.unwrap();
     let before = pods(cluster, "cancelled").await;
     for pod in &before {
-        cluster.patch_pod_metadata(&pod.name_any(), json!({ "finalizers": [PROTECTION] })).await.unwrap();
+        cluster
+            .patch_pod_metadata(&pod.name_any(), json!({ "finalizers": [PROTECTION] }))
+            .await
+            .unwrap();
     }
     cluster.patch("cancelled", json!({ "replicas": 1 })).await.unwrap();
-    let leaving = |s: &CollaSetStatus| s.operating_replicas == 1;
-    cluster.wait_for_status("cancelled", TIMEOUT, leaving).await.unwrap();
+    let scaling_in = |s: &CollaSetStatus| s.operating_replicas == 1;
+    cluster.wait_for_status("cancelled", TIMEOUT, scaling_in).await.unwrap();
     cluster.patch("cancelled", json!({ "replicas": 2 })).await.unwrap();
     cluster.wait_until_rolled_out("cancelled", 2, TIMEOUT).await.unwrap();
     let after = pods(cluster, "cancelled").await;
@@ -318,16 +343,17 @@ async fn a_scale_in_is_cancelled_before_the_pod_is_given(cluster: &TestCluster) 
     }
 }
 
-/// [47]
-async fn a_second_update_takes_over_from_one_that_completes(cluster: &TestCluster) {
+/// Case 47 of Kuperator's end-to-end suite.
+async fn a_second_update_restarts_one_in_phase_completing(cluster: &TestCluster) {
     cluster.create_and_wait("twice", 1, &json!({})).await.unwrap();
     let name = pods(cluster, "twice").await[0].name_any();
     let expected = json!({ "expectedFinalizers": { "lb/one": "example.com/lb" } }).to_string();
     let annotations = json!({ well_known::AVAILABLE_CONDITIONS: expected });
-    // What protects it has it stand still where its finalizers are changed.
-    let both = json!(["example.com/lb", format!("{}/test", well_known::PROTECTION_FINALIZER)]);
+    // The protection finalizer keeps the Pod in Preparing until the finalizers are changed.
+    let finalizers =
+        json!(["example.com/lb", format!("{}/test", well_known::PROTECTION_FINALIZER)]);
     cluster
-        .patch_pod_metadata(&name, json!({ "annotations": annotations, "finalizers": both }))
+        .patch_pod_metadata(&name, json!({ "annotations": annotations, "finalizers": finalizers }))
         .await
         .unwrap();
     cluster.set_image("twice", "nginx:2").await.unwrap();
@@ -348,37 +374,42 @@ async fn a_second_update_takes_over_from_one_that_completes(cluster: &TestCluste
         .unwrap();
     cluster.patch_pod_metadata(&name, json!({ "finalizers": ["example.com/lb"] })).await.unwrap();
     cluster.wait_until_rolled_out("twice", 1, TIMEOUT).await.unwrap();
-    cluster.patch_pod_metadata(&name, json!({ "annotations": null, "finalizers": null })).await.unwrap();
+    cluster
+        .patch_pod_metadata(&name, json!({ "annotations": null, "finalizers": null }))
+        .await
+        .unwrap();
 }
 
 async fn a_pod_that_no_longer_matches_is_released(cluster: &TestCluster) {
     cluster.create_and_wait("released", 2, &json!({})).await.unwrap();
     let name = pods(cluster, "released").await[0].name_any();
-    cluster.patch_pod_metadata(&name, json!({ "labels": { "app": "kept-for-debugging" } })).await.unwrap();
+    cluster.patch_pod_metadata(&name, json!({ "labels": { "app": "debugged" } })).await.unwrap();
     cluster.wait_for_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
     cluster.wait_for_replicas("released", [2; 4]).await.unwrap();
     cluster.pods().delete(&name, &DeleteParams::default()).await.unwrap();
 }
 
-async fn pods_that_outlive_their_set_are_taken_in_by_the_next(cluster: &TestCluster) {
-    cluster.create_and_wait("reborn", 3, &json!({})).await.unwrap();
-    let before = uids(&pods(cluster, "reborn").await);
+async fn orphaned_pods_are_adopted_by_the_next_collaset(cluster: &TestCluster) {
+    cluster.create_and_wait("orphaned", 3, &json!({})).await.unwrap();
+    let before = uids(&pods(cluster, "orphaned").await);
     let orphan = DeleteParams::orphan();
-    cluster.sets().delete("reborn", &orphan).await.unwrap();
-    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("reborn").await?.is_none())).await.unwrap();
-    let left = pods(cluster, "reborn").await;
-    assert_eq!(before, uids(&left));
-    assert!(left.iter().all(|pod| pod.owner_references().is_empty()));
-    cluster.create_and_wait("reborn", 3, &json!({})).await.unwrap();
-    let taken = pods(cluster, "reborn").await;
-    assert_eq!(before, uids(&taken));
-    assert!(taken.iter().all(|pod| pod.owner_references().len() == 1));
+    cluster.sets().delete("orphaned", &orphan).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.sets().get_opt("orphaned").await?.is_none()))
+        .await
+        .unwrap();
+    let orphans = pods(cluster, "orphaned").await;
+    assert_eq!(before, uids(&orphans));
+    assert!(orphans.iter().all(|pod| pod.owner_references().is_empty()));
+    cluster.create_and_wait("orphaned", 3, &json!({})).await.unwrap();
+    let adopted = pods(cluster, "orphaned").await;
+    assert_eq!(before, uids(&adopted));
+    assert!(adopted.iter().all(|pod| pod.owner_references().len() == 1));
     let revisions: Api<ControllerRevision> = cluster.api();
-    let of_set = ListParams::default().labels("app=reborn");
+    let of_set = ListParams::default().labels("app=orphaned");
     assert_eq!(revisions.list(&of_set).await.unwrap().items.len(), 1);
 }
 
-async fn a_sequence_names_pods_by_their_ids(cluster: &TestCluster) {
+async fn persistent_sequence_names_pods_by_instance_id(cluster: &TestCluster) {
     let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
     cluster.create_and_wait("sequence", 3, &json!({ "namingStrategy": naming })).await.unwrap();
     let names = |pods: &[Pod]| pods.iter().map(ResourceExt::name_any).collect::<Vec<_>>();
@@ -397,20 +428,20 @@ async fn a_sequence_names_pods_by_their_ids(cluster: &TestCluster) {
     eventually(TIMEOUT, async || Ok(contexts.get_opt("sequence").await?.is_none())).await.unwrap();
 }
 
-async fn a_node_that_falls_silent_holds_up_no_other_pod(cluster: &TestCluster) {
+async fn a_disconnected_node_delays_no_other_pod(cluster: &TestCluster) {
     cluster.create_and_wait("spread", 6, &json!({})).await.unwrap();
     let node = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone().unwrap();
-    let silent = node(&pods(cluster, "spread").await[0]);
-    cluster.nodes().unwrap().disconnect(&silent).await.unwrap();
+    let disconnected = node(&pods(cluster, "spread").await[0]);
+    cluster.nodes().unwrap().disconnect(&disconnected).await.unwrap();
     cluster.set_image("spread", "nginx:2").await.unwrap();
-    let others_are_done = async || {
+    let others_are_updated = async || {
         let pods = cluster.pods_of("spread").await?;
         Ok(pods
             .iter()
-            .filter(|pod| node(pod) != silent)
+            .filter(|pod| node(pod) != disconnected)
             .all(|pod| image(pod) == "nginx:2" && has(pod, well_known::SERVICE_AVAILABLE)))
     };
-    eventually(TIMEOUT, others_are_done).await.unwrap();
-    cluster.nodes().unwrap().reconnect(&silent).await.unwrap();
+    eventually(TIMEOUT, others_are_updated).await.unwrap();
+    cluster.nodes().unwrap().reconnect(&disconnected).await.unwrap();
     cluster.wait_until_rolled_out("spread", 6, TIMEOUT).await.unwrap();
 }

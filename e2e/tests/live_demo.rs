@@ -1,4 +1,4 @@
-//! The demo, as somebody runs it who has a cluster.
+//! `podops-lab demo` on an existing cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use podops_e2e::cluster::{TestCluster, programs};
 use tokio::process::Command;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_runs_on_an_existing_cluster_and_leaves_nothing_of_its_own() {
+async fn the_demo_runs_on_an_existing_cluster_and_cleans_up() {
     let programs = programs().unwrap();
     let cluster = TestCluster::start_empty(&programs).await.unwrap();
     let demo = Command::new(programs.join("podops-lab"))
@@ -16,12 +16,13 @@ async fn the_demo_runs_on_an_existing_cluster_and_leaves_nothing_of_its_own() {
         .output()
         .await
         .unwrap();
-    let said = String::from_utf8_lossy(&demo.stderr);
-    assert!(demo.status.success(), "{said}");
-    for act in ["created: 20 Pods", "updated in place: 20", "rolled back: 20", "scaled in: 8"] {
-        assert!(said.contains(act), "no {act:?} in {said}");
+    let output = String::from_utf8_lossy(&demo.stderr);
+    assert!(demo.status.success(), "{output}");
+    for step in ["created: 20 Pods", "updated in place: 20", "rolled back: 20", "scaled in: 8"] {
+        assert!(output.contains(step), "no {step:?} in {output}");
     }
-    let left = cluster.plane.kubectl(&["get", "collasets,pods", "-A", "-o", "name"]).await.unwrap();
-    assert_eq!(left, "");
+    let remaining =
+        cluster.plane.kubectl(&["get", "collasets,pods", "-A", "-o", "name"]).await.unwrap();
+    assert_eq!(remaining, "");
     cluster.plane.kubectl(&["wait", "--for=delete", "namespace/podops-demo"]).await.unwrap();
 }

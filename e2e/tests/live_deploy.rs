@@ -1,4 +1,4 @@
-//! What `deploy/` ships, as it is shipped: any subset, and each operator without the others.
+//! Installs the manifests of `deploy/` unchanged: subsets of operators, and every overlay.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,8 +19,8 @@ fn root(path: &str) -> String {
     format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Pods of the Deployment that serve.
-async fn serving(cluster: &TestCluster) -> Vec<Pod> {
+/// Available Pods of the Deployment.
+async fn available_pods(cluster: &TestCluster) -> Vec<Pod> {
     let pods =
         cluster.pods().list(&ListParams::default().labels("app=native")).await.unwrap().items;
     pods.into_iter()
@@ -29,7 +29,7 @@ async fn serving(cluster: &TestCluster) -> Vec<Pod> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later() {
+async fn lifecycle_operator_serves_deployments_without_collasets() {
     let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install("deploy/overlays/lifecycle-only").await.unwrap();
     cluster.start_operator("lifecycle-operator").await.unwrap();
@@ -47,16 +47,18 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     });
     let deployment = serde_json::from_value(deployment).unwrap();
     deployments.create(&PostParams::default(), &deployment).await.unwrap();
-    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    eventually(TIMEOUT, async || Ok(available_pods(&cluster).await.len() == 3)).await.unwrap();
 
-    let leaving = serving(&cluster).await[0].name_any();
-    let wanted =
+    let deleted = available_pods(&cluster).await[0].name_any();
+    let request =
         Patch::Merge(json!({ "metadata": { "labels": { well_known::TO_DELETE: "true" } } }));
-    cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
-    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    cluster.pods().patch(&deleted, &PatchParams::default(), &request).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&deleted).await?.is_none()))
+        .await
+        .unwrap();
+    eventually(TIMEOUT, async || Ok(available_pods(&cluster).await.len() == 3)).await.unwrap();
 
-    // Rules need no CollaSets, not even their kind.
+    // PodTransitionRules need no CollaSets, not even the CRD.
     let crd = root("crds/apps.kusionstack.io_podtransitionrules.yaml");
     cluster.plane.kubectl(&["apply", "--server-side", "-f", &crd]).await.unwrap();
     let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
@@ -64,16 +66,21 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
     cluster.install("deploy/transition-rule-operator").await.unwrap();
     cluster.start_operator("transition-rule-operator").await.unwrap();
     let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
-    cluster.create_rule("native", json!({ "matchLabels": { "app": "native" } }), none).await.unwrap();
-    let leaving = serving(&cluster).await[0].name_any();
-    cluster.pods().patch(&leaving, &PatchParams::default(), &wanted).await.unwrap();
+    cluster
+        .create_rule("native", json!({ "matchLabels": { "app": "native" } }), none)
+        .await
+        .unwrap();
+    let deleted = available_pods(&cluster).await[0].name_any();
+    cluster.pods().patch(&deleted, &PatchParams::default(), &request).await.unwrap();
     cluster.wait_for_rule("native", |status| status.details.len() == 1).await.unwrap();
-    assert_eq!(serving(&cluster).await.len(), 3, "who waits still serves");
+    assert_eq!(available_pods(&cluster).await.len(), 3, "a blocked Pod must stay available");
     let one = json!([{ "op": "replace", "path": "/spec/rules/0/availablePolicy/maxUnavailableValue", "value": 1 }]);
     let one = Patch::Json::<()>(serde_json::from_value(one).unwrap());
     cluster.rules().patch("native", &PatchParams::default(), &one).await.unwrap();
-    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&leaving).await?.is_none())).await.unwrap();
-    eventually(TIMEOUT, async || Ok(serving(&cluster).await.len() == 3)).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods().get_opt(&deleted).await?.is_none()))
+        .await
+        .unwrap();
+    eventually(TIMEOUT, async || Ok(available_pods(&cluster).await.len() == 3)).await.unwrap();
 
     cluster.install_crds().await.unwrap();
     cluster.install("deploy/overlays/all").await.unwrap();
@@ -85,7 +92,7 @@ async fn the_lifecycle_serves_pods_of_deployments_alone_and_collasets_join_later
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
+async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
     let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
     cluster.install("deploy/namespace").await.unwrap();
     cluster.install_crds().await.unwrap();
@@ -101,7 +108,7 @@ async fn every_part_is_accepted_by_the_server_and_so_is_the_example() {
         cluster.install(&format!("deploy/{part}")).await.unwrap();
     }
     let deployed: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "podops-system");
-    let single = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
-    assert_eq!(single.replicas, Some(1), "the component of the last overlay holds");
+    let deployment = deployed.get("lifecycle-operator").await.unwrap().spec.unwrap();
+    assert_eq!(deployment.replicas, Some(1), "the last overlay's component must apply");
     cluster.plane.kubectl(&["apply", "--server-side", "-f", &root("docs/examples")]).await.unwrap();
 }

@@ -1,5 +1,4 @@
-//! Every other way that a Pod can go: deletes, evictions, and drains of whole nodes.
-//! Numbers in names are those of the peer's weaknesses in the specification.
+//! Graceful deletion by the deletion webhook: deletes, evictions, and drains of whole nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,8 +26,8 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Kuperator's words, which people look for.
-const KNOWN: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
+/// Start of Kuperator's message, which users search for.
+const IN_PROGRESS: &str = "pod deletion process is underway and being managed by PodOpsLifecycle";
 
 async fn cluster() -> TestCluster {
     TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap()
@@ -38,7 +37,7 @@ async fn pod_of(cluster: &TestCluster, set: &str) -> Pod {
     cluster.pods_of(set).await.unwrap().remove(0)
 }
 
-/// What the server has against a delete; empty if it has nothing.
+/// Deletes a Pod and returns the message of the rejection; empty if the delete is accepted.
 async fn delete(cluster: &TestCluster, pod: &str, params: &DeleteParams) -> String {
     match cluster.pods().delete(pod, params).await {
         Ok(_) => String::new(),
@@ -47,9 +46,12 @@ async fn delete(cluster: &TestCluster, pod: &str, params: &DeleteParams) -> Stri
     }
 }
 
-/// What the server has against an eviction.
+/// Evicts a Pod and returns the status of the rejection.
 async fn evict(cluster: &TestCluster, pod: &str) -> Result<(), Box<Status>> {
-    let pods = Api::<Pod>::namespaced(cluster.plane.client_without_retries().await.unwrap(), &cluster.namespace);
+    let pods = Api::<Pod>::namespaced(
+        cluster.plane.client_without_retries().await.unwrap(),
+        &cluster.namespace,
+    );
     match pods.evict(pod, &EvictParams::default()).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) => Err(status),
@@ -57,118 +59,127 @@ async fn evict(cluster: &TestCluster, pod: &str) -> Result<(), Box<Status>> {
     }
 }
 
-fn hold(kind: &str) -> Value {
-    json!([{ "name": kind, "availablePolicy": { "maxUnavailableValue": 0 } }])
+/// A rule that permits no operation.
+fn deny_all(name: &str) -> Value {
+    json!([{ "name": name, "availablePolicy": { "maxUnavailableValue": 0 } }])
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_go_when_their_lifecycles_let_them() {
+async fn deletes_and_evictions_wait_for_the_lifecycle() {
     let cluster = cluster().await;
     tokio::join!(
-        a_deleted_pod_leaves_service_first_and_another_takes_its_place(&cluster),
-        who_waits_is_told_what_for_and_may_change_their_mind(&cluster),
-        weakness_7_a_dry_run_changes_nothing(&cluster),
-        weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(&cluster),
-        pods_that_are_not_under_control_go_as_ever(&cluster),
-        an_evicted_pod_is_waited_for(&cluster),
-        budgets_count_the_pods_that_are_on_their_way(&cluster),
-        a_pod_is_replaced_before_it_leaves(&cluster),
-        rules_that_cannot_be_kept_are_refused(&cluster),
+        a_deleted_pod_leaves_service_first_and_is_recreated(&cluster),
+        rejections_state_the_cause_and_deletion_can_be_cancelled(&cluster),
+        a_dry_run_changes_nothing(&cluster),
+        a_terminating_pod_may_be_deleted_and_evicted_again(&cluster),
+        pods_without_the_control_label_are_deleted_at_once(&cluster),
+        an_eviction_is_rejected_until_the_pod_may_be_deleted(&cluster),
+        disruption_budgets_count_pods_in_graceful_deletion(&cluster),
+        a_pod_is_replaced_before_it_is_deleted(&cluster),
+        rules_with_invalid_expressions_are_rejected(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-async fn a_deleted_pod_leaves_service_first_and_another_takes_its_place(cluster: &TestCluster) {
-    cluster.create_and_wait("leaving", 2, &json!({})).await.unwrap();
-    let pod = pod_of(cluster, "leaving").await;
+async fn a_deleted_pod_leaves_service_first_and_is_recreated(cluster: &TestCluster) {
+    cluster.create_and_wait("deleted", 2, &json!({})).await.unwrap();
+    let pod = pod_of(cluster, "deleted").await;
     let name = pod.name_any();
     let finalizer = format!("{}/balancer", well_known::PROTECTION_FINALIZER);
     cluster.patch_pod_metadata(&name, json!({ "finalizers": [finalizer] })).await.unwrap();
-    let told = delete(cluster, &name, &DeleteParams::default()).await;
-    assert!(told.contains(KNOWN) && told.contains(&format!("finalizers: [{finalizer}]")), "{told}");
+    let message = delete(cluster, &name, &DeleteParams::default()).await;
+    assert!(
+        message.contains(IN_PROGRESS) && message.contains(&format!("finalizers: [{finalizer}]")),
+        "{message}"
+    );
     cluster
         .wait_for_pod(&name, |pod| !pod.labels().contains_key(well_known::SERVICE_AVAILABLE))
         .await
         .unwrap();
-    let told = delete(cluster, &name, &DeleteParams::default().grace_period(0)).await;
-    assert!(told.contains("operation pod-delete: Preparing since "), "{told}");
-    assert!(told.contains(", waiting for traffic controllers"), "{told}");
+    let message = delete(cluster, &name, &DeleteParams::default().grace_period(0)).await;
+    assert!(message.contains("operation pod-delete: Preparing since "), "{message}");
+    assert!(message.contains(", waiting for traffic controllers"), "{message}");
     cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
-    cluster.wait_for_replicas("leaving", [2; 4]).await.unwrap();
+    cluster.wait_for_replicas("deleted", [2; 4]).await.unwrap();
     cluster.wait_for_event(&name, "DeletionRequested").await.unwrap();
 }
 
-async fn who_waits_is_told_what_for_and_may_change_their_mind(cluster: &TestCluster) {
-    cluster.create_and_wait("staying", 1, &json!({})).await.unwrap();
-    cluster.create_rule("staying", app("staying"), hold("none-may-go")).await.unwrap();
-    let name = pod_of(cluster, "staying").await.name_any();
-    assert!(delete(cluster, &name, &DeleteParams::default()).await.contains(KNOWN));
+async fn rejections_state_the_cause_and_deletion_can_be_cancelled(cluster: &TestCluster) {
+    cluster.create_and_wait("cancelled", 1, &json!({})).await.unwrap();
+    cluster.create_rule("cancelled", app("cancelled"), deny_all("deny-all")).await.unwrap();
+    let name = pod_of(cluster, "cancelled").await.name_any();
+    assert!(delete(cluster, &name, &DeleteParams::default()).await.contains(IN_PROGRESS));
     cluster.wait_for_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
-    let told = delete(cluster, &name, &DeleteParams::default()).await;
-    assert!(told.contains("operation pod-delete: PreCheck since "), "{told}");
-    assert!(told.contains(", waiting for a rule checker"), "{told}");
-    cluster.patch_pod_metadata(&name, json!({ "labels": { well_known::TO_DELETE: null } })).await.unwrap();
-    let stays = |pod: &Pod| {
+    let message = delete(cluster, &name, &DeleteParams::default()).await;
+    assert!(message.contains("operation pod-delete: PreCheck since "), "{message}");
+    assert!(message.contains(", waiting for a rule checker"), "{message}");
+    cluster
+        .patch_pod_metadata(&name, json!({ "labels": { well_known::TO_DELETE: null } }))
+        .await
+        .unwrap();
+    let is_cancelled = |pod: &Pod| {
         !lifecycle::is_operated_on(pod.labels())
             && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
             && !pod.labels().contains_key(well_known::PREPARING_TO_DELETE)
     };
-    cluster.wait_for_pod(&name, stays).await.unwrap();
+    cluster.wait_for_pod(&name, is_cancelled).await.unwrap();
 }
 
-async fn weakness_7_a_dry_run_changes_nothing(cluster: &TestCluster) {
+/// Kuperator's known defect 7 (docs/KUPERATOR.md#known-defects).
+async fn a_dry_run_changes_nothing(cluster: &TestCluster) {
     cluster.create_and_wait("dry", 1, &json!({})).await.unwrap();
     let before = pod_of(cluster, "dry").await;
     let name = before.name_any();
-    let told = delete(cluster, &name, &DeleteParams::default().dry_run()).await;
-    assert!(told.contains(KNOWN), "{told}");
-    // As kubectl asks for it: in the eviction, not in the request; kube's own way is lost on the server.
+    let message = delete(cluster, &name, &DeleteParams::default().dry_run()).await;
+    assert!(message.contains(IN_PROGRESS), "{message}");
+    // As kubectl sends it: in the Eviction. The server ignores the query parameter that kube sends.
     let options = json!({ "dryRun": ["All"] });
     let eviction = json!({
         "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
         "deleteOptions": options,
     });
     let params = PostParams::default();
-    let answer: Value =
+    let response: Value =
         cluster.pods().create_subresource("eviction", &name, &params, &eviction).await.unwrap();
-    assert_eq!(answer["status"], "Success");
-    let asked = ["delete", "pod", &name, "--dry-run=server", "--namespace", &cluster.namespace];
-    assert!(cluster.plane.kubectl(&asked).await.unwrap_err().to_string().contains(KNOWN));
+    assert_eq!(response["status"], "Success");
+    let dry_run = ["delete", "pod", &name, "--dry-run=server", "--namespace", &cluster.namespace];
+    assert!(cluster.plane.kubectl(&dry_run).await.unwrap_err().to_string().contains(IN_PROGRESS));
     let after = cluster.pods().get(&name).await.unwrap();
     assert_eq!(after.resource_version(), before.resource_version());
 }
 
-async fn weakness_6_a_pod_that_was_evicted_and_terminates_is_not_held(cluster: &TestCluster) {
-    cluster.create_and_wait("ended", 2, &json!({})).await.unwrap();
-    let name = pod_of(cluster, "ended").await.name_any();
-    let held = json!({ "finalizers": ["podops.test/held"] });
-    cluster.patch_pod_metadata(&name, held).await.unwrap();
+/// Kuperator's known defect 6 (docs/KUPERATOR.md#known-defects).
+async fn a_terminating_pod_may_be_deleted_and_evicted_again(cluster: &TestCluster) {
+    cluster.create_and_wait("terminating", 2, &json!({})).await.unwrap();
+    let name = pod_of(cluster, "terminating").await.name_any();
+    let finalizer = json!({ "finalizers": ["podops.test/block"] });
+    cluster.patch_pod_metadata(&name, finalizer).await.unwrap();
     assert!(evict(cluster, &name).await.is_err());
-    // It terminates and is held by somebody else's finalizer: whoever deletes it again may.
+    // It terminates and another client's finalizer blocks it: further requests are accepted.
     cluster.wait_for_pod(&name, |pod| pod.metadata.deletion_timestamp.is_some()).await.unwrap();
     assert_eq!(delete(cluster, &name, &DeleteParams::default().grace_period(0)).await, "");
     assert!(evict(cluster, &name).await.is_ok());
     cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
-    cluster.wait_for_replicas("ended", [2; 4]).await.unwrap();
+    cluster.wait_for_replicas("terminating", [2; 4]).await.unwrap();
 }
 
-async fn pods_that_are_not_under_control_go_as_ever(cluster: &TestCluster) {
-    let make = async |name: &str| {
+async fn pods_without_the_control_label_are_deleted_at_once(cluster: &TestCluster) {
+    let create = async |name: &str| {
         let spec = json!({ "terminationGracePeriodSeconds": 0, "containers": [{ "name": "c", "image": "nginx:1" }] });
         let pod = json!({ "metadata": { "name": name }, "spec": spec });
         let pod = serde_json::from_value(pod).unwrap();
         cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
     };
-    make("free").await;
+    create("free").await;
     assert_eq!(delete(cluster, "free", &DeleteParams::default()).await, "");
-    make("free-too").await;
+    create("free-too").await;
     assert!(evict(cluster, "free-too").await.is_ok());
     cluster.wait_until_deleted("free-too").await.unwrap();
 }
 
-async fn an_evicted_pod_is_waited_for(cluster: &TestCluster) {
+async fn an_eviction_is_rejected_until_the_pod_may_be_deleted(cluster: &TestCluster) {
     cluster.create_and_wait("evicted", 2, &json!({})).await.unwrap();
     let name = pod_of(cluster, "evicted").await.name_any();
     let status = evict(cluster, &name).await.unwrap_err();
@@ -176,12 +187,12 @@ async fn an_evicted_pod_is_waited_for(cluster: &TestCluster) {
     let details = status.details.unwrap();
     assert!(details.retry_after_seconds > 0);
     assert_eq!(details.causes[0].reason, "PodOpsLifecycle");
-    assert!(details.causes[0].message.contains(KNOWN));
+    assert!(details.causes[0].message.contains(IN_PROGRESS));
     cluster.wait_until_deleted(&name).await.unwrap();
     cluster.wait_for_replicas("evicted", [2; 4]).await.unwrap();
 }
 
-async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
+async fn disruption_budgets_count_pods_in_graceful_deletion(cluster: &TestCluster) {
     cluster.create_and_wait("budgeted", 4, &json!({})).await.unwrap();
     let budgets: Api<PodDisruptionBudget> = cluster.api();
     let budget = json!({
@@ -197,78 +208,79 @@ async fn budgets_count_the_pods_that_are_on_their_way(cluster: &TestCluster) {
     eventually(TIMEOUT, counted).await.unwrap();
     let pods = cluster.pods_of("budgeted").await.unwrap();
     let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
-    let answers = tokio::join!(
+    let rejections = tokio::join!(
         evict(cluster, &names[0]),
         evict(cluster, &names[1]),
         evict(cluster, &names[2]),
         evict(cluster, &names[3]),
     );
-    let answers = [answers.0, answers.1, answers.2, answers.3].map(Result::unwrap_err);
+    let rejections =
+        [rejections.0, rejections.1, rejections.2, rejections.3].map(Result::unwrap_err);
     let cause = |status: &Status| status.details.as_ref().unwrap().causes[0].reason.clone();
-    let mut causes = answers.each_ref().map(|status| cause(status));
+    let mut causes = rejections.each_ref().map(|status| cause(status));
     causes.sort();
-    let over = "DisruptionBudget";
-    assert_eq!(causes, [over, over, over, "PodOpsLifecycle"], "{answers:#?}");
-    let asked: Vec<bool> = cluster
+    let budget = "DisruptionBudget";
+    assert_eq!(causes, [budget, budget, budget, "PodOpsLifecycle"], "{rejections:#?}");
+    let requested: Vec<bool> = cluster
         .pods_of("budgeted")
         .await
         .unwrap()
         .iter()
         .map(|pod| pod.labels().contains_key(well_known::TO_DELETE))
         .collect();
-    assert!(asked.iter().filter(|asked| **asked).count() <= 1, "{asked:?}");
+    assert!(requested.iter().filter(|is| **is).count() <= 1, "{requested:?}");
     cluster.wait_for_replicas("budgeted", [4; 4]).await.unwrap();
 }
 
-async fn a_pod_is_replaced_before_it_leaves(cluster: &TestCluster) {
-    let marked = json!({ "app": "replaced", TEAM: "replaced" });
+async fn a_pod_is_replaced_before_it_is_deleted(cluster: &TestCluster) {
+    let labels = json!({ "app": "replaced", TEAM: "replaced" });
     let template = json!({
-        "metadata": { "labels": marked, "annotations": { well_known::DELETION_POLICY: "Replace" } },
+        "metadata": { "labels": labels, "annotations": { well_known::DELETION_POLICY: "Replace" } },
         "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
     });
     cluster.create_and_wait("replaced", 1, &json!({ "template": template })).await.unwrap();
-    let seen = AvailabilityMonitor::start(cluster).await.unwrap();
-    for way in ["delete", "evict"] {
+    let monitor = AvailabilityMonitor::start(cluster).await.unwrap();
+    for request in ["delete", "evict"] {
         let name = pod_of(cluster, "replaced").await.name_any();
-        if way == "delete" {
-            let told = delete(cluster, &name, &DeleteParams::default()).await;
-            assert!(told.contains("waiting for a replacement Pod"), "{told}");
+        if request == "delete" {
+            let message = delete(cluster, &name, &DeleteParams::default()).await;
+            assert!(message.contains("waiting for a replacement Pod"), "{message}");
         } else {
             assert_eq!(evict(cluster, &name).await.unwrap_err().code, 429);
         }
         cluster.wait_until_deleted(&name).await.unwrap();
         cluster.wait_for_replicas("replaced", [1; 4]).await.unwrap();
     }
-    assert_eq!(seen.min_available("replaced"), 1, "at every instant one served");
+    assert_eq!(monitor.min_available("replaced"), 1, "a Pod must be available at all times");
 }
 
-/// What the schema cannot judge; all of it is in the operator's own tests.
-async fn rules_that_cannot_be_kept_are_refused(cluster: &TestCluster) {
+/// One error that only the webhook detects, not the schema; the operator's own tests cover all.
+async fn rules_with_invalid_expressions_are_rejected(cluster: &TestCluster) {
     let rule = |name: &str, expression: &str| {
         let kinds = json!([{ "name": "one", "cel": { "expression": expression } }]);
-        let spec = json!({ "selector": app("nobody"), "rules": kinds });
+        let spec = json!({ "selector": app("no-pods"), "rules": kinds });
         serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap()
     };
-    // The API server takes a moment to ask.
+    // The API server takes a moment to load the webhook configuration.
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    let refused = async || {
-        let made = cluster.rules().create(&dry, &rule("bad", "pod.metadata ==")).await;
-        Ok(made.is_err_and(|e| e.to_string().contains("spec.rules[one].cel.expression: ")))
+    let rejected = async || {
+        let created = cluster.rules().create(&dry, &rule("bad", "pod.metadata ==")).await;
+        Ok(created.is_err_and(|e| e.to_string().contains("spec.rules[one].cel.expression: ")))
     };
-    eventually(TIMEOUT, refused).await.unwrap();
+    eventually(TIMEOUT, rejected).await.unwrap();
     let good = rule("good", "has(pod.metadata)");
     cluster.rules().create(&PostParams::default(), &good).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on() {
+async fn operator_outage_blocks_only_pods_in_service() {
     let cluster = cluster().await;
     cluster.create_and_wait("web", 1, &json!({})).await.unwrap();
     let name = pod_of(&cluster, "web").await.name_any();
-    forged_reviews_begin_nothing(&cluster, &name).await;
+    forged_reviews_start_nothing(&cluster, &name).await;
     let name = pod_of(&cluster, "web").await.name_any();
     cluster.plane.kubectl(&["create", "namespace", "ending"]).await.unwrap();
-    let (owned, ending) =
+    let (owned, in_namespace) =
         (cluster.pods(), Api::<Pod>::namespaced(cluster.plane.admin.clone(), "ending"));
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.plane.admin.clone(), "ending");
     eventually(TIMEOUT, async || Ok(accounts.get_opt("default").await?.is_some())).await.unwrap();
@@ -278,24 +290,20 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     let owner_of = json!([{
         "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": map.uid().unwrap(),
     }]);
-    for (pods, owners) in [(&owned, owner_of), (&ending, json!([]))] {
+    for (pods, owners) in [(&owned, owner_of), (&in_namespace, json!([]))] {
         let labels = json!({ well_known::CONTROL: "true" });
         let gates = json!([{ "conditionType": well_known::SERVICE_READY }]);
         let pod = json!({
-            "metadata": { "name": "graceful-deletion", "labels": labels, "ownerReferences": owners },
+            "metadata": { "name": "in-service", "labels": labels, "ownerReferences": owners },
             "spec": { "readinessGates": gates, "containers": [{ "name": "c", "image": "nginx:1" }] },
         });
         pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-        let serves = async || {
-            Ok(pods
-                .get("graceful-deletion")
-                .await?
-                .labels()
-                .contains_key(well_known::SERVICE_AVAILABLE))
+        let available = async || {
+            Ok(pods.get("in-service").await?.labels().contains_key(well_known::SERVICE_AVAILABLE))
         };
-        eventually(TIMEOUT, serves).await.unwrap();
+        eventually(TIMEOUT, available).await.unwrap();
     }
-    // One that no node has seen, so that nobody writes its status but this.
+    // Not scheduled, so that only this test writes its status.
     let failed = json!({
         "metadata": { "name": "failed", "labels": { well_known::CONTROL: "true" } },
         "spec": {
@@ -308,20 +316,20 @@ async fn while_the_operator_is_down_pods_that_serve_stay_and_the_cluster_goes_on
     let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
     owned.patch_status("failed", &PatchParams::default(), &phase).await.unwrap();
 
-    let down = cluster.operator("lifecycle-operator").unwrap().pid();
-    signal(down, Signal::STOP).unwrap();
-    let told = delete(&cluster, &name, &DeleteParams::default()).await;
-    assert!(told.contains("failed calling webhook"), "{told}");
+    let pid = cluster.operator("lifecycle-operator").unwrap().pid();
+    signal(pid, Signal::STOP).unwrap();
+    let message = delete(&cluster, &name, &DeleteParams::default()).await;
+    assert!(message.contains("failed calling webhook"), "{message}");
     assert_eq!(evict(&cluster, &name).await.unwrap_err().code, 500);
     assert_eq!(delete(&cluster, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
-    cluster.wait_until_deleted("graceful-deletion").await.unwrap();
+    cluster.wait_until_deleted("in-service").await.unwrap();
     cluster.plane.kubectl(&["delete", "namespace", "ending", "--timeout=60s"]).await.unwrap();
-    signal(down, Signal::CONT).unwrap();
+    signal(pid, Signal::CONT).unwrap();
 }
 
-/// Who can reach the port, and sends what the API server sends, is no API server.
-async fn forged_reviews_begin_nothing(cluster: &TestCluster, pod: &str) {
+/// Reviews from clients that do not know the path token are rejected and start nothing.
+async fn forged_reviews_start_nothing(cluster: &TestCluster, pod: &str) {
     let hooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.plane.admin.clone());
     let hooks = hooks.get("podops-lifecycle-operator").await.unwrap().webhooks.unwrap();
     let url: http::Uri = hooks[1].client_config.url.as_ref().unwrap().parse().unwrap();
@@ -332,20 +340,20 @@ async fn forged_reviews_begin_nothing(cluster: &TestCluster, pod: &str) {
         "name": pod, "namespace": cluster.namespace, "operation": "CREATE", "userInfo": {},
     });
     let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
-    let (known, guessed) = (url.path(), url.path().replacen('/', "/0", 1));
+    let (with_token, guessed) = (url.path(), url.path().replacen('/', "/0", 1));
     assert_eq!(post(&url, bundle, &guessed, &review.to_string()).await, 404);
     assert_eq!(post(&url, bundle, "/", &review.to_string()).await, 404);
-    assert_eq!(post(&url, bundle, known, "{").await, 400);
-    assert_eq!(post(&url, bundle, known, &" ".repeat(9 << 20)).await, 413);
+    assert_eq!(post(&url, bundle, with_token, "{").await, 400);
+    assert_eq!(post(&url, bundle, with_token, &" ".repeat(9 << 20)).await, 413);
     let labels = async || cluster.pods().get(pod).await.unwrap().labels().clone();
     assert!(!labels().await.contains_key(well_known::TO_DELETE));
-    // The same review begins something where the API server sends it.
-    assert_eq!(post(&url, bundle, known, &review.to_string()).await, 200);
+    // The same review with the token starts the deletion.
+    assert_eq!(post(&url, bundle, with_token, &review.to_string()).await, 200);
     cluster.wait_until_deleted(pod).await.unwrap();
     cluster.wait_for_replicas("web", [1; 4]).await.unwrap();
 }
 
-/// Posts over TLS, trusting whom the API server trusts; the status that comes back.
+/// Sends a POST over TLS, verified with the webhook's CA bundle, and returns the HTTP status.
 async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> u16 {
     use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
     let mut roots = rustls::RootCertStore::empty();
@@ -360,60 +368,70 @@ async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> u16 {
     let mut stream = connector.connect(name, stream).await.unwrap();
     let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Whoever reads no further may hang up.
+    // The server may close the connection without reading the whole body.
     drop(stream.write_all(body.as_bytes()).await);
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).await.unwrap();
-    std::str::from_utf8(&answer[9..]).unwrap().parse().unwrap()
+    let mut status_line = [0; 12];
+    stream.read_exact(&mut status_line).await.unwrap();
+    std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap()
 }
 
-/// The sets of a drained node: a name, how many Pods it has, and how many of them may be out.
-const DRAINED: [(&str, i32, usize); 5] =
+/// CollaSets of the drained node: name, replicas, and maximum number of unavailable Pods.
+const DRAINED_SETS: [(&str, i32, usize); 5] =
     [("single", 1, 0), ("small", 4, 1), ("middle", 7, 2), ("large", 8, 2), ("larger", 10, 3)];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_waits_and_succeeds_and_keeps_every_budget() {
+async fn kubectl_drain_succeeds_and_exceeds_no_budget() {
     let cluster = cluster().await;
     let node = "node-0";
     let others = ["node-1", "node-2", "node-3", "node-4"];
     for other in others {
         cluster.plane.kubectl(&["cordon", other]).await.unwrap();
     }
-    for (name, replicas, out) in DRAINED {
-        let single = if replicas == 1 { "Replace" } else { "Delete" };
+    for (name, replicas, max_unavailable) in DRAINED_SETS {
+        let deletion_policy = if replicas == 1 { "Replace" } else { "Delete" };
         let template = json!({
-            "metadata": { "labels": { "app": name, TEAM: name }, "annotations": { well_known::DELETION_POLICY: single } },
+            "metadata": { "labels": { "app": name, TEAM: name }, "annotations": { well_known::DELETION_POLICY: deletion_policy } },
             "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
-        let policy = if out == 0 {
+        let policy = if max_unavailable == 0 {
             json!({ "minAvailableValue": 1 })
         } else {
-            json!({ "maxUnavailableValue": out })
+            json!({ "maxUnavailableValue": max_unavailable })
         };
-        let rule = json!([{ "name": "pace", "availablePolicy": policy }]);
+        let rule = json!([{ "name": "budget", "availablePolicy": policy }]);
         cluster.create_rule(name, app(name), rule).await.unwrap();
         cluster.create_and_wait(name, replicas, &json!({ "template": template })).await.unwrap();
     }
     let on_node = async || {
         let pods = cluster.pods().list(&ListParams::default()).await?.items;
-        let of = |pod: &&Pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
-        anyhow::Ok(pods.iter().filter(of).count())
+        let is_on_node =
+            |pod: &&Pod| pod.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
+        anyhow::Ok(pods.iter().filter(is_on_node).count())
     };
     assert_eq!(on_node().await.unwrap(), 30);
     for other in others {
         cluster.plane.kubectl(&["uncordon", other]).await.unwrap();
     }
-    let (seen, from) = (AvailabilityMonitor::start(&cluster).await.unwrap(), cluster.audit_log_end().unwrap());
+    let (monitor, start) =
+        (AvailabilityMonitor::start(&cluster).await.unwrap(), cluster.audit_log_end().unwrap());
     cluster.plane.kubectl(&["drain", node, "--timeout=180s"]).await.unwrap();
-    let (requests, _) = cluster.requests(from).unwrap();
+    let (requests, _) = cluster.requests(start).unwrap();
     assert_eq!(on_node().await.unwrap(), 0);
-    for (name, replicas, out) in DRAINED {
+    for (name, replicas, max_unavailable) in DRAINED_SETS {
         cluster.wait_for_replicas(name, [replicas; 4]).await.unwrap();
-        let least = usize::try_from(replicas).unwrap() - out;
-        assert!(seen.min_available(name) >= least, "{name}: {} of {replicas} served", seen.min_available(name));
-        assert!(seen.max_unavailable(name) <= out.max(1), "{name}: {} were out", seen.max_unavailable(name));
+        let least = usize::try_from(replicas).unwrap() - max_unavailable;
+        assert!(
+            monitor.min_available(name) >= least,
+            "{name}: {} of {replicas} available",
+            monitor.min_available(name)
+        );
+        assert!(
+            monitor.max_unavailable(name) <= max_unavailable.max(1),
+            "{name}: {} unavailable",
+            monitor.max_unavailable(name)
+        );
     }
     let evictions = requests.iter().filter(|r| r.subresource() == "eviction").count();
-    assert!(evictions >= 30, "{evictions} evictions were asked for");
+    assert!(evictions >= 30, "{evictions} evictions requested");
     cluster.assert_no_forbidden_requests().unwrap();
 }

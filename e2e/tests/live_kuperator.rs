@@ -1,6 +1,6 @@
-//! Cases of the peer's own end-to-end suite, by their numbers in the specification, as far as other
-//! files here have no story of them. Cases 12, 20 and 24 are about PodDecorations and
-//! PodTransitionRules.
+//! Cases of Kuperator's end-to-end suite that no other test file covers, by their position in it;
+//! docs/KUPERATOR.md#kuperators-test-cases lists all. Cases 12, 20 and 24 are about PodDecorations
+//! and PodTransitionRules.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,14 +11,14 @@ use podops_e2e::cluster::{TestCluster, programs};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_peers_own_suite_passes() {
+async fn cases_of_kuperators_e2e_suite_pass() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     tokio::join!(
-        case_1_create_privileged_container(&cluster),
-        case_2_scales_in_normal_cases(&cluster),
-        case_8_include_pod_without_revision(&cluster),
-        case_11_in_place_update_images(&cluster),
-        case_19_update_by_label_keeps_the_record(&cluster),
+        creates_privileged_containers(&cluster),
+        scales_in(&cluster),
+        includes_a_pod_without_revision(&cluster),
+        updates_images_in_place(&cluster),
+        update_by_label_keeps_the_resource_context(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -27,13 +27,15 @@ async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
     cluster.pods_of(set).await.unwrap()
 }
 
-async fn record(cluster: &TestCluster, set: &str) -> Vec<(i64, String)> {
+/// Instance IDs and owners in the ResourceContext of a CollaSet.
+async fn context_entries(cluster: &TestCluster, set: &str) -> Vec<(i64, String)> {
     let contexts: Api<ResourceContext> = cluster.api();
     let entries = contexts.get(set).await.unwrap().spec.contexts;
-    entries.into_iter().map(|e| (e.id, e.data[well_known::context::OWNER].clone())).collect()
+    entries.into_iter().map(|e| (e.id.0, e.data[well_known::context::OWNER].clone())).collect()
 }
 
-async fn case_1_create_privileged_container(cluster: &TestCluster) {
+/// Case 1 of Kuperator's end-to-end suite.
+async fn creates_privileged_containers(cluster: &TestCluster) {
     let container =
         json!({ "name": "web", "image": "nginx:1", "securityContext": { "privileged": true } });
     let template = json!({ "metadata": { "labels": { "app": "privileged" } }, "spec": { "containers": [container] } });
@@ -44,24 +46,29 @@ async fn case_1_create_privileged_container(cluster: &TestCluster) {
     }
 }
 
-async fn case_2_scales_in_normal_cases(cluster: &TestCluster) {
+/// Case 2 of Kuperator's end-to-end suite.
+async fn scales_in(cluster: &TestCluster) {
     cluster.create_and_wait("normal", 3, &json!({})).await.unwrap();
     cluster.patch("normal", json!({ "replicas": 2 })).await.unwrap();
     cluster.wait_for_replicas("normal", [2; 4]).await.unwrap();
 }
 
-fn partition(kept: i32) -> Value {
-    json!({ "rollingUpdate": { "byPartition": { "partition": kept } } })
+fn partition(partition: i32) -> Value {
+    json!({ "rollingUpdate": { "byPartition": { "partition": partition } } })
 }
 
-async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
+/// Case 8 of Kuperator's end-to-end suite.
+async fn includes_a_pod_without_revision(cluster: &TestCluster) {
     cluster.create_and_wait("including", 3, &json!({})).await.unwrap();
     let pod = pods(cluster, "including").await.remove(0);
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
-    let out = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
-    cluster.patch("including", out).await.unwrap();
+    let exclude = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
+    cluster.patch("including", exclude).await.unwrap();
     cluster.wait_for_pod(&name, |pod| pod.owner_references().is_empty()).await.unwrap();
-    cluster.patch_pod_metadata(&name, json!({ "labels": { well_known::REVISION: null } })).await.unwrap();
+    cluster
+        .patch_pod_metadata(&name, json!({ "labels": { well_known::REVISION: null } }))
+        .await
+        .unwrap();
     cluster
         .patch(
             "including",
@@ -74,7 +81,7 @@ async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
         .unwrap();
     cluster.wait_for_replicas("including", [3, 3, 3, 2]).await.unwrap();
     let ids: Vec<String> =
-        record(cluster, "including").await.iter().map(|(id, _)| id.to_string()).collect();
+        context_entries(cluster, "including").await.iter().map(|(id, _)| id.to_string()).collect();
     assert!(ids.len() == 3 && ids.contains(&id), "{ids:?}");
     cluster.patch("including", json!({ "updateStrategy": partition(0) })).await.unwrap();
     cluster.set_image("including", "nginx:2").await.unwrap();
@@ -82,9 +89,10 @@ async fn case_8_include_pod_without_revision(cluster: &TestCluster) {
     cluster.wait_until_deleted(&name).await.unwrap();
 }
 
-async fn case_11_in_place_update_images(cluster: &TestCluster) {
+/// Case 11 of Kuperator's end-to-end suite.
+async fn updates_images_in_place(cluster: &TestCluster) {
     cluster.create_and_wait("running", 1, &json!({})).await.unwrap();
-    let runs = |pod: &Pod| {
+    let run_ids = |pod: &Pod| {
         let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
         (status.container_id, status.image_id)
     };
@@ -93,20 +101,21 @@ async fn case_11_in_place_update_images(cluster: &TestCluster) {
     cluster.wait_for_replicas("running", [1; 4]).await.unwrap();
     let after = pods(cluster, "running").await.remove(0);
     assert_eq!(before.uid(), after.uid());
-    let (was, is) = (runs(&before), runs(&after));
-    assert!(was.0 != is.0 && was.1 != is.1, "{was:?}, {is:?}");
+    let (old, new) = (run_ids(&before), run_ids(&after));
+    assert!(old.0 != new.0 && old.1 != new.1, "{old:?}, {new:?}");
 }
 
-async fn case_19_update_by_label_keeps_the_record(cluster: &TestCluster) {
+/// Case 19 of Kuperator's end-to-end suite.
+async fn update_by_label_keeps_the_resource_context(cluster: &TestCluster) {
     let by_label = json!({ "updateStrategy": { "rollingUpdate": { "byLabel": {} } } });
     cluster.create_and_wait("recording", 3, &by_label).await.unwrap();
     cluster.set_image("recording", "nginx:2").await.unwrap();
     cluster.wait_for_replicas("recording", [3, 3, 3, 0]).await.unwrap();
-    for (done, pod) in (1..).zip(pods(cluster, "recording").await) {
-        let included = json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } });
-        cluster.patch_pod_metadata(&pod.name_any(), included).await.unwrap();
-        cluster.wait_for_replicas("recording", [3, 3, 3, done]).await.unwrap();
+    for (updated, pod) in (1..).zip(pods(cluster, "recording").await) {
+        let include = json!({ "labels": { well_known::UPDATE_INCLUDED: "true" } });
+        cluster.patch_pod_metadata(&pod.name_any(), include).await.unwrap();
+        cluster.wait_for_replicas("recording", [3, 3, 3, updated]).await.unwrap();
     }
     let owned = |id: i64| (id, "recording".to_owned());
-    assert_eq!(record(cluster, "recording").await, [owned(0), owned(1), owned(2)]);
+    assert_eq!(context_entries(cluster, "recording").await, [owned(0), owned(1), owned(2)]);
 }

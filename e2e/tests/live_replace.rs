@@ -1,5 +1,4 @@
-//! Pods that are deleted, excluded, included and replaced by request; numbers in brackets are those
-//! of the peer's end-to-end suite in the specification.
+//! Pods that are deleted, excluded, included and replaced on request, by spec or label.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +15,10 @@ async fn pods_are_deleted_excluded_included_and_replaced() {
         listed_pods_are_deleted_and_scaled_in_first(&cluster),
         pods_are_excluded_and_included(&cluster),
         a_labelled_pod_is_replaced(&cluster),
-        a_cancelled_replacement_leaves_the_origin(&cluster),
+        a_cancelled_replacement_keeps_the_original_pod(&cluster),
         a_replacement_turns_into_an_update(&cluster),
-        an_update_by_replacement_goes_by_partition(&cluster),
-        a_pair_that_never_serves_is_scaled_in(&cluster),
+        an_update_by_replacement_respects_the_partition(&cluster),
+        a_replacement_pair_that_never_starts_is_scaled_in(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -36,21 +35,21 @@ fn has(pod: &Pod, key: &str) -> bool {
     pod.labels().contains_key(key)
 }
 
-/// The IDs on record.
-async fn record(cluster: &TestCluster, set: &str) -> Vec<i64> {
+/// Instance IDs in the ResourceContext of a CollaSet.
+async fn recorded_ids(cluster: &TestCluster, set: &str) -> Vec<i64> {
     let contexts: Api<ResourceContext> = cluster.api();
-    let known = contexts.get_opt(set).await.unwrap();
-    known.map(|c| c.spec.contexts.iter().map(|entry| entry.id).collect()).unwrap_or_default()
+    let context = contexts.get_opt(set).await.unwrap();
+    context.map(|c| c.spec.contexts.iter().map(|entry| entry.id.0).collect()).unwrap_or_default()
 }
 
-/// [4]
+/// Case 4 of Kuperator's end-to-end suite.
 async fn listed_pods_are_deleted_and_scaled_in_first(cluster: &TestCluster) {
     cluster.create_and_wait("listed", 3, &json!({})).await.unwrap();
     let first = pods(cluster, "listed").await[0].name_any();
     cluster.patch("listed", json!({ "scaleStrategy": { "podToDelete": [first] } })).await.unwrap();
     cluster.wait_until_deleted(&first).await.unwrap();
     cluster.wait_for_replicas("listed", [3; 4]).await.unwrap();
-    assert_eq!(record(cluster, "listed").await, [0, 1, 2]);
+    assert_eq!(recorded_ids(cluster, "listed").await, [0, 1, 2]);
     let second = pods(cluster, "listed").await[1].name_any();
     let list = json!({ "podToDelete": [first, second] });
     cluster.patch("listed", json!({ "replicas": 2, "scaleStrategy": list })).await.unwrap();
@@ -58,26 +57,32 @@ async fn listed_pods_are_deleted_and_scaled_in_first(cluster: &TestCluster) {
     cluster.wait_for_replicas("listed", [2; 4]).await.unwrap();
 }
 
-/// [5], but for claims
+/// Case 5 of Kuperator's end-to-end suite, without claims.
 async fn pods_are_excluded_and_included(cluster: &TestCluster) {
     cluster.create_and_wait("excluding", 3, &json!({})).await.unwrap();
     let pod = pods(cluster, "excluding").await[1].clone();
     let (name, id) = (pod.name_any(), pod.labels()[well_known::INSTANCE_ID].clone());
     let spec = json!({ "replicas": 2, "scaleStrategy": { "podToExclude": [name] } });
     cluster.patch("excluding", spec).await.unwrap();
-    cluster.wait_for_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster
+        .wait_for_pod(&name, |pod| !is_owned(pod) && has(pod, well_known::ORPHANED))
+        .await
+        .unwrap();
     cluster
         .wait_for_status("excluding", TIMEOUT, |s| s.replicas == 2 && s.available_replicas == 2)
         .await
         .unwrap();
     let id: i64 = id.parse().unwrap();
-    let left = record(cluster, "excluding").await;
-    assert!(left.len() == 2 && !left.contains(&id), "{left:?}");
-    let lists = json!({ "podToExclude": [], "podToInclude": [name, "nobody"] });
+    let remaining = recorded_ids(cluster, "excluding").await;
+    assert!(remaining.len() == 2 && !remaining.contains(&id), "{remaining:?}");
+    let lists = json!({ "podToExclude": [], "podToInclude": [name, "no-such-pod"] });
     cluster.patch("excluding", json!({ "replicas": 3, "scaleStrategy": lists })).await.unwrap();
-    cluster.wait_for_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED)).await.unwrap();
+    cluster
+        .wait_for_pod(&name, |pod| is_owned(pod) && !has(pod, well_known::ORPHANED))
+        .await
+        .unwrap();
     cluster.wait_for_replicas("excluding", [3; 4]).await.unwrap();
-    assert_eq!(record(cluster, "excluding").await, [0, 1, 2]);
+    assert_eq!(recorded_ids(cluster, "excluding").await, [0, 1, 2]);
     assert_eq!(cluster.pods().get(&name).await.unwrap().uid(), pod.uid());
 }
 
@@ -88,38 +93,41 @@ async fn request_replacement(cluster: &TestCluster, name: &str) {
         .unwrap();
 }
 
-/// [21], but for claims
+/// Case 21 of Kuperator's end-to-end suite, without claims.
 async fn a_labelled_pod_is_replaced(cluster: &TestCluster) {
     cluster.create_and_wait("replaced", 1, &json!({})).await.unwrap();
     let name = pods(cluster, "replaced").await[0].name_any();
     request_replacement(cluster, &name).await;
     cluster.wait_until_deleted(&name).await.unwrap();
     cluster.wait_for_replicas("replaced", [1; 4]).await.unwrap();
-    let alone = async || {
+    let unpaired = async || {
         let pods = cluster.pods_of("replaced").await?;
         let paired = |pod: &Pod| pod.labels().keys().any(|key| key.contains("/replace-pair"));
-        Ok(pods.len() == 1 && !paired(&pods[0]) && record(cluster, "replaced").await == [1])
+        Ok(pods.len() == 1 && !paired(&pods[0]) && recorded_ids(cluster, "replaced").await == [1])
     };
-    eventually(TIMEOUT, alone).await.unwrap();
+    eventually(TIMEOUT, unpaired).await.unwrap();
     assert_eq!(pods(cluster, "replaced").await[0].labels()[well_known::INSTANCE_ID], "1");
 }
 
-async fn a_cancelled_replacement_leaves_the_origin(cluster: &TestCluster) {
-    let held = |kept: i32| json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } });
-    cluster.create_and_wait("kept", 1, &json!({ "updateStrategy": held(1) })).await.unwrap();
-    let origin = pods(cluster, "kept").await[0].clone();
-    cluster.set_image("kept", "nginx:non-exist").await.unwrap();
-    cluster.patch("kept", json!({ "updateStrategy": held(0) })).await.unwrap();
-    cluster.wait_for_replicas("kept", [2, 1, 1, 1]).await.unwrap();
-    cluster.patch("kept", json!({ "updateStrategy": held(1) })).await.unwrap();
-    cluster.wait_for_replicas("kept", [1, 1, 1, 0]).await.unwrap();
+async fn a_cancelled_replacement_keeps_the_original_pod(cluster: &TestCluster) {
+    let strategy = |partition: i32| json!({ "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": partition } } });
+    cluster
+        .create_and_wait("cancelled", 1, &json!({ "updateStrategy": strategy(1) }))
+        .await
+        .unwrap();
+    let origin = pods(cluster, "cancelled").await[0].clone();
+    cluster.set_image("cancelled", "nginx:non-exist").await.unwrap();
+    cluster.patch("cancelled", json!({ "updateStrategy": strategy(0) })).await.unwrap();
+    cluster.wait_for_replicas("cancelled", [2, 1, 1, 1]).await.unwrap();
+    cluster.patch("cancelled", json!({ "updateStrategy": strategy(1) })).await.unwrap();
+    cluster.wait_for_replicas("cancelled", [1, 1, 1, 0]).await.unwrap();
     let pairing = [well_known::TO_REPLACE, well_known::REPLACE_PAIR_NEW_ID];
-    let alone = |pod: &Pod| !pairing.iter().any(|label| has(pod, label));
-    cluster.wait_for_pod(&origin.name_any(), alone).await.unwrap();
-    assert_eq!(pods(cluster, "kept").await[0].uid(), origin.uid());
+    let is_unpaired = |pod: &Pod| !pairing.iter().any(|label| has(pod, label));
+    cluster.wait_for_pod(&origin.name_any(), is_unpaired).await.unwrap();
+    assert_eq!(pods(cluster, "cancelled").await[0].uid(), origin.uid());
 }
 
-/// [23], from an image that never pulls
+/// Case 23 of Kuperator's end-to-end suite; the first image cannot be pulled.
 async fn a_replacement_turns_into_an_update(cluster: &TestCluster) {
     for policy in ["Recreate", "InPlaceIfPossible", "Replace"] {
         let set = format!("turned-{}", policy.to_lowercase());
@@ -132,23 +140,23 @@ async fn a_replacement_turns_into_an_update(cluster: &TestCluster) {
         cluster.set_image(&set, "nginx:1").await.unwrap();
         cluster.wait_for_replicas(&set, [1; 4]).await.unwrap();
         cluster.wait_until_deleted(&name).await.unwrap();
-        assert_eq!(record(cluster, &set).await.len(), 1);
+        assert_eq!(recorded_ids(cluster, &set).await.len(), 1);
     }
 }
 
-/// [16]
-async fn an_update_by_replacement_goes_by_partition(cluster: &TestCluster) {
-    let strategy = |kept: i32| json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": kept } } } });
+/// Case 16 of Kuperator's end-to-end suite.
+async fn an_update_by_replacement_respects_the_partition(cluster: &TestCluster) {
+    let strategy = |partition: i32| json!({ "updateStrategy": { "podUpgradePolicy": "Replace", "rollingUpdate": { "byPartition": { "partition": partition } } } });
     cluster.create_and_wait("surging", 3, &strategy(3)).await.unwrap();
     cluster.set_image("surging", "nginx:2").await.unwrap();
-    for kept in [3, 2, 1, 0] {
-        cluster.patch("surging", strategy(kept)).await.unwrap();
-        cluster.wait_for_replicas("surging", [3, 3, 3, 3 - kept]).await.unwrap();
+    for partition in [3, 2, 1, 0] {
+        cluster.patch("surging", strategy(partition)).await.unwrap();
+        cluster.wait_for_replicas("surging", [3, 3, 3, 3 - partition]).await.unwrap();
     }
 }
 
-/// [25], [26]
-async fn a_pair_that_never_serves_is_scaled_in(cluster: &TestCluster) {
+/// Cases 25 and 26 of Kuperator's end-to-end suite.
+async fn a_replacement_pair_that_never_starts_is_scaled_in(cluster: &TestCluster) {
     cluster.create("never", 1, "nginx:non-exist").await.unwrap();
     cluster.wait_for_replicas("never", [1, 0, 0, 1]).await.unwrap();
     let name = pods(cluster, "never").await[0].name_any();
@@ -157,5 +165,5 @@ async fn a_pair_that_never_serves_is_scaled_in(cluster: &TestCluster) {
     let spec = json!({ "replicas": 0, "scaleStrategy": { "podToDelete": [name] } });
     cluster.patch("never", spec).await.unwrap();
     cluster.wait_for_replicas("never", [0; 4]).await.unwrap();
-    assert_eq!(record(cluster, "never").await, [0_i64; 0]);
+    assert_eq!(recorded_ids(cluster, "never").await, [0_i64; 0]);
 }

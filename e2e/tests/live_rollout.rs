@@ -1,4 +1,4 @@
-//! One CollaSet from its first Pod to its last, and what that costs.
+//! Number of API requests for one CollaSet of 100 Pods, from its creation to its deletion.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,10 +12,11 @@ use podops_e2e::{
 const PODS: usize = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Asserts that a number of requests per Pod does not exceed a limit.
 #[track_caller]
-fn at_most(what: &str, each: f64, most: f64) {
-    eprintln!("{what}: {each:.2} (at most {most})");
-    assert!(each <= most, "{what}: {each:.2}, and at most {most} are allowed");
+fn at_most(what: &str, per_pod: f64, max: f64) {
+    eprintln!("{what}: {per_pod:.2} (at most {max})");
+    assert!(per_pod <= max, "{what}: {per_pod:.2}, limit {max}");
 }
 
 async fn uids(cluster: &TestCluster) -> BTreeSet<Option<String>> {
@@ -23,24 +24,24 @@ async fn uids(cluster: &TestCluster) -> BTreeSet<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
+async fn a_collaset_lifetime_needs_few_api_requests() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let web = Scenario { cluster: &cluster, set: "web", pods: PODS };
     let created = web.create().await.unwrap();
     at_most("requests to create, per Pod", created.requests_per_pod(), 3.6);
-    let born = uids(&cluster).await;
+    let uids_before = uids(&cluster).await;
 
     let updated = web.update_in_place("nginx:2").await.unwrap();
     at_most("Pod writes to update in place, per Pod", updated.pod_writes_per_pod(), 6.1);
     at_most("requests to update in place, per Pod", updated.requests_per_pod(), 7.0);
-    assert!(updated.rejected().is_empty(), "refused: {:#?}", updated.rejected());
-    assert_eq!(updated.no_op_writes(), 0, "writes changed nothing");
+    assert!(updated.rejected().is_empty(), "rejected writes: {:#?}", updated.rejected());
+    assert_eq!(updated.no_op_writes(), 0, "no-op writes");
     assert_eq!(updated.max_status_writes_per_second("collasets"), 1);
-    assert_eq!(born, uids(&cluster).await);
+    assert_eq!(uids_before, uids(&cluster).await);
     for pod in cluster.pods_of("web").await.unwrap() {
         let labels = pod.metadata.labels.unwrap_or_default();
-        let left: Vec<_> = labels.keys().filter(|k| k.contains(".podopslifecycle.")).collect();
-        assert!(left.is_empty(), "labels are left behind: {left:?}");
+        let remaining: Vec<_> = labels.keys().filter(|k| k.contains(".podopslifecycle.")).collect();
+        assert!(remaining.is_empty(), "lifecycle labels remain: {remaining:?}");
     }
 
     cluster.set_image("web", "nginx:1").await.unwrap();
@@ -49,24 +50,24 @@ async fn a_set_is_created_updated_in_place_rolled_back_and_scaled_in() {
         cluster.kill_and_restart(name).await.unwrap();
     }
     cluster.wait_until_rolled_out("web", 100, MINUTE).await.unwrap();
-    assert_eq!(born, uids(&cluster).await);
+    assert_eq!(uids_before, uids(&cluster).await);
 
-    let (annotated, lost) = web.annotate("1").await.unwrap();
+    let (annotated, interrupted) = web.annotate("1").await.unwrap();
     at_most("requests to change metadata, per Pod", annotated.requests_per_pod(), 1.2);
-    assert_eq!(lost, 0, "Pods were out of traffic");
+    assert_eq!(interrupted, 0, "a metadata change must keep Pods in service");
     let recreated = web.recreate("nginx:3").await.unwrap();
     at_most("requests to recreate, per Pod", recreated.requests_per_pod(), 8.5);
     let replaced = web.replace("nginx:4").await.unwrap();
     at_most("requests to replace, per Pod", replaced.requests_per_pod(), 11.0);
-    let alone = web.annotate_from_another_client().await.unwrap();
-    assert_eq!(alone.writes(), 0, "idle Pods that somebody writes to cost writes");
-    let went = web.scale_in(40).await.unwrap();
-    at_most("requests to scale in, per Pod", went.requests_per_pod(), 5.0);
-    let settled = cluster.audit_log_end().unwrap();
+    let unrelated = web.annotate_from_another_client().await.unwrap();
+    assert_eq!(unrelated.writes(), 0, "another client's Pod writes must not cause writes");
+    let scaled_in = web.scale_in(40).await.unwrap();
+    at_most("requests to scale in, per Pod", scaled_in.requests_per_pod(), 5.0);
+    let start = cluster.audit_log_end().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (quiet, _) = cluster.requests(settled).unwrap();
-    let quiet: Vec<_> = quiet.iter().filter(|r| r.is_work() && r.is_write()).collect();
-    assert!(quiet.is_empty(), "a settled set is written to: {quiet:?}");
+    let (idle, _) = cluster.requests(start).unwrap();
+    let idle: Vec<_> = idle.iter().filter(|r| r.is_operator_request() && r.is_write()).collect();
+    assert!(idle.is_empty(), "writes after the rollout completed: {idle:?}");
 
     cluster.sets().delete("web", &kube::api::DeleteParams::default()).await.unwrap();
     eventually(MINUTE, async || Ok(cluster.sets().get_opt("web").await?.is_none())).await.unwrap();

@@ -1,4 +1,4 @@
-//! An installation of Kuperator's, as it left it, under our operators.
+//! Takeover of a Kuperator installation: the objects that Kuperator left, managed by Podops.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The name and hash that Go's libraries give the template below.
+/// Hash and name that Kuperator's ControllerRevision of the template below has.
 const HASH: &str = "58fb5f9bbd";
 const REVISION: &str = "foo-58fb5f9bbd";
 
-/// The template as Kuperator's defaulting webhook writes it back.
+/// Pod template as Kuperator's defaulting webhook stores it.
 fn template(image: &str) -> Value {
     json!({
         "metadata": { "creationTimestamp": null, "labels": { "app": "foo" } },
@@ -34,6 +34,7 @@ fn template(image: &str) -> Value {
     })
 }
 
+/// CollaSet `foo` as Kuperator created it.
 struct Installation<'a> {
     cluster: &'a TestCluster,
     uid: String,
@@ -45,7 +46,7 @@ impl Installation<'_> {
             "uid": self.uid, "controller": true, "blockOwnerDeletion": true }])
     }
 
-    async fn revision(&self) {
+    async fn create_revision(&self) {
         let mut data = template("nginx:1");
         data["$patch"] = json!("replace");
         let revision = json!({
@@ -61,7 +62,7 @@ impl Installation<'_> {
         revisions.create(&PostParams::default(), &revision).await.unwrap();
     }
 
-    async fn contexts(&self) {
+    async fn create_context(&self) {
         let entry = |id: i32| json!({ "id": id, "data": { "Owner": "foo", "Revision": REVISION } });
         let contexts = json!({ "metadata": { "name": "foo" }, "spec": { "contexts": [entry(0), entry(1), entry(2)] } });
         let api: Api<ResourceContext> = self.cluster.api();
@@ -70,8 +71,8 @@ impl Installation<'_> {
             .unwrap();
     }
 
-    /// A Pod that serves, named at random.
-    async fn pod(&self, id: usize, suffix: &str) {
+    /// Creates an available Pod with a random name suffix.
+    async fn create_pod(&self, id: usize, suffix: &str) {
         let name = format!("foo-{suffix}");
         let mut labels = json!({
             "app": "foo", well_known::CONTROL: "true", well_known::REVISION: REVISION,
@@ -99,8 +100,8 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// Leaves the objects of a set of three Pods that is at rest.
-async fn leave(cluster: &TestCluster) {
+/// Creates the objects of a CollaSet of three Pods whose rollout is complete.
+async fn install_kuperator_objects(cluster: &TestCluster) {
     let set = json!({
         "metadata": { "name": "foo", "finalizers": [well_known::PRE_RECLAIM] },
         "spec": {
@@ -112,10 +113,10 @@ async fn leave(cluster: &TestCluster) {
     let set = serde_json::from_value(set).unwrap();
     let set = cluster.sets().create(&PostParams::default(), &set).await.unwrap();
     let installation = Installation { cluster, uid: set.uid().unwrap() };
-    installation.revision().await;
-    installation.contexts().await;
+    installation.create_revision().await;
+    installation.create_context().await;
     for (id, suffix) in ["k2x9v", "qq7dz", "zz4tp"].into_iter().enumerate() {
-        installation.pod(id, suffix).await;
+        installation.create_pod(id, suffix).await;
     }
     let status = json!({ "status": {
         "observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "availableReplicas": 3,
@@ -127,22 +128,22 @@ async fn leave(cluster: &TestCluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there() {
+async fn a_kuperator_installation_is_taken_over_without_a_rollout() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
-    leave(&cluster).await;
-    // Kuperator was stopped while it updated this Pod: it was given, and not yet changed.
-    let (given, stamp) = ("foo-qq7dz", "1700000000000000001");
+    install_kuperator_objects(&cluster).await;
+    // Kuperator was stopped during the update of this Pod: permitted to operate, not yet changed.
+    let (permitted, timestamp) = ("foo-qq7dz", "1700000000000000001");
     let mut labels = json!({ well_known::SERVICE_AVAILABLE: null });
-    for word in [LabelKind::Operating, LabelKind::PreChecked, LabelKind::Operate] {
-        labels[word.key(COLLASET)] = json!(stamp);
+    for kind in [LabelKind::Operating, LabelKind::PreChecked, LabelKind::Operate] {
+        labels[kind.key(COLLASET)] = json!(timestamp);
     }
     labels[LabelKind::OperationType.key(COLLASET)] = json!("update");
-    labels[permission_key("update")] = json!(stamp);
+    labels[permission_key("update")] = json!(timestamp);
     let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
-    cluster.pods().patch(given, &PatchParams::default(), &patch).await.unwrap();
+    cluster.pods().patch(permitted, &PatchParams::default(), &patch).await.unwrap();
     let gate = json!([{ "type": well_known::SERVICE_READY, "status": "False" }]);
     let patch = Patch::Strategic(json!({ "status": { "conditions": gate } }));
-    cluster.pods().patch_status(given, &PatchParams::default(), &patch).await.unwrap();
+    cluster.pods().patch_status(permitted, &PatchParams::default(), &patch).await.unwrap();
 
     let before: Vec<_> = cluster.pods_of("foo").await.unwrap();
     let start = cluster.audit_log_end().unwrap();
@@ -154,13 +155,20 @@ async fn an_installation_is_taken_over_without_a_rollout_and_goes_on_from_there(
     let after = cluster.pods_of("foo").await.unwrap();
     for (before, after) in before.iter().zip(&after) {
         assert_eq!(before.uid(), after.uid());
-        if before.name_any() != given {
-            assert_eq!(before.resource_version(), after.resource_version(), "it was written to");
+        if before.name_any() != permitted {
+            assert_eq!(
+                before.resource_version(),
+                after.resource_version(),
+                "the Pod was written to"
+            );
         }
     }
     let (requests, _) = cluster.requests(start).unwrap();
-    let made = requests.iter().filter(|r| r.is_work() && matches!(&*r.verb, "create" | "delete"));
-    assert_eq!(made.filter(|r| r.resource() != "events").count(), 0, "something was made anew");
+    let creates_and_deletes = requests
+        .iter()
+        .filter(|r| r.is_operator_request() && matches!(&*r.verb, "create" | "delete"));
+    let recreated = creates_and_deletes.filter(|r| r.resource() != "events").count();
+    assert_eq!(recreated, 0, "an object was created or deleted");
     let revisions: Api<ControllerRevision> = cluster.api();
     assert_eq!(revisions.list(&ListParams::default()).await.unwrap().items.len(), 1);
 

@@ -1,4 +1,4 @@
-//! Rules that ask services: real ones, in Python and Go, and some that nobody should have to ask.
+//! Webhook rules: the examples in Python and Go, tasks that are polled, and webhooks that fail.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,48 +26,48 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What a service in a test does with a request: it is told method, path and body.
-type Answer = fn(&str, &str) -> Reply;
+/// Handler of a test webhook: request head and body in, reply out.
+type Handler = fn(&str, &str) -> Reply;
 
-/// What it sends back.
+/// Reply of a test webhook.
 enum Reply {
-    /// A JSON answer.
+    /// 200 with a JSON body.
     Json(Value),
-    /// Bytes as they are.
+    /// Raw bytes of a response.
     Raw(&'static [u8]),
-    /// So many bytes of nothing.
-    Endless(usize),
-    /// Nothing, ever.
-    Nothing,
+    /// 200 with a body of this many spaces.
+    Large(usize),
+    /// No response; the connection stays open.
+    Never,
 }
 
-/// A service of a test; it ends with this.
+/// HTTP server of a test; stops when dropped.
 struct Service {
     address: String,
-    /// How often it was asked, by anything but a poll.
-    asked: Arc<AtomicUsize>,
+    /// Number of POST requests, thus without polls.
+    calls: Arc<AtomicUsize>,
     _task: JoinSet<()>,
 }
 
 impl Service {
-    async fn start(answer: Answer) -> Self {
+    async fn start(handler: Handler) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}/", listener.local_addr().unwrap());
-        let (asked, mut task) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
-        let counted = asked.clone();
+        let (calls, mut task) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
+        let counter = calls.clone();
         task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, answer, counted.clone()));
+                connections.spawn(serve(stream, handler, counter.clone()));
             }
         });
-        Self { address, asked, _task: task }
+        Self { address, calls, _task: task }
     }
 }
 
-async fn serve(mut stream: TcpStream, answer: Answer, asked: Arc<AtomicUsize>) {
+async fn serve(mut stream: TcpStream, handler: Handler, calls: Arc<AtomicUsize>) {
     let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
-    let (head, length) = loop {
+    let (head, body) = loop {
         let Ok(read @ 1..) = stream.read(&mut chunk).await else { return };
         request.extend_from_slice(&chunk[..read]);
         let text = String::from_utf8_lossy(&request).into_owned();
@@ -83,17 +83,17 @@ async fn serve(mut stream: TcpStream, answer: Answer, asked: Arc<AtomicUsize>) {
     };
     let method = head.split(' ').next().unwrap_or_default().to_owned();
     if method == "POST" {
-        asked.fetch_add(1, Ordering::Relaxed);
+        calls.fetch_add(1, Ordering::Relaxed);
     }
-    let bytes = match answer(&head, &length) {
+    let bytes = match handler(&head, &body) {
         Reply::Json(value) => {
             let body = value.to_string();
             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
         }
         Reply::Raw(bytes) => bytes.to_vec(),
-        Reply::Endless(length) => {
+        Reply::Large(length) => {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-            // Whoever asked may hang up when it has had enough.
+            // The client may close the connection before the end.
             if stream.write_all(head.as_bytes()).await.is_ok() {
                 let megabyte = vec![b' '; 1 << 20];
                 for _ in 0..length >> 20 {
@@ -104,26 +104,26 @@ async fn serve(mut stream: TcpStream, answer: Answer, asked: Arc<AtomicUsize>) {
             }
             return;
         }
-        Reply::Nothing => std::future::pending().await,
+        Reply::Never => std::future::pending().await,
     };
     drop(stream.write_all(&bytes).await);
 }
 
-/// A program of `docs/examples/webhooks`, once it answers.
+/// Starts a program of `docs/examples/webhooks` and returns its URL once it accepts connections.
 async fn example(program: &str, args: &[&str], at: &Path) -> (Child, String) {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/webhooks");
     let source = source.canonicalize().unwrap();
     let mut command = Command::new(program);
     let last = args.len() - 1;
-    command.args(&args[..last]).arg(source.join(args[last])).arg(free.to_string());
+    command.args(&args[..last]).arg(source.join(args[last])).arg(address.to_string());
     command.current_dir(at).kill_on_drop(true).stdin(Stdio::null()).process_group(0);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let child = child.unwrap_or_else(|error| unreachable!("{program} does not start: {error}"));
-    let answers = async || Ok(TcpStream::connect(free).await.is_ok());
-    // It may have to be built.
-    eventually(Duration::from_secs(600), answers).await.unwrap();
-    (child, format!("http://{free}/"))
+    let listens = async || Ok(TcpStream::connect(address).await.is_ok());
+    // The Go example may have to be compiled first.
+    eventually(Duration::from_secs(600), listens).await.unwrap();
+    (child, format!("http://{address}/"))
 }
 
 fn webhook(url: &str, more: &Value) -> Value {
@@ -131,16 +131,16 @@ fn webhook(url: &str, more: &Value) -> Value {
     for (key, value) in more.as_object().into_iter().flatten() {
         webhook[key] = value.clone();
     }
-    json!([{ "name": "ask", "webhook": webhook }])
+    json!([{ "name": "webhook", "webhook": webhook }])
 }
 
-/// Waits until a rule says this of a Pod that waits.
-async fn until_told(cluster: &TestCluster, rule: &str, reason: &str) {
-    let told = cluster.wait_for_rule(rule, |status| {
+/// Waits until a rule's status reports a waiting Pod with this reason.
+async fn wait_for_reason(cluster: &TestCluster, rule: &str, reason: &str) {
+    let reported = cluster.wait_for_rule(rule, |status| {
         let infos = status.details.iter().flat_map(|detail| &detail.reject_info);
         infos.into_iter().any(|info| info.reason.contains(reason))
     });
-    told.await.unwrap();
+    reported.await.unwrap();
 }
 
 async fn clear(cluster: &TestCluster, name: &str) {
@@ -149,7 +149,7 @@ async fn clear(cluster: &TestCluster, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_examples_in_python_and_go_decide() {
+async fn the_python_and_go_examples_decide() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     let at = tempfile::tempdir().unwrap();
     let (_python, url) = example("python3", &["webhook.py"], at.path()).await;
@@ -161,7 +161,8 @@ async fn the_examples_in_python_and_go_decide() {
     cluster.create_and_wait("py", 2, &template).await.unwrap();
     cluster.create_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
     cluster.set_image("py", "nginx:2").await.unwrap();
-    until_told(&cluster, "py", "rejected by the webhook: critical Pods wait for the file").await;
+    wait_for_reason(&cluster, "py", "rejected by the webhook: critical Pods wait for the file")
+        .await;
     std::fs::write(at.path().join("open"), "").unwrap();
     cluster.wait_until_rolled_out("py", 2, TIMEOUT).await.unwrap();
 
@@ -171,32 +172,33 @@ async fn the_examples_in_python_and_go_decide() {
     cluster.create_and_wait("go", 3, &json!({})).await.unwrap();
     cluster.create_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
     cluster.set_image("go", "nginx:2").await.unwrap();
-    until_told(&cluster, "go", "webhook task in progress").await;
-    // Whoever comes next finds the task in the status, and asks about that one.
+    wait_for_reason(&cluster, "go", "webhook task in progress").await;
+    // The restarted operator finds the task in the status and polls it.
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
     cluster.wait_until_rolled_out("go", 3, TIMEOUT).await.unwrap();
-    // `go run` runs a program of its own, which is not to outlive it.
+    // `go run` starts a child process, which would outlive it.
     let group = rustix::process::Pid::from_raw(i32::try_from(go.id().unwrap()).unwrap()).unwrap();
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A service whose task ends when it is asked about for the seventh time.
-fn seventh_time(head: &str, _: &str) -> Reply {
+/// Handler whose task finishes at the seventh poll.
+fn finishes_at_seventh_poll(head: &str, _: &str) -> Reply {
     static POLLS: AtomicUsize = AtomicUsize::new(0);
     if head.starts_with("POST") {
         return Reply::Json(json!({ "success": true, "poll": true, "taskId": "a task&more" }));
     }
-    // Kuperator puts the name into the address as it is.
+    // The task ID is URL-encoded; Kuperator inserts it unchanged.
     assert!(head.starts_with("GET /?task-id=a+task%26more "), "{head}");
     let finished = POLLS.fetch_add(1, Ordering::Relaxed) >= 6;
     Reply::Json(json!({ "success": true, "finished": finished }))
 }
 
+/// Kuperator's known defect 4 (docs/KUPERATOR.md#known-defects).
 #[tokio::test(flavor = "multi_thread")]
-async fn weakness_4_a_task_is_polled_on_after_a_restart_and_asked_about_once() {
+async fn a_task_is_polled_after_a_restart_without_another_call() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    let service = Service::start(seventh_time).await;
+    let service = Service::start(finishes_at_seventh_poll).await;
     let url = &service.address;
     let poll =
         json!({ "clientConfig": { "url": url, "poll": { "url": url, "intervalSeconds": 1 } } });
@@ -210,31 +212,32 @@ async fn weakness_4_a_task_is_polled_on_after_a_restart_and_asked_about_once() {
     working.await.unwrap();
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
     cluster.wait_until_rolled_out("web", 1, TIMEOUT).await.unwrap();
-    assert_eq!(service.asked.load(Ordering::Relaxed), 1, "the service was asked again");
+    assert_eq!(service.calls.load(Ordering::Relaxed), 1, "the webhook was called again");
 }
 
+/// Kuperator's known defects 3 and 24 (docs/KUPERATOR.md#known-defects).
 #[tokio::test(flavor = "multi_thread")]
-async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
+async fn failing_webhooks_are_reported_and_block_no_other_rule() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
-    let slow = Service::start(|_, _| Reply::Nothing).await;
-    let huge = Service::start(|_, _| Reply::Endless(100 << 20)).await;
-    let wrong = Service::start(|_, _| {
+    let slow = Service::start(|_, _| Reply::Never).await;
+    let huge = Service::start(|_, _| Reply::Large(100 << 20)).await;
+    let invalid = Service::start(|_, _| {
         Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n<secret>token</secret")
     })
     .await;
-    let moved = Service::start(|_, _| {
+    let redirecting = Service::start(|_, _| {
         Reply::Raw(
             b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
         )
     })
     .await;
-    let nobody = "http://127.0.0.1:1/".to_owned();
+    let unreachable = "http://127.0.0.1:1/".to_owned();
     let cases = [
-        ("nobody", &nobody, "webhook cannot be reached"),
+        ("unreachable", &unreachable, "webhook cannot be reached"),
         ("slow", &slow.address, "webhook timed out after 2s"),
         ("huge", &huge.address, "webhook response is larger than 64 KiB"),
-        ("wrong", &wrong.address, "webhook response is invalid"),
-        ("moved", &moved.address, "webhook returned HTTP status 302"),
+        ("invalid", &invalid.address, "webhook response is invalid"),
+        ("redirecting", &redirecting.address, "webhook returned HTTP status 302"),
     ];
     for (name, url, _) in &cases {
         cluster.create_and_wait(name, 1, &json!({})).await.unwrap();
@@ -243,14 +246,14 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
             .await
             .unwrap();
     }
-    cluster.create_and_wait("well", 3, &json!({})).await.unwrap();
+    cluster.create_and_wait("healthy", 3, &json!({})).await.unwrap();
     let budget = json!([{ "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } }]);
-    cluster.create_rule("well", app("well"), budget).await.unwrap();
+    cluster.create_rule("healthy", app("healthy"), budget).await.unwrap();
     for (name, ..) in &cases {
         cluster.set_image(name, "nginx:2").await.unwrap();
     }
     for (name, _, reason) in &cases {
-        until_told(&cluster, name, reason).await;
+        wait_for_reason(&cluster, name, reason).await;
         let degraded = |s: &podops_api::transition_rule::PodTransitionRuleStatus| {
             condition::find(&s.conditions, "Degraded").is_some_and(|c| {
                 c.status == "True" && c.message.as_ref().is_some_and(|m| m.contains(reason))
@@ -259,12 +262,12 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
         cluster.wait_for_rule(name, degraded).await.unwrap();
         cluster.wait_for_event(name, "RuleEvaluationFailed").await.unwrap();
         let text = serde_json::to_string(&cluster.rules().get(name).await.unwrap().status).unwrap();
-        assert!(!text.contains("secret"), "what is no answer is repeated: {text}");
+        assert!(!text.contains("secret"), "the status repeats an invalid response: {text}");
     }
-    cluster.set_image("well", "nginx:2").await.unwrap();
-    cluster.wait_until_rolled_out("well", 3, TIMEOUT).await.unwrap();
+    cluster.set_image("healthy", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("healthy", 3, TIMEOUT).await.unwrap();
 
-    // Weakness 24: a rule whose service is dead can be edited, and deleted.
+    // A rule with an unreachable webhook can be edited and deleted.
     let ignore = json!([{ "op": "replace", "path": "/spec/rules/0/webhook/failurePolicy", "value": "Ignore" }]);
     let ignore: json_patch::Patch = serde_json::from_value(ignore).unwrap();
     for (name, ..) in &cases[..1] {
@@ -274,11 +277,11 @@ async fn weakness_3_services_that_fail_stop_nobody_else_and_are_told_of() {
     }
     for (name, ..) in &cases {
         clear(&cluster, name).await;
-        let gone = async || Ok(cluster.rules().get_opt(name).await?.is_none());
-        eventually(TIMEOUT, gone).await.unwrap();
+        let deleted = async || Ok(cluster.rules().get_opt(name).await?.is_none());
+        eventually(TIMEOUT, deleted).await.unwrap();
     }
     let exits = cluster.operator("transition-rule-operator").unwrap().exits();
-    assert!(exits.is_empty(), "the operator went down: {exits:?}");
-    assert!(slow.asked.load(Ordering::Relaxed) < 20, "a service that hangs is asked without pause");
+    assert!(exits.is_empty(), "the operator exited: {exits:?}");
+    assert!(slow.calls.load(Ordering::Relaxed) < 20, "calls of a slow webhook need backoff");
     cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -1,13 +1,13 @@
-//! Every reachable state of two Pods under one budget: the shipped plans of lifecycle-operator and
-//! transition-rule-operator together.
+//! Model check of every reachable state of two Pods under one budget, with the production planning
+//! code of lifecycle-operator and transition-rule-operator.
 //!
-//! The world: two leaders of transition-rule-operator at once, each with caches of Pods and of the
-//! rule that lag by themselves, and with writes that land late or never, as it crashes; a service
-//! that a rule asks, with an outage; a CollaSet that updates a Pod in place or deletes it and makes
-//! another, begins again and changes its mind. The budget is one Pod, and in no state are two out.
+//! The model has two concurrent leaders of transition-rule-operator, each with independently stale
+//! caches of Pods and of the rule, and with writes that are applied late or, after a crash, never;
+//! a webhook rule with an outage; and a CollaSet that updates a Pod in place or recreates it, and
+//! restarts and cancels operations. The budget is one Pod: no state has two unavailable Pods.
 //!
-//! A promise is only worth its guard: for each guard there is a mutant without it, and the model has
-//! to catch that.
+//! For each guard of the invariant there is a mutant without it, in which the model must find a
+//! violation.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,19 +32,19 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{
     plan::{Plan, plan},
     render,
-    rules::webhook::{WebhookState, RuleRef, WebhookVerdict, Subject},
+    rules::webhook::{RuleRef, Subject, WebhookState, WebhookVerdict},
     view::{Observed, PodView, RuleView, SetView},
 };
 
 const PODS: usize = 2;
-/// All that anybody writes is stamped with this; what tells instances apart counts on from it.
+/// Time of all writes, in Unix nanoseconds; instances of operations are numbered from it.
 const NOW: i128 = 100;
 
 fn now() -> Timestamp {
     Timestamp::from_nanosecond(NOW).unwrap()
 }
 
-/// What a Pod is but for its version: few of them, so each has a number.
+/// State of a Pod without its version. Interned, because there are few distinct ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PodState {
     slot: u8,
@@ -54,105 +54,110 @@ struct PodState {
     gate: Option<bool>,
 }
 
-/// A Pod: its state's number, or none between its deletion and its successor's creation.
+/// A Pod: the number of its state, or `None` between its deletion and its recreation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Pod {
     state: Option<u16>,
     version: u8,
 }
 
-/// The rule's status: who is reserved, by number, and the version of Pods that it was decided on.
+/// The rule's status: the number of its reservations, and the version of the Pods decided on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Rule {
     reserved: u16,
-    horizon: u8,
+    pods_version: u8,
     version: u8,
 }
 
-/// What a leader decided and has not written.
+/// Writes that a leader has decided and not made yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Pending {
-    /// The status, and the version of the rule that it was decided on.
+    /// Number of the reservations to store, and the version of the rule that was decided on.
     rule: Option<(u16, u8)>,
-    /// Patches, by number, of each Pod.
+    /// Number of each Pod's patch.
     grants: [Option<u16>; PODS],
-    horizon: u8,
+    pods_version: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Leader {
     pods: [Pod; PODS],
-    /// How far its cache of Pods has come.
-    seen: u8,
+    /// Version of its cache of Pods.
+    pods_version: u8,
     rule: Rule,
     pending: Option<Pending>,
-    /// The versions of its own last writes, to Pods and to the rule.
-    wrote: [u8; 2],
+    /// Versions of its last writes to Pods and to the rule.
+    last_writes: [u8; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     pods: [Pod; PODS],
-    begun: [u8; PODS],
+    started: [u8; PODS],
     recreated: [bool; PODS],
     rule: Rule,
     leaders: [Leader; 2],
     latest: u8,
-    service: bool,
+    /// Whether the webhook is available.
+    webhook: bool,
     outages_left: u8,
     crashes_left: u8,
-    undos_left: u8,
+    cancellations_left: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Move {
-    /// A leader's cache of Pods catches up, and it decides.
-    SeePods(usize),
-    /// A leader's cache of the rule catches up, and it decides.
-    SeeRule(usize),
-    /// A leader decides on what it saw, as the service has something else to say.
-    Wake(usize),
-    LandRule(usize),
-    LandGrant(usize, usize),
+enum Step {
+    /// A leader's cache of Pods is updated, and it reconciles.
+    ObservePods(usize),
+    /// A leader's cache of the rule is updated, and it reconciles.
+    ObserveRule(usize),
+    /// A leader reconciles with the same caches, because the webhook's response may have changed.
+    Reconcile(usize),
+    /// A leader's status write reaches the API server.
+    StoreStatus(usize),
+    /// A leader's grant for a Pod reaches the API server.
+    StoreGrant(usize, usize),
     Crash(usize),
-    Service,
-    Lifecycle(usize),
-    Begin(usize),
-    Undo(usize),
-    Finish(usize),
-    Delete(usize),
-    Create(usize),
+    /// The webhook becomes unavailable, or available again.
+    ToggleWebhook,
+    /// lifecycle-operator writes a Pod.
+    AdvanceLifecycle(usize),
+    StartOperation(usize),
+    CancelOperation(usize),
+    FinishOperation(usize),
+    DeletePod(usize),
+    CreatePod(usize),
 }
 
-/// A guard that is taken out.
+/// Guard that a mutant lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Without {
-    Nothing,
-    /// A status lands on whatever version of the rule there is.
+enum Guard {
+    None,
+    /// A status write is not conditional on the rule's version.
     Version,
-    /// A grant lands on whatever instance of the operation there is.
+    /// A grant does not test the operation's instance.
     Instance,
-    /// A leader decides on Pods that are older than those that were decided on before.
-    Horizon,
-    /// Who passes is granted before its reservation is stored.
+    /// A leader decides on Pods older than the rule's `podsVersion`.
+    PodsVersion,
+    /// An operation is granted before its reservation is stored.
     Reservation,
-    /// Reservations are made and not counted.
+    /// Reservations are stored and not counted.
     Ledger,
-    /// Pods that a set has yet to make are not counted.
-    Missing,
-    /// A reservation is given up with the grant.
-    Release,
+    /// Pods that a CollaSet has yet to create are not counted.
+    MissingPods,
+    /// A reservation is released with the grant, before the Pod is unavailable.
+    LateRelease,
 }
 
-/// Numbers for values that there are few of, so that states are small.
-struct Numbers<T>(RwLock<(Vec<T>, HashMap<T, u16>)>);
+/// Interns values of which there are few, so that states are small.
+struct Interned<T>(RwLock<(Vec<T>, HashMap<T, u16>)>);
 
-impl<T: Clone + Eq + Hash> Numbers<T> {
+impl<T: Clone + Eq + Hash> Interned<T> {
     fn new() -> Self {
         Self(RwLock::new((Vec::new(), HashMap::new())))
     }
 
-    fn of(&self, value: &T) -> u16 {
+    fn number(&self, value: &T) -> u16 {
         if let Some(known) = self.0.read().unwrap().1.get(value) {
             return *known;
         }
@@ -171,96 +176,103 @@ impl<T: Clone + Eq + Hash> Numbers<T> {
     }
 }
 
-/// Cache of computed results: the same input has the same result.
-struct Known<K, V>(RwLock<HashMap<K, V>>);
+/// Cache of results of a pure function.
+struct Memo<K, V>(RwLock<HashMap<K, V>>);
 
-impl<K: Clone + Eq + Hash, V: Clone> Known<K, V> {
+impl<K: Clone + Eq + Hash, V: Clone> Memo<K, V> {
     fn new() -> Self {
         Self(RwLock::new(HashMap::new()))
     }
 
-    fn get(&self, question: &K, answer: impl FnOnce() -> V) -> V {
-        if let Some(known) = self.0.read().unwrap().get(question) {
+    fn get(&self, key: &K, compute: impl FnOnce() -> V) -> V {
+        if let Some(known) = self.0.read().unwrap().get(key) {
             return known.clone();
         }
-        let answer = answer();
-        self.0.write().unwrap().insert(question.clone(), answer.clone());
-        answer
+        let value = compute();
+        self.0.write().unwrap().insert(key.clone(), value.clone());
+        value
     }
 }
 
-/// A reservation: the Pod's slot and incarnation, and the operation's instance.
-type Reserved = BTreeSet<(u8, u8, String)>;
+/// Reservations, each with the Pod's slot and incarnation, and the operation's instance.
+type Reservations = BTreeSet<(u8, u8, String)>;
 
-/// What is looked at: the Pods' states, who is reserved, and whether the service answers.
-type Look = ([Option<u16>; PODS], u16, bool);
+/// Input of planning: the Pods' states, the reservations, and whether the webhook is available.
+type PlanInput = ([Option<u16>; PODS], u16, bool);
 
-/// Who is reserved now, and the grants.
+/// Result of planning: the reservations, and each Pod's grant.
 type Decision = (u16, [Option<u16>; PODS]);
 
-/// What a Pod's labels say, as far as moves depend on it.
+/// Facts about a Pod's state that steps depend on.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct Says {
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
+struct PodFacts {
     operating: bool,
     operate: bool,
+    /// Without operations.
     idle: bool,
-    /// Out of service, or given leave to go.
-    out: bool,
-    /// What lifecycle-operator makes of it, if anything.
+    /// Out of service, or permitted to be operated on.
+    unavailable: bool,
+    /// State that lifecycle-operator's next write leads to; `None` if it writes nothing.
     next: Option<u16>,
 }
 
 struct Tables {
-    states: Numbers<PodState>,
-    reserved: Numbers<Reserved>,
+    states: Interned<PodState>,
+    reservations: Interned<Reservations>,
     patches: Mutex<Vec<Arc<Patch>>>,
-    says: Known<u16, Says>,
-    decisions: Known<Look, Decision>,
-    patched: Known<(u16, u16), Option<u16>>,
+    facts: Memo<u16, PodFacts>,
+    decisions: Memo<PlanInput, Decision>,
+    patched: Memo<(u16, u16), Option<u16>>,
 }
 
-/// How often what may happen.
+/// How often each event may happen; bounds the number of states.
 #[derive(Clone, Copy)]
 struct Bounds {
-    begins: [u8; PODS],
-    undos: u8,
+    operations: [u8; PODS],
+    cancellations: u8,
     crashes: u8,
-    availability: u8,
-    /// Which Pods may be deleted to be made anew.
+    outages: u8,
+    /// Pods that may be deleted and recreated.
     recreated: [bool; PODS],
 }
 
-/// Nothing but two operations.
-const CALM: Bounds =
-    Bounds { begins: [1, 1], undos: 0, crashes: 0, availability: 0, recreated: [false; PODS] };
-/// A leader that crashes on the way, and a service that does not answer for a time.
-const FAULTS: Bounds = Bounds { crashes: 1, availability: 1, ..CALM };
-/// A Pod that is deleted to be made anew, and a leader that crashes on the way.
-const ANEW: Bounds = Bounds { crashes: 1, recreated: [true, false], ..CALM };
-/// An operation that is taken back at any point.
-const UNDONE: Bounds = Bounds { undos: 1, ..CALM };
-/// An operation that is begun again when it ended.
-const AGAIN: Bounds = Bounds { begins: [2, 1], ..CALM };
+/// Two operations and no faults.
+const CALM: Bounds = Bounds {
+    operations: [1, 1],
+    cancellations: 0,
+    crashes: 0,
+    outages: 0,
+    recreated: [false; PODS],
+};
+/// A leader crash, and a webhook outage.
+const FAULTS: Bounds = Bounds { crashes: 1, outages: 1, ..CALM };
+/// A Pod that is deleted and recreated, and a leader crash.
+const RECREATE: Bounds = Bounds { crashes: 1, recreated: [true, false], ..CALM };
+/// An operation that is cancelled at any point.
+const CANCEL: Bounds = Bounds { cancellations: 1, ..CALM };
+/// A second operation after the first one of the same Pod ended.
+const RESTART: Bounds = Bounds { operations: [2, 1], ..CALM };
 
+/// The model; with a disabled guard, a mutant of it.
 #[derive(Clone)]
-struct Rules {
-    without: Without,
+struct BudgetModel {
+    disabled: Guard,
     bounds: Bounds,
     tables: Arc<Tables>,
 }
 
-impl Rules {
-    fn new(bounds: Bounds, without: Without) -> Self {
+impl BudgetModel {
+    fn new(bounds: Bounds, disabled: Guard) -> Self {
         let tables = Tables {
-            states: Numbers::new(),
-            reserved: Numbers::new(),
+            states: Interned::new(),
+            reservations: Interned::new(),
             patches: Mutex::default(),
-            says: Known::new(),
-            decisions: Known::new(),
-            patched: Known::new(),
+            facts: Memo::new(),
+            decisions: Memo::new(),
+            patched: Memo::new(),
         };
-        Self { without, bounds, tables: Arc::new(tables) }
+        Self { disabled, bounds, tables: Arc::new(tables) }
     }
 
     fn fresh(&self, slot: u8, incarnation: u8) -> u16 {
@@ -272,33 +284,33 @@ impl Rules {
         }
         let gate = (incarnation == 0).then_some(true);
         let state = PodState { slot, incarnation, labels, annotations: Labels::new(), gate };
-        self.tables.states.of(&state)
+        self.tables.states.number(&state)
     }
 
-    fn says(&self, number: u16) -> Says {
-        self.tables.says.get(&number, || {
+    fn facts(&self, number: u16) -> PodFacts {
+        self.tables.facts.get(&number, || {
             let pod = self.tables.states.value(number);
             let view = pod.view();
-            let has = |word: LabelKind| pod.labels.contains_key(&word.key(COLLASET));
-            Says {
+            let has = |kind: LabelKind| pod.labels.contains_key(&kind.key(COLLASET));
+            PodFacts {
                 operating: has(LabelKind::Operating),
                 operate: has(LabelKind::Operate),
                 idle: PodLifecycle::parse(&pod.labels).unwrap().operations.is_empty(),
-                out: !view.is_available(),
+                unavailable: !view.is_available(),
                 next: self.advance(&pod),
             }
         })
     }
 
-    /// What lifecycle-operator makes of a Pod.
+    /// State after lifecycle-operator's next write to a Pod; `None` if it writes nothing.
     fn advance(&self, pod: &PodState) -> Option<u16> {
         let view = LifecyclePod {
             labels: pod.labels.clone(),
             finalizers: BTreeSet::new(),
-            expected: Ok(std::collections::BTreeMap::new()),
-            dirty: BTreeSet::new(),
-            gated: true,
-            gate: pod.gate,
+            expected_finalizers: Ok(std::collections::BTreeMap::new()),
+            dirty_employers: BTreeSet::new(),
+            has_readiness_gate: true,
+            gate_open: pod.gate,
             ready: pod.gate == Some(true),
             containers_ready: true,
             created: Timestamp::UNIX_EPOCH,
@@ -312,68 +324,69 @@ impl Rules {
         }
         let mut after = pod.clone();
         after.change(plan.labels);
-        after.gate = plan.gate.or(after.gate);
-        Some(self.tables.states.of(&after))
+        after.gate = plan.gate_open.or(after.gate);
+        Some(self.tables.states.number(&after))
     }
 
-    /// What transition-rule-operator decides on what it sees.
-    fn decide(&self, look: &Look) -> Decision {
-        self.tables.decisions.get(look, || self.work_out(look))
+    /// Decision of transition-rule-operator.
+    fn decide(&self, input: &PlanInput) -> Decision {
+        self.tables.decisions.get(input, || self.compute_decision(input))
     }
 
-    fn work_out(&self, (pods, reserved, service): &Look) -> Decision {
+    fn compute_decision(&self, (pods, reserved, webhook): &PlanInput) -> Decision {
         let states: Vec<PodState> =
             pods.iter().flatten().map(|number| self.tables.states.value(*number)).collect();
-        let stored = self.tables.reserved.value(*reserved);
-        let mut seen = observed(&states, &stored, *service);
-        if self.without == Without::Missing {
-            seen.sets.clear();
+        let stored = self.tables.reservations.value(*reserved);
+        let mut input = observed(&states, &stored, *webhook);
+        if self.disabled == Guard::MissingPods {
+            input.sets.clear();
         }
-        let mut decided = plan(&seen, now());
-        match self.without {
-            Without::Reservation => {
-                seen = observed(&states, &reserved_by(&decided), *service);
-                decided.pods = plan(&seen, now()).pods;
+        let mut decision = plan(&input, now());
+        match self.disabled {
+            Guard::Reservation => {
+                input = observed(&states, &reserved_by(&decision), *webhook);
+                decision.pods = plan(&input, now()).pods;
             }
-            Without::Ledger => {
-                let uncounted = plan(&observed(&states, &Reserved::new(), *service), now());
+            Guard::Ledger => {
+                let uncounted = plan(&observed(&states, &Reservations::new(), *webhook), now());
                 let chosen = reserved_by(&uncounted);
-                seen =
-                    observed(&states, &stored.intersection(&chosen).cloned().collect(), *service);
-                decided = plan(&seen, now());
-                decided.rules.clone_from(&uncounted.rules);
+                input =
+                    observed(&states, &stored.intersection(&chosen).cloned().collect(), *webhook);
+                decision = plan(&input, now());
+                decision.rules.clone_from(&uncounted.rules);
             }
-            Without::Nothing
-            | Without::Version
-            | Without::Instance
-            | Without::Horizon
-            | Without::Missing
-            | Without::Release => {}
+            Guard::None
+            | Guard::Version
+            | Guard::Instance
+            | Guard::PodsVersion
+            | Guard::MissingPods
+            | Guard::LateRelease => {}
         }
-        let mut reserved = reserved_by(&decided);
+        let mut reserved = reserved_by(&decision);
         let mut grants = [None; PODS];
-        for change in &decided.pods {
-            let view = seen.pods.iter().find(|pod| pod.uid == change.uid).unwrap();
+        for change in &decision.pods {
+            let view = input.pods.iter().find(|pod| pod.uid == change.uid).unwrap();
             let slot = usize::from(states.iter().find(|s| s.name() == change.pod).unwrap().slot);
             let Write::Patch(_, Change::Json(patch)) = render::pod("ns", view, change, now())
             else {
                 unreachable!("Pods are patched")
             };
-            if self.without == Without::Release {
+            if self.disabled == Guard::LateRelease {
                 reserved.retain(|(of, ..)| usize::from(*of) != slot);
             }
             grants[slot] = Some(self.number(self.mutate(patch)));
         }
-        (self.tables.reserved.of(&reserved), grants)
+        (self.tables.reservations.number(&reserved), grants)
     }
 
     fn mutate(&self, mut patch: Patch) -> Patch {
-        if self.without == Without::Instance {
-            // The wait's value names the instance too, as the begin wrote it.
-            let names = ["/operating.", "/pre-check."];
+        if self.disabled == Guard::Instance {
+            // The value of `pre-check` is the instance too.
+            let prefixes = ["/operating.", "/pre-check."];
             patch.0.retain(|operation| {
                 let is_test = matches!(operation, json_patch::PatchOperation::Test(_));
-                !is_test || !names.iter().any(|name| operation.path().as_str().contains(name))
+                !is_test
+                    || !prefixes.iter().any(|prefix| operation.path().as_str().contains(prefix))
             });
         }
         patch
@@ -389,7 +402,7 @@ impl Rules {
         u16::try_from(at).unwrap()
     }
 
-    /// What a patch makes of a Pod, if its tests hold.
+    /// State after a patch of a Pod; `None` if a test of the patch fails.
     fn patched(&self, state: u16, patch: u16) -> Option<u16> {
         self.tables.patched.get(&(state, patch), || {
             let pod = self.tables.states.value(state);
@@ -402,111 +415,122 @@ impl Rules {
                 |field: &str| serde_json::from_value(object["metadata"][field].clone()).unwrap();
             let after =
                 PodState { labels: read("labels"), annotations: read("annotations"), ..pod };
-            Some(self.tables.states.of(&after))
+            Some(self.tables.states.number(&after))
         })
     }
 
-    fn is_possible(&self, world: &World, one: &Move) -> bool {
-        let says = |slot: usize| world.pods[slot].state.map(|state| self.says(state));
-        match one {
-            // Looks come one after another: the next begins when all that the last decided has landed.
-            Move::SeePods(l) => {
-                world.leaders[*l].pending.is_none() && world.leaders[*l].seen < world.latest
+    fn is_possible(&self, world: &World, step: &Step) -> bool {
+        let facts = |slot: usize| world.pods[slot].state.map(|state| self.facts(state));
+        match step {
+            // Reconciles are sequential: the next one starts after all writes of the previous one.
+            Step::ObservePods(l) => {
+                world.leaders[*l].pending.is_none() && world.leaders[*l].pods_version < world.latest
             }
-            Move::SeeRule(l) => {
+            Step::ObserveRule(l) => {
                 world.leaders[*l].pending.is_none() && world.leaders[*l].rule != world.rule
             }
-            Move::Wake(l) => self.bounds.availability > 0 && world.leaders[*l].pending.is_none(),
-            Move::LandRule(l) => {
+            Step::Reconcile(l) => self.bounds.outages > 0 && world.leaders[*l].pending.is_none(),
+            Step::StoreStatus(l) => {
                 world.leaders[*l].pending.as_ref().is_some_and(|p| p.rule.is_some())
             }
-            Move::LandGrant(l, slot) => world.leaders[*l]
+            Step::StoreGrant(l, slot) => world.leaders[*l]
                 .pending
                 .as_ref()
                 .is_some_and(|p| p.rule.is_none() && p.grants[*slot].is_some()),
-            Move::Crash(l) => world.crashes_left > 0 && world.leaders[*l].pending.is_some(),
-            Move::Service => !world.service || world.outages_left > 0,
-            Move::Lifecycle(slot) => says(*slot).is_some_and(|s| s.next.is_some()),
-            Move::Begin(slot) => {
-                world.begun[*slot] < self.bounds.begins[*slot]
-                    && says(*slot).is_some_and(|s| !s.operating)
+            Step::Crash(l) => world.crashes_left > 0 && world.leaders[*l].pending.is_some(),
+            Step::ToggleWebhook => !world.webhook || world.outages_left > 0,
+            Step::AdvanceLifecycle(slot) => facts(*slot).is_some_and(|f| f.next.is_some()),
+            Step::StartOperation(slot) => {
+                world.started[*slot] < self.bounds.operations[*slot]
+                    && facts(*slot).is_some_and(|f| !f.operating)
             }
-            Move::Undo(slot) => world.undos_left > 0 && says(*slot).is_some_and(|s| s.operating),
-            Move::Finish(slot) => says(*slot).is_some_and(|s| s.operating && s.operate),
-            Move::Delete(slot) => {
-                !world.recreated[*slot] && says(*slot).is_some_and(|s| s.operating && s.operate)
+            Step::CancelOperation(slot) => {
+                world.cancellations_left > 0 && facts(*slot).is_some_and(|f| f.operating)
             }
-            Move::Create(slot) => world.pods[*slot].state.is_none(),
+            Step::FinishOperation(slot) => facts(*slot).is_some_and(|f| f.operating && f.operate),
+            Step::DeletePod(slot) => {
+                !world.recreated[*slot] && facts(*slot).is_some_and(|f| f.operating && f.operate)
+            }
+            Step::CreatePod(slot) => world.pods[*slot].state.is_none(),
         }
     }
 
-    fn make(&self, world: &mut World, one: &Move) {
-        match one {
-            Move::SeePods(l) => {
+    fn take(&self, world: &mut World, step: &Step) {
+        match step {
+            Step::ObservePods(l) => {
                 let leader = &mut world.leaders[*l];
-                (leader.pods, leader.seen) = (world.pods, world.latest);
-                self.look(world, *l);
+                (leader.pods, leader.pods_version) = (world.pods, world.latest);
+                self.reconcile(world, *l);
             }
-            Move::SeeRule(l) => {
+            Step::ObserveRule(l) => {
                 world.leaders[*l].rule = world.rule.clone();
-                self.look(world, *l);
+                self.reconcile(world, *l);
             }
-            Move::Wake(l) => self.look(world, *l),
-            Move::LandRule(l) => self.land_rule(world, *l),
-            Move::LandGrant(l, slot) => self.land_grant(world, *l, *slot),
-            Move::Crash(l) => {
+            Step::Reconcile(l) => self.reconcile(world, *l),
+            Step::StoreStatus(l) => self.store_status(world, *l),
+            Step::StoreGrant(l, slot) => self.store_grant(world, *l, *slot),
+            Step::Crash(l) => {
                 world.crashes_left -= 1;
                 let (pods, rule) = (world.pods, world.rule.clone());
-                world.leaders[*l] =
-                    Leader { pods, seen: world.latest, rule, pending: None, wrote: [0; 2] };
+                world.leaders[*l] = Leader {
+                    pods,
+                    pods_version: world.latest,
+                    rule,
+                    pending: None,
+                    last_writes: [0; 2],
+                };
             }
-            Move::Service => {
-                world.outages_left -= u8::from(world.service);
-                world.service = !world.service;
+            Step::ToggleWebhook => {
+                world.outages_left -= u8::from(world.webhook);
+                world.webhook = !world.webhook;
             }
-            Move::Lifecycle(slot) => {
-                let next = world.pods[*slot].state.and_then(|state| self.says(state).next);
-                put(world, *slot, next);
+            Step::AdvanceLifecycle(slot) => {
+                let next = world.pods[*slot].state.and_then(|state| self.facts(state).next);
+                set_pod(world, *slot, next);
             }
-            Move::Begin(slot) => {
-                world.begun[*slot] += 1;
-                let at = NOW + i128::from(world.begun[*slot]);
+            Step::StartOperation(slot) => {
+                world.started[*slot] += 1;
+                let at = NOW + i128::from(world.started[*slot]);
                 let at = Timestamp::from_nanosecond(at).unwrap();
                 self.relabel(world, *slot, |labels| lifecycle::begin(labels, COLLASET, UPDATE, at));
             }
-            Move::Undo(slot) => {
-                world.undos_left -= 1;
+            Step::CancelOperation(slot) => {
+                world.cancellations_left -= 1;
                 self.relabel(world, *slot, |_| lifecycle::undo(COLLASET, UPDATE));
             }
-            Move::Finish(slot) => self.relabel(world, *slot, |_| lifecycle::finish(COLLASET)),
-            Move::Delete(slot) => {
-                world.recreated[*slot] = true;
-                put(world, *slot, None);
+            Step::FinishOperation(slot) => {
+                self.relabel(world, *slot, |_| lifecycle::finish(COLLASET))
             }
-            Move::Create(slot) => {
+            Step::DeletePod(slot) => {
+                world.recreated[*slot] = true;
+                set_pod(world, *slot, None);
+            }
+            Step::CreatePod(slot) => {
                 let state = self.fresh(u8::try_from(*slot).unwrap(), 1);
-                put(world, *slot, Some(state));
+                set_pod(world, *slot, Some(state));
             }
         }
         rebase(world);
-        // It does not matter which leader is which.
+        // The leaders are interchangeable.
         world.leaders.sort();
     }
 
-    /// A leader decides, unless its caches lag behind its own writes or others' decisions. Whatever
-    /// it decides is written whenever it gets to it, so it decides as soon as it sees.
-    fn look(&self, world: &mut World, l: usize) {
+    /// A leader plans, unless its caches are older than its own writes or than the Pods that others
+    /// decided on. Its writes are made at any later step, so planning needs no step of its own.
+    fn reconcile(&self, world: &mut World, l: usize) {
         let leader = &mut world.leaders[l];
-        let fresh = leader.seen >= leader.wrote[0] && leader.rule.version >= leader.wrote[1];
-        let far = leader.seen >= leader.rule.horizon || self.without == Without::Horizon;
-        if !fresh || !far {
+        let observed_writes = leader.pods_version >= leader.last_writes[0]
+            && leader.rule.version >= leader.last_writes[1];
+        let is_recent =
+            leader.pods_version >= leader.rule.pods_version || self.disabled == Guard::PodsVersion;
+        if !observed_writes || !is_recent {
             return;
         }
-        let look = (leader.pods.map(|pod| pod.state), leader.rule.reserved, world.service);
-        let (reserved, grants) = self.decide(&look);
+        let input = (leader.pods.map(|pod| pod.state), leader.rule.reserved, world.webhook);
+        let (reserved, grants) = self.decide(&input);
         let rule = (reserved != leader.rule.reserved).then_some((reserved, leader.rule.version));
         if rule.is_some() || grants.iter().any(Option::is_some) {
-            leader.pending = Some(Pending { rule, grants, horizon: leader.seen });
+            leader.pending = Some(Pending { rule, grants, pods_version: leader.pods_version });
         }
     }
 
@@ -515,46 +539,47 @@ impl Rules {
         let mut pod = self.tables.states.value(state);
         let changes = changes(&pod.labels);
         pod.change(changes);
-        let state = self.tables.states.of(&pod);
-        put(world, slot, Some(state));
+        let state = self.tables.states.number(&pod);
+        set_pod(world, slot, Some(state));
     }
 
-    fn land_rule(&self, world: &mut World, l: usize) {
+    fn store_status(&self, world: &mut World, l: usize) {
         let Some(pending) = &mut world.leaders[l].pending else { return };
         let Some((reserved, version)) = pending.rule.take() else { return };
-        if version == world.rule.version || self.without == Without::Version {
+        if version == world.rule.version || self.disabled == Guard::Version {
             world.latest += 1;
-            let horizon = pending.horizon.max(world.rule.horizon);
-            world.rule = Rule { reserved, horizon, version: world.latest };
-            world.leaders[l].wrote[1] = world.latest;
+            let pods_version = pending.pods_version.max(world.rule.pods_version);
+            world.rule = Rule { reserved, pods_version, version: world.latest };
+            world.leaders[l].last_writes[1] = world.latest;
         }
-        end_if_done(&mut world.leaders[l]);
+        clear_if_done(&mut world.leaders[l]);
     }
 
-    fn land_grant(&self, world: &mut World, l: usize, slot: usize) {
+    fn store_grant(&self, world: &mut World, l: usize, slot: usize) {
         let Some(pending) = &mut world.leaders[l].pending else { return };
         let Some(patch) = pending.grants[slot].take() else { return };
         let state = world.pods[slot].state;
         if let Some(next) = state.and_then(|state| self.patched(state, patch))
             && Some(next) != state
         {
-            put(world, slot, Some(next));
-            world.leaders[l].wrote[0] = world.latest;
+            set_pod(world, slot, Some(next));
+            world.leaders[l].last_writes[0] = world.latest;
         }
-        end_if_done(&mut world.leaders[l]);
+        clear_if_done(&mut world.leaders[l]);
     }
 
-    fn out(&self, world: &World) -> usize {
-        let out = |pod: &&Pod| pod.state.is_none_or(|state| self.says(state).out);
-        world.pods.iter().filter(out).count()
+    fn unavailable(&self, world: &World) -> usize {
+        let is_unavailable =
+            |pod: &&Pod| pod.state.is_none_or(|state| self.facts(state).unavailable);
+        world.pods.iter().filter(is_unavailable).count()
     }
 
-    /// Whether nobody's move would change anything.
+    /// Returns whether no step changes the state, except those of the webhook.
     fn has_stopped(&self, world: &World) -> bool {
-        let mut moves = Vec::new();
-        self.actions(world, &mut moves);
-        moves.iter().all(|one| {
-            matches!(one, Move::Service) || self.next_state(world, one.clone()).is_none()
+        let mut steps = Vec::new();
+        self.actions(world, &mut steps);
+        steps.iter().all(|step| {
+            matches!(step, Step::ToggleWebhook) || self.next_state(world, step.clone()).is_none()
         })
     }
 
@@ -566,12 +591,12 @@ impl Rules {
     }
 }
 
-fn put(world: &mut World, slot: usize, state: Option<u16>) {
+fn set_pod(world: &mut World, slot: usize, state: Option<u16>) {
     world.latest += 1;
     world.pods[slot] = Pod { state, version: world.latest };
 }
 
-fn end_if_done(leader: &mut Leader) {
+fn clear_if_done(leader: &mut Leader) {
     let is_done = |p: &Pending| p.rule.is_none() && p.grants.iter().all(Option::is_none);
     if leader.pending.as_ref().is_some_and(is_done) {
         leader.pending = None;
@@ -612,7 +637,7 @@ impl PodState {
     }
 }
 
-fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed {
+fn observed(states: &[PodState], reserved: &Reservations, webhook: bool) -> Observed {
     let reservations: Vec<Value> = reserved
         .iter()
         .map(|(slot, incarnation, instance)| {
@@ -622,22 +647,25 @@ fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed
     let rule: PodTransitionRule = serde_json::from_value(json!({
         "metadata": { "name": "budget", "uid": "budget" },
         "spec": { "selector": { "matchLabels": { "app": "web" } }, "rules": [
-            { "name": "most", "availablePolicy": { "maxUnavailableValue": 1 } },
-            { "name": "ask", "webhook": { "clientConfig": { "url": "http://example.com" } } },
+            { "name": "budget", "availablePolicy": { "maxUnavailableValue": 1 } },
+            { "name": "webhook", "webhook": { "clientConfig": { "url": "http://example.com" } } },
         ] },
         "status": { "reservations": reservations },
     }))
     .unwrap();
     let pods: Vec<PodView> = states.iter().map(PodState::view).collect();
-    let rule_ref = || RuleRef { uid: "budget".to_owned(), rule: "ask".to_owned() };
-    let said = pods.iter().filter_map(|pod| {
+    let rule_ref = || RuleRef { uid: "budget".to_owned(), rule: "webhook".to_owned() };
+    let verdicts = pods.iter().filter_map(|pod| {
         let waiting = pod.pending_operations(RuleStage::PreCheck);
-        let said =
-            if service { WebhookVerdict::Passed } else { WebhookVerdict::Rejected("down".to_owned(), Timestamp::MAX) };
-        (!waiting.is_empty()).then(|| ((rule_ref(), Subject::of(pod, &waiting)), said))
+        let verdict = if webhook {
+            WebhookVerdict::Passed
+        } else {
+            WebhookVerdict::Rejected { reason: "down".to_owned(), until: Timestamp::MAX }
+        };
+        (!waiting.is_empty()).then(|| ((rule_ref(), Subject::of(pod, &waiting)), verdict))
     });
     Observed {
-        webhooks: WebhookState { verdicts: said.collect(), ..WebhookState::default() },
+        webhooks: WebhookState { verdicts: verdicts.collect(), ..WebhookState::default() },
         rules: vec![RuleView::read(&rule, &BTreeSet::new()).unwrap()],
         sets: vec![SetView {
             uid: "set".to_owned(),
@@ -650,8 +678,8 @@ fn observed(states: &[PodState], reserved: &Reserved, service: bool) -> Observed
     }
 }
 
-fn reserved_by(plan: &Plan) -> Reserved {
-    let reserved = plan.rules.values().flat_map(|decided| &decided.reservations);
+fn reserved_by(plan: &Plan) -> Reservations {
+    let reserved = plan.rules.values().flat_map(|rule| &rule.reservations);
     reserved
         .map(|r| {
             let (slot, incarnation) = r.uid[1..].split_once('-').unwrap();
@@ -660,7 +688,7 @@ fn reserved_by(plan: &Plan) -> Reserved {
         .collect()
 }
 
-/// Counts versions from the oldest that anybody knows, so that equal states are equal.
+/// Renumbers versions from the oldest one in use, so that equivalent states are equal.
 fn rebase(world: &mut World) {
     let mut known = [false; 256];
     known[0] = true;
@@ -674,154 +702,173 @@ fn rebase(world: &mut World) {
     visit(world, &mut |version| *version = rank[usize::from(*version)]);
 }
 
-fn visit(world: &mut World, look: &mut impl FnMut(&mut u8)) {
-    let pods = |pods: &mut [Pod; PODS], look: &mut dyn FnMut(&mut u8)| {
+/// Calls `visitor` for every version in the state.
+fn visit(world: &mut World, visitor: &mut impl FnMut(&mut u8)) {
+    let visit_pods = |pods: &mut [Pod; PODS], visitor: &mut dyn FnMut(&mut u8)| {
         for pod in pods {
-            look(&mut pod.version);
+            visitor(&mut pod.version);
         }
     };
-    pods(&mut world.pods, look);
-    look(&mut world.latest);
-    look(&mut world.rule.version);
-    look(&mut world.rule.horizon);
+    visit_pods(&mut world.pods, visitor);
+    visitor(&mut world.latest);
+    visitor(&mut world.rule.version);
+    visitor(&mut world.rule.pods_version);
     for leader in &mut world.leaders {
-        pods(&mut leader.pods, look);
-        look(&mut leader.seen);
-        look(&mut leader.rule.version);
-        look(&mut leader.rule.horizon);
-        leader.wrote.iter_mut().for_each(&mut *look);
+        visit_pods(&mut leader.pods, visitor);
+        visitor(&mut leader.pods_version);
+        visitor(&mut leader.rule.version);
+        visitor(&mut leader.rule.pods_version);
+        leader.last_writes.iter_mut().for_each(&mut *visitor);
         if let Some(pending) = &mut leader.pending {
-            look(&mut pending.horizon);
+            visitor(&mut pending.pods_version);
             if let Some((_, version)) = &mut pending.rule {
-                look(version);
+                visitor(version);
             }
         }
     }
 }
 
-impl Model for Rules {
+impl Model for BudgetModel {
     type State = World;
-    type Action = Move;
+    type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
         let pod = |slot| Pod { state: Some(self.fresh(slot, 0)), version: 1 };
         let pods = [pod(0), pod(1)];
-        let reserved = self.tables.reserved.of(&Reserved::new());
-        let rule = Rule { reserved, horizon: 0, version: 1 };
-        let leader = Leader { pods, seen: 1, rule: rule.clone(), pending: None, wrote: [0; 2] };
+        let reserved = self.tables.reservations.number(&Reservations::new());
+        let rule = Rule { reserved, pods_version: 0, version: 1 };
+        let leader = Leader {
+            pods,
+            pods_version: 1,
+            rule: rule.clone(),
+            pending: None,
+            last_writes: [0; 2],
+        };
         vec![World {
             pods,
-            begun: [0; PODS],
+            started: [0; PODS],
             recreated: self.bounds.recreated.map(|may| !may),
             rule,
             leaders: [leader.clone(), leader],
             latest: 1,
-            service: true,
-            outages_left: self.bounds.availability,
+            webhook: true,
+            outages_left: self.bounds.outages,
             crashes_left: self.bounds.crashes,
-            undos_left: self.bounds.undos,
+            cancellations_left: self.bounds.cancellations,
         }]
     }
 
-    fn actions(&self, world: &World, moves: &mut Vec<Move>) {
-        let mut all = vec![Move::Service];
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        let mut all = vec![Step::ToggleWebhook];
         for at in 0..2 {
-            all.extend([Move::SeePods(at), Move::SeeRule(at), Move::Wake(at), Move::LandRule(at)]);
-            all.extend([Move::LandGrant(at, 0), Move::LandGrant(at, 1), Move::Crash(at)]);
-            all.extend([Move::Lifecycle(at), Move::Begin(at), Move::Undo(at), Move::Finish(at)]);
-            all.extend([Move::Delete(at), Move::Create(at)]);
+            all.extend([
+                Step::ObservePods(at),
+                Step::ObserveRule(at),
+                Step::Reconcile(at),
+                Step::StoreStatus(at),
+            ]);
+            all.extend([Step::StoreGrant(at, 0), Step::StoreGrant(at, 1), Step::Crash(at)]);
+            all.extend([
+                Step::AdvanceLifecycle(at),
+                Step::StartOperation(at),
+                Step::CancelOperation(at),
+                Step::FinishOperation(at),
+            ]);
+            all.extend([Step::DeletePod(at), Step::CreatePod(at)]);
         }
-        moves.extend(all.into_iter().filter(|one| self.is_possible(world, one)));
+        steps.extend(all.into_iter().filter(|step| self.is_possible(world, step)));
     }
 
-    fn next_state(&self, world: &World, one: Move) -> Option<World> {
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
         let mut next = world.clone();
-        self.make(&mut next, &one);
+        self.take(&mut next, &step);
         (next != *world).then_some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(
-                "no more Pods are out than the budget allows",
-                |model: &Self, world| model.out(world) <= 1,
+                "at most as many Pods unavailable as the budget permits",
+                |model: &Self, world| model.unavailable(world) <= 1,
             ),
-            Property::always("what has stopped is at rest", |model: &Self, world: &World| {
-                let idle = |pod: &Pod| pod.state.is_some_and(|state| model.says(state).idle);
-                !world.service || world.pods.iter().all(idle) || !model.has_stopped(world)
+            Property::always("no operation waits indefinitely", |model: &Self, world: &World| {
+                let idle = |pod: &Pod| pod.state.is_some_and(|state| model.facts(state).idle);
+                !world.webhook || world.pods.iter().all(idle) || !model.has_stopped(world)
             }),
         ]
     }
 }
 
-/// Checks a world exhaustively; it has at least so many million states.
+/// Checks the model exhaustively; it must have at least this many million states.
 #[track_caller]
-fn holds(bounds: Bounds, millions: usize) {
-    let (states, found) = Rules::new(bounds, Without::Nothing).run();
+fn assert_no_violation(bounds: Bounds, millions: usize) {
+    let (states, found) = BudgetModel::new(bounds, Guard::None).run();
     eprintln!("{states} states");
     assert_eq!(found, None, "after {states} states");
-    assert!(states >= millions * 1_000_000, "the world is smaller than it was: {states} states");
+    assert!(states >= millions * 1_000_000, "the model has become smaller: {states} states");
 }
 
-/// Checks that a world without one guard breaks.
+/// Checks that the model finds a violation without a guard.
 #[track_caller]
-fn breaks(bounds: Bounds, without: Without) {
-    let (states, found) = Rules::new(bounds, without).run();
+fn assert_violation_without(guard: Guard, bounds: Bounds) {
+    let (states, found) = BudgetModel::new(bounds, guard).run();
     eprintln!("{states} states: {found:?}");
-    assert!(found.is_some(), "nothing was found without {without:?} in {states} states");
+    assert!(found.is_some(), "no violation without {guard:?} in {states} states");
 }
 
 #[test]
-fn the_budget_holds_when_a_leader_crashes_and_a_service_is_out() {
-    holds(FAULTS, 2);
+fn budget_holds_with_a_leader_crash_and_a_webhook_outage() {
+    assert_no_violation(FAULTS, 2);
 }
 
 #[test]
-fn the_budget_holds_when_pods_are_made_anew() {
-    holds(ANEW, 3);
+fn budget_holds_when_pods_are_recreated() {
+    assert_no_violation(RECREATE, 3);
 }
 
 #[test]
-fn the_budget_holds_for_operations_that_are_taken_back() {
-    holds(UNDONE, 3);
+fn budget_holds_for_cancelled_operations() {
+    assert_no_violation(CANCEL, 3);
 }
 
 #[test]
-fn the_budget_holds_for_operations_that_are_begun_again() {
-    holds(AGAIN, 9);
+fn budget_holds_for_repeated_operations() {
+    assert_no_violation(RESTART, 9);
 }
 
 #[test]
-fn without_the_version_two_leaders_give_one_place_away_twice() {
-    breaks(CALM, Without::Version);
+fn without_rule_version_two_leaders_grant_the_same_capacity() {
+    assert_violation_without(Guard::Version, CALM);
 }
 
 #[test]
-fn without_the_instance_a_late_grant_serves_a_later_operation() {
-    breaks(AGAIN, Without::Instance);
+fn without_instance_a_late_grant_permits_a_later_operation() {
+    assert_violation_without(Guard::Instance, RESTART);
 }
 
 #[test]
-fn without_the_horizon_a_leader_that_lags_takes_a_lost_pod_for_one_that_serves() {
-    breaks(Bounds { recreated: [true, false], ..CALM }, Without::Horizon);
+fn without_pods_version_stale_caches_count_a_deleted_pod() {
+    let bounds = Bounds { recreated: [true, false], ..CALM };
+    assert_violation_without(Guard::PodsVersion, bounds);
 }
 
 #[test]
-fn without_the_reservation_two_leaders_grant_two() {
-    breaks(CALM, Without::Reservation);
+fn without_reservation_two_leaders_grant_two_operations() {
+    assert_violation_without(Guard::Reservation, CALM);
 }
 
 #[test]
-fn without_the_ledger_a_place_is_given_away_twice() {
-    breaks(CALM, Without::Ledger);
+fn without_ledger_capacity_is_granted_twice() {
+    assert_violation_without(Guard::Ledger, CALM);
 }
 
 #[test]
-fn without_those_yet_to_be_made_a_deleted_pod_leaves_the_count() {
-    breaks(Bounds { recreated: [true, false], ..CALM }, Without::Missing);
+fn without_missing_pods_a_deleted_pod_is_not_counted() {
+    let bounds = Bounds { recreated: [true, false], ..CALM };
+    assert_violation_without(Guard::MissingPods, bounds);
 }
 
 #[test]
-fn without_holding_on_a_place_is_free_before_the_pod_is_out() {
-    breaks(CALM, Without::Release);
+fn without_late_release_capacity_is_freed_too_early() {
+    assert_violation_without(Guard::LateRelease, CALM);
 }

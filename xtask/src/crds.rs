@@ -1,4 +1,4 @@
-//! Custom resource definitions and their reference pages, written from the types in `crates/api`.
+//! Generates the CustomResourceDefinitions and their reference pages from the types in `crates/api`.
 
 use std::{fs, path::PathBuf};
 
@@ -8,21 +8,21 @@ use podops_api::{
     collaset::CollaSet, resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 
-use crate::reference;
+use crate::crd_page;
 
-const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; not to be edited.\n";
+const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; do not edit.\n";
 
-/// Each file's path and what belongs in it.
+/// Path and content of each generated file.
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = Vec::new();
     for crd in [CollaSet::crd(), ResourceContext::crd(), PodTransitionRule::crd()] {
         let name = format!("crds/{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
-        // By way of JSON, so that absent fields stay absent.
+        // Converted to JSON first, which omits absent fields.
         let text = serde_saphyr::to_string(&serde_json::to_value(&crd)?)?;
         files.push((root.join(name), format!("{HEAD}{text}")));
         let page = format!("docs/reference/{}.md", crd.spec.names.plural);
-        files.push((root.join(page), reference::page(&crd)?));
+        files.push((root.join(page), crd_page::page(&crd)?));
     }
     Ok(files)
 }
@@ -30,17 +30,17 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
 /// Writes the files.
 pub(crate) fn write() -> anyhow::Result<()> {
     for (path, text) in files()? {
-        fs::create_dir_all(path.parent().context("a file in no folder")?)?;
+        fs::create_dir_all(path.parent().context("path has no parent directory")?)?;
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
 }
 
-/// Fails if a file is not what the types say.
+/// Fails if a file is not up to date.
 pub(crate) fn check() -> anyhow::Result<()> {
     for (path, text) in files()? {
         if fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!("{} differs from crates/api: run `cargo xtask crds`", path.display());
+            bail!("{} is out of date; run `cargo xtask crds`", path.display());
         }
     }
     Ok(())

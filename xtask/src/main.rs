@@ -1,4 +1,4 @@
-//! The chores of this repository: `cargo xtask <command>`.
+//! Development tasks of this repository: `cargo xtask <command>`.
 
 use std::{
     env, fs,
@@ -9,35 +9,40 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
+mod crd_page;
 mod crds;
-mod reference;
 mod tidy;
 
 const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  bench            Measure what is promised, with release builds; writes docs/benchmarks.md
-  crds [--check]   Write crds/ and docs/reference/ from the types in crates/api; with --check, fail
-                   if they differ
+  bench            Measure the performance targets with release builds; writes docs/benchmarks.md
+  crds [--check]   Generate crds/ and docs/reference/ from the types in crates/api; with --check,
+                   fail if they differ
   demo [--keep] [--context NAME] [--traffic]
-                   A CollaSet's life on a real control plane with simulated nodes, or on the cluster
-                   of a kubeconfig context; --keep leaves it running; --traffic has real servers
-                   behind HAProxy under load, and counts what fails
+                   Create, update and scale a CollaSet on a local control plane with fake nodes, or
+                   on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs
+                   servers behind HAProxy under load, and counts failed requests
+  reference [--check]
+                   Generate docs/reference/{events,conditions,metrics,flags}.md from the operators'
+                   tables; with --check, fail if they differ
   soak [--rounds N] [--seed N]
-                   Random rollouts under shared rules with faults; writes docs/soak.md
-  test             Everything CI runs: formatting, lints, unit and property tests, the models, e2e
-  tidy [--report]  Check what no compiler does: terms, shape of the code, imports, links,
-                   dependencies; with --report, print the figures";
+                   Run random rollouts with faults under shared rules; writes docs/soak.md
+  test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests
+  tidy [--report]  Check terms, shape of the code, imports, links and dependencies; with --report,
+                   print the figures";
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["bench"] => keep("bench", &[], "docs/benchmarks.md"),
+        ["bench"] => write_page("bench", &[], "docs/benchmarks.md"),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["demo", args @ ..] => demo(args),
-        ["soak", args @ ..] => keep("soak", args, "docs/soak.md"),
+        ["reference"] => reference(&[]),
+        ["reference", "--check"] => reference(&["--check"]),
+        ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
         ["test"] => test(),
         ["tidy"] => tidy::check(),
         ["tidy", "--report"] => Ok(io::stdout().write_all(tidy::report()?.as_bytes())?),
@@ -45,7 +50,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The crates whose decisions must compile with nothing that talks to the world.
+/// Crates that must compile without default features, that is without I/O.
 const PURE: [&str; 5] = [
     "podops-runtime",
     "collaset-operator",
@@ -54,15 +59,14 @@ const PURE: [&str; 5] = [
     "transition-rule-operator",
 ];
 
-/// The programs that the demo and the end-to-end tests run; the whole workspace, so that the tests
-/// need not build its dependencies with other features once more.
+/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that tests
+/// do not rebuild its dependencies with other features.
 const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
-/// Shows what this is about.
+/// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     cargo(&BUILD)?;
-    let own = env::current_exe()?;
-    let lab = own.with_file_name("podops-lab");
+    let lab = env::current_exe()?.with_file_name("podops-lab");
     let status = Command::new(&lab).arg("demo").args(args).status();
     if !status.with_context(|| format!("starting {}", lab.display()))?.success() {
         bail!("the demo failed");
@@ -70,12 +74,13 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the lab measure release builds, and keeps the page that it prints.
-fn keep(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
+/// Runs a `podops-lab` command with release builds, and writes the page that it prints to `page`.
+fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     cargo(&["build", "--release", "--workspace", "--bins"])?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = env::current_exe()?;
-    let target = target.ancestors().nth(2).context("this program is nowhere")?;
+    let target =
+        target.ancestors().nth(2).context("path of this program is not in a target directory")?;
     let lab = target.join("release/podops-lab");
     let output = Command::new(&lab).arg(command).args(args).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", lab.display()))?;
@@ -83,20 +88,38 @@ fn keep(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
         bail!("{command} failed");
     }
     io::stdout().write_all(&output.stdout)?;
-    fs::write(root.join(page), output.stdout).context("keeping the page")
+    fs::write(root.join(page), output.stdout).with_context(|| format!("writing {page}"))
 }
 
-/// Runs every check, the cheapest first.
+/// Runs all checks, the fastest first.
 fn test() -> anyhow::Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     crds::check()?;
+    tidy::check()?;
     for package in PURE {
-        // Alone, since a workspace build unifies features and would hide an impurity.
+        // One package at a time, because a workspace build unifies features and would hide errors.
         cargo(&["check", "--package", package, "--no-default-features"])?;
     }
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     cargo(&BUILD)?;
+    run_reference(&["--check"])?;
     cargo(&["test", "--workspace"])
+}
+
+/// Builds the programs, and generates or checks the reference pages.
+fn reference(args: &[&str]) -> anyhow::Result<()> {
+    cargo(&BUILD)?;
+    run_reference(args)
+}
+
+fn run_reference(args: &[&str]) -> anyhow::Result<()> {
+    let program = env::current_exe()?.with_file_name("podops-reference");
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
+    let status = Command::new(&program).arg(pages).args(args).status();
+    if !status.with_context(|| format!("starting {}", program.display()))?.success() {
+        bail!("docs/reference: generation or check failed");
+    }
+    Ok(())
 }
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {

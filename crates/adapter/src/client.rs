@@ -33,10 +33,10 @@ pub enum Error {
     Unreachable(String),
     /// The adapter rejected the request with this message.
     #[error("rejected: {0}")]
-    Refused(String),
+    Rejected(String),
     /// The response is invalid.
     #[error("{0}")]
-    Garbage(String),
+    InvalidResponse(String),
 }
 
 /// Client of an adapter.
@@ -100,7 +100,7 @@ impl Client {
             Transport::Http(..) => self.post("handshake", &request).await?,
         };
         if response.version != VERSION {
-            return Err(Error::Garbage(format!(
+            return Err(Error::InvalidResponse(format!(
                 "unsupported protocol version {:?}; supported: {VERSION}",
                 response.version
             )));
@@ -178,8 +178,8 @@ impl Client {
         let Transport::Http(http, address) = &self.transport else {
             return Err(Error::Unreachable("the adapter is not called over HTTP".to_owned()));
         };
-        let body =
-            serde_json::to_vec(message).map_err(|error| Error::Garbage(error.to_string()))?;
+        let body = serde_json::to_vec(message)
+            .map_err(|error| Error::InvalidResponse(error.to_string()))?;
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("{address}/{VERSION}/{verb}"))
@@ -197,12 +197,13 @@ impl Client {
 fn parse_response<T: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<T, Error> {
     let excerpt: String = String::from_utf8_lossy(body).trim().chars().take(EXCERPT_MAX).collect();
     if status.is_client_error() {
-        return Err(Error::Refused(format!("{status}: {excerpt}")));
+        return Err(Error::Rejected(format!("{status}: {excerpt}")));
     }
     if status != StatusCode::OK {
         return Err(Error::Unreachable(format!("{status}: {excerpt}")));
     }
-    serde_json::from_slice(body).map_err(|error| Error::Garbage(format!("{error}: {excerpt:?}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Error::InvalidResponse(format!("{error}: {excerpt:?}")))
 }
 
 fn endpoint(address: &str) -> Result<Endpoint, String> {
@@ -220,7 +221,7 @@ fn status_error(status: &Status) -> Error {
     let message = format!("{:?}: {excerpt}", status.code());
     let rejections = [Code::InvalidArgument, Code::FailedPrecondition, Code::PermissionDenied];
     if rejections.contains(&status.code()) {
-        Error::Refused(message)
+        Error::Rejected(message)
     } else {
         Error::Unreachable(message)
     }

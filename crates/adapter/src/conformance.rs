@@ -451,7 +451,7 @@ impl<'a> Subject<'a> {
         let employer = Employer { params: "{".to_owned(), ..self.employer.clone() };
         let request = ObserveRequest { employer: Some(employer), members: vec![self.member(0)] };
         match self.adapter.observe(request).await {
-            Err(Error::Refused(_)) => Ok(()),
+            Err(Error::Rejected(_)) => Ok(()),
             Err(other) => Err(format!("not reported as a client error: {other}")),
             Ok(_) => Err("invalid parameters are accepted".to_owned()),
         }

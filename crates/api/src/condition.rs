@@ -12,7 +12,7 @@ pub struct Condition {
     /// Condition type, in CamelCase.
     #[serde(rename = "type")]
     pub type_: String,
-    /// True, False or Unexisting.
+    /// Status: True, False or Unknown.
     pub status: String,
     /// Time of the last change of the status from one value to another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,23 +25,50 @@ pub struct Condition {
     pub message: Option<String>,
 }
 
+/// Reason of a condition: one row of `docs/reference/conditions.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionReason {
+    /// Condition type.
+    pub condition: &'static str,
+    /// Status that the condition has for this reason.
+    pub status: ConditionStatus,
+    /// Reason, one CamelCase word.
+    pub name: &'static str,
+    /// What it means, and what to do about it if something has to be done.
+    pub meaning: &'static str,
+}
+
+/// Status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// The condition holds.
+    True,
+    /// The condition does not hold.
+    False,
+}
+
+impl ConditionStatus {
+    /// The status as serialized.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+        }
+    }
+}
+
 /// Sets a condition; its transition time changes only with its status.
-pub fn set(
-    list: &mut Vec<Condition>,
-    type_: &str,
-    is_true: bool,
-    reason_and_message: (&str, String),
-    now: Timestamp,
-) {
-    let status = if is_true { "True" } else { "False" };
-    let (reason, message) = reason_and_message;
-    let (reason, message) = (Some(reason.to_owned()), Some(message).filter(|m| !m.is_empty()));
+pub fn set(list: &mut Vec<Condition>, reason: &ConditionReason, message: String, now: Timestamp) {
+    let (type_, status) = (reason.condition, reason.status.as_str());
+    let name = Some(reason.name.to_owned());
+    let message = Some(message).filter(|message| !message.is_empty());
     if let Some(existing) = list.iter_mut().find(|c| c.type_ == type_) {
         if existing.status != status {
             status.clone_into(&mut existing.status);
             existing.last_transition_time = Some(Time(now));
         }
-        existing.reason = reason;
+        existing.reason = name;
         existing.message = message;
         return;
     }
@@ -49,7 +76,7 @@ pub fn set(
         type_: type_.to_owned(),
         status: status.to_owned(),
         last_transition_time: Some(Time(now)),
-        reason,
+        reason: name,
         message,
     });
 }
@@ -75,14 +102,23 @@ pub fn remove(list: &mut Vec<Condition>, type_: &str) {
 mod tests {
     use super::*;
 
+    const SCALED: ConditionReason = ConditionReason {
+        condition: "Scale",
+        status: ConditionStatus::True,
+        name: "Scaled",
+        meaning: "",
+    };
+    const FAILED: ConditionReason =
+        ConditionReason { status: ConditionStatus::False, name: "ScaleOutFailed", ..SCALED };
+
     #[test]
-    fn the_transition_time_changes_only_with_the_status() {
+    fn transition_time_changes_only_with_the_status() {
         let (early, late) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(60).unwrap());
         let mut list = Vec::new();
-        set(&mut list, "Scale", true, ("Scaled", String::new()), early);
-        set(&mut list, "Scale", true, ("Scaled", "again".to_owned()), late);
+        set(&mut list, &SCALED, String::new(), early);
+        set(&mut list, &SCALED, "again".to_owned(), late);
         assert_eq!(list[0].last_transition_time, Some(Time(early)));
-        set(&mut list, "Scale", false, ("ScaleOutFailed", "quota".to_owned()), late);
+        set(&mut list, &FAILED, "quota".to_owned(), late);
         assert_eq!(list[0].last_transition_time, Some(Time(late)));
         assert!(!is_true(&list, "Scale"));
     }

@@ -34,14 +34,38 @@ pub struct InstanceId(pub i64);
 
 /// Name of a ControllerRevision, the value of the label `controller-revision-hash`.
 #[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    From,
+    Deref,
+    AsRef,
+    Serialize,
 )]
 #[from(String, &str)]
 pub struct RevisionName(String);
 
 /// Name of a Pod in its namespace.
 #[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    From,
+    Deref,
+    AsRef,
+    Serialize,
 )]
 #[from(String, &str)]
 pub struct PodName(String);
@@ -49,14 +73,38 @@ pub struct PodName(String);
 /// Name under which one controller runs its operations on Pods: the part of a lifecycle label's key
 /// after the slash.
 #[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    From,
+    Deref,
+    AsRef,
+    Serialize,
 )]
 #[from(String, &str)]
 pub struct OperationId(String);
 
 /// What an operation does: the value of the label `operation-type…`, such as `update`.
 #[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+    Clone,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    From,
+    Deref,
+    AsRef,
+    Serialize,
 )]
 #[from(String, &str)]
 pub struct OperationType(String);

@@ -6,6 +6,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ids::InstanceId;
+
 /// Instance IDs in use.
 #[derive(
     CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
@@ -32,7 +34,7 @@ pub struct ResourceContextSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextDetail {
     /// Instance ID.
-    pub id: i64,
+    pub id: InstanceId,
     /// Properties of the ID, such as the owning CollaSet and the revision of the next Pod.
     #[serde(default)]
     pub data: BTreeMap<String, String>,

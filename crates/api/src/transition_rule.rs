@@ -42,7 +42,7 @@ pub struct PodTransitionRuleSpec {
     #[schemars(schema_with = "selector_schema")]
     #[x_kube(validation = (SELECTOR_RULE, "spec.selector.matchExpressions: values is required for In and NotIn, and forbidden for Exists and DoesNotExist"))]
     pub selector: LabelSelector,
-    /// Rules. A Pod may be operated on only if every rule passes it.
+    /// Rules, all of which must pass a Pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "rules_schema")]
     pub rules: Vec<TransitionRule>,
@@ -115,7 +115,8 @@ pub struct TransitionRule {
     pub topology_spread: Option<TopologySpreadRule>,
 }
 
-/// Effect of a rule's decision.
+/// Effect of a rule's decision: Enforce blocks the Pods that the rule rejects, DryRun only reports
+/// the decision in the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RuleMode {
     /// Block the Pods that the rule rejects.
@@ -125,7 +126,8 @@ pub enum RuleMode {
     DryRun,
 }
 
-/// Stage in which a rule is evaluated.
+/// Stage in which a rule is evaluated: PreCheck before a Pod is taken out of service, PostCheck
+/// before it returns to service.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -8,6 +8,12 @@
 
 pub mod view;
 
+pub mod reasons;
+
+pub mod compat;
+
+pub mod template;
+
 pub mod plan;
 
 pub mod status;

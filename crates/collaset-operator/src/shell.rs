@@ -2,9 +2,10 @@
 
 mod controller;
 pub(crate) mod observe;
+mod program;
 
-pub use controller::start;
 pub use observe::{SlimPod, SlimRevision};
+pub use program::PROGRAM;
 
 /// Name of the operator in its Lease and events, and as field manager.
 pub const NAME: &str = "collaset-operator";

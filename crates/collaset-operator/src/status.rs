@@ -6,74 +6,99 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use podops_api::{
     collaset::CollaSetStatus,
-    condition::{Condition, remove, set},
-    lifecycle,
+    condition::{Condition, ConditionReason, remove, set},
 };
 
 use crate::{
-    plan::{Action, Blocker, Plan, replace::Pairs},
-    view::{Observed, PodView},
+    plan::{
+        Blocker, BlockerScope, Plan,
+        action::{Action, RevisionChange},
+        state::pairs::Pairs,
+    },
+    reasons,
+    view::{Observed, OwnOperation, PodView},
 };
 
 mod waiting;
 
 use waiting::waiting;
 
-/// Returns the status after a reconcile, and the time until it changes although nothing happens.
-///
-/// Counts reflect observed state only, never the writes just made.
+/// Status of a CollaSet after one reconcile.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusReport {
+    /// The status to report.
+    pub status: CollaSetStatus,
+    /// Time until the status changes without an event; `None` if it does not.
+    pub requeue_after: Option<Duration>,
+}
+
+/// Computes the status from the observed state. Counts are of what was observed, never of what was
+/// just written. `failures` are the writes that failed in this reconcile.
 #[must_use]
 pub fn status(
     observed: &Observed,
     plan: &Plan,
     failures: &[Blocker],
     now: Timestamp,
-) -> (CollaSetStatus, Option<Duration>) {
-    let (waiting, retry_after) = waiting(observed, plan, now);
-    let active: Vec<&PodView> = observed.active().collect();
-    let count = |is_true: &dyn Fn(&PodView) -> bool| {
-        i32::try_from(active.iter().filter(|pod| is_true(pod)).count()).unwrap_or(i32::MAX)
-    };
-    let updated = |pod: &PodView| pod.revision() == plan.updated;
-    let operating = |pod: &PodView| {
-        let during = |kind| lifecycle::is_during(&pod.labels, lifecycle::COLLASET, kind);
-        during(lifecycle::UPDATE) || during(lifecycle::SCALE_IN)
-    };
-    let mut status = CollaSetStatus {
-        observed_generation: observed.generation,
-        current_revision: plan.current.clone(),
-        updated_revision: plan.updated.clone(),
-        collision_count: plan.collisions,
-        replicas: count(&|_| true),
-        terminating_replicas: i32::try_from(observed.pods.iter().filter(|p| p.deleting).count())
-            .unwrap_or(i32::MAX),
-        updated_replicas: count(&updated),
-        operating_replicas: count(&operating),
-        ready_replicas: count(&|pod| pod.ready.is_some()),
-        updated_ready_replicas: count(&|pod| pod.ready.is_some() && updated(pod)),
-        available_replicas: count(&|pod| observed.is_available(pod, now)),
-        updated_available_replicas: count(&|pod| observed.is_available(pod, now) && updated(pod)),
-        scheduled_replicas: count(&|pod| pod.scheduled),
-        label_selector: selector_text(&observed.spec.selector),
-        last_progress_time: None,
-        waiting,
-        conditions: observed.status.conditions.clone(),
-    };
-    let pairs = Pairs::read(observed);
-    let instances = count(&|pod| pod.ready.is_some() && updated(pod) && !pairs.is_surge(pod));
-    // During a scale-in, the updated Pods may reach `replicas` while old ones still exist.
-    let outdated = count(&|pod| !updated(pod) && !pairs.is_surge(pod));
-    if instances >= observed.spec.replicas.unwrap_or_default() && outdated == 0 {
+) -> StatusReport {
+    let waiting = waiting(observed, plan, now);
+    let mut status = counts(observed, plan, now);
+    status.waiting = waiting.groups;
+    status.conditions.clone_from(&observed.status.conditions);
+    if is_at_updated_revision(observed, &status) {
         status.current_revision.clone_from(&status.updated_revision);
     }
     status.last_progress_time = last_progress(&status, observed, plan, now);
     conditions(&mut status, observed, plan, failures, now);
-    let overdue = until_overdue(&status, observed, now).filter(SignedDuration::is_positive);
-    let overdue = overdue.and_then(|left| Duration::try_from(left).ok());
+    let until_overdue = until_overdue(&status, observed, now);
+    let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());
     let until_available = observed.active().filter_map(|pod| observed.until_available(pod, now));
-    let until_available = until_available.filter(|left| !left.is_zero());
-    let requeue_after = until_available.chain(retry_after).chain(overdue).min();
-    (status, requeue_after)
+    let changes = until_available.chain(waiting.requeue_after).chain(overdue);
+    let requeue_after = changes.filter(|left| !left.is_zero()).min();
+    StatusReport { status, requeue_after }
+}
+
+/// The status with its revisions and counts.
+fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
+    let mut status = CollaSetStatus {
+        observed_generation: observed.generation,
+        current_revision: plan.current.to_string(),
+        updated_revision: plan.updated.to_string(),
+        collision_count: plan.collisions,
+        terminating_replicas: count(observed.pods.values().filter(|pod| pod.deleting)),
+        label_selector: selector_text(&observed.spec.selector),
+        ..CollaSetStatus::default()
+    };
+    for pod in observed.active() {
+        let is_updated = i32::from(pod.revision == plan.updated);
+        let is_ready = i32::from(pod.ready.is_some());
+        let is_available = i32::from(observed.is_available(pod, now));
+        let is_operating =
+            pod.is_during(OwnOperation::Update) || pod.is_during(OwnOperation::ScaleIn);
+        status.replicas += 1;
+        status.updated_replicas += is_updated;
+        status.operating_replicas += i32::from(is_operating);
+        status.ready_replicas += is_ready;
+        status.updated_ready_replicas += is_ready * is_updated;
+        status.available_replicas += is_available;
+        status.updated_available_replicas += is_available * is_updated;
+        status.scheduled_replicas += i32::from(pod.scheduled);
+    }
+    status
+}
+
+fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
+    i32::try_from(pods.count()).unwrap_or(i32::MAX)
+}
+
+/// Returns whether enough Pods are ready at the updated revision and no counted Pod has another:
+/// surplus Pods that will be deleted may be the only updated ones.
+fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool {
+    let pairs = Pairs::read(observed);
+    let counted = || observed.active().filter(|pod| !pairs.is_surge(pod));
+    let is_updated = |pod: &PodView| *pod.revision == status.updated_revision;
+    let ready = count(counted().filter(|pod| pod.ready.is_some() && is_updated(pod)));
+    ready >= observed.spec.replicas.unwrap_or_default() && counted().all(is_updated)
 }
 
 /// Returns whether all Pods are available at their target revision and no operation is under way.
@@ -92,9 +117,8 @@ fn starts_work(action: &Action) -> bool {
     matches!(
         action,
         Action::CreateRevision(_)
-            | Action::BumpRevision(..)
-            | Action::AdoptPod(_)
-            | Action::IncludePod(..)
+            | Action::Revision { change: RevisionChange::MakeNewest { .. }, .. }
+            | Action::AdoptPod { .. }
     )
 }
 
@@ -109,14 +133,32 @@ fn last_progress(
     if is_rolled_out(status, observed, plan) || observed.spec.paused {
         return None;
     }
-    let progress = |s: &CollaSetStatus| {
-        let goal = (s.observed_generation, s.updated_revision.clone());
-        let counts = [s.replicas, s.terminating_replicas, s.updated_replicas, s.available_replicas];
-        (goal, counts, s.operating_replicas, s.updated_available_replicas)
-    };
     let unchanged = progress(&observed.status) == progress(status);
     let previous = observed.status.last_progress_time.clone().filter(|_| unchanged);
     Some(previous.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
+}
+
+/// What changes in a status when a rollout progresses or gets another goal.
+#[derive(PartialEq, Eq)]
+struct Progress<'a> {
+    generation: i64,
+    updated_revision: &'a str,
+    counts: [i32; 6],
+}
+
+fn progress(status: &CollaSetStatus) -> Progress<'_> {
+    Progress {
+        generation: status.observed_generation,
+        updated_revision: &status.updated_revision,
+        counts: [
+            status.replicas,
+            status.terminating_replicas,
+            status.updated_replicas,
+            status.available_replicas,
+            status.operating_replicas,
+            status.updated_available_replicas,
+        ],
+    }
 }
 
 /// Time until the progress deadline expires, negative if it has; `None` without a deadline, or if
@@ -158,75 +200,87 @@ fn conditions(
     failures: &[Blocker],
     now: Timestamp,
 ) {
+    let problems: Vec<&Blocker> = failures.iter().chain(&plan.blockers).collect();
     let list = &mut status.conditions;
-    let problem = |scaling| failures.iter().chain(&plan.blockers).find(|b| b.scaling == scaling);
-    for (type_, scaling, success_reason) in
-        [("Scale", true, "Scaled"), ("Update", false, "Updated")]
-    {
-        match problem(scaling) {
-            Some(blocker) => {
-                set(list, type_, false, (blocker.reason, blocker.message.clone()), now);
-            }
-            None => set(list, type_, true, (success_reason, String::new()), now),
-        }
-    }
-    health_conditions(status, observed, plan, failures.iter().chain(&plan.blockers).next(), now);
+    let scaling = problems.iter().find(|problem| problem.scope == BlockerScope::Scaling);
+    set_result(list, &reasons::SCALED, &reasons::SCALE_BLOCKED, scaling.copied(), now);
+    let updating = problems.iter().find(|problem| problem.scope == BlockerScope::Updating);
+    set_result(list, &reasons::UPDATED, &reasons::UPDATE_BLOCKED, updating.copied(), now);
+    let available = available(status, observed);
+    let progressing = progressing(status, observed, plan, now);
     let list = &mut status.conditions;
+    set(list, available.reason, available.message, now);
+    set(list, progressing, String::new(), now);
+    set_result(list, &reasons::AS_EXPECTED, &reasons::DEGRADED, problems.first().copied(), now);
     if observed.spec.paused {
-        set(
-            list,
-            "Paused",
-            true,
-            ("SpecPaused", "spec.paused is true; no new operations are started".to_owned()),
-            now,
-        );
+        let message = "spec.paused is true; no new operations are started".to_owned();
+        set(list, &reasons::SPEC_PAUSED, message, now);
     } else {
-        remove(list, "Paused");
+        remove(list, reasons::SPEC_PAUSED.condition);
     }
     if observed.deleting {
         let message = format!("waiting for {} Pods to be deleted", observed.pods.len());
-        set(list, "Terminating", false, ("ReclaimingTargetsDeletion", message), now);
+        set(list, &reasons::RECLAIMING, message, now);
     }
 }
 
-/// Sets the conditions that tools evaluate: Available, Progressing and Degraded.
-fn health_conditions(
-    status: &mut CollaSetStatus,
-    observed: &Observed,
-    plan: &Plan,
+/// Sets a condition to `blocked` under the reason of a problem, or else to `fine`.
+fn set_result(
+    list: &mut Vec<Condition>,
+    fine: &ConditionReason,
+    blocked: &ConditionReason,
     problem: Option<&Blocker>,
     now: Timestamp,
 ) {
-    let replicas = observed.spec.replicas.unwrap_or_default();
-    let available_replicas = status.available_replicas;
-    let available = available_replicas >= replicas;
-    let rolled_out = is_rolled_out(status, observed, plan);
-    let overdue = until_overdue(status, observed, now).is_some_and(|left| !left.is_positive());
-    let list = &mut status.conditions;
-    let reason = if available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
-    set(
-        list,
-        "Available",
-        available,
-        (reason, format!("{available_replicas} of {replicas} Pods available")),
-        now,
-    );
-    let reason = match () {
-        () if observed.deleting => "Deleting",
-        () if rolled_out => "Settled",
-        () if observed.spec.paused => "Paused",
-        () if overdue => "ProgressDeadlineExceeded",
-        () if status.replicas != replicas => "Scaling",
-        () if plan.outdated > 0 => "Updating",
-        () => "WaitingForPods",
-    };
-    let progressing = !rolled_out && !observed.spec.paused && !overdue;
-    set(list, "Progressing", progressing, (reason, String::new()), now);
     match problem {
         Some(problem) => {
-            set(list, "Degraded", true, (problem.reason, problem.message.clone()), now);
+            let reason = ConditionReason { name: problem.reason.name, ..*blocked };
+            set(list, &reason, problem.message.clone(), now);
         }
-        None => set(list, "Degraded", false, ("AsExpected", String::new()), now),
+        None => set(list, fine, String::new(), now),
+    }
+}
+
+/// Reason and message of a condition.
+struct Explained {
+    reason: &'static ConditionReason,
+    message: String,
+}
+
+/// The condition Available.
+fn available(status: &CollaSetStatus, observed: &Observed) -> Explained {
+    let (available, desired) =
+        (status.available_replicas, observed.spec.replicas.unwrap_or_default());
+    let reason = if available >= desired {
+        &reasons::MINIMUM_REPLICAS_AVAILABLE
+    } else {
+        &reasons::MINIMUM_REPLICAS_UNAVAILABLE
+    };
+    Explained { reason, message: format!("{available} of {desired} Pods available") }
+}
+
+/// The condition Progressing.
+fn progressing(
+    status: &CollaSetStatus,
+    observed: &Observed,
+    plan: &Plan,
+    now: Timestamp,
+) -> &'static ConditionReason {
+    let is_overdue = until_overdue(status, observed, now).is_some_and(|left| !left.is_positive());
+    if observed.deleting {
+        &reasons::DELETING
+    } else if is_rolled_out(status, observed, plan) {
+        &reasons::ROLLOUT_COMPLETE
+    } else if observed.spec.paused {
+        &reasons::PAUSED
+    } else if is_overdue {
+        &reasons::PROGRESS_DEADLINE_EXCEEDED
+    } else if status.replicas != observed.spec.replicas.unwrap_or_default() {
+        &reasons::SCALING
+    } else if plan.outdated > 0 {
+        &reasons::UPDATE_IN_PROGRESS
+    } else {
+        &reasons::WAITING_FOR_PODS
     }
 }
 

@@ -5,16 +5,61 @@ use std::{
     time::Duration,
 };
 
+use derive_more::{AsRef, Deref, Display, From};
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
-    collaset::{CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy},
-    lifecycle::Labels,
+    collaset::{
+        ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, RollingUpdate,
+    },
+    ids::{InstanceId, LifecycleTime, PodName, RevisionName},
+    int_or_percent::{Rounding, resolve},
+    lifecycle::{self, LabelKind, Labels},
     resource_context::ContextDetail,
     well_known,
 };
+use podops_runtime::object::{ResourceVersion, Uid};
 use serde_json::Value;
 
-use crate::plan::resources::Resources;
+use crate::template::resources::Resources;
+
+/// Name of a PersistentVolumeClaim in its namespace.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
+)]
+#[from(String, &str)]
+pub struct ClaimName(String);
+
+/// Operation that a CollaSet runs on its Pods, under the operation ID `collaset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnOperation {
+    /// Brings the Pod to another revision.
+    Update,
+    /// Deletes a surplus Pod.
+    ScaleIn,
+}
+
+impl OwnOperation {
+    /// Value of the label `operation-type…`.
+    #[must_use]
+    pub const fn operation_type(self) -> &'static str {
+        match self {
+            Self::Update => lifecycle::UPDATE,
+            Self::ScaleIn => lifecycle::SCALE_IN,
+        }
+    }
+}
+
+/// Result of a dry-run creation of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DryRunResult {
+    /// The API server would create the Pod.
+    Accepted,
+    /// The API server rejects the Pod, with its message.
+    Rejected {
+        /// The API server's message.
+        message: String,
+    },
+}
 
 /// Observed state of one CollaSet.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +69,9 @@ pub struct Observed {
     /// Name of the CollaSet.
     pub name: String,
     /// UID of the CollaSet.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion of the CollaSet.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// `metadata.generation` of the CollaSet.
     pub generation: i64,
     /// True if the CollaSet has a deletion timestamp.
@@ -37,31 +82,30 @@ pub struct Observed {
     pub spec: CollaSetSpec,
     /// Last reported status.
     pub status: CollaSetStatus,
-    /// Pods controlled by the CollaSet, ordered by name.
-    pub pods: Vec<PodView>,
+    /// Pods controlled by the CollaSet.
+    pub pods: BTreeMap<PodName, PodView>,
     /// PVCs owned by the CollaSet, and unowned PVCs that its selector matches.
-    pub claims: Vec<ClaimView>,
+    pub claims: BTreeMap<ClaimName, ClaimView>,
     /// Pods of the namespace without a controller that the selector matches or `podToInclude`
     /// lists.
-    pub orphans: Vec<PodView>,
+    pub orphans: BTreeMap<PodName, PodView>,
     /// ResourceContext of the CollaSet; `None` if not found.
     pub contexts: Option<ContextsView>,
     /// ControllerRevisions owned by the CollaSet, and those left by a deleted CollaSet of the same
     /// name.
-    pub revisions: Vec<RevisionView>,
+    pub revisions: BTreeMap<RevisionName, RevisionView>,
     /// Names of ControllerRevisions that have this CollaSet's name prefix but other owners,
     /// possibly a deleted CollaSet of the same name.
-    pub foreign_revisions: BTreeSet<String>,
+    pub foreign_revisions: BTreeSet<RevisionName>,
     /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
-    /// Remembered dry-run results by revision name: `Ok` if the API server accepts Pods of the
-    /// revision, otherwise its error message.
-    pub dry_runs: BTreeMap<String, Result<(), String>>,
+    /// Remembered results of dry-run creations of Pods, by revision.
+    pub dry_runs: BTreeMap<RevisionName, DryRunResult>,
     /// Remembered Pods, by UID, whose resize the API server rejected, with the revision that they
     /// were resized to.
-    pub rejected_resizes: BTreeMap<String, String>,
+    pub rejected_resizes: BTreeMap<Uid, RevisionName>,
     /// Remembered UID of the last Pod of each instance, by instance ID; the Pod may be deleted.
-    pub last_pods: BTreeMap<i64, String>,
+    pub last_pods: BTreeMap<InstanceId, Uid>,
 }
 
 impl Observed {
@@ -109,7 +153,43 @@ impl Observed {
     /// With persistent names they do, because the replacement needs the same name.
     pub fn active(&self) -> impl Iterator<Item = &PodView> {
         let names = self.has_persistent_names();
-        self.pods.iter().filter(move |pod| names || !pod.deleting && !pod.terminal)
+        self.pods.values().filter(move |pod| names || !pod.deleting && !pod.terminal)
+    }
+
+    /// Parameters of the rolling update, if the spec has any.
+    #[must_use]
+    pub fn rolling_update(&self) -> Option<&RollingUpdate> {
+        self.spec.update_strategy.rolling_update.as_ref()
+    }
+
+    /// Returns whether the update covers labelled Pods only.
+    #[must_use]
+    pub fn is_by_label(&self) -> bool {
+        self.rolling_update().is_some_and(|rolling| rolling.by_label.is_some())
+    }
+
+    /// Number of instances that stay at older revisions.
+    #[must_use]
+    pub fn partition(&self) -> usize {
+        let by_partition = self.rolling_update().and_then(|r| r.by_partition.as_ref());
+        let partition = by_partition.and_then(|by_partition| by_partition.partition.as_ref());
+        partition.map_or(0, |partition| resolve(partition, self.replicas(), Rounding::Up))
+    }
+
+    /// Retention policy of the CollaSet's PVCs.
+    #[must_use]
+    pub fn claim_retention(&self) -> ClaimRetention {
+        let strategy = self.spec.scale_strategy.as_ref();
+        let policy = strategy.and_then(|s| s.persistent_volume_claim_retention_policy.clone());
+        policy.unwrap_or_default()
+    }
+
+    /// PVCs with these names.
+    pub fn claims_named<'a>(
+        &'a self,
+        names: &'a BTreeSet<ClaimName>,
+    ) -> impl Iterator<Item = &'a ClaimView> {
+        names.iter().filter_map(|name| self.claims.get(name))
     }
 }
 
@@ -117,13 +197,17 @@ impl Observed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodView {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// Labels of the Pod.
     pub labels: Labels,
+    /// Instance ID, from the labels; `None` if it is missing or not a number.
+    pub instance: Option<InstanceId>,
+    /// Current revision, from the labels; empty if it is missing.
+    pub revision: RevisionName,
     /// Finalizers of the Pod.
     pub finalizers: Vec<String>,
     /// Annotations, without kubectl's last-applied copy; `None` if the Pod has no annotations
@@ -140,7 +224,7 @@ pub struct PodView {
     /// Time at which the Pod became Ready; `None` if it is not.
     pub ready: Option<Timestamp>,
     /// Names of the PVCs that the Pod mounts.
-    pub claims: BTreeSet<String>,
+    pub claims: BTreeSet<ClaimName>,
     /// Containers in spec order.
     pub containers: Vec<Container>,
     /// `imageID` reported by the kubelet, by container name.
@@ -185,21 +269,39 @@ pub enum Resize {
 
 /// Returns the instance ID in the labels; `None` if it is missing or not a number.
 #[must_use]
-pub fn instance_id(labels: &Labels) -> Option<i64> {
+pub fn instance_id(labels: &Labels) -> Option<InstanceId> {
     labels.get(well_known::INSTANCE_ID).and_then(|id| id.parse().ok())
 }
 
+/// Returns the revision in the labels; empty if it is missing.
+#[must_use]
+pub fn revision_name(labels: &Labels) -> RevisionName {
+    labels.get(well_known::REVISION).map(|name| name.as_str().into()).unwrap_or_default()
+}
+
 impl PodView {
-    /// Instance ID; `None` if the label is missing or not a number.
+    /// Returns whether the Pod has the label.
     #[must_use]
-    pub fn id(&self) -> Option<i64> {
-        instance_id(&self.labels)
+    pub fn has_label(&self, key: &str) -> bool {
+        self.labels.contains_key(key)
     }
 
-    /// Name of the Pod's current revision; empty if it has no revision label.
+    /// Returns whether this operation is requested on the Pod.
     #[must_use]
-    pub fn revision(&self) -> &str {
-        self.labels.get(well_known::REVISION).map_or("", String::as_str)
+    pub fn is_during(&self, operation: OwnOperation) -> bool {
+        lifecycle::is_during(&self.labels, lifecycle::COLLASET, operation.operation_type())
+    }
+
+    /// Time since which the Pod may be operated on by this operation; `None` while it may not.
+    #[must_use]
+    pub fn allowed_since(&self, operation: OwnOperation) -> Option<Timestamp> {
+        lifecycle::allowed_since(&self.labels, lifecycle::COLLASET, operation.operation_type())
+    }
+
+    /// Returns whether the CollaSet's operation on the Pod is being cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.has_label(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
     }
 
     /// Value of an integer annotation; 0 if it is missing or invalid.
@@ -212,7 +314,7 @@ impl PodView {
     /// Time since which the Pod is in service; `None` if it is not.
     fn available_since(&self) -> Option<Timestamp> {
         let stamp = self.labels.get(well_known::SERVICE_AVAILABLE)?;
-        let since = stamp.parse().ok().and_then(|nanos| Timestamp::from_nanosecond(nanos).ok());
+        let since = LifecycleTime::parse(stamp).map(|time| time.0);
         // The label value is not validated; fall back to the Ready time if it is no timestamp.
         Some(since.or(self.ready).unwrap_or(Timestamp::UNIX_EPOCH))
     }
@@ -222,15 +324,15 @@ impl PodView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimView {
     /// Name of the PVC.
-    pub name: String,
+    pub name: ClaimName,
     /// UID of the PVC.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// Labels of the PVC.
     pub labels: Labels,
     /// Instance ID, parsed once because PVCs are searched by it; `None` if missing or invalid.
-    pub instance: Option<i64>,
+    pub instance: Option<InstanceId>,
     /// True if the PVC has a deletion timestamp.
     pub deleting: bool,
     /// True if no CollaSet controls the PVC.
@@ -255,9 +357,9 @@ impl ClaimView {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContextsView {
     /// UID of the ResourceContext.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// Entries, of all CollaSets that share the ResourceContext.
     pub entries: Vec<ContextDetail>,
 }
@@ -266,11 +368,11 @@ pub struct ContextsView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RevisionView {
     /// Name of the ControllerRevision.
-    pub name: String,
+    pub name: RevisionName,
     /// UID of the ControllerRevision.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// True if no CollaSet controls the ControllerRevision.
     pub orphan: bool,
     /// Position in the revision history; the highest is the newest.
@@ -281,17 +383,20 @@ pub struct RevisionView {
 
 /// Returns the instance IDs of the Pods.
 #[must_use]
-pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<i64> {
-    pods.filter_map(PodView::id).collect()
+pub fn ids<'a>(pods: impl Iterator<Item = &'a PodView>) -> BTreeSet<InstanceId> {
+    pods.filter_map(|pod| pod.instance).collect()
 }
 
 /// Records the UID of the newest Pod of each instance in `known`.
-pub fn record_last_pods(known: &mut BTreeMap<i64, String>, pods: &[PodView]) {
+pub fn record_last_pods<'a>(
+    known: &mut BTreeMap<InstanceId, Uid>,
+    pods: impl Iterator<Item = &'a PodView>,
+) {
     // Newest last, because an instance may have more than one Pod.
-    let mut pods: Vec<&PodView> = pods.iter().collect();
-    pods.sort_by_key(|pod| pod.created);
-    for pod in pods {
-        if let Some(id) = pod.id()
+    let mut oldest_first: Vec<&PodView> = pods.collect();
+    oldest_first.sort_by_key(|pod| pod.created);
+    for pod in oldest_first {
+        if let Some(id) = pod.instance
             && known.get(&id) != Some(&pod.uid)
             && !(pod.deleting && known.contains_key(&id))
         {

@@ -9,15 +9,18 @@
 //! Owns: the finalizers `prot.podopslifecycle.kusionstack.io/<hash>` of its employers, and their
 //! entries in `pod.kusionstack.io/available-conditions`.
 
-pub mod view;
-
-pub mod policy;
-
+pub mod backends;
+pub mod desired;
+pub mod employer;
+pub mod local_state;
+pub mod observe;
+pub mod orphans;
 pub mod plan;
-
+pub mod policy;
+pub mod reasons;
 pub mod render;
-
-#[cfg(feature = "shell")]
-pub mod backend;
+pub mod report;
 #[cfg(feature = "shell")]
 pub mod shell;
+pub mod traffic;
+pub mod view;

@@ -10,32 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use podops_api::{availability::AvailableConditions, consist};
 
 use crate::{
+    desired::desired_traffic,
     policy::DrainStatus,
-    view::{EmployerState, MemberView, Observed, Traffic},
+    reasons,
+    traffic::{DesiredTraffic, Traffic},
+    view::{EmployerState, MemberView, Observed},
 };
-
-/// Desired state of one Pod at a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DesiredTraffic {
-    /// Route traffic to the Pod.
-    Serve,
-    /// Route no new traffic to the Pod.
-    Off,
-}
-
-/// Returns the desired state of a Pod at its employer's backend.
-#[must_use]
-pub fn desired_traffic(state: EmployerState, member: &MemberView) -> DesiredTraffic {
-    if state == EmployerState::Active
-        && member.selected
-        && member.ready
-        && !member.addresses.is_empty()
-    {
-        DesiredTraffic::Serve
-    } else {
-        DesiredTraffic::Off
-    }
-}
 
 /// Changes to an employer and its Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +32,16 @@ pub struct Plan {
     pub conditions: Vec<ConditionChange>,
     /// Time after which to reconcile again without a trigger.
     pub requeue_after: Option<SignedDuration>,
+}
+
+impl Plan {
+    /// Returns whether the plan removes the clean finalizer of an employer, or leaves it without.
+    #[must_use]
+    pub fn removes_clean_finalizer(&self) -> bool {
+        self.finalizers
+            .as_ref()
+            .is_some_and(|left| !left.iter().any(|f| f == consist::CLEAN_FINALIZER))
+    }
 }
 
 /// Change of one Pod's finalizers and annotations.
@@ -142,8 +132,12 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
 /// of earlier versions.
 fn employer_finalizers(observed: &Observed, with_clean_finalizer: bool) -> Vec<String> {
     let old = format!("{}{}", consist::OLD_CLEAN_FINALIZER, observed.employer.name);
-    let ours = |f: &&String| **f == consist::CLEAN_FINALIZER || **f == old;
-    let others = observed.employer.finalizers.iter().filter(|f| !ours(f)).cloned();
+    let others = observed
+        .employer
+        .finalizers
+        .iter()
+        .filter(|finalizer| **finalizer != consist::CLEAN_FINALIZER && **finalizer != old)
+        .cloned();
     let own = with_clean_finalizer.then(|| consist::CLEAN_FINALIZER.to_owned());
     others.chain(own).collect()
 }
@@ -166,13 +160,6 @@ fn plan_member(
         releases: false,
         available_conditions: None,
     };
-    let waiting = |reason: String, draining: bool| WaitingPod {
-        pod: member.name.clone(),
-        uid: member.uid.clone(),
-        reason,
-        draining,
-        since: if draining { member.unready_since } else { member.ready_since },
-    };
     match decide(observed, member, desired, has_finalizer, now) {
         Decision::Keep => {}
         Decision::AddFinalizer => {
@@ -185,9 +172,9 @@ fn plan_member(
             change.finalizers = Some((member.finalizers.clone(), others.collect()));
             change.releases = true;
         }
-        Decision::Wait(reason, wake) => {
-            plan.waiting.push(waiting(reason, desired == DesiredTraffic::Off));
-            let left = wake.map(|wake| wake.duration_since(now));
+        Decision::Wait { reason, until } => {
+            plan.waiting.push(waiting_pod(member, reason, desired));
+            let left = until.map(|until| until.duration_since(now));
             plan.requeue_after = [plan.requeue_after, left].into_iter().flatten().min();
         }
     }
@@ -195,6 +182,19 @@ fn plan_member(
         available_conditions(observed, finalizer, member, has_finalizer && !change.releases);
     if change.finalizers.is_some() || change.available_conditions.is_some() {
         plan.pods.push(change);
+    }
+}
+
+fn waiting_pod(member: &MemberView, reason: String, desired: DesiredTraffic) -> WaitingPod {
+    WaitingPod {
+        pod: member.name.clone(),
+        uid: member.uid.clone(),
+        reason,
+        draining: desired == DesiredTraffic::Off,
+        since: match desired {
+            DesiredTraffic::Off => member.unready_since,
+            DesiredTraffic::Serve => member.ready_since,
+        },
     }
 }
 
@@ -212,9 +212,9 @@ fn plan_condition(
         waiting.filter(|w| w.since.is_some_and(|since| now.duration_since(since) > after));
     let content = overdue.map(|waiting| {
         let reason = match (error, waiting.draining) {
-            (Some(_), _) => "BackendUnavailable",
-            (None, true) => "DrainPending",
-            (None, false) => "NotReceivingTraffic",
+            (Some(_), _) => reasons::POD_BACKEND_UNAVAILABLE.name,
+            (None, true) => reasons::POD_DRAIN_PENDING.name,
+            (None, false) => reasons::POD_NOT_RECEIVING_TRAFFIC.name,
         };
         (reason, format!("{}: {}", observed.employer.key(), waiting.reason))
     });
@@ -225,9 +225,8 @@ fn plan_condition(
         (None, Some(_)) => waiting.is_none() && !member.deleting,
         (Some(_), None) => true,
         (Some((reason, message)), Some(reported)) => {
-            let age = |at| now.duration_since(at);
             // Limits the writes for a reason that changes often.
-            let due = reported.at.is_none_or(|at| age(at) > CONDITION_MIN_INTERVAL);
+            let due = reported.at.is_none_or(|at| now.duration_since(at) > CONDITION_MIN_INTERVAL);
             due && (reported.reason != *reason || reported.message != *message)
         }
     };
@@ -244,8 +243,19 @@ enum Decision {
     Keep,
     AddFinalizer,
     Release,
-    /// Wait for this reason; the time at which the wait ends without a further observation, if any.
-    Wait(String, Option<Timestamp>),
+    Wait {
+        /// What the Pod waits for.
+        reason: String,
+        /// Time at which the wait ends without a further observation, if there is one.
+        until: Option<Timestamp>,
+    },
+}
+
+impl Decision {
+    /// Waits for a further observation.
+    fn wait(reason: impl Into<String>) -> Self {
+        Self::Wait { reason: reason.into(), until: None }
+    }
 }
 
 fn decide(
@@ -258,7 +268,7 @@ fn decide(
     let observation = &observed.observation;
     let traffic = observation.traffic.get(&member.uid).copied();
     let flows = matches!(traffic, Some(Traffic::Serving))
-        || matches!(traffic, Some(Traffic::Draining(Some(left))) if left > 0);
+        || matches!(traffic, Some(Traffic::Draining(in_flight)) if in_flight.has_requests());
     match (desired, has_finalizer) {
         (DesiredTraffic::Serve, true) => Decision::Keep,
         // The Pod was registered and left service before its traffic was observed: protect it, too.
@@ -276,14 +286,14 @@ fn decide(
         (DesiredTraffic::Off, false) => Decision::Keep,
         (DesiredTraffic::Serve, false) => match (&observation.error, traffic) {
             (_, Some(Traffic::Serving)) => Decision::AddFinalizer,
-            (Some(error), _) => Decision::Wait(error.clone(), None),
-            (_, Some(Traffic::Unhealthy)) => {
-                Decision::Wait("backend reports this Pod unhealthy".to_owned(), None)
-            }
-            _ => {
-                let reason = || "backend does not route traffic to this Pod yet".to_owned();
-                Decision::Wait(observation.unfulfilled.clone().unwrap_or_else(reason), None)
-            }
+            (Some(error), _) => Decision::wait(error),
+            (_, Some(Traffic::Unhealthy)) => Decision::wait("backend reports this Pod unhealthy"),
+            _ => Decision::wait(
+                observation
+                    .unfulfilled
+                    .as_deref()
+                    .unwrap_or("backend does not route traffic to this Pod yet"),
+            ),
         },
         (DesiredTraffic::Off, true) if observed.employer.state == EmployerState::Unmanaged => {
             Decision::Release
@@ -309,10 +319,10 @@ fn drain(
     let off_since = observation.off_since.get(&member.uid).copied();
     match policy.status(known, off_since, member.unready_since, now) {
         DrainStatus::Drained => Decision::Release,
-        DrainStatus::Pending(reason, wake) => {
-            let reason = observation.error.clone().unwrap_or(reason);
+        DrainStatus::Pending { reason, until } => {
+            let cause = observation.error.as_ref().unwrap_or(&reason);
             let deadline = policy.deadline_suffix(member.unready_since);
-            Decision::Wait(format!("{reason}{deadline}"), wake)
+            Decision::Wait { reason: format!("{cause}{deadline}"), until }
         }
     }
 }
@@ -342,7 +352,7 @@ fn available_conditions(
     let expects = is_active_member(observed, member);
     let key = observed.employer.key();
     // A malformed annotation is left as it is; it keeps the Pod from being available.
-    let mut expected = member.expected_finalizers.clone().ok()?;
+    let mut expected = member.expected_finalizers.clone()?;
     let entry = expected.get(&key);
     let remove = !expects && entry.is_some() && !member.deleting && !keeps_finalizer;
     if expects && entry != Some(finalizer) {

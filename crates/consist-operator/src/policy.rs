@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 
-use crate::view::Traffic;
+use crate::traffic::Traffic;
 
 /// What happens to a Pod that still receives traffic when its drain deadline expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -40,9 +40,27 @@ impl Default for DrainPolicy {
 pub enum DrainStatus {
     /// The Pod may be released.
     Drained,
-    /// The Pod must wait: the reason, and the time at which it ends without a further observation,
-    /// if there is one.
-    Pending(String, Option<Timestamp>),
+    /// The Pod must wait.
+    Pending {
+        /// Message that states what the Pod waits for.
+        reason: String,
+        /// Time at which the wait ends without a further observation, if there is one.
+        until: Option<Timestamp>,
+    },
+}
+
+/// Why the text of a drain policy is invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidDrainPolicy {
+    /// The text is not JSON of the expected form.
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    /// The deadline would expire before the shortest drain ends.
+    #[error("maxSeconds must not be less than minSeconds")]
+    MaxBelowMin,
+    /// `Proceed` applies to a deadline, which is not set.
+    #[error("atDeadline: Proceed requires maxSeconds")]
+    ProceedWithoutDeadline,
 }
 
 impl DrainPolicy {
@@ -50,14 +68,15 @@ impl DrainPolicy {
     ///
     /// # Errors
     ///
-    /// If the text is not JSON of this form, or its fields contradict each other.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let policy: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    /// [`InvalidDrainPolicy`] if the text is not JSON of this form, or its fields contradict each
+    /// other.
+    pub fn parse(text: &str) -> Result<Self, InvalidDrainPolicy> {
+        let policy: Self = serde_json::from_str(text)?;
         if policy.max_seconds.is_some_and(|max| max < policy.min_seconds) {
-            return Err("maxSeconds must not be less than minSeconds".to_owned());
+            return Err(InvalidDrainPolicy::MaxBelowMin);
         }
         if policy.max_seconds.is_none() && policy.at_deadline == AtDeadline::Proceed {
-            return Err("atDeadline: Proceed requires maxSeconds".to_owned());
+            return Err(InvalidDrainPolicy::ProceedWithoutDeadline);
         }
         Ok(policy)
     }
@@ -81,11 +100,11 @@ impl DrainPolicy {
     /// Message of a Pod without traffic that counts as drained at `drained`, with the seconds left,
     /// rounded up.
     fn converging(&self, drained: Option<Timestamp>, now: Timestamp) -> String {
-        let left = drained.map(|drained| drained.duration_since(now));
-        let left = left.map_or(self.min_seconds.into(), |left| {
+        let seconds = drained.map_or(self.min_seconds.into(), |drained| {
+            let left = drained.duration_since(now);
             left.as_secs() + i64::from(left.subsec_nanos() > 0)
         });
-        format!("no traffic observed; waiting {left}s (minSeconds) for proxies to converge")
+        format!("no traffic observed; waiting {seconds}s (minSeconds) for proxies to converge")
     }
 
     /// Returns the drain status of a Pod that left service at `unready_since`, for which the
@@ -104,27 +123,35 @@ impl DrainPolicy {
             return DrainStatus::Drained;
         }
         let wake = deadline.filter(|_| proceeds);
-        let pending = |reason: &str| DrainStatus::Pending(reason.to_owned(), wake);
-        match observed {
-            None => pending("backend has not reported this Pod"),
+        let reason = match observed {
+            None => "backend has not reported this Pod".to_owned(),
             Some(Traffic::Serving | Traffic::Unhealthy) => {
-                pending("backend still routes traffic to this Pod")
+                "backend still routes traffic to this Pod".to_owned()
             }
-            Some(Traffic::Draining(Some(1))) => pending("1 request in flight"),
-            Some(Traffic::Draining(Some(left))) if left > 0 => {
-                pending(&format!("{left} requests in flight"))
-            }
+            Some(Traffic::Draining(in_flight)) if in_flight.has_requests() => in_flight.to_string(),
             Some(Traffic::Draining(_) | Traffic::Absent) => {
-                let min = seconds(self.min_seconds);
-                let drained = off_since.and_then(|since| since.checked_add(min).ok());
-                match drained {
-                    Some(drained) if drained <= now => DrainStatus::Drained,
-                    drained => {
-                        let next = drained.into_iter().chain(wake).min();
-                        DrainStatus::Pending(self.converging(drained, now), next)
-                    }
-                }
+                return self.convergence(off_since, wake, now);
             }
+        };
+        DrainStatus::Pending { reason, until: wake }
+    }
+
+    /// Returns the drain status of a Pod for which no traffic has been observed since `off_since`;
+    /// `wake` is the time at which its deadline releases it, if it does.
+    fn convergence(
+        &self,
+        off_since: Option<Timestamp>,
+        wake: Option<Timestamp>,
+        now: Timestamp,
+    ) -> DrainStatus {
+        let min = seconds(self.min_seconds);
+        let drained = off_since.and_then(|since| since.checked_add(min).ok());
+        if drained.is_some_and(|drained| drained <= now) {
+            return DrainStatus::Drained;
+        }
+        DrainStatus::Pending {
+            reason: self.converging(drained, now),
+            until: drained.into_iter().chain(wake).min(),
         }
     }
 }
@@ -136,6 +163,12 @@ fn seconds(n: u32) -> SignedDuration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::traffic::InFlight;
+
+    const NONE: Traffic = Traffic::Draining(InFlight::Count(0));
+    const ONE: Traffic = Traffic::Draining(InFlight::Count(1));
+    const UNCOUNTED: Traffic = Traffic::Draining(InFlight::Uncounted);
+    const UNREPORTED: Traffic = Traffic::Draining(InFlight::Unreported);
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -152,26 +185,26 @@ mod tests {
 
     #[test]
     fn a_pod_is_drained_after_min_seconds_without_traffic() {
-        for observed in [Traffic::Absent, Traffic::Draining(Some(0)), Traffic::Draining(None)] {
+        for observed in [Traffic::Absent, NONE, UNREPORTED] {
             assert!(!drained(r#"{"minSeconds":5}"#, observed, Some(101), 105), "{observed:?}");
             assert!(drained(r#"{"minSeconds":5}"#, observed, Some(101), 106), "{observed:?}");
             assert!(!drained(r#"{"minSeconds":0}"#, observed, None, 106), "{observed:?}");
         }
-        for observed in [Traffic::Serving, Traffic::Unhealthy, Traffic::Draining(Some(1))] {
+        for observed in [Traffic::Serving, Traffic::Unhealthy, ONE, UNCOUNTED] {
             assert!(!drained(r#"{"minSeconds":0}"#, observed, Some(101), 999), "{observed:?}");
         }
     }
 
     #[test]
     fn at_the_deadline_a_pod_is_released_only_with_proceed() {
-        let busy = Traffic::Draining(Some(3));
+        let busy = Traffic::Draining(InFlight::Count(3));
         assert!(!drained(r#"{"maxSeconds":60}"#, busy, Some(101), 999));
         let proceed = r#"{"maxSeconds":60,"atDeadline":"Proceed"}"#;
         assert!(!drained(proceed, busy, Some(101), 159));
         assert!(drained(proceed, busy, Some(101), 160));
         let status = policy(proceed).status(None, None, Some(at(100)), at(120));
         let reason = "backend has not reported this Pod".to_owned();
-        assert_eq!(status, DrainStatus::Pending(reason, Some(at(160))));
+        assert_eq!(status, DrainStatus::Pending { reason, until: Some(at(160)) });
     }
 
     #[test]
@@ -183,7 +216,7 @@ mod tests {
             (r#"{"minSeconds":5,"maxSeconds":1}"#, "less than minSeconds"),
             (r#"{"atDeadline":"Proceed"}"#, "requires maxSeconds"),
         ] {
-            let error = DrainPolicy::parse(text).unwrap_err();
+            let error = DrainPolicy::parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

@@ -1,17 +1,16 @@
 //! I/O of the operator: watches employers, Pods and EndpointSlices, syncs backends, applies plans.
 
 mod args;
+pub mod backend;
 mod controller;
-mod employer;
-mod memory;
-mod metrics;
-mod observe;
+pub mod metrics;
 mod orphan_gc;
+mod program;
+mod report;
 mod start;
-mod tell;
 
 pub use args::ConsistArgs;
-pub use start::start;
+pub use program::PROGRAM;
 
 /// Name of the operator in its Lease and its events, and its field manager.
 pub const NAME: &str = "consist-operator";

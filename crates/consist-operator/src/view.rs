@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use podops_api::consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer};
 
-use crate::policy::DrainPolicy;
+use crate::{policy::DrainPolicy, traffic::Traffic};
 
 /// An employer: an object that routes traffic to Pods, a Service or an object of a configured kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,19 @@ impl EmployerView {
         self.finalizers.iter().any(|finalizer| finalizer == CLEAN_FINALIZER)
     }
 
+    /// Returns whether the backend must know the desired traffic of the employer's Pods.
+    ///
+    /// Without its finalizer, an active employer could be deleted and leave the registered Pods
+    /// behind.
+    #[must_use]
+    pub fn uses_backend(&self) -> bool {
+        match self.state {
+            EmployerState::Active => self.has_clean_finalizer(),
+            EmployerState::Deleting => true,
+            EmployerState::Unmanaged => false,
+        }
+    }
+
     /// Returns the protection finalizer that the employer adds to its Pods.
     #[must_use]
     pub fn finalizer(&self) -> String {
@@ -102,8 +115,8 @@ pub struct MemberView {
     /// Text of the annotation
     /// [`AVAILABLE_CONDITIONS`](podops_api::well_known::AVAILABLE_CONDITIONS).
     pub available_conditions: Option<String>,
-    /// Finalizers expected by that annotation, by employer key; the error if it is malformed.
-    pub expected_finalizers: Result<BTreeMap<String, String>, String>,
+    /// Finalizers expected by that annotation, by employer key; `None` if it is malformed.
+    pub expected_finalizers: Option<BTreeMap<String, String>>,
 }
 
 /// Condition of a Pod that reports why its traffic is not in the desired state.
@@ -115,20 +128,6 @@ pub struct ReportedCondition {
     pub message: String,
     /// Time of the last write of the condition.
     pub at: Option<Timestamp>,
-}
-
-/// Traffic of a Pod as its backend reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
-    /// The Pod receives new traffic.
-    Serving,
-    /// The Pod is registered, and the backend considers it unhealthy.
-    Unhealthy,
-    /// The Pod receives no new traffic. Lower bound of its requests in flight, if the backend
-    /// reports them.
-    Draining(Option<u64>),
-    /// The Pod receives no traffic.
-    Absent,
 }
 
 /// Traffic of one employer's Pods, observed after the desired state was applied to the backend.
@@ -148,6 +147,12 @@ pub struct TrafficObservation {
 }
 
 impl TrafficObservation {
+    /// Returns an observation of nothing, because of an error.
+    #[must_use]
+    pub fn failed(error: String) -> Self {
+        Self { error: Some(error), ..Self::default() }
+    }
+
     /// Returns whether every Pod was observed, and the backend applied the whole desired state.
     #[must_use]
     pub fn is_complete(&self) -> bool {

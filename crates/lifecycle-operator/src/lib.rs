@@ -10,7 +10,9 @@
 //! Owns every lifecycle label except `operating`, `operation-type` and `undo-operation-type`, which
 //! belong to the controller that requests the operation.
 
+pub mod observe;
 pub mod pod;
+pub mod reasons;
 
 pub mod machine;
 pub mod plan;

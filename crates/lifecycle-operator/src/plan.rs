@@ -5,6 +5,9 @@
 //! current labels and never on an earlier object, so a restart misses nothing. Inconsistent labels,
 //! such as manual edits or an operation that was requested again, are normalized first.
 
+mod deletion;
+mod normalize;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -20,6 +23,11 @@ use podops_api::{
     well_known,
 };
 
+pub use self::deletion::{is_being_deleted, may_be_deleted};
+use self::{
+    deletion::is_marked_by_graceful_deletion,
+    normalize::{normalize_all, time},
+};
 use crate::{
     machine::{Facts, Step, WaitingFor, step},
     pod::PodView,
@@ -40,9 +48,9 @@ pub struct Plan {
     /// Labels to set or remove.
     pub labels: LabelChanges,
     /// New status of the readiness gate's condition, if it changes.
-    pub gate: Option<bool>,
-    /// Remaining expected finalizers by employer, if dirty ones are removed.
-    pub expected: Option<BTreeMap<String, String>>,
+    pub gate_open: Option<bool>,
+    /// Remaining expected finalizers by employer, if those of dirty employers are removed.
+    pub expected_finalizers: Option<BTreeMap<String, String>>,
     /// Whether to delete the Pod; the plan then contains nothing else.
     pub delete: bool,
     /// Operations that wait for another party.
@@ -66,7 +74,10 @@ impl Plan {
     /// Returns whether the plan contains no write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty() && self.gate.is_none() && self.expected.is_none() && !self.delete
+        self.labels.is_empty()
+            && self.gate_open.is_none()
+            && self.expected_finalizers.is_none()
+            && !self.delete
     }
 }
 
@@ -80,8 +91,9 @@ impl fmt::Display for Plan {
                 .replace("podopslifecycle.kusionstack.io/", "");
             actions.push(format!("{}{short}", if value.is_some() { '+' } else { '-' }));
         }
-        actions.extend(self.gate.map(|open| format!("gate {open}")));
-        actions.extend(self.expected.as_ref().map(|expected| format!("expect {}", expected.len())));
+        actions.extend(self.gate_open.map(|open| format!("gate {open}")));
+        let expected = self.expected_finalizers.as_ref();
+        actions.extend(expected.map(|finalizers| format!("expect {}", finalizers.len())));
         actions.extend(self.delete.then(|| "delete".to_owned()));
         f.write_str(&actions.join(" "))
     }
@@ -121,8 +133,17 @@ struct State {
     lifecycle: PodLifecycle,
     /// Labels that belong to no operation or permission.
     other_labels: BTreeMap<String, String>,
-    gate: Option<bool>,
-    expected: BTreeMap<String, String>,
+    gate_open: Option<bool>,
+    expected_finalizers: BTreeMap<String, String>,
+}
+
+impl State {
+    /// Returns all labels of the Pod.
+    fn labels(&self) -> Labels {
+        let mut labels = self.lifecycle.labels();
+        labels.extend(self.other_labels.clone());
+        labels
+    }
 }
 
 struct Planner<'a> {
@@ -142,8 +163,8 @@ impl<'a> Planner<'a> {
         let observed = State {
             other_labels: other_labels.map(|(k, v)| (k.clone(), v.clone())).collect(),
             lifecycle,
-            gate: pod.gate,
-            expected: pod.expected.clone().unwrap_or_default(),
+            gate_open: pod.gate_open,
+            expected_finalizers: pod.expected_finalizers.clone().unwrap_or_default(),
         };
         Ok(Self { pod, now, state: observed.clone(), observed, waits: Vec::new() })
     }
@@ -156,10 +177,10 @@ impl<'a> Planner<'a> {
         self.state.other_labels.contains_key(label)
     }
 
-    fn has_gate(&self, prefix: &str) -> bool {
-        let has_prefix =
-            |key: &String| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
-        self.state.other_labels.keys().any(has_prefix)
+    /// Returns whether the Pod has a checker's gate label `<prefix>/<checker>`.
+    fn has_check_gate(&self, prefix: &str) -> bool {
+        let mut keys = self.state.other_labels.keys();
+        keys.any(|key| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/')))
     }
 
     /// Starts the graceful deletion requested by the label `to-delete`, or cancels it if the label
@@ -189,8 +210,8 @@ impl<'a> Planner<'a> {
                     operation.set(kind, value.clone());
                 }
             }
-            let instance = begin_labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
-            let instance = instance.cloned().flatten().unwrap_or_default();
+            let operating = begin_labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
+            let instance = operating.cloned().flatten().unwrap_or_default();
             self.state
                 .other_labels
                 .entry(well_known::PREPARING_TO_DELETE.to_owned())
@@ -225,15 +246,15 @@ impl<'a> Planner<'a> {
             self.state.lifecycle.operations.values().map(Phase::of).collect();
         if self.is_disrupted() {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
-            if self.pod.gated {
-                self.state.gate = Some(false);
+            if self.pod.has_readiness_gate {
+                self.state.gate_open = Some(false);
             }
-        } else if self.pod.gated
+        } else if self.pod.has_readiness_gate
             && phases.iter().all(|phase| *phase == Phase::Completing)
             && !self.has_label(well_known::STAY_OFFLINE)
             && !self.is_new()
         {
-            self.state.gate = Some(true);
+            self.state.gate_open = Some(true);
         }
     }
 
@@ -242,9 +263,9 @@ impl<'a> Planner<'a> {
     /// on without them. A Pod is new while its readiness gate has no condition.
     fn set_check_gates(&mut self) {
         let has_operations = !self.state.lifecycle.operations.is_empty();
-        if self.pod.gated
-            && self.observed.gate.is_none()
-            && (self.state.gate.is_some() || has_operations)
+        if self.pod.has_readiness_gate
+            && self.observed.gate_open.is_none()
+            && (self.state.gate_open.is_some() || has_operations)
         {
             for checker in &self.pod.checkers {
                 let key = format!("{}/{checker}", well_known::PRE_CHECK_GATE);
@@ -259,7 +280,7 @@ impl<'a> Planner<'a> {
     }
 
     fn is_new(&self) -> bool {
-        self.state.gate.is_none()
+        self.state.gate_open.is_none()
             && !self.pod.containers_ready
             && self.state.lifecycle.operations.is_empty()
             && self.now.duration_since(self.pod.created) < self.new_pod_delay()
@@ -269,16 +290,22 @@ impl<'a> Planner<'a> {
         if self.pod.scheduled { CONTAINER_START_DELAY } else { SCHEDULING_DELAY }
     }
 
-    fn gate_is(&self, open: bool) -> bool {
-        !self.pod.gated || self.state.gate == Some(open)
+    /// Returns whether the readiness gate is open, or the Pod has none.
+    fn is_gate_open(&self) -> bool {
+        !self.pod.has_readiness_gate || self.state.gate_open == Some(true)
+    }
+
+    /// Returns whether the readiness gate is closed, or the Pod has none.
+    fn is_gate_closed(&self) -> bool {
+        !self.pod.has_readiness_gate || self.state.gate_open == Some(false)
     }
 
     fn facts(&self, operation: &Operation) -> Facts {
         Facts {
             typed: operation.operation_type().is_some(),
-            pre_check_gate: self.has_gate(well_known::PRE_CHECK_GATE),
-            post_check_gate: self.has_gate(well_known::POST_CHECK_GATE),
-            out_of_service: self.gate_is(false) && !self.pod.is_protected(),
+            pre_check_gate: self.has_check_gate(well_known::PRE_CHECK_GATE),
+            post_check_gate: self.has_check_gate(well_known::POST_CHECK_GATE),
+            out_of_service: self.is_gate_closed() && !self.pod.is_protected(),
             others_operating: self
                 .state
                 .lifecycle
@@ -287,13 +314,14 @@ impl<'a> Planner<'a> {
                 .any(|o| o.has(LabelKind::Operating)),
             // A Pod that must stay offline gets no traffic, so no expected finalizer will be added.
             in_service: self.has_label(well_known::STAY_OFFLINE)
-                || self.gate_is(true) && self.has_no_expectations(),
+                || self.is_gate_open() && self.has_expected_finalizers(),
         }
     }
 
-    fn has_no_expectations(&self) -> bool {
-        self.pod.expected.is_ok()
-            && self.state.expected.values().all(|f| self.pod.finalizers.contains(f))
+    /// Returns whether the Pod has all expected finalizers; false if the annotation is invalid.
+    fn has_expected_finalizers(&self) -> bool {
+        self.pod.expected_finalizers.is_ok()
+            && self.state.expected_finalizers.values().all(|f| self.pod.finalizers.contains(f))
     }
 
     /// Takes one step of the state machine for each operation.
@@ -321,9 +349,7 @@ impl<'a> Planner<'a> {
             Phase::PreCheck => operation.set(LabelKind::PreCheck, timestamp),
             Phase::PreChecked => {
                 // Not earlier than the request, despite clock skew: see `is_granted`.
-                let requested_at =
-                    operation.get(LabelKind::Operating).and_then(|v| v.parse::<i128>().ok());
-                let granted_at = requested_at
+                let granted_at = time(operation, LabelKind::Operating)
                     .map_or(timestamp, |at| at.max(self.now.as_nanosecond()).to_string());
                 operation.set(LabelKind::PreChecked, granted_at);
             }
@@ -354,7 +380,7 @@ impl<'a> Planner<'a> {
     /// Updates the labels that are derived from the operations.
     fn sync(&mut self) {
         self.sync_permissions();
-        self.sync_expectations();
+        self.sync_expected_finalizers();
         if self.state.lifecycle.operations.is_empty() && !self.has_label(well_known::TO_DELETE) {
             self.state.other_labels.remove(well_known::PREPARING_TO_DELETE);
         }
@@ -380,11 +406,11 @@ impl<'a> Planner<'a> {
 
     /// Removes expected finalizers that are missing and whose employer is dirty, because it will
     /// never add them.
-    fn sync_expectations(&mut self) {
-        let missing = |f: &String| !self.pod.finalizers.contains(f);
-        self.state
-            .expected
-            .retain(|key, finalizer| !(self.pod.dirty.contains(key) && missing(finalizer)));
+    fn sync_expected_finalizers(&mut self) {
+        let PodView { finalizers, dirty_employers, .. } = self.pod;
+        self.state.expected_finalizers.retain(|employer, finalizer| {
+            !dirty_employers.contains(employer) || finalizers.contains(finalizer)
+        });
     }
 
     fn sync_availability(&mut self) {
@@ -392,8 +418,8 @@ impl<'a> Planner<'a> {
         if !self.pod.ready {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
         } else if idle
-            && self.gate_is(true)
-            && self.has_no_expectations()
+            && self.is_gate_open()
+            && self.has_expected_finalizers()
             && !self.has_label(well_known::STAY_OFFLINE)
         {
             let timestamp = self.timestamp();
@@ -407,118 +433,24 @@ impl<'a> Planner<'a> {
     }
 
     fn into_plan(self) -> Plan {
-        let all_labels = |state: &State| {
-            let mut labels = state.lifecycle.labels();
-            labels.extend(state.other_labels.clone());
-            labels
-        };
         let requeue_after = self.is_new().then(|| {
             let remaining = self.new_pod_delay() - self.now.duration_since(self.pod.created);
             Duration::try_from(remaining).unwrap_or_default()
         });
         Plan {
-            labels: difference(&all_labels(&self.observed), &all_labels(&self.state)),
-            gate: self.state.gate.filter(|_| self.state.gate != self.observed.gate),
-            expected: (self.state.expected != self.observed.expected)
-                .then_some(self.state.expected),
+            labels: difference(&self.observed.labels(), &self.state.labels()),
+            gate_open: self
+                .state
+                .gate_open
+                .filter(|_| self.state.gate_open != self.observed.gate_open),
+            expected_finalizers: (self.state.expected_finalizers
+                != self.observed.expected_finalizers)
+                .then_some(self.state.expected_finalizers),
             delete: false,
             waits: self.waits,
             requeue_after,
         }
     }
-}
-
-/// Returns whether the label `preparing-to-delete` was set for the graceful deletion and not by
-/// another operation's controller: its value is then the instance of the deletion.
-fn is_marked_by_graceful_deletion(labels: &Labels) -> bool {
-    let instance = labels.get(&LabelKind::Operating.key(lifecycle::POD_DELETE));
-    instance.is_some() && instance == labels.get(well_known::PREPARING_TO_DELETE)
-}
-
-/// Returns whether an operation that ends with the Pod's deletion is in a phase that matches
-/// `in_phase`.
-fn has_deleting_operation(labels: &Labels, in_phase: impl Fn(Phase) -> bool) -> bool {
-    let Ok(mut lifecycle) = PodLifecycle::parse(labels) else { return false };
-    normalize_all(&mut lifecycle);
-    let recreates = labels.contains_key(well_known::PREPARING_TO_DELETE)
-        && !is_marked_by_graceful_deletion(labels);
-    let deletes = |operation: &Operation| match operation.operation_type() {
-        Some(lifecycle::DELETE | lifecycle::SCALE_IN) => true,
-        Some(lifecycle::UPDATE) => recreates,
-        _ => false,
-    };
-    lifecycle.operations.values().any(|o| deletes(o) && in_phase(Phase::of(o)))
-}
-
-/// Returns whether an operation that ends with the Pod's deletion was requested: a graceful
-/// deletion, a scale-in or an update that recreates the Pod.
-#[must_use]
-pub fn is_being_deleted(labels: &Labels) -> bool {
-    labels.contains_key(well_known::TO_DELETE)
-        || has_deleting_operation(labels, |phase| phase < Phase::Operated)
-}
-
-/// Returns whether such an operation is in phase Operate, so that the Pod may be deleted.
-#[must_use]
-pub fn may_be_deleted(labels: &Labels) -> bool {
-    has_deleting_operation(labels, |phase| phase == Phase::Operate)
-}
-
-/// Repairs inconsistent labels of every operation and drops operations without labels.
-fn normalize_all(lifecycle: &mut PodLifecycle) {
-    let permissions = lifecycle.permissions.clone();
-    lifecycle.operations.retain(|_, operation| {
-        normalize(operation, &permissions);
-        !operation.is_empty()
-    });
-}
-
-fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
-    let has = |kind| operation.has(kind);
-    let completion_labels = [
-        LabelKind::Operated,
-        LabelKind::DoneOperationType,
-        LabelKind::PostCheck,
-        LabelKind::PostChecked,
-        LabelKind::Completing,
-    ];
-    if has(LabelKind::UndoOperationType) {
-        operation.keep_only(&[]);
-    } else if has(LabelKind::Operating) {
-        let restarted = completion_labels.into_iter().any(has);
-        if restarted || !is_granted(operation, permissions) {
-            operation.keep_only(&[
-                LabelKind::Operating,
-                LabelKind::OperationType,
-                LabelKind::PreCheck,
-            ]);
-            if restarted {
-                operation.remove(LabelKind::PreCheck);
-            }
-        }
-    } else if !has(LabelKind::Operate) && !completion_labels.into_iter().any(has) {
-        // Ended before phase Operate.
-        operation.keep_only(&[]);
-    } else if has(LabelKind::Operate) {
-        // Ended; labels of an earlier instance would let it skip its checks.
-        operation.keep_only(&[LabelKind::Operate, LabelKind::OperationType, LabelKind::PreChecked]);
-    }
-}
-
-/// Returns whether the grant labels of a requested operation belong to this instance.
-///
-/// A grant belongs to another instance if it is older than the request, or if its type is not
-/// permitted: checkers write the permission label of the type together with the grant.
-fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
-    let time = |kind| operation.get(kind).and_then(|v| v.parse::<i128>().ok());
-    if !operation.has(LabelKind::PreChecked) {
-        return !operation.has(LabelKind::Preparing) && !operation.has(LabelKind::Operate);
-    }
-    let predates = matches!(
-        (time(LabelKind::PreChecked), time(LabelKind::Operating)),
-        (Some(granted), Some(requested)) if granted < requested
-    );
-    !predates && operation.operation_type().is_some_and(|kind| permissions.contains_key(kind))
 }
 
 #[cfg(test)]

@@ -1,9 +1,31 @@
-//! The state of a Pod that planning depends on.
+//! The state of a Pod that planning depends on, and the Pod's identity for the write that follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use podops_api::{lifecycle::Labels, well_known};
+use thiserror::Error;
+
+/// Identity and observed version of the Pod that a plan was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Namespace of the Pod.
+    pub namespace: String,
+    /// Name of the Pod.
+    pub name: String,
+    /// UID of the Pod.
+    pub uid: String,
+    /// Observed resourceVersion.
+    pub version: String,
+}
+
+/// The annotation `available-conditions` is not valid JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+#[error("invalid annotation {}: {reason}", well_known::AVAILABLE_CONDITIONS)]
+pub struct InvalidAvailableConditions {
+    /// Message of the JSON parser; not its error, because a [`PodView`] can be compared and hashed.
+    pub reason: String,
+}
 
 /// Observed state of one Pod: the input of [`plan`](crate::plan::plan).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,15 +35,15 @@ pub struct PodView {
     pub labels: Labels,
     /// Finalizers of the Pod.
     pub finalizers: BTreeSet<String>,
-    /// Finalizers that the Pod must have to be available, by employer; the parse error if the
-    /// annotation is invalid.
-    pub expected: Result<BTreeMap<String, String>, String>,
-    /// Employers in `expected` that do not exist or do not select this Pod.
-    pub dirty: BTreeSet<String>,
+    /// Finalizers that the Pod must have to be available, by employer; the error if the annotation
+    /// is invalid.
+    pub expected_finalizers: Result<BTreeMap<String, String>, InvalidAvailableConditions>,
+    /// Employers in `expected_finalizers` that do not exist or do not select this Pod.
+    pub dirty_employers: BTreeSet<String>,
     /// Whether the spec declares the readiness gate.
-    pub gated: bool,
+    pub has_readiness_gate: bool,
     /// Status of the readiness gate's condition; `None` if the Pod does not have it yet.
-    pub gate: Option<bool>,
+    pub gate_open: Option<bool>,
     /// Whether the condition `Ready` is True.
     pub ready: bool,
     /// Whether the condition `ContainersReady` is True.

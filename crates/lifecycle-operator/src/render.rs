@@ -1,31 +1,18 @@
-//! Renders a [`Plan`] as one API write.
+//! Renders a [`Plan`], or the request for a deletion, as one API write.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podops_api::{availability::AvailableConditions, well_known};
+use podops_api::{availability::AvailableConditions, lifecycle::nanos, well_known};
 use podops_runtime::write::{Change, Resource, Target, Write};
 use serde_json::{Map, Value, json};
 
-use crate::plan::Plan;
+use crate::{plan::Plan, pod::Identity};
 
 /// Resource of core/v1 Pods.
-pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 
 /// Message of the readiness gate's condition.
 const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
-
-/// Identity and observed version of the Pod that a plan was made for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Namespace of the Pod.
-    pub namespace: String,
-    /// Name of the Pod.
-    pub name: String,
-    /// UID of the Pod.
-    pub uid: String,
-    /// Observed resourceVersion.
-    pub version: String,
-}
 
 /// Returns the write that applies a plan; `None` if nothing changes.
 ///
@@ -33,15 +20,9 @@ pub struct Identity {
 /// without the other. The write is conditional on the observed resourceVersion.
 #[must_use]
 pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
-    let target = |subresource| Target {
-        resource: PODS,
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        subresource,
-    };
     if plan.delete {
         let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
-        return Some(Write::Delete { target: target(None), uid, version });
+        return Some(Write::Delete { target: target(pod, None), uid, version });
     }
     if plan.is_empty() {
         return None;
@@ -52,14 +33,14 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     if !plan.labels.is_empty() {
         metadata.insert("labels".to_owned(), json!(plan.labels));
     }
-    if let Some(expected) = &plan.expected {
-        let content = AvailableConditions { expected_finalizers: expected.clone() };
+    if let Some(expected_finalizers) = plan.expected_finalizers.clone() {
+        let content = AvailableConditions { expected_finalizers };
         let text = serde_json::to_string(&content).unwrap_or_default();
         metadata
             .insert("annotations".to_owned(), json!({ well_known::AVAILABLE_CONDITIONS: text }));
     }
     let mut body = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
-    if let Some(open) = plan.gate {
+    if let Some(open) = plan.gate_open {
         let status = if open { "True" } else { "False" };
         let condition = json!({
             "type": well_known::SERVICE_READY,
@@ -69,5 +50,18 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
         });
         body.insert("status".to_owned(), json!({ "conditions": [condition] }));
     }
-    Some(Write::Patch(target(Some("status")), Change::Strategic(Value::Object(body))))
+    Some(Write::Patch(target(pod, Some("status")), Change::Strategic(Value::Object(body))))
+}
+
+/// Returns the write that adds a label which requests the Pod's deletion or replacement.
+///
+/// It is conditional on the UID only: the label requests the same whatever else the Pod has become.
+#[must_use]
+pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
+    let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
+    Write::Patch(target(pod, Some("status")), Change::Merge(body))
+}
+
+fn target(pod: &Identity, subresource: Option<&'static str>) -> Target {
+    Target { resource: PODS, namespace: pod.namespace.clone(), name: pod.name.clone(), subresource }
 }

@@ -3,11 +3,11 @@
 
 mod controller;
 mod deletion_webhook;
-mod metrics;
-mod observe;
+pub mod metrics;
+mod program;
 
-pub use controller::{LifecycleArgs, start};
-pub use observe::{SlimPod, SlimService};
+pub use controller::LifecycleArgs;
+pub use program::PROGRAM;
 
 /// Name of the operator in its Lease and its events, and its field manager.
 pub const NAME: &str = "lifecycle-operator";

@@ -155,10 +155,10 @@ fn view(pod: &Pod) -> PodView {
         } else {
             BTreeSet::new()
         },
-        expected: Ok(BTreeMap::new()),
-        dirty: BTreeSet::new(),
-        gated: true,
-        gate: pod.gate,
+        expected_finalizers: Ok(BTreeMap::new()),
+        dirty_employers: BTreeSet::new(),
+        has_readiness_gate: true,
+        gate_open: pod.gate,
         ready: pod.ready,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
@@ -209,7 +209,7 @@ impl Lifecycle {
         }
         let mut plan = plan(&observed, now).unwrap();
         match self.disabled {
-            Disabled::Gate => plan.gate = None,
+            Disabled::Gate => plan.gate_open = None,
             Disabled::Normalization => {
                 let has_operation =
                     |id: &str| pod.labels.contains_key(&LabelKind::Operating.key(id));
@@ -233,7 +233,7 @@ impl Lifecycle {
         (!plan.is_empty()).then_some(PendingWrite {
             version: observed.version,
             labels: plan.labels,
-            gate: plan.gate,
+            gate: plan.gate_open,
         })
     }
 

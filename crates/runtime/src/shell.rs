@@ -7,19 +7,22 @@ pub mod clock;
 pub mod metrics;
 
 pub mod client;
-pub mod operator;
-mod rejected_writes;
 
-pub mod admin;
-#[cfg(feature = "admission")]
-pub mod admission;
-#[cfg(feature = "admission")]
-mod certificates;
+pub mod shutdown;
+
 pub mod lease;
+
+mod admin;
+
+pub mod operator;
+pub mod program;
+
+mod rejected_writes;
 
 pub mod store;
 
-pub mod controller;
-
 pub mod apply;
 pub mod events;
+
+pub mod controller;
+pub mod reconcile_error;

@@ -10,13 +10,22 @@
 //! conditional on its resourceVersion; then *granted* by a patch of the Pod that tests the
 //! operation instance; the reservation is *released* once the end of the operation is observed.
 
-pub mod view;
+pub mod reasons;
+pub mod time;
 
 pub mod rules;
+pub mod view;
+
+pub mod admission;
+pub mod observe;
 
 pub mod plan;
 pub mod status;
+pub mod webhook_tasks;
 
+pub mod events;
+pub mod measurements;
+pub mod namespace_state;
 pub mod render;
 
 #[cfg(feature = "shell")]

@@ -12,8 +12,8 @@ use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
-    plan::PodChange,
-    view::{PendingOperation, PodView, RuleView},
+    plan::{GateChange, Grant, PodChange},
+    view::{PodView, RuleView},
 };
 
 /// Resource of Pods.
@@ -57,13 +57,15 @@ pub fn release(rule: &ObjectMeta) -> Option<Write> {
 #[must_use]
 pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -> Write {
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], change.uid.as_str());
-    for (stage, operation) in &change.grants {
-        patch = grant(patch, *stage, operation, now);
+    for granted in &change.grants {
+        patch = grant(patch, granted, now);
     }
-    for (prefix, add) in &change.gates {
+    for (prefix, gate) in &change.gates {
         let key = format!("{prefix}/{}", well_known::TRANSITION_RULE);
-        let pointer = ["metadata", "labels", key.as_str()];
-        patch = if *add { patch.add(&pointer, "") } else { patch.remove(&pointer) };
+        patch = match gate {
+            GateChange::Add => patch.add(&label(&key), ""),
+            GateChange::Remove => patch.remove(&label(&key)),
+        };
     }
     if !change.details.is_empty() && !pod.has_annotations {
         let annotations = ["metadata", "annotations"];
@@ -80,33 +82,31 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
     Write::Patch(target(PODS, namespace, &change.pod, Some("status")), patch.build())
 }
 
-fn grant(
-    patch: JsonPatch,
-    stage: RuleStage,
-    operation: &PendingOperation,
-    now: Timestamp,
-) -> JsonPatch {
-    let label =
-        |kind: LabelKind| ["metadata".to_owned(), "labels".to_owned(), kind.key(&operation.id)];
-    let test = |patch: JsonPatch, kind, value: &str| {
-        patch.test(&label(kind).each_ref().map(String::as_str), value)
-    };
+fn grant(patch: JsonPatch, grant: &Grant, now: Timestamp) -> JsonPatch {
+    let Grant { stage, operation } = grant;
+    let id = &operation.id;
     // A grant older than the start of the operation would count as one of an earlier operation.
     let started_at = operation.instance.parse::<i128>().unwrap_or_default();
     let stamp = started_at.max(now.as_nanosecond()).to_string();
     match stage {
         RuleStage::PreCheck => {
-            let patch = test(patch, LabelKind::Operating, &operation.instance);
-            let patch = test(patch, LabelKind::OperationType, &operation.operation_type);
-            let patch = test(patch, LabelKind::PreCheck, &operation.check);
             let permission = lifecycle::permission_key(&operation.operation_type);
             patch
-                .add(&label(LabelKind::PreChecked).each_ref().map(String::as_str), stamp.as_str())
-                .add(&["metadata", "labels", &permission], stamp)
+                .test(&label(&LabelKind::Operating.key(id)), operation.instance.as_str())
+                .test(&label(&LabelKind::OperationType.key(id)), operation.operation_type.as_str())
+                .test(&label(&LabelKind::PreCheck.key(id)), operation.check.as_str())
+                .add(&label(&LabelKind::PreChecked.key(id)), stamp.as_str())
+                .add(&label(&permission), stamp)
         }
-        RuleStage::PostCheck => test(patch, LabelKind::PostCheck, &operation.check)
-            .add(&label(LabelKind::PostChecked).each_ref().map(String::as_str), stamp),
+        RuleStage::PostCheck => patch
+            .test(&label(&LabelKind::PostCheck.key(id)), operation.check.as_str())
+            .add(&label(&LabelKind::PostChecked.key(id)), stamp),
     }
+}
+
+/// Path of a label in an object.
+fn label(key: &str) -> [&str; 3] {
+    ["metadata", "labels", key]
 }
 
 fn target(

@@ -2,12 +2,14 @@
 //! webhooks.
 
 mod admit;
+mod caches;
 mod controller;
-mod metrics;
-mod observe;
+pub mod metrics;
+mod program;
 mod webhook_client;
 
-pub use controller::{RuleArgs, start};
+pub use controller::RuleArgs;
+pub use program::PROGRAM;
 
 /// Name of the operator: of its Lease, in its events and as field manager.
 pub const NAME: &str = "transition-rule-operator";

@@ -7,12 +7,15 @@ use podops_api::{
     transition_rule::{Detail, PodTransitionRuleStatus},
 };
 
-use crate::{plan::RuleDecision, view::RuleView};
+use crate::{
+    plan::{Plan, RuleDecision},
+    reasons,
+    view::{Observed, RuleView},
+};
 
-/// Condition type: every selected Pod has the gates of the rules.
-pub const ENFORCED: &str = "Enforced";
-/// Condition type: a rule cannot be evaluated.
-pub const DEGRADED: &str = "Degraded";
+mod throttle;
+
+pub use throttle::{DueStatuses, StatusThrottle};
 
 /// Maximum number of entries in `status.details`: the object must fit into etcd.
 const DETAILS_MAX: usize = 1000;
@@ -30,6 +33,41 @@ pub enum StatusChange {
     Significant,
 }
 
+/// New status of a PodTransitionRule.
+#[derive(Clone, Debug)]
+pub struct NewStatus<'a> {
+    /// PodTransitionRule.
+    pub rule: &'a RuleView,
+    /// Status to write.
+    pub status: PodTransitionRuleStatus,
+    /// Change from the observed status.
+    pub change: StatusChange,
+}
+
+/// Builds the new statuses of all rules of a plan.
+#[must_use]
+pub fn statuses<'a>(observed: &'a Observed, plan: &Plan, now: Timestamp) -> Vec<NewStatus<'a>> {
+    let decided =
+        observed.rules.iter().filter_map(|rule| Some((rule, plan.rules.get(&rule.name)?)));
+    decided
+        .map(|(rule, decision)| {
+            let errors = validation_errors(observed, rule);
+            let status = status(rule, decision, &errors, observed.pods_version, now);
+            NewStatus { rule, change: classify(&rule.status, &status), status }
+        })
+        .collect()
+}
+
+/// Errors of a rule's spec and of its webhooks, each with its field.
+#[must_use]
+pub fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
+    let own_webhooks =
+        observed.webhooks.errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
+    let webhook_errors = own_webhooks
+        .map(|(rule_ref, error)| format!("spec.rules[{}].webhook: {error}", rule_ref.rule));
+    rule.validation_errors.iter().cloned().chain(webhook_errors).collect()
+}
+
 /// Builds the new status of a rule. `pods_version` is the resourceVersion of the Pods that the
 /// decision is based on.
 #[must_use]
@@ -42,18 +80,15 @@ pub fn status(
 ) -> PodTransitionRuleStatus {
     let old = &rule.status;
     let mut conditions = old.conditions.clone();
-    let enforced = if decision.enforced {
-        ("Enforced", String::new())
+    let (enforced, message) = if decision.enforced {
+        (&reasons::ENFORCED, "")
     } else {
-        ("EnforcementPending", "not all selected Pods have their gate labels yet".to_owned())
+        (&reasons::ENFORCEMENT_PENDING, "not all selected Pods have their gate labels yet")
     };
-    condition::set(&mut conditions, ENFORCED, decision.enforced, enforced, now);
-    let degraded = if validation_errors.is_empty() {
-        ("RulesEvaluated", String::new())
-    } else {
-        ("RuleEvaluationFailed", validation_errors.join("; "))
-    };
-    condition::set(&mut conditions, DEGRADED, !validation_errors.is_empty(), degraded, now);
+    condition::set(&mut conditions, enforced, message.to_owned(), now);
+    let degraded =
+        if validation_errors.is_empty() { &reasons::RULES_EVALUATED } else { &reasons::DEGRADED };
+    condition::set(&mut conditions, degraded, validation_errors.join("; "), now);
     let old_pods_version =
         old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {
@@ -92,16 +127,7 @@ fn details(all: &[Detail]) -> Vec<Detail> {
 /// Classifies the change from one status to the next.
 #[must_use]
 pub fn classify(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> StatusChange {
-    let significant = |status: &PodTransitionRuleStatus| {
-        let mut status = status.clone();
-        // These change with every reconcile.
-        (status.update_time, status.pods_version) = (None, None);
-        for webhook in status.rule_states.iter_mut().filter_map(|s| s.webhook_status.as_mut()) {
-            webhook.task_states.iter_mut().for_each(|task| task.last_time = None);
-        }
-        status
-    };
-    let (before, after) = (significant(old), significant(new));
+    let (before, after) = (without_times(old.clone()), without_times(new.clone()));
     let reserves = after.reservations.iter().any(|r| !before.reservations.contains(r));
     if reserves
         || before.observed_generation != after.observed_generation
@@ -111,6 +137,15 @@ pub fn classify(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) ->
         return StatusChange::Significant;
     }
     if before == after { StatusChange::None } else { StatusChange::Minor }
+}
+
+/// Removes what changes with every reconcile.
+fn without_times(mut status: PodTransitionRuleStatus) -> PodTransitionRuleStatus {
+    (status.update_time, status.pods_version) = (None, None);
+    for webhook in status.rule_states.iter_mut().filter_map(|s| s.webhook_status.as_mut()) {
+        webhook.task_states.iter_mut().for_each(|task| task.last_time = None);
+    }
+    status
 }
 
 /// Running webhook tasks as (rule, task ID): a new leader must find them in the status to poll

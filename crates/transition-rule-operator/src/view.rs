@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::{
     lifecycle::{LabelKind, Labels, Operation, Phase, PodLifecycle},
-    transition_rule::{PodTransitionRuleStatus, Reservation, RuleStage, TransitionRule},
+    transition_rule::{PodTransitionRuleStatus, Reservation, RuleMode, RuleStage, TransitionRule},
     well_known,
 };
 use serde_json::Value;
 
 use crate::rules::{
-    cel::Expression,
-    webhook::{Subject, WebhookState},
+    expression::{CompileError, Expression},
+    webhook::{RuleRef, Subject, WebhookState},
 };
 
 pub(crate) mod read;
@@ -74,7 +74,16 @@ pub struct Rule {
     /// Labels required by a labelCheck.
     pub requires: Option<Selector>,
     /// Compiled expression of a cel rule, or the compile error.
-    pub expression: Option<Result<Arc<Expression>, String>>,
+    pub expression: Option<Result<Arc<Expression>, CompileError>>,
+}
+
+/// Rule together with the PodTransitionRule that defines it.
+#[derive(Clone, Copy, Debug)]
+pub struct DefinedRule<'a> {
+    /// PodTransitionRule.
+    pub owner: &'a RuleView,
+    /// Rule.
+    pub rule: &'a Rule,
 }
 
 /// Observed CollaSet.
@@ -122,7 +131,7 @@ pub struct PodView {
     /// Names of the rules that the skip annotation excludes.
     pub skipped_rules: BTreeSet<String>,
     /// Break-glass override in the annotation, or the error if the annotation is invalid.
-    pub break_glass: Option<Result<Override, String>>,
+    pub break_glass: Option<Result<Override, InvalidOverride>>,
     /// Values of the detail annotations, by name of the PodTransitionRule.
     pub details: BTreeMap<String, String>,
     /// True if the Pod has any annotation.
@@ -162,6 +171,11 @@ pub struct Override {
     pub reason: String,
 }
 
+/// Why a break-glass annotation is invalid.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct InvalidOverride(Arc<serde_json::Error>);
+
 /// Operation that waits to be granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingOperation {
@@ -176,6 +190,43 @@ pub struct PendingOperation {
     pub check: String,
 }
 
+impl Observed {
+    /// PodTransitionRules that select the Pod.
+    pub fn selecting(&self, pod: &PodView) -> impl Iterator<Item = &RuleView> {
+        self.rules.iter().filter(|owner| owner.selects(pod))
+    }
+
+    /// Rules with a webhook.
+    pub fn webhook_rules(&self) -> impl Iterator<Item = DefinedRule<'_>> {
+        let all = self.rules.iter().flat_map(RuleView::defined_rules);
+        all.filter(|defined| defined.rule.spec.webhook.is_some())
+    }
+}
+
+impl BudgetView {
+    /// Returns true if the budget selects the Pod, and no eviction has consumed a disruption for
+    /// it.
+    #[must_use]
+    pub fn limits(&self, pod: &PodView) -> bool {
+        self.selector.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
+            && !self.disrupted_pods.contains(&pod.name)
+    }
+}
+
+impl DefinedRule<'_> {
+    /// Reference to the rule.
+    #[must_use]
+    pub fn rule_ref(&self) -> RuleRef {
+        RuleRef { uid: self.owner.uid.clone(), rule: self.rule.spec.name.clone() }
+    }
+
+    /// Returns true if the reference is to this rule.
+    #[must_use]
+    pub fn is(&self, rule_ref: &RuleRef) -> bool {
+        self.owner.uid == rule_ref.uid && self.rule.spec.name == rule_ref.rule
+    }
+}
+
 impl Subject {
     /// Identifies a Pod with all its waiting operations.
     #[must_use]
@@ -186,6 +237,52 @@ impl Subject {
     }
 }
 
+/// Labels that identify the operations waiting at a stage.
+struct PendingLabels {
+    phase: Phase,
+    operation_type: LabelKind,
+    instance: LabelKind,
+    check: LabelKind,
+}
+
+impl PendingLabels {
+    const fn at(stage: RuleStage) -> Self {
+        match stage {
+            RuleStage::PreCheck => Self {
+                phase: Phase::PreCheck,
+                operation_type: LabelKind::OperationType,
+                instance: LabelKind::Operating,
+                check: LabelKind::PreCheck,
+            },
+            RuleStage::PostCheck => Self {
+                phase: Phase::PostCheck,
+                operation_type: LabelKind::DoneOperationType,
+                instance: LabelKind::PostCheck,
+                check: LabelKind::PostCheck,
+            },
+        }
+    }
+}
+
+impl PendingOperation {
+    /// Reads an operation. Returns `None` unless it waits for rules at this stage.
+    fn read(id: &str, operation: &Operation, stage: RuleStage) -> Option<Self> {
+        let labels = PendingLabels::at(stage);
+        if Phase::of(operation) != labels.phase || operation.has(LabelKind::UndoOperationType) {
+            return None;
+        }
+        Some(Self {
+            id: id.to_owned(),
+            operation_type: operation
+                .get(labels.operation_type)
+                .filter(|operation_type| !operation_type.is_empty())?
+                .to_owned(),
+            instance: operation.get(labels.instance)?.to_owned(),
+            check: operation.get(labels.check)?.to_owned(),
+        })
+    }
+}
+
 impl PodView {
     /// Returns the operations that wait for rules at this stage.
     #[must_use]
@@ -193,30 +290,15 @@ impl PodView {
         if self.deleting {
             return Vec::new();
         }
-        let pending = |(id, operation): (&String, &Operation)| {
-            let (phase, kind, instance, check) = match stage {
-                RuleStage::PreCheck => (
-                    Phase::PreCheck,
-                    LabelKind::OperationType,
-                    LabelKind::Operating,
-                    LabelKind::PreCheck,
-                ),
-                RuleStage::PostCheck => (
-                    Phase::PostCheck,
-                    LabelKind::DoneOperationType,
-                    LabelKind::PostCheck,
-                    LabelKind::PostCheck,
-                ),
-            };
-            if Phase::of(operation) != phase || operation.has(LabelKind::UndoOperationType) {
-                return None;
-            }
-            let operation_type = operation.get(kind).filter(|kind| !kind.is_empty())?.to_owned();
-            let value = |label| operation.get(label).map(ToOwned::to_owned);
-            let (instance, check) = (value(instance)?, value(check)?);
-            Some(PendingOperation { id: id.clone(), operation_type, instance, check })
-        };
-        self.lifecycle.operations.iter().filter_map(pending).collect()
+        let operations = self.lifecycle.operations.iter();
+        operations.filter_map(|(id, o)| PendingOperation::read(id, o, stage)).collect()
+    }
+
+    /// Returns true if an operation waits for rules at one of the stages.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.pending_operations(RuleStage::PreCheck).is_empty()
+            || !self.pending_operations(RuleStage::PostCheck).is_empty()
     }
 
     /// Returns true if the Pod is available: labelled service-available, not being deleted, and
@@ -258,6 +340,11 @@ impl RuleView {
         !self.deleting && self.selector.matches(&pod.labels)
     }
 
+    /// Rules, each together with this PodTransitionRule.
+    pub fn defined_rules(&self) -> impl Iterator<Item = DefinedRule<'_>> {
+        self.rules.iter().map(move |rule| DefinedRule { owner: self, rule })
+    }
+
     /// Rules that are evaluated at this stage.
     pub fn rules_at(&self, stage: RuleStage) -> impl Iterator<Item = &Rule> {
         self.rules.iter().filter(move |rule| rule.stage == stage)
@@ -275,6 +362,6 @@ impl Rule {
     /// Returns true unless the rule is a dry run.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
-        self.spec.mode == podops_api::transition_rule::RuleMode::Enforce
+        self.spec.mode == RuleMode::Enforce
     }
 }

@@ -12,37 +12,37 @@ import (
 	"time"
 )
 
-type question struct{ Resources []struct{ Name string } }
+type request struct{ Resources []struct{ Name string } }
 
-// begin responds with a task, whose ID is the time at which it ends.
-func begin(w http.ResponseWriter, r *http.Request) {
-	var asked question
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&asked); err != nil {
-		http.Error(w, "not a question about Pods", http.StatusBadRequest)
+// start responds with a task, whose ID is the time at which it ends.
+func start(w http.ResponseWriter, r *http.Request) {
+	var req request
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&req); err != nil {
+		http.Error(w, "invalid webhook request", http.StatusBadRequest)
 		return
 	}
-	log.Printf("asked about %d Pods", len(asked.Resources))
+	log.Printf("starting a task for %d Pods", len(req.Resources))
 	ends := time.Now().Add(2 * time.Second).UnixNano()
-	answer(w, map[string]any{"success": true, "poll": true, "taskId": fmt.Sprint(ends)})
+	respond(w, map[string]any{"success": true, "poll": true, "taskId": fmt.Sprint(ends)})
 }
 
-// progress reports whether a task has ended.
+// progress reports whether a task is finished.
 func progress(w http.ResponseWriter, r *http.Request) {
 	var ends int64
 	if _, err := fmt.Sscan(r.URL.Query().Get("task-id"), &ends); err != nil {
-		answer(w, map[string]any{"success": false, "stop": true, "message": "no such task"})
+		respond(w, map[string]any{"success": false, "stop": true, "message": "task not found"})
 		return
 	}
-	answer(w, map[string]any{"success": true, "finished": time.Now().UnixNano() >= ends})
+	respond(w, map[string]any{"success": true, "finished": time.Now().UnixNano() >= ends})
 }
 
-func answer(w http.ResponseWriter, body any) {
+func respond(w http.ResponseWriter, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(body)
 }
 
 func main() {
-	http.HandleFunc("POST /", begin)
+	http.HandleFunc("POST /", start)
 	http.HandleFunc("GET /", progress)
 	log.Fatal(http.ListenAndServe(os.Args[1], nil))
 }

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 def decide(request):
     """Returns the response body: which of these Pods pass."""
     is_open = os.path.exists("open")
-    passing, held = [], []
+    passing, blocked = [], []
     for pod in request["resources"]:
         critical = pod.get("parameters", {}).get("tier") == "critical"
-        (held if critical and not is_open else passing).append(pod["name"])
-    if not held:
+        (blocked if critical and not is_open else passing).append(pod["name"])
+    if not blocked:
         return {"success": True}
     message = "critical Pods wait for the file `open`"
     return {"success": False, "message": message, "finishedNames": passing}
@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
             request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
             body = json.dumps(decide(request)).encode()
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.send_error(400, "not a question about Pods")
+            self.send_error(400, "invalid webhook request")
             return
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

@@ -104,13 +104,13 @@ fn shares(rust: &[RustFile]) -> Vec<String> {
         let lines = file.code_lines.len() - test_lines(file);
         let counted = crates.entry(file.krate()).or_default();
         counted.all += lines;
-        if file.path.contains("/src/shell") || file.path.contains("/src/backend") {
+        if file.path.contains("/src/shell") {
             counted.shell += lines;
         }
     }
     let rows = crates.into_iter().map(|(krate, CodeLines { all, shell })| {
         let share = shell * 100 / all.max(1);
-        format!("| code lines of {krate}; in `shell/` and `backend/` | {all}; {share} % |")
+        format!("| code lines of {krate}; in `shell/` | {all}; {share} % |")
     });
     rows.collect()
 }

@@ -1,27 +1,31 @@
 //! Renders writes of PersistentVolumeClaims: create, adopt, disown, delete.
 
-use podops_api::well_known;
+use podops_api::{
+    ids::{InstanceId, RevisionName},
+    well_known,
+};
 use podops_runtime::write::{Change, Write};
 use serde_json::{Value, json};
 
-use super::{CLAIMS, owner, target};
+use super::object::{CLAIMS, owner, target};
 use crate::{
-    plan::{
-        claims::{claims_of, hash, template_name},
-        revision::suffix,
+    compat::{
+        claim_hash::{hash, template_name},
+        revision_hash::suffix,
     },
+    plan::{action::DisownReason, state::claims::needed_claims},
     view::{ClaimView, Observed},
 };
 
 /// Returns the create of an instance's PVC from the named claim template of a revision.
 pub(super) fn create(
     observed: &Observed,
-    id: i64,
-    revision: &str,
+    id: InstanceId,
+    revision: &RevisionName,
     template: &str,
 ) -> Option<Write> {
-    let claims = claims_of(observed, id, revision);
-    let (template, _) = claims.into_iter().find(|(t, _)| template_name(t) == template)?;
+    let needed = needed_claims(observed, id, revision);
+    let template = needed.into_iter().find(|needed| needed.name() == template)?.template;
     let (volume, hash) = (template_name(&template).to_owned(), hash(&template));
     let mut metadata = template.0.get("metadata").cloned().unwrap_or_default();
     let mut labels = metadata["labels"].as_object().cloned().unwrap_or_default();
@@ -39,7 +43,7 @@ pub(super) fn create(
     // The name is deterministic, and differs from those of existing PVCs of the instance and
     // template, such as terminating ones.
     let existing =
-        observed.claims.iter().filter(|c| c.instance == Some(id) && c.template() == volume);
+        observed.claims.values().filter(|c| c.instance == Some(id) && c.template() == volume);
     let uids: Vec<&str> = existing.map(|c| c.uid.as_str()).collect();
     let seed = format!("{} {id} {hash} {}", observed.uid, uids.join(" "));
     let name = format!("{}-{volume}-{}", observed.name, suffix(&seed));
@@ -53,60 +57,56 @@ pub(super) fn create(
     Some(Write::Create(target(observed, CLAIMS, &name), body))
 }
 
-fn find<'a>(observed: &'a Observed, name: &str) -> Option<&'a ClaimView> {
-    observed.claims.iter().find(|claim| claim.name == name)
-}
-
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
-pub(super) fn adopt(observed: &Observed, name: &str, id: Option<i64>) -> Option<Write> {
-    let claim = find(observed, name)?;
+pub(super) fn adopt(observed: &Observed, claim: &ClaimView, instance: Option<InstanceId>) -> Write {
     let mut metadata = json!({
-        "uid": claim.uid, "resourceVersion": claim.resource_version, "ownerReferences": owner(observed),
+        "uid": claim.uid,
+        "resourceVersion": claim.resource_version,
+        "ownerReferences": owner(observed),
     });
-    if let Some(id) = id {
+    if let Some(id) = instance {
         metadata["labels"] =
             json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Write::Patch(target(observed, CLAIMS, name), body))
+    Write::Patch(target(observed, CLAIMS, &claim.name), body)
 }
 
 /// Removes the CollaSet from the PVC's owners; labels it as orphaned if its Pod is excluded.
-pub(super) fn disown(observed: &Observed, name: &str, orphaned: bool) -> Option<Write> {
-    let claim = find(observed, name)?;
+pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReason) -> Write {
     let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
-    if orphaned {
+    if reason == DisownReason::PodExcluded {
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Some(Write::Patch(target(observed, CLAIMS, name), body))
+    Write::Patch(target(observed, CLAIMS, &claim.name), body)
 }
 
 /// Deletes the PVC; Kubernetes keeps it while a Pod uses it.
-pub(super) fn delete(observed: &Observed, name: &str) -> Option<Write> {
-    let claim = find(observed, name)?;
-    let (uid, version) = (claim.uid.clone(), None);
-    Some(Write::Delete { target: target(observed, CLAIMS, name), uid, version })
+pub(super) fn delete(observed: &Observed, claim: &ClaimView) -> Write {
+    let target = target(observed, CLAIMS, &claim.name);
+    Write::Delete { target, uid: claim.uid.to_string(), version: None }
 }
 
 /// Returns the volumes of an instance's Pod: its PVCs, then the template's volumes with other
 /// names.
 pub(super) fn volumes(
     observed: &Observed,
-    (id, revision): (i64, &str),
+    instance: InstanceId,
+    revision: &RevisionName,
     template: Option<&Value>,
 ) -> Vec<Value> {
-    let claims = claims_of(observed, id, revision);
-    let of_claims = claims.iter().map(|(template, claim)| {
+    let needed = needed_claims(observed, instance, revision);
+    let of_claims = needed.iter().map(|needed| {
         // Only a dry run may precede the PVCs; the API server does not check that they exist.
-        let name = claim.map_or("not-made-yet", |claim| claim.name.as_str());
+        let name = needed.claim.map_or("not-created-yet", |claim| claim.name.as_str());
         let source = json!({ "claimName": name });
-        json!({ "name": template_name(template), "persistentVolumeClaim": source })
+        json!({ "name": needed.name(), "persistentVolumeClaim": source })
     });
     let mut volumes: Vec<Value> = of_claims.collect();
     let own = template.and_then(Value::as_array).into_iter().flatten();
-    let others = own.filter(|v| !claims.iter().any(|(t, _)| v["name"] == template_name(t)));
+    let others = own.filter(|v| !needed.iter().any(|needed| v["name"] == needed.name()));
     volumes.extend(others.cloned());
     volumes
 }

@@ -3,23 +3,34 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::{lifecycle::nanos, template::PodTemplate, well_known};
+use podops_api::{
+    ids::{InstanceId, PodName, RevisionName},
+    lifecycle::nanos,
+    template::PodTemplate,
+    well_known,
+};
 use podops_runtime::write::{Change, JsonPatch, Target, Write};
 use serde_json::{Map, Value, json};
 
-use super::{PODS, claim, owner, target};
+use super::{
+    claim,
+    object::{PODS, owner, target},
+};
 use crate::{
+    compat::{revision_data::pod_template, revision_hash::suffix},
     plan::{
+        action::{ApplyMode, CreateReason},
+        state::last_status::last_status,
+    },
+    template::{
+        compare::images,
         resources::{self, Resources},
-        revision::{suffix, template_of},
-        template::images,
-        update::last_status,
     },
     view::{Observed, PodView},
 };
 
-fn template(observed: &Observed, revision: &str) -> Option<PodTemplate> {
-    observed.revisions.iter().find(|r| r.name == revision).map(|r| template_of(&r.data))
+fn template(observed: &Observed, revision: &RevisionName) -> Option<PodTemplate> {
+    observed.revisions.get(revision).map(|revision| pod_template(&revision.data))
 }
 
 /// Maximum length of a Pod's name: it is also a hostname and a label value.
@@ -28,74 +39,90 @@ const NAME_MAX: usize = 63;
 /// Returns the name of an instance's next Pod. It is deterministic for the observed state, so that
 /// repeated creates are idempotent, and differs from the previous Pod's name unless names are
 /// persistent.
-fn name(observed: &Observed, id: i64, revision: &str) -> String {
+fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName {
     if observed.has_persistent_names() {
-        return format!("{}-{id}", observed.name);
+        return format!("{}-{id}", observed.name).into();
     }
-    let last_uid = observed.last_pods.get(&id).map_or("", String::as_str);
-    let is_free =
-        |name: &String| !observed.pods.iter().chain(&observed.orphans).any(|pod| pod.name == *name);
-    let name = |attempt: usize| {
-        let end =
-            suffix(&format!("{} {id} {revision} {last_uid}{}", observed.uid, " ".repeat(attempt)));
-        let begin = &observed.name[..observed.name.len().min(NAME_MAX - 1 - end.len())];
-        format!("{}-{end}", begin.trim_end_matches(['-', '.']))
-    };
-    (0..=observed.pods.len() + observed.orphans.len()).map(name).find(is_free).unwrap_or_default()
+    let last_uid = observed.last_pods.get(&id).map_or("", |uid| uid.as_str());
+    let seed = format!("{} {id} {revision} {last_uid}", observed.uid);
+    let attempts = 0..=observed.pods.len() + observed.orphans.len();
+    let candidates = attempts.map(|attempt| random_name(&observed.name, &seed, attempt));
+    let mut free = candidates
+        .filter(|name| !observed.pods.contains_key(name) && !observed.orphans.contains_key(name));
+    free.next().unwrap_or_default()
 }
 
-/// Why a Pod is created.
+/// Returns the CollaSet's name with a suffix that depends on the seed and the attempt.
+fn random_name(set: &str, seed: &str, attempt: usize) -> PodName {
+    let suffix = suffix(&format!("{seed}{}", " ".repeat(attempt)));
+    let prefix = &set[..set.len().min(NAME_MAX - 1 - suffix.len())];
+    format!("{}-{suffix}", prefix.trim_end_matches(['-', '.'])).into()
+}
+
+/// What a new Pod is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum CreateReason<'a> {
+pub(super) enum NewPod<'a> {
     /// First Pod of its instance.
     Initial,
     /// Successor of a deleted Pod of the same instance.
-    Recreate,
+    Recreated,
     /// Replacement of the named Pod.
-    Replacement(&'a str),
+    Replacing(&'a PodName),
+}
+
+impl From<CreateReason> for NewPod<'_> {
+    fn from(reason: CreateReason) -> Self {
+        match reason {
+            CreateReason::Initial => Self::Initial,
+            CreateReason::Recreate => Self::Recreated,
+        }
+    }
 }
 
 /// Returns the create of an instance's Pod; `None` if the revision does not exist.
 pub(super) fn create(
     observed: &Observed,
-    instance: (i64, &str),
-    reason: CreateReason<'_>,
+    instance: InstanceId,
+    revision: &RevisionName,
+    new: NewPod<'_>,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = manifest(observed, instance, reason, now)?;
+    let (target, body) = manifest(observed, instance, revision, new, now)?;
     Some(Write::Create(target, body))
 }
 
 /// Returns the dry-run create of an instance's Pod; `None` if the revision does not exist.
 pub(super) fn dry_run_create(
     observed: &Observed,
-    instance: (i64, &str),
+    instance: InstanceId,
+    revision: &RevisionName,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = manifest(observed, instance, CreateReason::Recreate, now)?;
+    let (target, body) = manifest(observed, instance, revision, NewPod::Recreated, now)?;
     Some(Write::DryRunCreate(target, body))
 }
 
 fn manifest(
     observed: &Observed,
-    (id, revision): (i64, &str),
-    reason: CreateReason<'_>,
+    id: InstanceId,
+    revision: &RevisionName,
+    new: NewPod<'_>,
     now: Timestamp,
 ) -> Option<(Target, Value)> {
     let template = template(observed, revision)?;
     let name = name(observed, id, revision);
     let mut labels = template.labels();
-    let phase_label = match reason {
-        CreateReason::Initial => well_known::CREATING,
-        CreateReason::Recreate => well_known::COMPLETING,
-        CreateReason::Replacement(origin) => {
-            labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_owned());
+    let phase_label = match new {
+        NewPod::Initial => well_known::CREATING,
+        NewPod::Recreated => well_known::COMPLETING,
+        NewPod::Replacing(origin) => {
+            labels.insert(well_known::REPLACE_PAIR_ORIGIN_NAME.to_owned(), origin.to_string());
             well_known::CREATING
         }
     };
     for (key, value) in [
         (well_known::INSTANCE_ID, id.to_string()),
-        (well_known::REVISION, revision.to_owned()),
+        (well_known::REVISION, revision.to_string()),
         (well_known::CONTROL, well_known::CONTROL_ON.to_owned()),
         (phase_label, nanos(now)),
     ] {
@@ -109,7 +136,7 @@ fn manifest(
     metadata.insert("ownerReferences".to_owned(), owner(observed));
     let mut spec = template.0.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
     add_gate(&mut spec);
-    let volumes = claim::volumes(observed, (id, revision), spec.get("volumes"));
+    let volumes = claim::volumes(observed, id, revision, spec.get("volumes"));
     if !volumes.is_empty() {
         spec.insert("volumes".to_owned(), Value::Array(volumes));
     }
@@ -135,47 +162,72 @@ fn add_gate(spec: &mut Map<String, Value>) {
 pub(super) fn apply(
     observed: &Observed,
     pod: &PodView,
-    (revision, under_operation): (&str, bool),
+    revision: &RevisionName,
+    mode: ApplyMode,
     preconditions: JsonPatch,
 ) -> Option<JsonPatch> {
     let new = template(observed, revision)?;
-    let old = template(observed, pod.revision()).unwrap_or_default();
-    let (images, old_images) = (images(&new), images(&old));
+    let old = template(observed, &pod.revision).unwrap_or_default();
+    let in_operation = mode == ApplyMode::UnderOperation;
+    let images = images(&new);
+    let resizes = if in_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
+    let changed = changed_images(pod, &images, &self::images(&old));
+    let restarts = !changed.is_empty();
     let mut patch = preconditions;
-    let mut restarts = false;
-    let resizes = if under_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
-    for (index, container) in pod.containers.iter().enumerate() {
-        // Images that the template does not change are kept, because another controller may have
-        // changed them.
-        let wanted = images.get(&container.name).filter(|image| {
-            **image != container.image && old_images.get(&container.name) != Some(*image)
-        });
-        let Some(image) = wanted else { continue };
+    for ChangedImage { index, container, image } in changed {
         let index = index.to_string();
         patch = patch
-            .test(&["spec", "containers", &index, "name"], container.name.as_str())
-            .add(&["spec", "containers", &index, "image"], image.as_str());
-        restarts = true;
+            .test(&["spec", "containers", &index, "name"], container)
+            .add(&["spec", "containers", &index, "image"], image);
     }
-    patch = merge(patch, "labels", &pod.labels, (&old.labels(), &new.labels()));
-    patch = patch.add(&["metadata", "labels", well_known::REVISION], revision);
-    if !under_operation && pod.labels.contains_key(well_known::UPDATE_INCLUDED) {
+    let labels = ThreeWay { old: &old.labels(), new: &new.labels(), live: &pod.labels };
+    patch = labels.merge(patch, "labels");
+    patch = patch.add(&["metadata", "labels", well_known::REVISION], revision.as_str());
+    if !in_operation && pod.has_label(well_known::UPDATE_INCLUDED) {
         patch = patch.remove(&["metadata", "labels", well_known::UPDATE_INCLUDED]);
     }
-    let annotations = pod.annotations.clone().unwrap_or_default();
-    let wanted = new.annotations();
-    if pod.annotations.is_none() && (restarts || !resizes.is_empty() || !wanted.is_empty()) {
+    let live = pod.annotations.clone().unwrap_or_default();
+    let (old, new) = (old.annotations(), new.annotations());
+    if pod.annotations.is_none() && (restarts || !resizes.is_empty() || !new.is_empty()) {
         patch = patch
             .test(&["metadata", "annotations"], Value::Null)
             .add(&["metadata", "annotations"], json!({}));
     }
-    patch = merge(patch, "annotations", &annotations, (&old.annotations(), &wanted));
+    patch = ThreeWay { old: &old, new: &new, live: &live }.merge(patch, "annotations");
     if restarts || !resizes.is_empty() {
         let status = last_status(pod, &images, &resizes);
         let status = serde_json::to_string(&status).unwrap_or_default();
         patch = patch.add(&["metadata", "annotations", well_known::LAST_POD_STATUS], status);
     }
     Some(patch)
+}
+
+/// Image of a container that an update changes.
+struct ChangedImage<'a> {
+    /// Position of the container in the Pod's spec.
+    index: usize,
+    container: &'a str,
+    image: &'a str,
+}
+
+/// Returns the images that differ from the Pod's. Images that the template does not change are kept,
+/// because another controller may have changed them.
+fn changed_images<'a>(
+    pod: &'a PodView,
+    new: &'a BTreeMap<String, String>,
+    old: &BTreeMap<String, String>,
+) -> Vec<ChangedImage<'a>> {
+    let mut changed = Vec::new();
+    for (index, container) in pod.containers.iter().enumerate() {
+        let image = new.get(&container.name);
+        let is_changed = |image: &&String| {
+            **image != container.image && old.get(&container.name) != Some(*image)
+        };
+        if let Some(image) = image.filter(is_changed) {
+            changed.push(ChangedImage { index, container: &container.name, image });
+        }
+    }
+    changed
 }
 
 /// Returns the resize of a Pod's containers, by name; other amounts are kept.
@@ -199,21 +251,26 @@ pub(super) fn resize(
     Write::Patch(to, change)
 }
 
-/// Three-way merge: keys changed by the new template are set, keys it no longer has are removed,
-/// other keys are kept.
-fn merge(
-    mut patch: JsonPatch,
-    field: &str,
-    live: &BTreeMap<String, String>,
-    (old, new): (&BTreeMap<String, String>, &BTreeMap<String, String>),
-) -> JsonPatch {
-    for (key, value) in new {
-        if live.get(key) != Some(value) && old.get(key) != Some(value) {
-            patch = patch.add(&["metadata", field, key], value.as_str());
+/// Three-way merge of labels or annotations: keys changed by the new template are set, keys it no
+/// longer has are removed, other keys are kept.
+struct ThreeWay<'a> {
+    old: &'a BTreeMap<String, String>,
+    new: &'a BTreeMap<String, String>,
+    live: &'a BTreeMap<String, String>,
+}
+
+impl ThreeWay<'_> {
+    fn merge(&self, mut patch: JsonPatch, field: &str) -> JsonPatch {
+        for (key, value) in self.new {
+            if self.live.get(key) != Some(value) && self.old.get(key) != Some(value) {
+                patch = patch.add(&["metadata", field, key], value.as_str());
+            }
         }
+        for key in self.old.keys() {
+            if !self.new.contains_key(key) && self.live.contains_key(key) {
+                patch = patch.remove(&["metadata", field, key]);
+            }
+        }
+        patch
     }
-    for key in old.keys().filter(|key| !new.contains_key(*key) && live.contains_key(*key)) {
-        patch = patch.remove(&["metadata", field, key]);
-    }
-    patch
 }

@@ -18,19 +18,24 @@ use kube::{
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    lifecycle,
+    ids::{InstanceId, PodName, RevisionName},
     resource_context::ResourceContext,
     well_known,
 };
 use podops_runtime::{
+    error::Chain,
+    event::ObjectEvent,
     freshness::LastWrite,
+    object::Uid,
     shell::{
-        apply::{self, Applier},
+        apply::{self, Applier, UnfinishedWrites},
         clock,
-        controller::{ControllerConfig, ReconcileError, Requeue, run},
-        events::{Events, Note},
+        controller::{ControllerConfig, Requeue, run},
+        events::Events,
         metrics::Metrics,
-        operator::Operator,
+        operator::{Operator, OperatorError},
+        program::NoArgs,
+        reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, WatchProgress, events, reflect},
     },
     write::{Outcome, Write},
@@ -45,10 +50,14 @@ use super::{
     },
 };
 use crate::{
-    plan::{self, Action, Blocker, Plan},
+    plan::{
+        self, Blocker, BlockerScope, Plan,
+        action::{Action, ApplyMode, PodChange, SetChange},
+    },
+    reasons,
     render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
-    status::{is_progress, status},
-    view::{Observed, PodView, record_last_pods},
+    status::{StatusReport, is_progress, status},
+    view::{DryRunResult, Observed, OwnOperation, record_last_pods},
 };
 
 /// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
@@ -71,17 +80,17 @@ struct SetState {
     contexts: LastWrite,
     set: LastWrite,
     status_at: Option<Instant>,
-    last_pods: BTreeMap<i64, String>,
-    rejected_resizes: BTreeMap<String, String>,
-    dry_runs: BTreeMap<String, Result<(), String>>,
+    last_pods: BTreeMap<InstanceId, Uid>,
+    rejected_resizes: BTreeMap<Uid, RevisionName>,
+    dry_runs: BTreeMap<RevisionName, DryRunResult>,
 }
 
 /// Result of executing a plan.
 struct ApplyResult {
     /// Writes that failed, as blockers.
     failures: Vec<Blocker>,
-    /// True if a retry may help.
-    is_unfinished: bool,
+    /// Writes to retry soon.
+    unfinished: Option<UnfinishedWrites>,
     /// Time until the first rejected write may be retried.
     retry_after: Option<Duration>,
 }
@@ -94,11 +103,16 @@ struct Context {
     events: Events,
     caches: Caches,
     sets: WatchProgress,
-    states: Mutex<BTreeMap<String, SetState>>,
+    states: Mutex<BTreeMap<Uid, SetState>>,
 }
 
 /// Starts the CollaSet controller in the operator's process.
-pub fn start(operator: &mut Operator) {
+///
+/// # Errors
+///
+/// Never; the signature is that of every operator.
+#[allow(clippy::unnecessary_wraps, reason = "the signature of every operator")]
+pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorError> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let caches = Caches {
         pods: IndexedStore::new(owner),
@@ -152,6 +166,7 @@ pub fn start(operator: &mut Operator) {
     let stop = operator.stop();
     let controller = run(config, stop, move |set| reconcile(set, context.clone()));
     operator.task("collaset controller", controller);
+    Ok(())
 }
 
 /// Watches the owned objects into the caches; yields the CollaSets that each change concerns.
@@ -230,8 +245,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
     let set = match &set.0 {
         Ok(set) => set,
         Err(invalid) => {
-            let event =
-                Note { warning: true, reason: "CollaSetInvalid", message: invalid.error.clone() };
+            let event = reasons::COLLA_SET_INVALID.with(invalid.error.clone());
             context.events.publish(&reference, &event).await;
             return Ok(Requeue::AwaitChange);
         }
@@ -239,7 +253,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
     if !context.is_ready() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
-    let uid = set.metadata.uid.clone().unwrap_or_default();
+    let uid = Uid::from(set.metadata.uid.clone().unwrap_or_default());
     if !context.is_fresh(&uid) {
         return Ok(Requeue::AwaitCache);
     }
@@ -253,21 +267,20 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
     for event in plan_events(&observed, &plan) {
         context.events.publish(&reference, &event).await;
     }
-    let ApplyResult { failures, is_unfinished, retry_after } =
+    let ApplyResult { failures, unfinished, retry_after } =
         context.apply_plan(&observed, &plan, now).await;
     // One event for all failures: they usually have the same cause.
     if let Some(failure) = failures.first() {
-        context.events.publish(&reference, &warning(failure)).await;
+        context.events.publish(&reference, &blocker_event(failure)).await;
     }
-    let finalizing = plan.actions.contains(&Action::RemoveFinalizer);
-    let (new_status, status_due) = status(&observed, &plan, &failures, now);
+    let finalizing = plan.actions.contains(&Action::Set(SetChange::RemoveFinalizer));
+    let report = status(&observed, &plan, &failures, now);
+    let StatusReport { status: new_status, requeue_after: status_due } = report;
     let wait =
         if finalizing { None } else { context.report_status(&observed, &new_status).await? };
-    if is_unfinished {
-        let reasons: Vec<&str> = failures.iter().map(|f| f.message.as_str()).collect();
-        let error = anyhow::anyhow!("{}", reasons.join("; "));
+    if let Some(unfinished) = unfinished {
         // The backoff must not delay the status write.
-        return Err(ReconcileError::transient("write", error).requeue_within(wait));
+        return Err(Cause::from(unfinished).requeue_within(wait));
     }
     if finalizing {
         context.states.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
@@ -300,10 +313,10 @@ impl Context {
             Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
         };
         let result = self.can_resize.get_or_try_init(discover).await;
-        result.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        result.copied().map_err(|error| Cause::Discovery(error).into())
     }
 
-    fn is_fresh(&self, uid: &str) -> bool {
+    fn is_fresh(&self, uid: &Uid) -> bool {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         states.get(uid).is_none_or(|state| {
             state.pods.is_observed_by(self.caches.pods.progress.version())
@@ -319,29 +332,34 @@ impl Context {
     fn restore_state(&self, observed: &mut Observed) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let known = states.entry(observed.uid.clone()).or_default();
-        record_last_pods(&mut known.last_pods, &observed.pods);
+        record_last_pods(&mut known.last_pods, observed.pods.values());
         if !known.rejected_resizes.is_empty() {
             // A rejected resize is outdated once the Pod has another revision.
-            let pods: BTreeMap<&str, &str> =
-                observed.pods.iter().map(|pod| (pod.uid.as_str(), pod.revision())).collect();
-            known.rejected_resizes.retain(|uid, to| pods.get(uid.as_str()) == Some(&to.as_str()));
+            let pods = observed.pods.values();
+            let revisions: BTreeMap<&Uid, &RevisionName> =
+                pods.map(|pod| (&pod.uid, &pod.revision)).collect();
+            known.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));
         }
-        known.dry_runs.retain(|revision, _| observed.revisions.iter().any(|r| r.name == *revision));
+        known.dry_runs.retain(|revision, _| observed.revisions.contains_key(revision));
         observed.dry_runs.clone_from(&known.dry_runs);
         observed.last_pods.clone_from(&known.last_pods);
         observed.rejected_resizes.clone_from(&known.rejected_resizes);
     }
 
-    fn record_write(&self, uid: &str, write: &Write, version: Option<&str>) {
+    fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = states.entry(uid.to_owned()).or_default();
+        let state = states.entry(uid.clone()).or_default();
         let resource = write.target().resource;
-        let (last_write, progress) = match () {
-            () if resource == PODS => (&mut state.pods, &self.caches.pods.progress),
-            () if resource == CLAIMS => (&mut state.claims, &self.caches.claims.progress),
-            () if resource == REVISIONS => (&mut state.revisions, &self.caches.revisions.progress),
-            () if resource == CONTEXTS => (&mut state.contexts, &self.caches.contexts.progress),
-            () => (&mut state.set, &self.sets),
+        let (last_write, progress) = if resource == PODS {
+            (&mut state.pods, &self.caches.pods.progress)
+        } else if resource == CLAIMS {
+            (&mut state.claims, &self.caches.claims.progress)
+        } else if resource == REVISIONS {
+            (&mut state.revisions, &self.caches.revisions.progress)
+        } else if resource == CONTEXTS {
+            (&mut state.contexts, &self.caches.contexts.progress)
+        } else {
+            (&mut state.set, &self.sets)
         };
         last_write.record(version, progress.version());
     }
@@ -359,7 +377,7 @@ impl Context {
         for phase in [phases.claim_deletions, phases.bookkeeping] {
             let results = self.applier.apply_all(phase).await;
             if !self.record_writes(&observed.uid, &results) {
-                return self.summarize(&results);
+                return self.summarize(results);
             }
         }
         let mut creates = Vec::new();
@@ -376,30 +394,34 @@ impl Context {
             self.record_writes(&observed.uid, &finalizer_removal);
             results.extend(finalizer_removal);
         }
-        self.summarize(&results)
+        self.summarize(results)
     }
 
-    fn summarize(&self, results: &[(Write, Result<Outcome, apply::Error>)]) -> ApplyResult {
+    fn summarize(&self, results: Vec<(Write, Result<Outcome, apply::Error>)>) -> ApplyResult {
         ApplyResult {
-            failures: failures(results),
-            is_unfinished: apply::is_unfinished(results),
-            retry_after: self.applier.retry_after(results),
+            failures: failures(&results),
+            retry_after: self.applier.retry_after(&results),
+            unfinished: apply::unfinished(results),
         }
     }
 
     /// Remembers for which revisions the API server accepts Pods.
-    fn record_dry_runs(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) {
+    fn record_dry_runs(&self, uid: &Uid, results: &[(Write, Result<Outcome, apply::Error>)]) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = &mut states.entry(uid.to_owned()).or_default().dry_runs;
+        let known = &mut states.entry(uid.clone()).or_default().dry_runs;
         for (write, result) in results {
             let verdict = match result {
                 // The Pod to be deleted may still use the name and the quota.
-                Ok(Outcome::Done(_) | Outcome::AlreadyExists) => Ok(()),
-                Ok(Outcome::Rejected(message)) if is_inconclusive(message) => Ok(()),
-                Ok(Outcome::Rejected(message)) => Err(message.clone()),
+                Ok(Outcome::Done(_) | Outcome::AlreadyExists) => DryRunResult::Accepted,
+                Ok(Outcome::Rejected(message)) if is_inconclusive(message) => {
+                    DryRunResult::Accepted
+                }
+                Ok(Outcome::Rejected(message)) => {
+                    DryRunResult::Rejected { message: message.clone() }
+                }
                 Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => continue,
             };
-            known.insert(revision_of(write), verdict);
+            known.insert(revision_of(write).into(), verdict);
         }
     }
 
@@ -410,14 +432,13 @@ impl Context {
         results: &[(Write, Result<Outcome, apply::Error>)],
     ) {
         let resizes = results.iter().filter(|(write, _)| is_resize(write));
-        let pods: BTreeMap<&str, &PodView> =
-            observed.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut states.entry(observed.uid.clone()).or_default().rejected_resizes;
         for (write, result) in resizes {
-            let Some(pod) = pods.get(write.target().name.as_str()) else { continue };
+            let name = PodName::from(write.target().name.as_str());
+            let Some(pod) = observed.pods.get(&name) else { continue };
             if let Ok(Outcome::Rejected(_)) = result {
-                known.insert(pod.uid.clone(), pod.revision().to_owned());
+                known.insert(pod.uid.clone(), pod.revision.clone());
             } else {
                 known.remove(&pod.uid);
             }
@@ -425,7 +446,7 @@ impl Context {
     }
 
     /// Records the resourceVersions of successful writes; returns whether all writes succeeded.
-    fn record_writes(&self, uid: &str, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
+    fn record_writes(&self, uid: &Uid, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
         results.iter().fold(true, |all, (write, result)| match result {
             Ok(Outcome::Done(version)) => {
                 self.record_write(uid, write, version.as_deref());
@@ -450,32 +471,33 @@ impl Context {
     async fn report_status(
         &self,
         observed: &Observed,
-        status: &CollaSetStatus,
+        new_status: &CollaSetStatus,
     ) -> Result<Option<Duration>, ReconcileError> {
-        if *status == observed.status {
+        if *new_status == observed.status {
             return Ok(None);
         }
         let last_write = {
             let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
             states.get(&observed.uid).and_then(|state| state.status_at)
         };
-        let interval =
-            if is_progress(&observed.status, status) { PROGRESS_INTERVAL } else { STATUS_INTERVAL };
+        let interval = if is_progress(&observed.status, new_status) {
+            PROGRESS_INTERVAL
+        } else {
+            STATUS_INTERVAL
+        };
         if let Some(left) = last_write.and_then(|at| interval.checked_sub(at.elapsed())) {
             return Ok(Some(left));
         }
-        let write = render::status(observed, status);
+        let write = render::status(observed, new_status);
         let outcome = self.applier.apply(&write).await;
-        match outcome.map_err(|error| ReconcileError::transient("status", error))? {
+        match outcome.map_err(Cause::Status)? {
             Outcome::Done(version) => {
                 self.record_write(&observed.uid, &write, version.as_deref());
                 let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
                 states.entry(observed.uid.clone()).or_default().status_at = Some(Instant::now());
                 Ok(None)
             }
-            Outcome::Rejected(message) => {
-                Err(ReconcileError::transient("status", anyhow::anyhow!(message)))
-            }
+            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
             Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(None),
         }
     }
@@ -511,29 +533,37 @@ fn revision_of(write: &Write) -> String {
 }
 
 /// Returns the events of a plan, one per kind of change.
-fn plan_events(observed: &Observed, plan: &Plan) -> Vec<Note> {
-    let has = |is: &dyn Fn(&Action) -> bool| plan.actions.iter().any(is);
-    let event = |reason, message| Note { warning: false, reason, message };
+fn plan_events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     let mut events = Vec::new();
-    if has(&|a| matches!(a, Action::CreatePod(..))) {
-        events
-            .push(event("ScalingOut", format!("scaling out to {} replicas", observed.replicas())));
+    if plan.actions.iter().any(|action| matches!(action, Action::CreatePod { .. })) {
+        let message = format!("scaling out to {} replicas", observed.replicas());
+        events.push(reasons::SCALING_OUT.with(message));
     }
-    if has(&|a| matches!(a, Action::Begin(_, lifecycle::SCALE_IN, _))) {
-        events.push(event("ScalingIn", format!("scaling in to {} replicas", observed.replicas())));
+    if plan.actions.iter().any(|action| begins(action, OwnOperation::ScaleIn)) {
+        let message = format!("scaling in to {} replicas", observed.replicas());
+        events.push(reasons::SCALING_IN.with(message));
     }
-    let updates = |a: &Action| {
-        matches!(a, Action::Begin(_, lifecycle::UPDATE, _) | Action::Apply(_, _, false))
-    };
-    if has(&updates) {
-        events.push(event("Updating", format!("updating Pods to revision {}", plan.updated)));
+    let updates = |action| begins(action, OwnOperation::Update) || applies_in_service(action);
+    if plan.actions.iter().any(updates) {
+        let message = format!("updating Pods to revision {}", plan.updated);
+        events.push(reasons::UPDATING.with(message));
     }
-    events.extend(plan.blockers.iter().map(warning));
+    events.extend(plan.blockers.iter().map(blocker_event));
     events
 }
 
-fn warning(blocker: &Blocker) -> Note {
-    Note { warning: true, reason: blocker.reason, message: blocker.message.clone() }
+fn begins(action: &Action, begun: OwnOperation) -> bool {
+    matches!(action, Action::Pod { change: PodChange::Begin { operation, .. }, .. }
+        if *operation == begun)
+}
+
+fn applies_in_service(action: &Action) -> bool {
+    let Action::Pod { change, .. } = action else { return false };
+    matches!(change, PodChange::Apply { mode: ApplyMode::InService, .. })
+}
+
+fn blocker_event(blocker: &Blocker) -> ObjectEvent {
+    blocker.reason.with(blocker.message.clone())
 }
 
 /// Returns failed writes as blockers, sorted so that the first, which is reported, is stable.
@@ -545,20 +575,22 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> 
     let failed = persisted.filter_map(|(write, result)| {
         let message = match result {
             Ok(Outcome::Rejected(message)) => format!("{}: {message}", write.target()),
-            Err(error) => format!("{:#}", anyhow::Error::msg(format!("{error}: {}", error.source))),
+            Err(error) => Chain(error).to_string(),
             Ok(Outcome::AlreadyExists) => {
                 format!("{}: an object of this name already exists", write.target())
             }
             Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound) => return None,
         };
-        let (scaling, reason) = match write {
-            Write::Create(..) => (true, "ScaleOutFailed"),
-            Write::DryRunCreate(..) => (false, "TemplateRejected"),
-            Write::Delete { .. } => (true, "ScaleInFailed"),
-            Write::Patch(..) if is_resize(write) => (false, "ResizeRejected"),
-            Write::Patch(..) => (false, "UpdateFailed"),
+        let (scope, reason) = match write {
+            Write::Create(..) => (BlockerScope::Scaling, &reasons::SCALE_OUT_FAILED),
+            Write::DryRunCreate(..) => (BlockerScope::Updating, &reasons::TEMPLATE_REJECTED),
+            Write::Delete { .. } => (BlockerScope::Scaling, &reasons::SCALE_IN_FAILED),
+            Write::Patch(..) if is_resize(write) => {
+                (BlockerScope::Updating, &reasons::RESIZE_REJECTED)
+            }
+            Write::Patch(..) => (BlockerScope::Updating, &reasons::UPDATE_FAILED),
         };
-        Some(Blocker { scaling, reason, message })
+        Some(Blocker { scope, reason, message })
     });
     let mut failed: Vec<Blocker> = failed.collect();
     failed.sort_by(|a, b| a.message.cmp(&b.message));

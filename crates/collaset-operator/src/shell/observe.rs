@@ -1,20 +1,24 @@
 //! Caches only the parts of objects that planning needs, to save memory, and builds the observed
 //! state from the caches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use podops_api::{collaset::CollaSet, resource_context::ResourceContext, well_known};
+use podops_api::{
+    collaset::CollaSet, ids::RevisionName, resource_context::ResourceContext, well_known,
+};
 use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    plan::{resources::Resources, revision},
+    compat::revision_hash,
+    template::resources::Resources,
     view::{
-        ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView, instance_id,
+        ClaimName, ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView,
+        instance_id, revision_name,
     },
 };
 
@@ -179,7 +183,7 @@ fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
     let metadata = &revision.metadata;
     let hash = metadata.labels.as_ref().and_then(|l| l.get(well_known::REVISION_HASH));
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision::name(name, hash)))
+    hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision_hash::name(name, hash)))
 }
 
 /// Returns the name of the CollaSet that controls the object.
@@ -239,78 +243,88 @@ pub(crate) fn trim_revision(revision: &mut SlimRevision) {
     }
 }
 
+/// Names of the PVCs that a Pod mounts.
+fn mounted_claims(spec: &PodSpec) -> BTreeSet<ClaimName> {
+    let volumes = spec.volumes.iter().flatten();
+    let sources = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    sources.map(|source| source.claim_name.as_str().into()).collect()
+}
+
+/// Creation time of an object; the epoch if it has none.
+fn created(metadata: &ObjectMeta) -> Timestamp {
+    metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
 impl SlimPod {
     fn view(&self) -> PodView {
         let metadata = &self.metadata;
-        let conditions = self.status.conditions.as_deref().unwrap_or_default();
-        let condition =
-            |type_: &str| conditions.iter().find(|c| c.type_ == type_ && c.status == "True");
-        let ids = |of: fn(&ContainerStatus) -> &String| {
-            let statuses = self.status.container_statuses.iter().flatten();
-            let known = statuses.filter(|s| !of(s).is_empty());
-            known.map(|s| (s.name.clone(), of(s).clone())).collect::<BTreeMap<_, _>>()
-        };
-        let container = |c: &SlimContainer| Container {
-            name: c.name.clone(),
-            image: c.image.clone(),
-            resources: c.resources,
-        };
-        let statuses = self.status.container_statuses.iter().flatten();
-        let actual_resources = statuses.filter_map(|s| Some((s.name.clone(), s.resources?)));
-        PodView {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default(),
-            labels: metadata.labels.clone().unwrap_or_default(),
+        let labels = metadata.labels.clone().unwrap_or_default();
+        let mut pod = PodView {
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+            instance: instance_id(&labels),
+            revision: revision_name(&labels),
+            labels,
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotations: metadata.annotations.clone(),
-            created: metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            created: created(metadata),
             deleting: metadata.deletion_timestamp.is_some(),
             terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             scheduled: self.spec.node_name.is_some(),
-            ready: condition("Ready")
-                .map(|c| c.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)),
-            claims: self
-                .spec
-                .volumes
-                .iter()
-                .flatten()
-                .filter_map(|volume| {
-                    Some(volume.persistent_volume_claim.as_ref()?.claim_name.clone())
-                })
-                .collect(),
-            containers: self.spec.containers.iter().map(container).collect(),
-            image_ids: ids(|s| &s.image_id),
-            container_ids: ids(|s| &s.container_id),
+            ready: self.ready_since(),
+            claims: mounted_claims(&self.spec),
+            containers: self.spec.containers.iter().map(SlimContainer::view).collect(),
             generation: metadata.generation.unwrap_or_default(),
             observed_generation: self.status.observed_generation,
-            actual_resources: actual_resources.collect(),
             resize: self.resize(),
             not_running_reason: self.not_running_reason(),
+            ..PodView::default()
+        };
+        for status in self.status.container_statuses.iter().flatten() {
+            let name = &status.name;
+            if !status.image_id.is_empty() {
+                pod.image_ids.insert(name.clone(), status.image_id.clone());
+            }
+            if !status.container_id.is_empty() {
+                pod.container_ids.insert(name.clone(), status.container_id.clone());
+            }
+            if let Some(resources) = status.resources {
+                pod.actual_resources.insert(name.clone(), resources);
+            }
         }
+        pod
+    }
+
+    /// Time at which the Pod became Ready; `None` if it is not.
+    fn ready_since(&self) -> Option<Timestamp> {
+        let ready = self.condition("Ready").filter(|c| c.status == "True")?;
+        Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
     }
 
+    /// Returns a condition that is True and not of an older generation.
+    fn current_condition(&self, type_: &str) -> Option<&Condition> {
+        let generation = self.metadata.generation.unwrap_or_default();
+        let known = self.condition(type_).filter(|c| c.status == "True")?;
+        known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
+    }
+
     /// Returns the state of a pending resize; `None` if there is none.
     fn resize(&self) -> Option<Resize> {
-        let generation = self.metadata.generation.unwrap_or_default();
-        let current = |type_: &str| {
-            let known = self.condition(type_).filter(|c| c.status == "True")?;
-            // Ignore a condition of an older generation.
-            known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
-        };
-        let message = |c: &Condition| c.message.clone().unwrap_or_default();
-        if let Some(pending) = current("PodResizePending") {
+        if let Some(pending) = self.current_condition("PodResizePending") {
+            let message = pending.message.clone().unwrap_or_default();
             return Some(match pending.reason.as_deref() {
-                Some("Infeasible") => Resize::Infeasible(message(pending)),
-                _ => Resize::Deferred(message(pending)),
+                Some("Infeasible") => Resize::Infeasible(message),
+                _ => Resize::Deferred(message),
             });
         }
-        current("PodResizeInProgress").map(|in_progress| match in_progress.reason.as_deref() {
-            Some("Error") => Resize::Failing(message(in_progress)),
+        let in_progress = self.current_condition("PodResizeInProgress")?;
+        Some(match in_progress.reason.as_deref() {
+            Some("Error") => Resize::Failing(in_progress.message.clone().unwrap_or_default()),
             _ => Resize::InProgress,
         })
     }
@@ -330,13 +344,19 @@ impl SlimPod {
     }
 }
 
+impl SlimContainer {
+    fn view(&self) -> Container {
+        Container { name: self.name.clone(), image: self.image.clone(), resources: self.resources }
+    }
+}
+
 impl SlimClaim {
     fn view(&self) -> ClaimView {
         let metadata = &self.metadata;
         ClaimView {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
             instance: metadata.labels.as_ref().and_then(instance_id),
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
@@ -348,9 +368,9 @@ impl SlimClaim {
 impl SlimRevision {
     fn view(&self) -> RevisionView {
         RevisionView {
-            name: self.metadata.name.clone().unwrap_or_default(),
-            uid: self.metadata.uid.clone().unwrap_or_default(),
-            resource_version: self.metadata.resource_version.clone().unwrap_or_default(),
+            name: self.metadata.name.clone().unwrap_or_default().into(),
+            uid: self.metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: self.metadata.resource_version.clone().unwrap_or_default().into(),
             orphan: owner_reference(self).is_none(),
             revision: self.revision,
             data: self.data.clone(),
@@ -372,59 +392,57 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     let uid = metadata.uid.clone().unwrap_or_default();
     let namespace = metadata.namespace.clone().unwrap_or_default();
     let orphans = orphans_key(&namespace);
-    let orphan_revisions = caches.revisions.find(&orphans);
-    let orphan_revisions =
-        orphan_revisions.iter().filter(|r| is_labelled(&***r, set) && is_named_for(r, set));
     let mut observed = Observed {
         name: metadata.name.clone().unwrap_or_default(),
-        resource_version: metadata.resource_version.clone().unwrap_or_default(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         spec: set.spec.clone(),
         status: set.status.clone().unwrap_or_default(),
-        pods: caches.pods.find(&uid).iter().map(|pod| pod.view()).collect(),
-        orphans: caches
-            .pods
-            .find(&orphans)
-            .iter()
-            .filter(|pod| is_labelled(&***pod, set) || is_to_be_included(pod, set))
-            .map(|pod| pod.view())
-            .collect(),
-        claims: caches
-            .claims
-            .find(&uid)
-            .iter()
-            .chain(caches.claims.find(&orphans).iter().filter(|c| is_labelled(&***c, set)))
-            .map(|claim| claim.view())
-            .collect(),
-        contexts: None,
-        can_resize: false,
-        last_pods: BTreeMap::new(),
-        rejected_resizes: BTreeMap::new(),
-        dry_runs: BTreeMap::new(),
-        foreign_revisions: BTreeSet::new(),
-        revisions: caches
-            .revisions
-            .find(&uid)
-            .iter()
-            .chain(orphan_revisions)
-            .map(|revision| revision.view())
-            .collect(),
         namespace,
-        uid,
+        ..Observed::default()
     };
-    let same_prefix =
-        caches.revisions.with_name_prefix(&observed.namespace, &revision::prefix(&observed.name));
-    let same_prefix = same_prefix.iter().filter_map(|r| r.metadata.name.clone());
-    observed.foreign_revisions =
-        same_prefix.filter(|name| !observed.revisions.iter().any(|r| r.name == *name)).collect();
-    let contexts =
-        caches.contexts.get(&(observed.namespace.clone(), observed.context_name().to_owned()));
-    observed.contexts = contexts.map(|known| ContextsView {
-        uid: known.metadata.uid.clone().unwrap_or_default(),
-        resource_version: known.metadata.resource_version.clone().unwrap_or_default(),
+    for pod in caches.pods.find(&uid) {
+        let view = pod.view();
+        observed.pods.insert(view.name.clone(), view);
+    }
+    for pod in caches.pods.find(&orphans) {
+        if is_labelled(&*pod, set) || is_to_be_included(&pod, set) {
+            let view = pod.view();
+            observed.orphans.insert(view.name.clone(), view);
+        }
+    }
+    let orphan_claims = caches.claims.find(&orphans).into_iter().filter(|c| is_labelled(&**c, set));
+    for claim in caches.claims.find(&uid).into_iter().chain(orphan_claims) {
+        let view = claim.view();
+        observed.claims.insert(view.name.clone(), view);
+    }
+    let orphan_revisions = caches.revisions.find(&orphans).into_iter();
+    let orphan_revisions =
+        orphan_revisions.filter(|r| is_labelled(&**r, set) && is_named_for(r, set));
+    for revision in caches.revisions.find(&uid).into_iter().chain(orphan_revisions) {
+        let view = revision.view();
+        observed.revisions.insert(view.name.clone(), view);
+    }
+    observed.uid = uid.into();
+    observed.foreign_revisions = foreign_revisions(&observed, caches);
+    let key = (observed.namespace.clone(), observed.context_name().to_owned());
+    observed.contexts = caches.contexts.get(&key).map(|known| ContextsView {
+        uid: known.metadata.uid.clone().unwrap_or_default().into(),
+        resource_version: known.metadata.resource_version.clone().unwrap_or_default().into(),
         entries: known.spec.contexts.clone(),
     });
     observed
+}
+
+/// Names of ControllerRevisions that have this CollaSet's name prefix but other owners.
+fn foreign_revisions(observed: &Observed, caches: &Caches) -> BTreeSet<RevisionName> {
+    let prefix = revision_hash::prefix(&observed.name);
+    let same_prefix = caches.revisions.with_name_prefix(&observed.namespace, &prefix);
+    same_prefix
+        .iter()
+        .filter_map(|revision| Some(RevisionName::from(revision.metadata.name.as_deref()?)))
+        .filter(|name| !observed.revisions.contains_key(name))
+        .collect()
 }

@@ -9,11 +9,13 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::runtime::watcher::Event;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, Retention},
+    ids::{InstanceId, RevisionName},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
     well_known,
 };
 use podops_runtime::{
+    object::Uid,
     shell::store::IndexedStore,
     write::{Outcome, Write},
 };
@@ -21,25 +23,28 @@ use serde::de::DeserializeOwned;
 
 use super::{Pod, SET, World, cluster::Cluster};
 use crate::{
-    plan::{self, Action, Blocker, Plan, claims::retention},
-    render,
+    plan::{
+        self, Blocker, BlockerScope, Plan,
+        action::{Action, PodChange},
+    },
+    reasons, render,
     shell::observe::{Caches, observe, owner, trim_claim, trim_pod, trim_revision},
     status::status,
-    view::{Observed, record_last_pods},
+    view::{DryRunResult, Observed, OwnOperation, record_last_pods},
 };
 
 /// In-memory state of the operator, its pending plan and the history that the checks need.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operator {
     /// UID of the last Pod of each instance.
-    last_pods: BTreeMap<i64, String>,
+    last_pods: BTreeMap<InstanceId, Uid>,
     pending: Option<PendingPlan>,
     /// Text of the last plan, for assertion messages.
     pub(super) last_plan: String,
     /// IDs of both Pods of every replacement so far.
     replaced_ids: BTreeSet<i64>,
-    /// Dry-run results by revision: the error message of a rejected Pod.
-    dry_runs: BTreeMap<String, Result<(), String>>,
+    /// Dry-run results by revision.
+    dry_runs: BTreeMap<RevisionName, DryRunResult>,
     /// Claims that a Pod has mounted.
     mounted_claims: BTreeSet<String>,
 }
@@ -85,7 +90,7 @@ impl World {
             contexts: store(&self.cluster, "resourcecontexts", |_| None, |_| ()),
         };
         let mut observed = observe(&set, &caches);
-        record_last_pods(&mut self.operator.last_pods, &observed.pods);
+        record_last_pods(&mut self.operator.last_pods, observed.pods.values());
         observed.last_pods.clone_from(&self.operator.last_pods);
         observed.can_resize = true;
         observed.dry_runs.clone_from(&self.operator.dry_runs);
@@ -106,12 +111,13 @@ impl World {
         let mut succeeded = true;
         for dry_run in phases.dry_runs {
             let Write::DryRunCreate(_, body) = &dry_run else { continue };
-            let revision =
-                body["metadata"]["labels"][well_known::REVISION].as_str().unwrap().to_owned();
-            let outcome = self.cluster.apply(&dry_run);
-            let result =
-                if let Outcome::Rejected(message) = outcome { Err(message) } else { Ok(()) };
-            self.operator.dry_runs.insert(revision, result);
+            let revision = body["metadata"]["labels"][well_known::REVISION].as_str().unwrap();
+            let result = if let Outcome::Rejected(message) = self.cluster.apply(&dry_run) {
+                DryRunResult::Rejected { message }
+            } else {
+                DryRunResult::Accepted
+            };
+            self.operator.dry_runs.insert(revision.into(), result);
         }
         for writes in [phases.claim_deletions, phases.bookkeeping] {
             succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
@@ -158,8 +164,12 @@ impl World {
             match outcome {
                 Outcome::Done(_) => self.check_write(&before, pending, &write),
                 Outcome::Rejected(message) => blockers.push(Blocker {
-                    scaling: matches!(write, Write::Create(..)),
-                    reason: "ScaleOutFailed",
+                    scope: if matches!(write, Write::Create(..)) {
+                        BlockerScope::Scaling
+                    } else {
+                        BlockerScope::Updating
+                    },
+                    reason: &reasons::SCALE_OUT_FAILED,
                     message,
                 }),
                 Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
@@ -169,7 +179,7 @@ impl World {
     }
 
     fn report(&mut self, pending: &PendingPlan, blockers: &[Blocker]) {
-        let (reported, _) = status(&pending.observed, &pending.plan, blockers, self.time());
+        let reported = status(&pending.observed, &pending.plan, blockers, self.time()).status;
         assert_status_matches_observed(&reported, pending, self.time());
         if reported != pending.observed.status && self.cluster.get("collasets", SET).is_some() {
             self.cluster.apply(&render::status(&pending.observed, &reported));
@@ -249,7 +259,7 @@ impl World {
             let is_scaled_in = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
             let origin = pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
             let is_surge = origin.is_some_and(|name| live.iter().any(|p| p.name() == name));
-            !is_scaled_in && !is_surge && pod.revision() == pending.plan.updated
+            !is_scaled_in && !is_surge && *pod.revision() == *pending.plan.updated
         });
         updated.count()
     }
@@ -276,7 +286,7 @@ impl World {
         let Some(claim) = before.cluster.get("persistentvolumeclaims", name) else { return };
         let id = claim["metadata"]["labels"][well_known::INSTANCE_ID].as_str().unwrap();
         let replaced = self.operator.replaced_ids.contains(&id.parse().unwrap());
-        let is_retained = retention(&pending.observed).when_scaled == Retention::Retain;
+        let is_retained = pending.observed.claim_retention().when_scaled == Retention::Retain;
         let unused = !self.operator.mounted_claims.contains(name);
         assert!(
             !is_retained || replaced || unused,
@@ -308,7 +318,11 @@ fn assert_max_unavailable(observed: &Observed, plan: &Plan, pods: &[Pod]) {
     };
     let starts_update = |pod: &Pod| {
         plan.actions.iter().any(|action| {
-            matches!(action, Action::Begin(name, lifecycle::UPDATE, _) if name == pod.name())
+            let Action::Pod { pod: name, change: PodChange::Begin { operation, .. } } = action
+            else {
+                return false;
+            };
+            *operation == OwnOperation::Update && **name == *pod.name()
         })
     };
     if !pods.iter().any(|pod| is_available(pod) && starts_update(pod)) {

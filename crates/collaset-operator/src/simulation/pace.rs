@@ -56,7 +56,11 @@ fn a_partition_may_be_a_percentage() {
     world.set_image("v2");
     world.converge();
     assert_eq!(world.images(), ["v1", "v1", "v1", "v2", "v2"], "the partition is rounded up");
-    assert_eq!(world.condition("Progressing").1, "Settled", "a partial rollout is complete");
+    assert_eq!(
+        world.condition("Progressing").1,
+        "RolloutComplete",
+        "a partial rollout is complete"
+    );
 }
 
 #[test]
@@ -158,7 +162,7 @@ fn a_stalled_rollout_exceeds_its_progress_deadline() {
     assert_eq!(world.condition("Progressing"), overdue);
     world.set_image("v2");
     world.converge();
-    assert_eq!(world.condition("Progressing").1, "Settled");
+    assert_eq!(world.condition("Progressing").1, "RolloutComplete");
     assert!(world.status()["lastProgressTime"].is_null());
 }
 
@@ -292,7 +296,7 @@ fn a_new_template_is_never_reported_as_rolled_out() {
         let reported = world.status();
         let is_complete = reported["updatedAvailableReplicas"] == 2;
         let is_current = reported["observedGeneration"] == world.set()["metadata"]["generation"];
-        let rolled_out = world.condition("Progressing").1 == "Settled";
+        let rolled_out = world.condition("Progressing").1 == "RolloutComplete";
         assert!(!rolled_out || !is_current || is_complete, "{reported}");
         world.kubelet();
         world.lifecycle();

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     availability::AvailableConditions,
     collaset::WaitingPods,
+    ids::LifecycleTime,
     lifecycle::{self, LabelKind, Operation, Phase, PodLifecycle},
     well_known,
 };
@@ -28,28 +29,35 @@ const MAX_GROUPS: usize = 20;
 /// Maximum number of Pod names in a group.
 const MAX_NAMES: usize = 5;
 
-/// Returns the waiting Pods grouped by phase and reason, and the time until another Pod counts as
-/// waiting.
+/// Waiting Pods by phase and reason.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// The groups, ordered by phase and reason.
+    pub(super) groups: Vec<WaitingPods>,
+    /// Time until another Pod counts as waiting.
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// Why and since when one Pod waits.
+struct Wait {
+    phase: String,
+    reason: String,
+    since: Timestamp,
+}
+
+/// Groups the waiting Pods by phase and reason.
 #[must_use]
-pub(super) fn waiting(
-    observed: &Observed,
-    plan: &Plan,
-    now: Timestamp,
-) -> (Vec<WaitingPods>, Option<Duration>) {
-    let mut groups = BTreeMap::<(String, String), WaitingPods>::new();
+pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiting {
+    let mut groups = Groups::default();
     let mut requeue_after: Option<SignedDuration> = None;
-    for (pod, limit) in &plan.blocked_by_limit {
-        let group = (QUEUED.to_owned(), format!("spec.updateStrategy.{limit}"));
-        add(&mut groups, group, pod, None);
+    for blocked in &plan.blocked_by_limit {
+        let reason = format!("spec.updateStrategy.{}", blocked.limit);
+        groups.add(QUEUED.to_owned(), reason, &blocked.pod, None);
     }
-    for pod in &observed.pods {
-        let Some((phase, mut reason, since)) =
-            operation_wait(pod).or_else(|| starting_wait(observed, pod))
-        else {
-            continue;
-        };
-        let rejected = observed.rejected_resizes.get(&pod.uid);
-        if rejected.is_some_and(|revision| revision == pod.revision()) {
+    for pod in observed.pods.values() {
+        let wait = operation_wait(pod).or_else(|| starting_wait(observed, pod));
+        let Some(Wait { phase, mut reason, since }) = wait else { continue };
+        if observed.rejected_resizes.get(&pod.uid) == Some(&pod.revision) {
             // The server's message names the Pod, so it is reported in a condition instead.
             "resources rejected by the API server; see condition Update".clone_into(&mut reason);
         }
@@ -58,47 +66,57 @@ pub(super) fn waiting(
             requeue_after = Some(requeue_after.map_or(left, |known| known.min(left)));
             continue;
         }
-        add(&mut groups, (phase, reason), &pod.name, Some(since));
+        groups.add(phase, reason, &pod.name, Some(since));
     }
-    (groups.into_values().collect(), requeue_after.and_then(|left| Duration::try_from(left).ok()))
-}
-
-fn add(
-    groups: &mut BTreeMap<(String, String), WaitingPods>,
-    (phase, reason): (String, String),
-    pod: &str,
-    since: Option<Timestamp>,
-) {
-    if groups.len() >= MAX_GROUPS && !groups.contains_key(&(phase.clone(), reason.clone())) {
-        return;
-    }
-    let group = groups.entry((phase.clone(), reason.clone())).or_insert_with(|| WaitingPods {
-        phase,
-        reason,
-        ..WaitingPods::default()
-    });
-    group.count += 1;
-    if group.pods.len() < MAX_NAMES {
-        group.pods.push(pod.to_owned());
-    }
-    // In whole seconds, as serialized.
-    let Some(since) = since else { return };
-    let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
-    if group.since.as_ref().is_none_or(|known| since < known.0) {
-        group.since = Some(Time(since));
+    Waiting {
+        groups: groups.0.into_values().collect(),
+        requeue_after: requeue_after.and_then(|left| Duration::try_from(left).ok()),
     }
 }
 
-/// Returns phase, reason and creation time of a Pod without an operation that is not running yet;
-/// `None` if it is not waiting.
-fn starting_wait(observed: &Observed, pod: &PodView) -> Option<(String, String, Timestamp)> {
+/// Groups of waiting Pods by phase and reason.
+#[derive(Default)]
+struct Groups(BTreeMap<GroupKey, WaitingPods>);
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct GroupKey {
+    phase: String,
+    reason: String,
+}
+
+impl Groups {
+    fn add(&mut self, phase: String, reason: String, pod: &str, since: Option<Timestamp>) {
+        let key = GroupKey { phase: phase.clone(), reason: reason.clone() };
+        if self.0.len() >= MAX_GROUPS && !self.0.contains_key(&key) {
+            return;
+        }
+        let group = self.0.entry(key).or_insert_with(|| WaitingPods {
+            phase,
+            reason,
+            ..WaitingPods::default()
+        });
+        group.count += 1;
+        if group.pods.len() < MAX_NAMES {
+            group.pods.push(pod.to_owned());
+        }
+        // In whole seconds, as serialized.
+        let Some(since) = since else { return };
+        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+        if group.since.as_ref().is_none_or(|known| since < known.0) {
+            group.since = Some(Time(since));
+        }
+    }
+}
+
+/// Returns why a Pod without an operation is not running yet; `None` if it is not waiting.
+fn starting_wait(observed: &Observed, pod: &PodView) -> Option<Wait> {
     let is_waiting = pod.ready.is_none() && !pod.deleting && !pod.terminal && !observed.deleting;
-    let not_running_reason = pod.not_running_reason.clone().filter(|_| is_waiting)?;
-    Some((STARTING.to_owned(), not_running_reason, pod.created))
+    let reason = pod.not_running_reason.clone().filter(|_| is_waiting)?;
+    Some(Wait { phase: STARTING.to_owned(), reason, since: pod.created })
 }
 
-/// Returns phase, reason and start of the wait of a Pod's operation; `None` if it has none.
-fn operation_wait(pod: &PodView) -> Option<(String, String, Timestamp)> {
+/// Returns why a Pod's operation waits; `None` if it has none.
+fn operation_wait(pod: &PodView) -> Option<Wait> {
     let known = PodLifecycle::parse(&pod.labels).ok()?;
     let ids = [lifecycle::COLLASET, lifecycle::POD_DELETE];
     let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
@@ -118,12 +136,13 @@ fn operation_wait(pod: &PodView) -> Option<(String, String, Timestamp)> {
         }
         Phase::Completing => (LabelKind::Completing, service_reason(pod)),
     };
-    Some((format!("{phase:?}"), reason, since(operation, label)?))
+    let since = since(operation, label)?;
+    Some(Wait { phase: phase.to_string(), reason, since })
 }
 
 fn since(operation: &Operation, label: LabelKind) -> Option<Timestamp> {
     let stamp = operation.get(label).or(operation.get(LabelKind::Operating))?;
-    Timestamp::from_nanosecond(stamp.parse().ok()?).ok()
+    LifecycleTime::parse(stamp).map(|time| time.0)
 }
 
 fn check_reason(pod: &PodView, gate: &str) -> String {
@@ -191,12 +210,13 @@ mod tests {
     fn pod(name: &str, labels: &[(LabelKind, i64)]) -> PodView {
         let stamp = |seconds: i64| format!("{seconds}000000000");
         let labels = labels.iter().map(|(label, at)| (label.key(lifecycle::COLLASET), stamp(*at)));
-        PodView { name: name.to_owned(), labels: labels.collect(), ..PodView::default() }
+        PodView { name: name.into(), labels: labels.collect(), ..PodView::default() }
     }
 
     fn reported(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
+        let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
         let observed = Observed { pods, ..Observed::default() };
-        let (groups, requeue_after) =
+        let Waiting { groups, requeue_after } =
             waiting(&observed, &Plan::default(), Timestamp::from_second(100).unwrap());
         let text = |g: &WaitingPods| {
             let since = g.since.as_ref().map_or(0, |t| t.0.as_second());

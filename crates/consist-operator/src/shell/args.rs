@@ -4,14 +4,14 @@ use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use clap::Args;
 
-use super::employer::ENDPOINTSLICE;
+use crate::backends::endpointslice;
 
 /// Flags that only this operator has.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic")]
 pub struct ConsistArgs {
     /// Backend of Services without the backend annotation
-    #[arg(long, env = "PODOPS_DEFAULT_BACKEND", default_value = ENDPOINTSLICE, value_name = "NAME")]
+    #[arg(long, env = "PODOPS_DEFAULT_BACKEND", default_value = endpointslice::NAME, value_name = "NAME")]
     pub default_backend: String,
     /// YAML file with further kinds of employers beside Services: a list of `apiVersion`, `kind`,
     /// `podSelector` (a JSONPath) and `labelSelector`

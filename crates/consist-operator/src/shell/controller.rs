@@ -9,34 +9,32 @@ use std::{
 
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
-use podops_api::consist::{self, employer_key};
+use podops_api::consist::employer_key;
 use podops_runtime::{
     shell::{
         apply::{self, Applier},
         clock,
-        controller::{ReconcileError, Requeue},
+        controller::Requeue,
         events::Events,
+        reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, Key, WatchProgress, key},
     },
     write::{Outcome, Write},
 };
 
-use super::{
-    employer::{Kind, SlimEmployer},
-    memory::{Counts, LocalState},
-    metrics::Metrics,
-    observe::SlimPod,
-};
+use super::{backend::Backend, metrics::Metrics};
 use crate::{
-    backend::{Backend, BackendError, DesiredMember},
-    plan::{self, DesiredTraffic, Plan, desired_traffic},
+    backends::{Employer, SyncResult, UnknownBackend},
+    desired::{desired_members, has_finalizer, is_stable},
+    employer::{SlimEmployer, kind::Kind, with_cause},
+    local_state::{BackendAddress, DesiredState, LocalState, Now},
+    observe::SlimPod,
+    plan::{self, Plan},
+    reasons,
     render::{self, PODS},
+    report::WaitingCounts,
     view::{EmployerState, EmployerView, MemberView, Observed, TrafficObservation},
 };
-
-/// Shortest and longest interval at which a backend is polled while Pods wait.
-const POLL_FIRST: Duration = Duration::from_millis(100);
-const POLL_MAX: Duration = Duration::from_secs(5);
 
 /// Interval at which the state of deleted employers is dropped.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
@@ -86,7 +84,7 @@ pub(super) async fn reconcile(
     let observed = Observed { employer: view, members, observation };
     let plan = plan::plan(&observed, clock::now());
     context.report(&employer, &observed, &plan).await;
-    let requeue = context.requeue(&key, &employer, &plan, observed.observation.is_complete());
+    let requeue = context.requeue(&key, &employer, &plan, &observed.observation);
     context.apply(&employer, &observed, &plan, requeue).await?;
     Ok(requeue)
 }
@@ -112,14 +110,14 @@ impl Context {
     fn forget(&self, key: &Key) {
         self.release_claims_except(None, &employer_key(self.kind.name(), &key.0, &key.1));
         if let Some(state) = self.lock().remove(key) {
-            self.update_gauges(key, state.counts, Counts::default());
+            self.update_gauges(key, state.counts, WaitingCounts::default());
         }
     }
 
     /// Releases an employer's exclusive claims at all backends except one.
     fn release_claims_except(&self, current: Option<&str>, employer: &str) {
         for (_, backend) in self.backends.iter().filter(|(name, _)| Some(**name) != current) {
-            backend.release(employer);
+            backend.release_claims(employer);
         }
     }
 
@@ -132,8 +130,8 @@ impl Context {
         *last = Some(Instant::now());
         drop(last);
         let known: BTreeSet<Key> = self.employers.state().iter().map(|e| key(&**e)).collect();
-        let is_deleted = |key: &&Key| !known.contains(*key);
-        let deleted: Vec<Key> = self.lock().keys().filter(is_deleted).cloned().collect();
+        let deleted: Vec<Key> =
+            self.lock().keys().filter(|key| !known.contains(*key)).cloned().collect();
         for key in &deleted {
             self.forget(key);
         }
@@ -148,38 +146,18 @@ impl Context {
         view: &EmployerView,
         now: Timestamp,
     ) -> Vec<MemberView> {
-        let (pods, finalizer) = (self.pods.find(&view.namespace), view.finalizer());
-        let selects = |pod: &SlimPod| view.state == EmployerState::Active && employer.selects(pod);
-        let views = pods.iter().filter_map(|pod| {
-            let selected = selects(pod);
-            (selected || pod.refers_to(employer)).then(|| pod.view(selected, &finalizer))
-        });
-        let mut views: Vec<MemberView> = views.collect();
-        self.with_state(&key(employer), |state| {
-            let mut all = BTreeMap::new();
-            for member in &mut views {
-                let desired = desired_traffic(view.state, member);
-                let before =
-                    state.desired.get(&member.uid).filter(|(before, _)| *before == desired);
-                let since = before.map_or(now, |(_, since)| *since);
-                match desired {
-                    // The Pod may have been Ready before this employer selected it.
-                    DesiredTraffic::Serve => {
-                        member.ready_since = member.ready_since.max(Some(since));
-                    }
-                    // A Ready Pod may no longer be selected by the employer.
-                    DesiredTraffic::Off => {
-                        member.unready_since = member.unready_since.or(Some(since));
-                    }
-                }
-                all.insert(member.uid.clone(), (desired, since));
+        let finalizer = view.finalizer();
+        let mut members = Vec::new();
+        for pod in self.pods.find(&view.namespace) {
+            let selected = view.state == EmployerState::Active && employer.selects(&pod.metadata);
+            if selected || pod.refers_to(employer) {
+                members.push(pod.view(selected, &finalizer));
             }
-            state.desired = all;
-            // Observations from before the Pod last had traffic are obsolete.
-            let LocalState { desired, off_since, .. } = state;
-            off_since.retain(|uid, _| matches!(desired.get(uid), Some((DesiredTraffic::Off, _))));
+        }
+        self.with_state(&key(employer), |state| {
+            state.record_desired(view.state, &mut members, now);
         });
-        views
+        members
     }
 
     /// Syncs the backend if a Pod depends on it, and returns the observed traffic.
@@ -189,65 +167,69 @@ impl Context {
         view: &EmployerView,
         members: &[MemberView],
     ) -> TrafficObservation {
-        let failed = |error: String| TrafficObservation {
-            error: Some(error),
-            ..TrafficObservation::default()
-        };
         if let Some(error) = view.validation_errors.first() {
-            return failed(error.clone());
+            return TrafficObservation::failed(error.clone());
         }
-        // Without its finalizer, the employer could be deleted and leave the registered Pods
-        // behind.
-        let unprotected = view.state == EmployerState::Active && !view.has_clean_finalizer();
-        if view.state == EmployerState::Unmanaged || unprotected {
+        if !view.uses_backend() {
             return TrafficObservation::default();
         }
-        let found = self.backend(employer);
-        let (name, backend, mut request) =
-            match found.and_then(|(name, found)| Ok((name, found, employer.for_backend()?))) {
-                Ok(found) => found,
-                Err(error) => return failed(error),
-            };
-        let desired: Vec<DesiredMember> =
-            members.iter().map(|member| desired_member(member, view.state)).collect();
-        let (key, address) = (key(employer), (name.to_owned(), request.params.clone()));
-        let finalizer = view.finalizer();
-        let has_finalizer = |member: &MemberView| member.finalizers.contains(&finalizer);
-        request.protects_pods = members.iter().any(has_finalizer);
+        let (name, backend) = match self.backend(employer) {
+            Ok(found) => found,
+            Err(error) => return TrafficObservation::failed(error.to_string()),
+        };
+        let mut request = match employer.for_backend() {
+            Ok(request) => request,
+            Err(error) => return TrafficObservation::failed(with_cause(&error)),
+        };
+        let (key, finalizer) = (key(employer), view.finalizer());
+        request.protects_pods = members.iter().any(|member| has_finalizer(member, &finalizer));
+        let desired = DesiredState {
+            address: BackendAddress { name: name.to_owned(), params: request.params.clone() },
+            members: desired_members(view.state, members),
+        };
         // The backend is called if a Pod waits, if the desired state changed, or if the resync is
         // due.
-        let stable = members.iter().zip(&desired).all(|(member, desired)| {
-            has_finalizer(member) == (desired.traffic == DesiredTraffic::Serve)
-        });
         let max_age = backend.resync_interval();
-        if stable && self.with_state(&key, |s| s.is_applied(&desired, &address, max_age)) {
+        if is_stable(view.state, members, &finalizer)
+            && self.with_state(&key, |s| s.is_applied(&desired, max_age, Instant::now()))
+        {
             return TrafficObservation::default();
         }
-        // A sync that fails may have been applied in part.
-        self.with_state(&key, |state| {
-            if state.last_applied.take().is_some_and(|last| last.address != address) {
-                state.off_since.clear();
-            }
-        });
+        self.with_state(&key, |state| state.begin_sync(&desired.address));
         self.release_claims_except(Some(name), &request.key());
+        let sync = self.sync(backend, &request, &desired).await;
+        self.with_state(&key, |state| {
+            let now = Now { timestamp: clock::now(), instant: Instant::now() };
+            state.record_sync(desired, sync, now)
+        })
+    }
+
+    /// Calls a backend, and records the duration and the result.
+    async fn sync(
+        &self,
+        backend: &dyn Backend,
+        employer: &Employer,
+        desired: &DesiredState,
+    ) -> SyncResult {
+        let name = desired.address.name.as_str();
         let timer = self.metrics.sync_duration.with_label_values(&[name]).start_timer();
-        let sync = backend.sync(&request, &desired).await;
+        let sync = backend.sync(employer, &desired.members).await;
         timer.observe_duration();
-        let error = sync.error.as_ref().or(sync.unfulfilled.as_ref());
-        let outcome = error.map_or("success", BackendError::class);
-        self.metrics.syncs.with_label_values(&[name, outcome]).inc();
-        self.with_state(&key, |state| state.record_sync(&desired, sync, address, clock::now()))
+        self.metrics.syncs.with_label_values(&[name, sync.class()]).inc();
+        sync
     }
 
     /// Returns the employer's backend and its name.
-    fn backend(&self, employer: &SlimEmployer) -> Result<(&'static str, &dyn Backend), String> {
-        let supported = || self.backends.keys().copied().collect::<Vec<&str>>().join(", ");
+    fn backend(
+        &self,
+        employer: &SlimEmployer,
+    ) -> Result<(&'static str, &dyn Backend), UnknownBackend> {
         let name = employer.backend();
-        let found = name.and_then(|name| self.backends.get_key_value(name));
-        found.map(|(name, backend)| (*name, &**backend)).ok_or_else(|| match name {
-            Some(name) => format!("unknown backend {name}; supported: {}", supported()),
-            None => format!("{}: not set; supported: {}", consist::BACKEND, supported()),
-        })
+        if let Some((name, backend)) = name.and_then(|name| self.backends.get_key_value(name)) {
+            return Ok((name, &**backend));
+        }
+        let supported: Vec<&str> = self.backends.keys().copied().collect();
+        Err(UnknownBackend::new(name, &supported))
     }
 
     /// Applies the plan, and records the writes.
@@ -279,7 +261,7 @@ impl Context {
                 self.record_duration(observed, plan, write);
             }
         }
-        self.check_results(employer, &results, requeue).await
+        self.check_results(employer, results, requeue).await
     }
 
     /// Returns the error of the first rejected or failed write, and reports a rejected one by an
@@ -287,35 +269,36 @@ impl Context {
     async fn check_results(
         &self,
         employer: &SlimEmployer,
-        results: &[(Write, Result<Outcome, apply::Error>)],
+        results: Vec<(Write, Result<Outcome, apply::Error>)>,
         requeue: Requeue,
     ) -> Result<(), ReconcileError> {
-        let rejected = results.iter().find_map(|(write, result)| match result {
-            Ok(Outcome::Rejected(message)) => Some(format!("{}: {message}", write.target())),
-            _ => None,
-        });
-        let failed = results.iter().find_map(|(_, result)| result.as_ref().err());
         // The backoff of a failed write must not delay the polls for other Pods.
         let within = match requeue {
             Requeue::After(wait) => Some(wait),
             Requeue::AwaitChange | Requeue::AwaitCache => None,
         };
-        if let Some(message) = rejected {
-            self.warn(employer, "WriteRejected", message.clone()).await;
-            return Err(ReconcileError::refused(message).requeue_within(within));
+        let mut failed = None;
+        for (write, result) in results {
+            match result {
+                Ok(Outcome::Rejected(message)) => {
+                    let cause = Cause::rejected(write.target(), message);
+                    let event = reasons::WRITE_REJECTED.with(cause.to_string());
+                    self.publish(employer, &event).await;
+                    return Err(cause.requeue_within(within));
+                }
+                Ok(_) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        let transient = |error| ReconcileError::transient("write", anyhow::anyhow!("{error}"));
-        failed.map_or(Ok(()), |error| Err(transient(error).requeue_within(within)))
+        failed.map_or(Ok(()), |error| Err(Cause::from(error).requeue_within(within)))
     }
 
     /// Makes the backend drop its state of a deleted employer, once the clean finalizer is removed.
     /// The backend keeps the traffic of an employer that is only no longer under control.
     async fn forget_released(&self, employer: &SlimEmployer, plan: &Plan) {
-        let released = employer.metadata.deletion_timestamp.is_some()
-            && plan.finalizers.as_ref().is_some_and(|left| {
-                !left.iter().any(|finalizer| finalizer == consist::CLEAN_FINALIZER)
-            });
-        if released
+        let is_deleting = employer.metadata.deletion_timestamp.is_some();
+        if is_deleting
+            && plan.removes_clean_finalizer()
             && let (Ok((_, backend)), Ok(request)) =
                 (self.backend(employer), employer.for_backend())
         {
@@ -335,59 +318,21 @@ impl Context {
     }
 
     /// Returns when to reconcile again: at the plan's time, for the next poll or for a resync.
-    fn requeue(&self, key: &Key, employer: &SlimEmployer, plan: &Plan, complete: bool) -> Requeue {
-        let waiting: BTreeSet<String> = plan.waiting.iter().map(|pod| pod.uid.clone()).collect();
-        let polls = self.with_state(key, |state| {
-            let poll = !waiting.is_empty() || !complete;
-            // A Pod that newly waits resets the backoff.
-            let reset = waiting.difference(&state.waiting).next().is_some();
-            state.polls = match (poll, reset) {
-                (false, _) => 0,
-                (true, true) => 1,
-                (true, false) => state.polls.saturating_add(1),
-            };
-            state.waiting = waiting;
-            state.polls
-        });
+    fn requeue(
+        &self,
+        key: &Key,
+        employer: &SlimEmployer,
+        plan: &Plan,
+        observation: &TrafficObservation,
+    ) -> Requeue {
         let due = plan.requeue_after.and_then(|left| Duration::try_from(left).ok());
+        let poll = self.with_state(key, |state| state.record_waiting(plan, observation));
         // Jitter spreads the polls of employers that wait for the same backend.
-        let poll = poll_delay(polls).map(|delay| delay.mul_f64(0.5 + fastrand::f64() / 2.0));
+        let jittered = poll.map(|delay| delay.mul_f64(0.5 + fastrand::f64() / 2.0));
         let resync = self.backend(employer).ok().and_then(|(_, backend)| backend.resync_interval());
-        match [due, poll, resync].into_iter().flatten().min() {
+        match [due, jittered, resync].into_iter().flatten().min() {
             Some(after) => Requeue::After(after.max(Duration::from_millis(10))),
             None => Requeue::AwaitChange,
         }
-    }
-}
-
-/// Returns the maximum delay after this number of polls in a row: exponential backoff.
-fn poll_delay(polls: u32) -> Option<Duration> {
-    let doubled = 2_u32.saturating_pow(polls.checked_sub(1)?);
-    Some(POLL_FIRST.saturating_mul(doubled).min(POLL_MAX))
-}
-
-/// Returns the desired state of a Pod for its backend.
-fn desired_member(member: &MemberView, state: EmployerState) -> DesiredMember {
-    DesiredMember {
-        name: member.name.clone(),
-        uid: member.uid.clone(),
-        // The address of a terminal Pod may have been reassigned.
-        addresses: if member.terminal { Vec::new() } else { member.addresses.clone() },
-        traffic: desired_traffic(state, member),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Kuperator's known defect W13 (docs/KUPERATOR.md#known-defects).
-    #[test]
-    fn a_backend_is_polled_with_exponential_backoff() {
-        assert_eq!(poll_delay(0), None);
-        let delays = (1..=8).filter_map(poll_delay);
-        let delays: Vec<u64> = delays.map(|d| u64::try_from(d.as_millis()).unwrap()).collect();
-        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(poll_delay(u32::MAX), Some(POLL_MAX));
     }
 }

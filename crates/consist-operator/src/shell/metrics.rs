@@ -1,9 +1,48 @@
 //! Metrics of consist-operator.
 
-use podops_runtime::shell::metrics::{add, buckets};
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+use podops_runtime::{
+    metric::{Metric, SHORT_DURATIONS},
+    shell::metrics::{counters, gauges, histogram, histograms},
 };
+use prometheus::{Histogram, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+
+const DRAIN_DURATION: Metric = Metric::histogram(
+    "podops_consist_drain_duration_seconds",
+    &[],
+    SHORT_DURATIONS,
+    "Time from a Pod leaving service until its traffic was observed to end.",
+);
+const ENABLE_DURATION: Metric = Metric::histogram(
+    "podops_consist_enable_duration_seconds",
+    &[],
+    SHORT_DURATIONS,
+    "Time from a Pod becoming Ready until its traffic was observed.",
+);
+const WAITING_PODS: Metric = Metric::gauge(
+    "podops_consist_waiting_pods",
+    &["namespace", "direction"],
+    "Pods that wait for traffic to start (enable) or to end (drain), by namespace and direction.",
+);
+const STUCK_FINALIZERS: Metric = Metric::gauge(
+    "podops_consist_stuck_finalizers",
+    &["namespace"],
+    "Finalizers that have waited more than 30 seconds for removal, by namespace.",
+);
+const SYNC_DURATION: Metric = Metric::histogram(
+    "podops_consist_backend_sync_duration_seconds",
+    &["backend"],
+    SHORT_DURATIONS,
+    "Duration of syncs with backends, by backend.",
+);
+const SYNCS: Metric = Metric::counter(
+    "podops_consist_backend_syncs_total",
+    &["backend", "result"],
+    "Syncs with backends, by backend and result.",
+);
+
+/// The metrics of this operator.
+pub const METRICS: [&Metric; 6] =
+    [&DRAIN_DURATION, &ENABLE_DURATION, &WAITING_PODS, &STUCK_FINALIZERS, &SYNC_DURATION, &SYNCS];
 
 /// Metrics of this operator.
 #[derive(Clone, Debug)]
@@ -29,62 +68,13 @@ impl Metrics {
     ///
     /// If a metric of the same name is already registered.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let seconds = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets());
         Ok(Self {
-            drain_duration: add(
-                registry,
-                Histogram::with_opts(seconds(
-                    "podops_consist_drain_duration_seconds",
-                    "Time from a Pod leaving service until its traffic was observed to end.",
-                ))?,
-            )?,
-            enable_duration: add(
-                registry,
-                Histogram::with_opts(seconds(
-                    "podops_consist_enable_duration_seconds",
-                    "Time from a Pod becoming Ready until its traffic was observed.",
-                ))?,
-            )?,
-            stuck_finalizers: add(
-                registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "podops_consist_stuck_finalizers",
-                        "Finalizers that have waited more than 30 seconds for removal, by namespace.",
-                    ),
-                    &["namespace"],
-                )?,
-            )?,
-            waiting_pods: add(
-                registry,
-                IntGaugeVec::new(
-                    Opts::new(
-                        "podops_consist_waiting_pods",
-                        "Pods that wait for traffic to start (on) or to end (off), by namespace and way.",
-                    ),
-                    &["namespace", "way"],
-                )?,
-            )?,
-            sync_duration: add(
-                registry,
-                HistogramVec::new(
-                    seconds(
-                        "podops_consist_backend_sync_duration_seconds",
-                        "Duration of syncs with backends, by backend.",
-                    ),
-                    &["backend"],
-                )?,
-            )?,
-            syncs: add(
-                registry,
-                IntCounterVec::new(
-                    Opts::new(
-                        "podops_consist_backend_syncs_total",
-                        "Syncs with backends, by backend and outcome.",
-                    ),
-                    &["backend", "outcome"],
-                )?,
-            )?,
+            drain_duration: histogram(registry, &DRAIN_DURATION)?,
+            enable_duration: histogram(registry, &ENABLE_DURATION)?,
+            waiting_pods: gauges(registry, &WAITING_PODS)?,
+            stuck_finalizers: gauges(registry, &STUCK_FINALIZERS)?,
+            sync_duration: histograms(registry, &SYNC_DURATION)?,
+            syncs: counters(registry, &SYNCS)?,
         })
     }
 }

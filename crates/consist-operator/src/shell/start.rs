@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,7 +17,7 @@ use kube::{
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
-        watcher,
+        watcher::{self, Event},
     },
 };
 use podops_api::consist;
@@ -27,7 +28,8 @@ use podops_runtime::shell::{
     events::Events,
     lease::Leadership,
     metrics::Metrics as SharedMetrics,
-    operator::{Operator, Shutdown},
+    operator::{Operator, OperatorError},
+    shutdown::Shutdown,
     store::{IndexedStore, WatchProgress, events, reflect},
 };
 use tokio::{
@@ -38,20 +40,27 @@ use tokio::{
 use super::{
     NAME,
     args::ConsistArgs,
+    backend::{
+        Backend, ChangeNotifier,
+        alibaba_clb::AlibabaClb,
+        aws_elbv2::AwsElbV2,
+        endpointslice::EndpointSlices,
+        envoy::{Envoy, XdsListener},
+        external::External,
+        haproxy::Haproxy,
+    },
     controller::{Backends, Context, reconcile},
-    employer::{ENDPOINTSLICE, EmployerKindConfig, Kind, SlimEmployer, read_kinds},
     metrics::Metrics,
-    observe::{SlimPod, SlimSlice, trim_pod},
-    orphan_gc::{EmployerLookup, OrphanCollector},
+    orphan_gc::OrphanCollector,
 };
-use crate::backend::{
-    Backend, ChangeNotifier,
-    alibaba_clb::AlibabaClb,
-    aws_elbv2::AwsElbV2,
-    endpointslice::{EndpointSlices, SERVICE_NAME},
-    envoy::{Envoy, XdsListener},
-    external::External,
-    haproxy::Haproxy,
+use crate::{
+    backends::endpointslice::{self, SERVICE_NAME},
+    employer::{
+        EmployerKey, SlimEmployer,
+        kind::{EmployerKindConfig, Kind},
+    },
+    observe::{SlimPod, SlimSlice, trim_pod},
+    orphans::EmployerLookup,
 };
 
 /// Interval at which discovery of a kind is retried that the API server does not serve yet.
@@ -94,7 +103,11 @@ struct Shared {
 /// # Errors
 ///
 /// If a flag or a file that it names is invalid, or the metrics cannot be registered.
-pub fn start(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
+pub(super) fn start(operator: &mut Operator, args: &ConsistArgs) -> Result<(), OperatorError> {
+    set_up(operator, args).map_err(OperatorError::config)
+}
+
+fn set_up(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
     let kinds = args.employer_kinds.as_deref().map(read_kinds).transpose()?.unwrap_or_default();
     let (notifier, changes) = mpsc::unbounded_channel();
     let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
@@ -142,7 +155,7 @@ fn backends(
     let all: [(&'static str, Box<dyn Backend>); 6] = [
         ("alibaba-clb", Box::new(clb)),
         ("aws-elbv2", Box::new(elb)),
-        (ENDPOINTSLICE, Box::new(EndpointSlices::new(operator.client.clone()))),
+        (endpointslice::NAME, Box::new(EndpointSlices::new(operator.client.clone()))),
         ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, notifier).context("--adapters")?)),
         ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
@@ -167,10 +180,10 @@ impl Shared {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "pods", &self.common).modify(trim_pod);
         let pods = reflect(self.pods.clone(), events);
-        let trigger = |pod: Arc<SlimPod>| {
+        for_each(pods, |pod| {
             self.trigger(|controller| employers(&controller.employers, &pod));
-        };
-        for_each(pods, trigger).await
+        })
+        .await
     }
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
@@ -180,9 +193,9 @@ impl Shared {
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
         for_each(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
             let labels = slice.metadata.labels.as_ref();
-            let service = labels.and_then(|labels| labels.get(SERVICE_NAME));
+            let name = labels.and_then(|labels| labels.get(SERVICE_NAME));
             let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            let service = service.map(|name| ObjectRef::new(name).within(namespace));
+            let service = name.map(|name| ObjectRef::new(name).within(namespace));
             self.trigger(|controller| {
                 service.iter().filter(|_| controller.kind == consist::SERVICE).cloned().collect()
             });
@@ -193,12 +206,11 @@ impl Shared {
     /// Triggers the reconciles of employers whose backends report a change.
     async fn forward_changes(self, mut changes: UnboundedReceiver<String>) -> anyhow::Result<()> {
         while let Some(key) = changes.recv().await {
-            let mut parts = key.splitn(3, '/');
-            if let (Some(kind), Some(of), Some(name)) = (parts.next(), parts.next(), parts.next()) {
+            if let Some(changed) = EmployerKey::parse(&key) {
                 self.trigger(|controller| {
-                    let is_of_kind = controller.kind == kind;
-                    let employer = is_of_kind.then(|| ObjectRef::new(name).within(of));
-                    employer.into_iter().collect()
+                    let is_of_kind = controller.kind == changed.kind;
+                    let employer = ObjectRef::new(changed.name).within(changed.namespace);
+                    is_of_kind.then_some(employer).into_iter().collect()
                 });
             }
         }
@@ -240,7 +252,7 @@ impl Shared {
         let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.api);
         let (slim, watched) = (kind.clone(), progress.clone());
         let objects = events(all, watcher::Config::default(), kind.resource.plural, &self.common)
-            .map_ok(move |event| slim.slim_event(event))
+            .map_ok(move |event| slim_event(&slim, event))
             .reflect(writer)
             .inspect(move |event| event.iter().for_each(|event| watched.record(event)))
             .touched_objects();
@@ -262,7 +274,7 @@ impl Shared {
             run(config, self.stop.clone(), move |employer| reconcile(employer, context.clone()));
         async move {
             tokio::select! {
-                result = controller => result,
+                Ok(()) = controller => Ok(()),
                 result = orphan_collector.run() => result,
             }
         }
@@ -286,14 +298,8 @@ impl Shared {
             pods: self.pods.clone(),
             kind,
             lookup: Box::new(move |namespace, name| {
-                match employers.get(&ObjectRef::new(name).within(namespace)) {
-                    Some(employer) if !employer.is_managed_or_releasing() => {
-                        EmployerLookup::Unmanaged
-                    }
-                    None if *listed.borrow() => EmployerLookup::NotFound,
-                    // Until the first list is complete, a missing object may exist.
-                    _ => EmployerLookup::Active,
-                }
+                let cached = employers.get(&ObjectRef::new(name).within(namespace));
+                EmployerLookup::new(cached.as_deref(), *listed.borrow())
             }),
             lease: self.lease.clone(),
         }
@@ -333,11 +339,29 @@ async fn for_each<K>(
 
 /// Returns the employers that a change of a Pod affects.
 fn employers(store: &Store<SlimEmployer>, pod: &SlimPod) -> Vec<ObjectRef<SlimEmployer>> {
-    let is_affected = |employer: &SlimEmployer| {
-        employer.metadata.namespace == pod.metadata.namespace
-            && employer.is_managed_or_releasing()
-            && (employer.selects(pod) || pod.refers_to(employer))
-    };
     let all = store.state();
-    all.iter().filter(|employer| is_affected(employer)).map(|e| ObjectRef::from_obj(&**e)).collect()
+    let affected = all.iter().filter(|employer| pod.affects(employer));
+    affected.map(|employer| ObjectRef::from_obj(&**employer)).collect()
+}
+
+/// Reduces the object of a watch event to the fields that planning needs.
+fn slim_event(kind: &Kind, event: Event<DynamicObject>) -> Event<SlimEmployer> {
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(SlimEmployer::new(kind, object)),
+        Event::Apply(object) => Event::Apply(SlimEmployer::new(kind, object)),
+        Event::Delete(object) => Event::Delete(SlimEmployer::new(kind, object)),
+    }
+}
+
+/// Reads the file of `--employer-kinds`.
+///
+/// # Errors
+///
+/// If the file cannot be read, or its content is invalid.
+fn read_kinds(path: &Path) -> anyhow::Result<Vec<EmployerKindConfig>> {
+    let file = format!("employer kinds in {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {file}"))?;
+    EmployerKindConfig::parse_all(&text).context(file)
 }

@@ -37,6 +37,21 @@ pub struct Denial {
     pub retryable: bool,
 }
 
+impl Denial {
+    /// Returns the denial after this number of conflicting updates of the budget.
+    #[must_use]
+    pub fn conflicted(attempts: usize) -> Self {
+        let message = format!("PodDisruptionBudget update conflicted {attempts} times; retry");
+        Self { message, cause: String::new(), retryable: true }
+    }
+
+    /// Returns the denial by a budget that currently allows no disruption.
+    fn exhausted(cause: String) -> Self {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        Self { message: message.to_owned(), cause, retryable: true }
+    }
+}
+
 /// Returns the write that consumes one disruption for the Pod; `None` if the Pod consumes none.
 ///
 /// # Errors
@@ -53,18 +68,12 @@ pub fn consume_disruption(
     if readiness == PodReadiness::Pending {
         return Ok(None);
     }
-    let covers = |budget: &&PodDisruptionBudget| {
-        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
-        let selector = selector.and_then(|selector| Selector::try_from(selector).ok());
-        selector.is_some_and(|selector| selector.matches(labels))
-    };
-    let mut covering = budgets.iter().filter(covers);
+    let mut covering = budgets.iter().filter(|budget| covers(budget, labels));
     let Some(budget) = covering.next() else { return Ok(None) };
     if covering.next().is_some() {
         let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                        subresource does not support.";
-        let (message, cause) = (message.to_owned(), String::new());
-        return Err(Denial { message, cause, retryable: false });
+        return Err(Denial { message: message.to_owned(), cause: String::new(), retryable: false });
     }
     if readiness == PodReadiness::Unready && may_evict_unready(budget) {
         return Ok(None);
@@ -72,17 +81,34 @@ pub fn consume_disruption(
     consume_from(budget, name, now)
 }
 
-/// Returns the desired and the current number of healthy Pods.
-fn healthy_pods(budget: &PodDisruptionBudget) -> (i32, i32) {
-    let status = budget.status.as_ref();
-    let number = |n: Option<i32>| n.unwrap_or_default();
-    status.map_or((0, 0), |s| (number(s.desired_healthy), number(s.current_healthy)))
+/// Returns whether the budget's selector matches a Pod with these labels.
+fn covers(budget: &PodDisruptionBudget, labels: &Labels) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
+    selector
+        .and_then(|selector| Selector::try_from(selector).ok())
+        .is_some_and(|selector| selector.matches(labels))
+}
+
+/// Numbers of healthy Pods in a budget's status.
+#[derive(Clone, Copy, Default)]
+struct HealthyPods {
+    desired: i32,
+    current: i32,
+}
+
+impl HealthyPods {
+    fn of(budget: &PodDisruptionBudget) -> Self {
+        budget.status.as_ref().map_or_else(Self::default, |status| Self {
+            desired: status.desired_healthy.unwrap_or_default(),
+            current: status.current_healthy.unwrap_or_default(),
+        })
+    }
 }
 
 /// Returns whether an unready Pod may be evicted without consuming a disruption.
 fn may_evict_unready(budget: &PodDisruptionBudget) -> bool {
     let policy = budget.spec.as_ref().and_then(|s| s.unhealthy_pod_eviction_policy.as_deref());
-    let (desired, current) = healthy_pods(budget);
+    let HealthyPods { desired, current } = HealthyPods::of(budget);
     policy == Some("AlwaysAllow") || desired > 0 && current >= desired
 }
 
@@ -93,14 +119,9 @@ fn consume_from(
 ) -> Result<Option<Write>, Denial> {
     let metadata = &budget.metadata;
     let name = metadata.name.clone().unwrap_or_default();
-    let denial = |cause: String| Denial {
-        message: "Cannot evict pod as it would violate the pod's disruption budget.".to_owned(),
-        cause,
-        retryable: true,
-    };
     let current = budget.status.as_ref().filter(|s| s.observed_generation >= metadata.generation);
     let Some(status) = current else {
-        return Err(denial(format!(
+        return Err(Denial::exhausted(format!(
             "The disruption budget {name} is still being processed by the server."
         )));
     };
@@ -110,8 +131,8 @@ fn consume_from(
     }
     let allowed = status.disruptions_allowed.unwrap_or_default();
     if allowed < 1 || disrupted.len() >= DISRUPTED_PODS_MAX {
-        let (desired, current) = healthy_pods(budget);
-        return Err(denial(format!(
+        let HealthyPods { desired, current } = HealthyPods::of(budget);
+        return Err(Denial::exhausted(format!(
             "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
         )));
     }

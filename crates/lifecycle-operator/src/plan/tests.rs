@@ -1,6 +1,7 @@
 //! Plans for Pods in text form, compared with the plan's text form.
 
 use super::*;
+use crate::pod::InvalidAvailableConditions;
 
 /// Parses a Pod from tokens: `<kind>/<id>[=<value>]` is a lifecycle label of an operation; the
 /// other tokens are listed in the match. Values default to 1.
@@ -8,10 +9,10 @@ pub(crate) fn pod(text: &str) -> PodView {
     let mut pod = PodView {
         labels: BTreeMap::new(),
         finalizers: BTreeSet::new(),
-        expected: Ok(BTreeMap::new()),
-        dirty: BTreeSet::new(),
-        gated: true,
-        gate: None,
+        expected_finalizers: Ok(BTreeMap::new()),
+        dirty_employers: BTreeSet::new(),
+        has_readiness_gate: true,
+        gate_open: None,
         ready: false,
         containers_ready: true,
         created: Timestamp::UNIX_EPOCH,
@@ -23,9 +24,9 @@ pub(crate) fn pod(text: &str) -> PodView {
         let (name, value) = token.split_once('=').unwrap_or((token, "1"));
         let label = |key: &str| (key.to_owned(), value.to_owned());
         match name {
-            "open" => pod.gate = Some(true),
-            "closed" => pod.gate = Some(false),
-            "ungated" => pod.gated = false,
+            "open" => pod.gate_open = Some(true),
+            "closed" => pod.gate_open = Some(false),
+            "ungated" => pod.has_readiness_gate = false,
             "ready" => pod.ready = true,
             "starting" => pod.containers_ready = false,
             "new" => pod.created = now(),
@@ -36,23 +37,26 @@ pub(crate) fn pod(text: &str) -> PodView {
             }
             "finalizer" => pod.finalizers.extend([value.to_owned()]),
             "expect" => {
-                pod.expected
+                pod.expected_finalizers
                     .as_mut()
                     .unwrap()
                     .insert(format!("Service/ns/{value}"), value.to_owned());
             }
-            "invalid-annotation" => pod.expected = Err("not JSON".to_owned()),
-            "dirty" => pod.dirty.extend([format!("Service/ns/{value}")]),
+            "invalid-annotation" => {
+                let reason = "not JSON".to_owned();
+                pod.expected_finalizers = Err(InvalidAvailableConditions { reason });
+            }
+            "dirty" => pod.dirty_employers.extend([format!("Service/ns/{value}")]),
             "available" => pod.labels.extend([label(well_known::SERVICE_AVAILABLE)]),
             "creating" => pod.labels.extend([label(well_known::CREATING)]),
             "stay-offline" => pod.labels.extend([label(well_known::STAY_OFFLINE)]),
             "to-delete" => pod.labels.extend([label(well_known::TO_DELETE)]),
             "preparing-to-delete" => pod.labels.extend([label(well_known::PREPARING_TO_DELETE)]),
             "pre-gate" => {
-                pod.labels.extend([label(&format!("{}/rules", well_known::PRE_CHECK_GATE))])
+                pod.labels.extend([label(&format!("{}/rules", well_known::PRE_CHECK_GATE))]);
             }
             "post-gate" => {
-                pod.labels.extend([label(&format!("{}/rules", well_known::POST_CHECK_GATE))])
+                pod.labels.extend([label(&format!("{}/rules", well_known::POST_CHECK_GATE))]);
             }
             other => {
                 let (kind, id) = other.split_once('/').unwrap_or((other, ""));
@@ -85,7 +89,7 @@ fn after(text: &str) -> PodView {
             None => drop(pod.labels.remove(&key)),
         }
     }
-    pod.gate = plan.gate.or(pod.gate);
+    pod.gate_open = plan.gate_open.or(pod.gate_open);
     pod
 }
 

@@ -16,17 +16,18 @@ use kube::{
         watcher,
     },
 };
+use podops_admission::AdmissionArgs;
 use podops_api::well_known;
 use podops_runtime::{
+    event::ObjectEvent,
     freshness::{CacheVersion, LastWrite},
     shell::{
-        admission,
         apply::Applier,
-        args::AdmissionArgs,
         clock,
-        controller::{ControllerConfig, ReconcileError, Requeue, run},
-        events::{Events, Note},
-        operator::Operator,
+        controller::{ControllerConfig, Requeue, run},
+        events::Events,
+        operator::{Operator, OperatorError},
+        reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, Key, WatchProgress, events, key, reflect},
     },
     write::Outcome,
@@ -36,9 +37,12 @@ use super::{
     NAME,
     deletion_webhook::{self, DeletionWebhook},
     metrics::Metrics,
-    observe::{SlimPod, SlimService, trim},
 };
-use crate::{graceful_deletion::DeletionPolicy, plan, render};
+use crate::{
+    graceful_deletion::decision::DeletionPolicy,
+    observe::{SlimPod, SlimService, trim},
+    plan, reasons, render,
+};
 
 /// Number of recorded writes above which those already observed in the cache are dropped.
 const LAST_WRITES_MAX: usize = 4096;
@@ -90,7 +94,7 @@ struct Context {
 /// # Errors
 ///
 /// If the metrics cannot be registered.
-pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()> {
+pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(), OperatorError> {
     let (client, shared) = (operator.client.clone(), operator.metrics.clone());
     let services = IndexedStore::new(|_| None);
     let pods = WatchProgress::default();
@@ -114,7 +118,7 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
         services: services.clone(),
         deletion_policy: args.deletion_policy,
     };
-    admission::start(
+    podops_admission::start(
         operator,
         NAME,
         &args.admission,
@@ -151,8 +155,8 @@ pub fn start(operator: &mut Operator, args: &LifecycleArgs) -> anyhow::Result<()
 
 /// Returns the Pods whose annotation expects a finalizer of a Service.
 fn pods_of_service(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
-    let pods = pods.state();
-    let employed = pods.iter().filter(|pod| pod.employers().contains(service));
+    let state = pods.state();
+    let employed = state.iter().filter(|pod| pod.employers().contains(service));
     employed.map(|pod| ObjectRef::from_obj(&**pod)).collect()
 }
 
@@ -171,7 +175,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     if !*context.services.progress.ready().borrow() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
-    let (view, now) = (pod.view(&context.services, &context.checkers), clock::now());
+    let (view, now) = (pod.view(|key| context.services.get(key), &context.checkers), clock::now());
     if view.deleting {
         context.clear_invalid_label(&key);
         return Ok(Requeue::AwaitChange);
@@ -184,16 +188,13 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
         }
     };
     context.clear_invalid_label(&key);
-    if let Err(error) = &view.expected {
-        let message = format!("invalid annotation {}: {error}", well_known::AVAILABLE_CONDITIONS);
-        context.warn(&pod, "AvailableConditionsInvalid", message).await;
+    if let Err(error) = &view.expected_finalizers {
+        context.publish(&pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
     }
     if let Some(write) = render::render(&plan, &pod.identity(), now) {
         tracing::debug!(%plan, "Planned");
         let observed = context.pods.version();
-        let outcome = context.applier.apply(&write).await;
-        let outcome = outcome.map_err(|error| ReconcileError::transient("write", error))?;
-        match outcome {
+        match context.applier.apply(&write).await? {
             Outcome::Done(version) => {
                 if plan.delete {
                     context.metrics.deleted.inc();
@@ -203,8 +204,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             }
             Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             Outcome::Rejected(message) => {
-                context.warn(&pod, "WriteRejected", message.clone()).await;
-                return Err(ReconcileError::refused(message));
+                context.publish(&pod, reasons::WRITE_REJECTED.with(message.clone())).await;
+                return Err(Cause::rejected(write.target(), message).into());
             }
         }
     }
@@ -238,7 +239,7 @@ impl Context {
         };
         self.metrics.invalid_labels.set(i64::try_from(count).unwrap_or(i64::MAX));
         let message = format!("{message}; the Pod is not reconciled until the label is fixed");
-        self.warn(pod, "LifecycleLabelInvalid", message).await;
+        self.publish(pod, reasons::LIFECYCLE_LABEL_INVALID.with(message)).await;
     }
 
     fn clear_invalid_label(&self, key: &Key) {
@@ -248,8 +249,8 @@ impl Context {
         }
     }
 
-    async fn warn(&self, pod: &SlimPod, reason: &'static str, message: String) {
-        self.events.publish(&pod.object_ref(&()), &Note { warning: true, reason, message }).await;
+    async fn publish(&self, pod: &SlimPod, event: ObjectEvent) {
+        self.events.publish(&pod.object_ref(&()), &event).await;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Admission webhooks for delete and eviction requests: allows Pods whose lifecycle permits it,
-//! starts graceful deletion of the others and rejects the request until it is finished.
+//! starts graceful deletion of the others and rejects the request until it is finished. The
+//! decisions are those of [`review`](crate::graceful_deletion::review); this module reads and
+//! writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,43 +9,29 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{
     Api, Client, Resource as _,
     api::ListParams,
-    core::{
-        DynamicObject, Status,
-        admission::AdmissionRequest,
-        response::{StatusCause, StatusDetails},
-    },
+    core::{DynamicObject, admission::AdmissionRequest},
 };
-use podops_api::{lifecycle::nanos, well_known};
+use podops_admission::{Handler, Handlers, Verdict};
 use podops_runtime::{
-    shell::{
-        admission::{Handler, Handlers, Verdict},
-        apply::Applier,
-        clock,
-        events::{Events, Note},
-        store::IndexedStore,
-    },
-    write::{Change, Outcome, Target, Write},
+    shell::{apply::Applier, clock, events::Events, store::IndexedStore},
+    write::Outcome,
 };
-use serde_json::json;
 use tokio::time::timeout;
 
-use super::observe::{SlimPod, SlimService};
 use crate::{
     graceful_deletion::{
-        Decision, DeletionPolicy,
         budget::{self, Denial},
+        decision::DeletionPolicy,
+        review::{Action, DeletionRequest, RequestKind, denied_by_budget},
     },
-    render::PODS,
+    observe::{SlimPod, SlimService},
+    render::render_request,
 };
 
 /// Webhook for delete requests, named as in `deploy/components/graceful-delete` and in Kuperator.
 const DELETE_WEBHOOK: &str = "validating-pod.apps.kusionstack.io";
 /// Webhook for eviction requests, named as in `deploy/components/graceful-delete`.
 const EVICTION_WEBHOOK: &str = "evicting-pod.apps.kusionstack.io";
-
-/// Delay after which clients should retry, in seconds: about the duration of a graceful deletion
-/// that nothing blocks.
-const RETRY_AFTER_SECONDS: u32 = 3;
 
 /// Number of attempts to update a PodDisruptionBudget that is changed concurrently.
 const BUDGET_ATTEMPTS: usize = 10;
@@ -55,15 +43,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(6);
 /// Part of [`REVIEW_TIMEOUT`] that publishing an event may take.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The kind of request that would delete a Pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RequestKind {
-    /// DELETE of the Pod.
-    Delete,
-    /// CREATE of the subresource `eviction`, as in `kubectl drain`.
-    Evict,
-}
-
 /// Reviews delete and eviction requests.
 pub(super) struct DeletionWebhook {
     pub(super) client: Client,
@@ -73,28 +52,23 @@ pub(super) struct DeletionWebhook {
     pub(super) deletion_policy: DeletionPolicy,
 }
 
-/// One delete or eviction request.
-struct DeletionRequest {
-    kind: RequestKind,
-    /// Whether the request must not change anything.
-    dry_run: bool,
-    /// Name of the requesting user.
-    user: String,
+/// Result of adding a label to a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Labeled {
+    Done,
+    PodNotFound,
 }
 
 /// Returns the handlers by webhook name.
 pub(super) fn handlers(deletion_webhook: &Arc<DeletionWebhook>) -> Handlers {
-    let handler = |kind| -> Handler {
-        let deletion_webhook = deletion_webhook.clone();
-        Box::new(move |request| {
-            let deletion_webhook = deletion_webhook.clone();
-            Box::pin(deletion_webhook.review(kind, request))
-        })
-    };
     Handlers::from([
-        (DELETE_WEBHOOK, handler(RequestKind::Delete)),
-        (EVICTION_WEBHOOK, handler(RequestKind::Evict)),
+        (DELETE_WEBHOOK, handler(deletion_webhook.clone(), RequestKind::Delete)),
+        (EVICTION_WEBHOOK, handler(deletion_webhook.clone(), RequestKind::Evict)),
     ])
+}
+
+fn handler(deletion_webhook: Arc<DeletionWebhook>, kind: RequestKind) -> Handler {
+    Box::new(move |request| Box::pin(deletion_webhook.clone().review(kind, request)))
 }
 
 impl DeletionWebhook {
@@ -110,11 +84,7 @@ impl DeletionWebhook {
             Err(_) => format!("timed out after {}s", REVIEW_TIMEOUT.as_secs()),
         };
         tracing::warn!(error, "Failed to review a delete or eviction request");
-        let message = format!("cannot start graceful deletion: {error}; retry");
-        match kind {
-            RequestKind::Delete => deny(503, "ServiceUnavailable", &message, None),
-            RequestKind::Evict => deny_for_now(kind, &message),
-        }
+        Verdict::Deny(Box::new(kind.failed(&error)))
     }
 
     async fn decide(
@@ -122,37 +92,24 @@ impl DeletionWebhook {
         kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
     ) -> anyhow::Result<Verdict> {
-        let deletion = DeletionRequest {
-            kind,
-            dry_run: request.dry_run || is_dry_run(request.object.as_ref()),
-            user: request.user_info.username.clone().unwrap_or_default(),
+        let deletion = DeletionRequest::read(kind, &request);
+        let Some(pod) = self.requested_pod(&request, &deletion).await? else {
+            return Ok(Verdict::Allow);
         };
-        let Some(pod) = self.requested_pod(&request).await? else { return Ok(Verdict::Allow) };
-        let candidate = pod.candidate(&self.services);
-        match candidate.decide(self.deletion_policy, clock::now()) {
-            Decision::Allow => Ok(Verdict::Allow),
-            // The API server checks the PodDisruptionBudget of a dry-run eviction itself and evicts
-            // nothing.
-            Decision::Defer { .. } if deletion.dry_run && kind == RequestKind::Evict => {
-                Ok(Verdict::Allow)
-            }
-            Decision::Defer { label: Some(label), message } if !deletion.dry_run => {
-                self.start(&pod, label, &deletion, message).await
-            }
-            // The disruption controller drops `disruptedPods` entries after two minutes; add it
-            // again.
-            Decision::Defer { message, .. }
-                if kind == RequestKind::Evict
-                    && !deletion.dry_run
-                    && candidate.consumes_disruption() =>
-            {
-                Ok(self
-                    .consume_disruption(&pod)
-                    .await?
-                    .map_or_else(deny_eviction, |()| deny_for_now(kind, &message)))
-            }
-            Decision::Defer { message, .. } => Ok(deny_for_now(kind, &message)),
+        let candidate = pod.candidate(|key| self.services.get(key));
+        let action = deletion.action(&candidate, self.deletion_policy, clock::now());
+        let Action::Defer(deferral) = action else { return Ok(Verdict::Allow) };
+        if deferral.consumes_disruption
+            && let Err(denial) = self.consume_disruption(&pod).await?
+        {
+            return Ok(Verdict::Deny(Box::new(denied_by_budget(denial))));
         }
+        if let Some(label) = deferral.label
+            && self.add_label(&pod, label, &deletion).await? == Labeled::PodNotFound
+        {
+            return Ok(Verdict::Allow);
+        }
+        Ok(Verdict::Deny(Box::new(kind.deferred(&deferral.message))))
     }
 
     /// Returns the requested Pod; `None` if it was not found or does not match the preconditions.
@@ -162,6 +119,7 @@ impl DeletionWebhook {
     async fn requested_pod(
         &self,
         request: &AdmissionRequest<DynamicObject>,
+        deletion: &DeletionRequest,
     ) -> anyhow::Result<Option<SlimPod>> {
         if let Some(pod) = &request.old_object {
             return Ok(Some(serde_json::from_value(serde_json::to_value(pod)?)?));
@@ -169,61 +127,29 @@ impl DeletionWebhook {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let pods: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
         let pod = pods.get_opt(&request.name).await?;
-        let precondition = |field: &str| {
-            let eviction = request.object.as_ref()?;
-            eviction.data.pointer(&format!("/deleteOptions/preconditions/{field}"))?.as_str()
-        };
-        let matches = |field, value: &Option<String>| {
-            precondition(field).is_none_or(|expected| Some(expected) == value.as_deref())
-        };
-        // If a precondition does not match, the API server itself rejects the eviction.
-        Ok(pod.filter(|pod| {
-            matches("uid", &pod.metadata.uid)
-                && matches("resourceVersion", &pod.metadata.resource_version)
-        }))
+        Ok(pod.filter(|pod| deletion.matches_preconditions(&pod.metadata)))
     }
 
-    async fn start(
+    /// Adds a label that requests the Pod's deletion or replacement, and publishes an event.
+    async fn add_label(
         &self,
         pod: &SlimPod,
         label: &'static str,
         deletion: &DeletionRequest,
-        message: String,
-    ) -> anyhow::Result<Verdict> {
-        // A Pod that is replaced first consumes no disruption: its replacement is available by then.
-        if deletion.kind == RequestKind::Evict
-            && label == well_known::TO_DELETE
-            && let Err(denial) = self.consume_disruption(pod).await?
-        {
-            return Ok(deny_eviction(denial));
-        }
-        let identity = pod.identity();
-        let target = Target {
-            resource: PODS,
-            namespace: identity.namespace,
-            name: identity.name,
-            subresource: Some("status"),
-        };
-        let labels = json!({ label: nanos(clock::now()) });
-        let body = json!({ "metadata": { "uid": identity.uid, "labels": labels } });
-        match self.applier.apply(&Write::Patch(target, Change::Merge(body))).await? {
+    ) -> anyhow::Result<Labeled> {
+        let write = render_request(label, &pod.identity(), clock::now());
+        match self.applier.apply(&write).await? {
             Outcome::Done(_) => {
                 let DeletionRequest { kind, user, .. } = deletion;
                 tracing::info!(user, ?kind, label, "Starting graceful deletion");
-                let reason = if deletion.kind == RequestKind::Evict {
-                    "EvictionRequested"
-                } else {
-                    "DeletionRequested"
-                };
-                let requested_by = format!("requested by {}", deletion.user);
-                let note = Note { warning: false, reason, message: requested_by };
+                let event = kind.event_reason().with(format!("requested by {user}"));
                 let reference = pod.object_ref(&());
-                let publish = self.events.publish(&reference, &note);
+                let publish = self.events.publish(&reference, &event);
                 let published = timeout(EVENT_TIMEOUT, publish).await;
                 published.unwrap_or_else(|_| tracing::debug!("Publishing an event timed out"));
-                Ok(deny_for_now(deletion.kind, &message))
+                Ok(Labeled::Done)
             }
-            Outcome::NotFound => Ok(Verdict::Allow),
+            Outcome::NotFound => Ok(Labeled::PodNotFound),
             Outcome::Conflict | Outcome::AlreadyExists => {
                 anyhow::bail!("the Pod was replaced by another one of the same name")
             }
@@ -257,54 +183,6 @@ impl DeletionWebhook {
                 Outcome::Rejected(message) => anyhow::bail!(message),
             }
         }
-        let message =
-            format!("PodDisruptionBudget update conflicted {BUDGET_ATTEMPTS} times; retry");
-        Ok(Err(Denial { message, cause: String::new(), retryable: true }))
+        Ok(Err(Denial::conflicted(BUDGET_ATTEMPTS)))
     }
-}
-
-/// Returns whether the eviction's delete options request a dry run; the review's `dryRun` is not
-/// always set.
-fn is_dry_run(eviction: Option<&DynamicObject>) -> bool {
-    let options = eviction.and_then(|eviction| eviction.data.pointer("/deleteOptions/dryRun"));
-    options.and_then(|values| values.as_array()).is_some_and(|values| !values.is_empty())
-}
-
-/// Denies a request until the Pod's lifecycle permits it; clients retry evictions, because of 429.
-fn deny_for_now(kind: RequestKind, message: &str) -> Verdict {
-    match kind {
-        RequestKind::Delete => deny(403, "Forbidden", message, None),
-        RequestKind::Evict => {
-            let cause = Some(("PodOpsLifecycle", message.to_owned()));
-            deny(429, "TooManyRequests", message, cause)
-        }
-    }
-}
-
-/// Denies an eviction because of the PodDisruptionBudget, with the status that the API server uses.
-fn deny_eviction(denial: Denial) -> Verdict {
-    let Denial { message, cause, retryable } = denial;
-    if retryable {
-        deny(429, "TooManyRequests", &message, Some(("DisruptionBudget", cause)))
-    } else {
-        deny(500, "InternalError", &message, None)
-    }
-}
-
-fn deny(
-    code: u16,
-    reason: &'static str,
-    message: &str,
-    cause: Option<(&'static str, String)>,
-) -> Verdict {
-    let details = cause.map(|(reason, message)| StatusDetails {
-        name: String::new(),
-        group: String::new(),
-        kind: String::new(),
-        uid: String::new(),
-        causes: vec![StatusCause { reason: reason.to_owned(), message, field: String::new() }],
-        retry_after_seconds: RETRY_AFTER_SECONDS,
-    });
-    let status = Status { code, details, ..Status::failure(message, reason) };
-    Verdict::Deny(Box::new(status))
 }

@@ -1,8 +1,24 @@
 //! Metrics specific to this operator.
 
+use podops_runtime::{
+    metric::Metric,
+    shell::metrics::{counter, gauge},
+};
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use podops_runtime::shell::metrics::add;
+const INVALID_LABEL_PODS: Metric = Metric::gauge(
+    "podops_lifecycle_invalid_label_pods",
+    &[],
+    "Number of Pods that are not reconciled because a lifecycle label is invalid.",
+);
+const PODS_DELETED: Metric = Metric::counter(
+    "podops_lifecycle_pods_deleted_total",
+    &[],
+    "Pods deleted at the end of a graceful deletion.",
+);
+
+/// The metrics of this operator.
+pub const METRICS: [&Metric; 2] = [&INVALID_LABEL_PODS, &PODS_DELETED];
 
 /// Metrics of lifecycle-operator.
 #[derive(Clone, Debug)]
@@ -21,20 +37,8 @@ impl Metrics {
     /// If a metric of the same name is already registered.
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         Ok(Self {
-            invalid_labels: add(
-                registry,
-                IntGauge::new(
-                    "podops_lifecycle_invalid_label_pods",
-                    "Number of Pods that are not reconciled because a lifecycle label is invalid.",
-                )?,
-            )?,
-            deleted: add(
-                registry,
-                IntCounter::new(
-                    "podops_lifecycle_pods_deleted_total",
-                    "Pods deleted at the end of a graceful deletion.",
-                )?,
-            )?,
+            invalid_labels: gauge(registry, &INVALID_LABEL_PODS)?,
+            deleted: counter(registry, &PODS_DELETED)?,
         })
     }
 }

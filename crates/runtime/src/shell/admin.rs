@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
 use http_body_util::Full;
 use hyper::{Request, Response, StatusCode, body::Bytes, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,23 +16,32 @@ const CONNECTIONS_MAX: usize = 64;
 /// Timeout of the request headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Why the server for probes and metrics stopped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdminError {
+    #[error("failed to listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("failed to accept a connection")]
+    Accept(#[source] std::io::Error),
+}
+
 /// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
 pub(super) async fn serve(
     address: SocketAddr,
     registry: Registry,
     ready: Readiness,
-) -> anyhow::Result<()> {
+) -> Result<(), AdminError> {
     let listener = TcpListener::bind(address)
         .await
-        .with_context(|| format!("failed to listen on {address}"))?;
-    tracing::info!(address = %listener.local_addr()?, "Serving probes and metrics");
+        .map_err(|source| AdminError::Listen { address, source })?;
+    tracing::info!(address = ?listener.local_addr(), "Serving probes and metrics");
     let mut connections = JoinSet::new();
     loop {
         while connections.len() >= CONNECTIONS_MAX {
             connections.join_next().await;
         }
         let (stream, _) = tokio::select! {
-            accepted = listener.accept() => accepted?,
+            accepted = listener.accept() => accepted.map_err(AdminError::Accept)?,
             Some(_) = connections.join_next() => continue,
         };
         let (registry, ready) = (registry.clone(), ready.clone());

@@ -1,6 +1,6 @@
 //! Executes writes; the only place that sends API writes.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use kube::{
@@ -209,19 +209,45 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
     }
 }
 
-/// Returns whether a batch must be retried soon, because some writes failed for which a retry may
-/// succeed.
+/// Writes of a batch that must be retried soon.
+#[derive(Debug)]
+pub struct UnfinishedWrites(Vec<UnfinishedWrite>);
+
+/// Write that must be retried soon.
+#[derive(Debug, thiserror::Error)]
+enum UnfinishedWrite {
+    /// The operator's own object will appear in the cache; for another client's object there will be
+    /// no event.
+    #[error("{0}: an object of this name already exists")]
+    AlreadyExists(Target),
+    #[error("{0}: {source}", source = .0.source)]
+    Failed(Error),
+}
+
+impl fmt::Display for UnfinishedWrites {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let writes: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&writes.join("; "))
+    }
+}
+
+impl std::error::Error for UnfinishedWrites {}
+
+/// Returns the writes of a batch that must be retried soon, because they failed and a retry may
+/// succeed; `None` if there are none.
 #[must_use]
-pub fn is_unfinished(results: &[(Write, Result<Outcome, Error>)]) -> bool {
-    // AlreadyExists: the operator's own object will appear in the cache; for another client's
-    // object there will be no event.
-    results.iter().any(|(write, result)| match result {
-        Ok(Outcome::AlreadyExists) => !matches!(write, Write::DryRunCreate(..)),
-        Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound | Outcome::Rejected(_)) => {
-            false
-        }
-        Err(_) => true,
-    })
+pub fn unfinished(results: Vec<(Write, Result<Outcome, Error>)>) -> Option<UnfinishedWrites> {
+    let unfinished: Vec<UnfinishedWrite> = results
+        .into_iter()
+        .filter_map(|(write, result)| match result {
+            Ok(Outcome::AlreadyExists) if !matches!(write, Write::DryRunCreate(..)) => {
+                Some(UnfinishedWrite::AlreadyExists(write.target().clone()))
+            }
+            Ok(_) => None,
+            Err(error) => Some(UnfinishedWrite::Failed(error)),
+        })
+        .collect();
+    (!unfinished.is_empty()).then_some(UnfinishedWrites(unfinished))
 }
 
 #[cfg(test)]

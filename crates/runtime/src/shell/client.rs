@@ -10,6 +10,7 @@ use http::{Request, Response};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
+    config::InferConfigError,
 };
 use tower::{BoxError, Service, layer::layer_fn};
 
@@ -23,12 +24,23 @@ use super::metrics::Metrics;
 /// # Errors
 ///
 /// If no valid configuration is found.
-pub async fn connect(metrics: &Metrics) -> anyhow::Result<Client> {
+pub async fn connect(metrics: &Metrics) -> Result<Client, ConnectError> {
     let mut config = Config::infer().await?;
     config.default_retry = false;
     let metrics = metrics.clone();
     let count = layer_fn(move |inner| CountingService { inner, metrics: metrics.clone() });
     Ok(ClientBuilder::try_from(config)?.with_layer(&count).build())
+}
+
+/// Why no client could be created.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is neither a kubeconfig nor a ServiceAccount.
+    #[error("no usable configuration of the API server")]
+    Config(#[from] InferConfigError),
+    /// The configuration is unusable, for example its certificates.
+    #[error("invalid configuration of the API server")]
+    Client(#[from] kube::Error),
 }
 
 /// Counts requests and measures their duration.

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
     fmt::Debug,
     future::{Future, poll_fn},
     pin::pin,
@@ -29,10 +30,11 @@ use tokio::time::{Instant, timeout};
 use super::{
     lease::Leadership,
     metrics::Metrics,
-    operator::Shutdown,
+    reconcile_error::{Cause, ReconcileError},
+    shutdown::Shutdown,
     store::{Key, key},
 };
-use crate::backoff;
+use crate::{backoff, error::Chain};
 
 /// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,40 +45,6 @@ pub enum Requeue {
     After(Duration),
     /// When the cache has observed the last write; nothing was decided.
     AwaitCache,
-}
-
-/// Why a reconcile failed.
-#[derive(Debug)]
-pub struct ReconcileError {
-    /// Kind of failure, which determines the backoff.
-    pub kind: backoff::Kind,
-    /// Metric label, from a closed set.
-    pub class: &'static str,
-    /// Cause.
-    pub error: anyhow::Error,
-    /// Upper limit of the backoff, if something else is due earlier.
-    pub requeue_within: Option<Duration>,
-}
-
-impl ReconcileError {
-    /// Creates an error for which a retry may succeed.
-    #[must_use]
-    pub fn transient(class: &'static str, error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: backoff::Kind::Transient, class, error: error.into(), requeue_within: None }
-    }
-
-    /// Creates an error for a write that the API server rejected with this message.
-    #[must_use]
-    pub fn refused(message: String) -> Self {
-        let error = anyhow::anyhow!(message).context("the API server rejected the write");
-        Self { kind: backoff::Kind::Rejected, class: "refused", error, requeue_within: None }
-    }
-
-    /// Limits the backoff to the time until something else is due.
-    #[must_use]
-    pub fn requeue_within(self, requeue_within: Option<Duration>) -> Self {
-        Self { requeue_within, ..self }
-    }
 }
 
 /// Time to wait for the cache to observe a write before reconciling without it: an event can be
@@ -163,8 +131,8 @@ impl Context {
     fn finish(&self, key: Key, busy: Duration, result: Result<Requeue, ReconcileError>) -> Action {
         let class = match &result {
             Ok(Requeue::AwaitCache) => "stale",
-            Ok(Requeue::AwaitChange | Requeue::After(_)) => "done",
-            Err(failure) => failure.class,
+            Ok(Requeue::AwaitChange | Requeue::After(_)) => "success",
+            Err(error) => error.cause.class(),
         };
         self.metrics.reconciles.with_label_values(&[class]).inc();
         let mut state = self.state();
@@ -189,14 +157,14 @@ impl Context {
                     }
                 }
             }
-            Err(failure) => {
+            Err(error) => {
                 let count = state.failures.entry(key).or_default();
                 *count = count.saturating_add(1);
-                let wait = backoff::wait(failure.kind, *count);
-                let wait = failure.requeue_within.map_or(wait, |limit| wait.min(limit));
+                let wait = backoff::wait(error.cause.retry(), *count);
+                let wait = error.requeue_within.map_or(wait, |limit| wait.min(limit));
                 tracing::warn!(
-                    error = format!("{:#}", failure.error),
-                    class = failure.class,
+                    error = %Chain(&error),
+                    class = error.cause.class(),
                     ?wait,
                     "Reconcile failed; retrying"
                 );
@@ -215,7 +183,7 @@ pub async fn run<K, F, Fut>(
     config: ControllerConfig<K>,
     stop: Shutdown,
     reconcile: F,
-) -> anyhow::Result<()>
+) -> Result<(), Infallible>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
@@ -230,40 +198,41 @@ where
     });
     let reconcile = Arc::new(reconcile);
     let (shutdown, grace_period) = (stop.clone(), config.grace_period);
-    let run = Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
-        .with_config(controller::Config::default().concurrency(config.concurrency))
-        .reconcile_on(config.triggers.inspect({
-            let context = context.clone();
-            move |object| {
-                context
-                    .enqueue((object.namespace.clone().unwrap_or_default(), object.name.clone()));
-            }
-        }))
-        .reconcile_all_on(stream::once(config.lease.wait()))
-        .graceful_shutdown_on(stop.wait())
-        .run(
-            move |object: Arc<K>, context: Arc<Context>| {
-                let reconcile = reconcile.clone();
-                async move {
-                    Ok::<_, std::convert::Infallible>(
-                        reconcile_once(object, &context, &*reconcile).await,
-                    )
+    let run =
+        Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
+            .with_config(controller::Config::default().concurrency(config.concurrency))
+            .reconcile_on(config.triggers.inspect({
+                let context = context.clone();
+                move |object| {
+                    context.enqueue((
+                        object.namespace.clone().unwrap_or_default(),
+                        object.name.clone(),
+                    ));
                 }
-            },
-            |_, impossible, _| match *impossible {},
-            context.clone(),
-        )
-        .for_each(|result| {
-            match result {
-                Ok(_) => {}
-                // Expected: the object was deleted while it was queued.
-                Err(controller::Error::ObjectNotFound(not_found)) => {
-                    context.forget(&(not_found.namespace.unwrap_or_default(), not_found.name));
+            }))
+            .reconcile_all_on(stream::once(config.lease.wait()))
+            .graceful_shutdown_on(stop.wait())
+            .run(
+                move |object: Arc<K>, context: Arc<Context>| {
+                    let reconcile = reconcile.clone();
+                    async move {
+                        Ok::<_, Infallible>(reconcile_once(object, &context, &*reconcile).await)
+                    }
+                },
+                |_, impossible, _| match *impossible {},
+                context.clone(),
+            )
+            .for_each(|result| {
+                match result {
+                    Ok(_) => {}
+                    // Expected: the object was deleted while it was queued.
+                    Err(controller::Error::ObjectNotFound(not_found)) => {
+                        context.forget(&(not_found.namespace.unwrap_or_default(), not_found.name));
+                    }
+                    Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
                 }
-                Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
-            }
-            std::future::ready(())
-        });
+                std::future::ready(())
+            });
     // The graceful shutdown of kube's controller waits indefinitely for a watch that never became
     // ready.
     tokio::select! {
@@ -305,14 +274,9 @@ where
         busy += poll_started.elapsed();
         polled
     });
-    let result = timeout(context.deadline, timed).await.unwrap_or_else(|_| {
-        Err(ReconcileError {
-            kind: backoff::Kind::Transient,
-            class: "timeout",
-            error: anyhow::anyhow!("reconcile timed out after {:?}", context.deadline),
-            requeue_within: None,
-        })
-    });
+    let result = timeout(context.deadline, timed)
+        .await
+        .unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
     context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     context.finish(key, busy, result)
 }
@@ -378,6 +342,6 @@ mod tests {
         });
         timeout(Duration::from_secs(300), controller).await.expect("reconcile hangs").unwrap();
         assert_eq!(reconciles.with_label_values(&["timeout"]).get(), 1);
-        assert_eq!(reconciles.with_label_values(&["done"]).get(), 1);
+        assert_eq!(reconciles.with_label_values(&["success"]).get(), 1);
     }
 }

@@ -13,23 +13,14 @@ use kube::{
 };
 use tokio::time::timeout;
 
+use crate::event::{ObjectEvent, Severity};
+
 /// Time for which an identical event on the same object is suppressed.
 const REPEAT_AFTER: Duration = Duration::from_secs(300);
 /// Timeout of publishing, which delays the reconcile.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of published events above which old ones are forgotten.
 const CAPACITY: usize = 1024;
-
-/// Event on an object, for users.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// True for the type Warning, false for Normal.
-    pub warning: bool,
-    /// Reason, one CamelCase word.
-    pub reason: &'static str,
-    /// Human-readable description.
-    pub message: String,
-}
 
 /// UID of an object and reason of an event on it.
 type Subject = (String, &'static str);
@@ -59,40 +50,46 @@ impl Events {
 
     /// Publishes an event on an object, unless the same was published recently. Errors are only
     /// logged, because nothing depends on events.
-    pub async fn publish(&self, object: &ObjectReference, note: &Note) {
-        if !self.is_due(object.uid.as_deref().unwrap_or_default(), note) {
+    pub async fn publish(&self, object: &ObjectReference, event: &ObjectEvent) {
+        if !self.is_due(object.uid.as_deref().unwrap_or_default(), event) {
             return;
         }
-        let event = Event {
-            type_: if note.warning { EventType::Warning } else { EventType::Normal },
-            reason: note.reason.to_owned(),
-            note: Some(note.message.clone()),
-            action: note.reason.to_owned(),
+        let reason = event.reason.name;
+        let type_ = match event.reason.severity {
+            Severity::Normal => EventType::Normal,
+            Severity::Warning => EventType::Warning,
+        };
+        let published = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(event.message.clone()),
+            action: reason.to_owned(),
             secondary: None,
         };
-        match timeout(TIMEOUT, self.recorder.publish(&event, object)).await {
+        match timeout(TIMEOUT, self.recorder.publish(&published, object)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, reason = note.reason, "Failed to publish an event")
+                tracing::warn!(%error, reason, "Failed to publish an event");
             }
-            Err(_) => tracing::warn!(reason = note.reason, "Failed to publish an event: timed out"),
+            Err(_) => tracing::warn!(reason, "Failed to publish an event: timed out"),
         }
     }
 
-    fn is_due(&self, uid: &str, note: &Note) -> bool {
+    fn is_due(&self, uid: &str, event: &ObjectEvent) -> bool {
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         if published.len() > CAPACITY {
             published.retain(|_, (_, at)| at.elapsed() < REPEAT_AFTER);
         }
-        let last = published.get(&(uid.to_owned(), note.reason));
+        let last = published.get(&(uid.to_owned(), event.reason.name));
         if last.is_some_and(|(message, at)| {
             let suppressed_for =
-                if *message == note.message { REPEAT_AFTER } else { self.min_interval };
+                if *message == event.message { REPEAT_AFTER } else { self.min_interval };
             at.elapsed() < suppressed_for
         }) {
             return false;
         }
-        published.insert((uid.to_owned(), note.reason), (note.message.clone(), Instant::now()));
+        published
+            .insert((uid.to_owned(), event.reason.name), (event.message.clone(), Instant::now()));
         true
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{args::LeaseArgs, clock, metrics::Metrics, operator::Shutdown};
+use super::{args::LeaseArgs, clock, metrics::Metrics, shutdown::Shutdown};
 
 /// Leadership of this replica.
 #[derive(Clone, Debug)]
@@ -125,13 +125,21 @@ fn default_identity() -> String {
     format!("{}_{}", host.trim(), std::process::id())
 }
 
+/// This replica was the leader and failed to renew its Lease in time.
+#[derive(Debug, thiserror::Error)]
+#[error("leadership lost: Lease {lease}")]
+pub struct LeadershipLost {
+    /// Name of the Lease.
+    pub lease: &'static str,
+}
+
 impl Elector {
     /// Runs leader election until shutdown, then releases the Lease.
     ///
     /// # Errors
     ///
     /// If this replica was the leader and has lost the Lease.
-    pub(super) async fn run(self, stop: Shutdown) -> anyhow::Result<()> {
+    pub(super) async fn run(self, stop: Shutdown) -> Result<(), LeadershipLost> {
         if !self.args.leader_elect {
             stop.wait().await;
             return Ok(());
@@ -144,7 +152,7 @@ impl Elector {
         let was_leader = self.is_leading.send_replace(false);
         self.metrics.leader.set(0);
         if lost {
-            anyhow::bail!("leadership lost: Lease {}", self.name);
+            return Err(LeadershipLost { lease: self.name });
         }
         if was_leader {
             self.release().await;

@@ -7,27 +7,70 @@ use prometheus::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::timeout,
 };
 
-use super::{admin, args::OperatorArgs, client, lease, metrics::Metrics, telemetry};
+use crate::error::Chain;
 
-/// Shutdown signal for tasks.
-#[derive(Clone, Debug)]
-pub struct Shutdown(watch::Receiver<bool>);
+use super::{
+    admin,
+    args::OperatorArgs,
+    client::{self, ConnectError},
+    lease::{self, LeadershipLost},
+    metrics::Metrics,
+    shutdown::Shutdown,
+    telemetry::{self, LoggingError},
+};
 
-impl Shutdown {
-    /// Creates a shutdown signal and the sender that triggers it.
+/// Error of a task, of any type.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why an operator cannot start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// Logging cannot be set up.
+    #[error("failed to set up logging")]
+    Logging(#[from] LoggingError),
+    /// A metric is registered twice.
+    #[error("failed to register metrics")]
+    Metrics(#[from] prometheus::Error),
+    /// There is no client of the API server.
+    #[error("failed to create a client")]
+    Client(#[from] ConnectError),
+    /// The operator's own flags or files are invalid.
+    #[error("invalid configuration")]
+    Config(#[source] BoxError),
+    /// Signals cannot be handled.
+    #[error("failed to install signal handlers")]
+    Signals(#[from] std::io::Error),
+    /// A task failed.
+    #[error("{task} failed")]
+    TaskFailed {
+        /// Name of the task.
+        task: &'static str,
+        /// Cause.
+        source: BoxError,
+    },
+    /// A task ended that runs until shutdown.
+    #[error("{task} ended unexpectedly")]
+    TaskEnded {
+        /// Name of the task.
+        task: &'static str,
+    },
+    /// A task panicked.
+    #[error("a task panicked")]
+    TaskPanicked(#[source] JoinError),
+    /// Another replica may be the leader.
+    #[error(transparent)]
+    LeadershipLost(#[from] LeadershipLost),
+}
+
+impl OperatorError {
+    /// Wraps an error of the operator's own configuration.
     #[must_use]
-    pub fn new() -> (watch::Sender<bool>, Self) {
-        let (sender, receiver) = watch::channel(false);
-        (sender, Self(receiver))
-    }
-
-    /// Waits until shutdown is triggered or the sender is dropped.
-    pub async fn wait(mut self) {
-        self.0.wait_for(|stop| *stop).await.map_or_else(drop, drop);
+    pub fn config(error: impl Into<BoxError>) -> Self {
+        Self::Config(error.into())
     }
 }
 
@@ -46,8 +89,14 @@ pub struct Operator {
     readiness: BTreeMap<&'static str, watch::Receiver<bool>>,
     stop: (watch::Sender<bool>, Shutdown),
     lease_stop: watch::Sender<bool>,
-    tasks: JoinSet<(&'static str, anyhow::Result<()>)>,
-    lease_task: JoinSet<anyhow::Result<()>>,
+    tasks: JoinSet<FinishedTask>,
+    lease_task: JoinSet<Result<(), LeadershipLost>>,
+}
+
+/// Name and result of a task that ended.
+struct FinishedTask {
+    name: &'static str,
+    result: Result<(), BoxError>,
 }
 
 impl Operator {
@@ -56,7 +105,7 @@ impl Operator {
     /// # Errors
     ///
     /// If any of these cannot be set up.
-    pub async fn start(name: &'static str, args: OperatorArgs) -> anyhow::Result<Self> {
+    pub async fn start(name: &'static str, args: OperatorArgs) -> Result<Self, OperatorError> {
         telemetry::install(&args)?;
         let registry = Registry::new();
         let metrics = Metrics::register(&registry)?;
@@ -92,12 +141,13 @@ impl Operator {
     }
 
     /// Adds a task; the process exits when any task ends.
-    pub fn task(
+    pub fn task<E: Into<BoxError>>(
         &mut self,
         name: &'static str,
-        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+        task: impl Future<Output = Result<(), E>> + Send + 'static,
     ) {
-        self.tasks.spawn(async move { (name, task.await) });
+        self.tasks
+            .spawn(async move { FinishedTask { name, result: task.await.map_err(Into::into) } });
     }
 
     /// Runs until a signal, the loss of the Lease or the end of a task. After a signal, reconciles
@@ -107,7 +157,7 @@ impl Operator {
     /// # Errors
     ///
     /// If it ends for any reason other than a signal.
-    pub async fn run(mut self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> Result<(), OperatorError> {
         let admin = admin::serve(
             self.args.metrics_bind_address,
             self.registry.clone(),
@@ -120,9 +170,10 @@ impl Operator {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
             Some(task) = self.tasks.join_next() => Err(task_error(task)),
-            Some(lease) = self.lease_task.join_next() => Err(lease_error(lease)),
+            Some(lease) = self.lease_task.join_next() => Err(election_error(lease)),
         };
-        tracing::info!(reason = ?ended.as_ref().err(), "Shutting down");
+        let reason = ended.as_ref().err().map(|error| Chain(error).to_string());
+        tracing::info!(reason, "Shutting down");
         self.stop.0.send_replace(true);
         // After losing the Lease, stop at once: completing work would overlap with the next leader.
         let grace = if ended.is_ok() { self.args.shutdown_grace } else { Duration::ZERO };
@@ -144,20 +195,20 @@ impl Operator {
     }
 }
 
-fn task_error(
-    task: Result<(&'static str, anyhow::Result<()>), tokio::task::JoinError>,
-) -> anyhow::Error {
+fn task_error(task: Result<FinishedTask, JoinError>) -> OperatorError {
     match task {
-        Ok((name, Ok(()))) => anyhow::anyhow!("{name} ended unexpectedly"),
-        Ok((name, Err(error))) => error.context(format!("{name} failed")),
-        Err(error) => anyhow::Error::new(error).context("a task panicked"),
+        Ok(FinishedTask { name, result: Ok(()) }) => OperatorError::TaskEnded { task: name },
+        Ok(FinishedTask { name, result: Err(source) }) => {
+            OperatorError::TaskFailed { task: name, source }
+        }
+        Err(error) => OperatorError::TaskPanicked(error),
     }
 }
 
-fn lease_error(lease: Result<anyhow::Result<()>, tokio::task::JoinError>) -> anyhow::Error {
-    match lease {
-        Ok(Ok(())) => anyhow::anyhow!("leader election ended unexpectedly"),
-        Ok(Err(error)) => error,
-        Err(error) => anyhow::Error::new(error).context("leader election panicked"),
+fn election_error(election: Result<Result<(), LeadershipLost>, JoinError>) -> OperatorError {
+    match election {
+        Ok(Ok(())) => OperatorError::TaskEnded { task: "leader election" },
+        Ok(Err(lost)) => OperatorError::LeadershipLost(lost),
+        Err(error) => OperatorError::TaskPanicked(error),
     }
 }

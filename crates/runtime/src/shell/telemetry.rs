@@ -1,6 +1,11 @@
 //! Logging: text or JSON lines, filtered.
 
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::ParseError,
+    fmt,
+    util::{SubscriberInitExt as _, TryInitError},
+};
 
 use super::args::{LogFormat, OperatorArgs};
 
@@ -13,12 +18,25 @@ const DEFAULT_DIRECTIVES: &str = "kube_client::client=off";
 /// # Errors
 ///
 /// If the filter is invalid, or a subscriber is already installed.
-pub fn install(args: &OperatorArgs) -> anyhow::Result<()> {
+pub fn install(args: &OperatorArgs) -> Result<(), LoggingError> {
     let filter = EnvFilter::try_new(format!("{DEFAULT_DIRECTIVES},{}", args.log))?;
     let lines = fmt().with_env_filter(filter).with_target(false);
-    let installed = match args.log_format {
-        LogFormat::Text => lines.with_ansi(false).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).try_init(),
-    };
-    installed.map_err(|e| anyhow::anyhow!(e))
+    match args.log_format {
+        LogFormat::Text => lines.with_ansi(false).finish().try_init()?,
+        LogFormat::Json => {
+            lines.json().flatten_event(true).with_current_span(true).finish().try_init()?;
+        }
+    }
+    Ok(())
+}
+
+/// Why logging cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// `--log` is not a filter.
+    #[error("invalid log filter")]
+    Filter(#[from] ParseError),
+    /// A subscriber is already installed.
+    #[error("failed to install the log subscriber")]
+    Install(#[from] TryInitError),
 }

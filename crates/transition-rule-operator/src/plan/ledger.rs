@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use kube::core::SelectorExt as _;
-use podops_api::transition_rule::PodCounts;
+use podops_api::transition_rule::{PodCounts, TopologySpreadRule};
 
 use crate::{
-    rules::budget::{UnavailablePods, count, limits},
-    view::{Observed, PodView, Rule, RuleView},
+    rules::budget::{Limits, UnavailablePods, count, saturated},
+    view::{BudgetView, DefinedRule, Observed, PodView, RuleView},
 };
 
 /// Unavailable Pods, and the capacity that they leave in each budget.
@@ -36,22 +35,14 @@ impl<'a> BudgetLedger<'a> {
         let mut ledger = Self {
             observed,
             counts: counts.collect(),
-            uncounted: vec![0; observed.budgets.len()],
+            uncounted: observed
+                .budgets
+                .iter()
+                .map(|budget| uncounted(observed, budget, &unavailable))
+                .collect(),
             spread: BTreeMap::new(),
             unavailable: unavailable.clone(),
         };
-        for (budget, uncounted) in observed.budgets.iter().zip(&mut ledger.uncounted) {
-            let is_uncounted = |pod: &&PodView| {
-                let selected = budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels));
-                // The disruption controller counts a Pod as disrupted some time after it stops
-                // being Ready.
-                selected
-                    && unavailable.contains(pod)
-                    && !budget.disrupted_pods.contains(&pod.name)
-                    && (pod.ready || pod.is_granted() && pod.version > budget.version)
-            };
-            *uncounted = observed.pods.iter().filter(is_uncounted).count();
-        }
         for rule in &observed.rules {
             let keys = rule.rules.iter().filter_map(|r| r.spec.topology_spread.as_ref());
             for key in keys.map(|spread| spread.topology_key.as_str()) {
@@ -80,82 +71,83 @@ impl<'a> BudgetLedger<'a> {
         self.unavailable.contains(pod)
     }
 
-    /// Limits of an availablePolicy in Pods (maxUnavailable, minAvailable); `None` for other rules.
+    /// Limits of an availablePolicy; none for other rules.
     #[must_use]
-    pub fn limits(&self, owner: &RuleView, rule: &Rule) -> (Option<i32>, Option<i32>) {
-        let policy = rule.spec.available_policy.as_ref();
-        policy.map_or((None, None), |policy| limits(policy, self.counts(owner).total))
+    pub fn limits(&self, defined: DefinedRule<'_>) -> Limits {
+        let policy = defined.rule.spec.available_policy.as_ref();
+        policy.map_or_else(Limits::default, |policy| {
+            Limits::of(policy, self.counts(defined.owner).total)
+        })
     }
 
     /// Number of Pods in operation above the rule's limits, according to `counts`.
     #[must_use]
-    pub fn excess(&self, owner: &RuleView, rule: &Rule, counts: PodCounts) -> i32 {
-        let (max, min) = self.limits(owner, rule);
-        let beyond = max.map_or(0, |max| counts.unavailable - max);
-        let below = min.map_or(0, |min| min - counts.available);
-        let granted =
-            self.observed.pods.iter().filter(|pod| owner.selects(pod) && pod.is_granted());
-        beyond.max(below).clamp(0, i32::try_from(granted.count()).unwrap_or(i32::MAX))
+    pub fn excess(&self, defined: DefinedRule<'_>, counts: PodCounts) -> i32 {
+        let Limits { max_unavailable, min_available } = self.limits(defined);
+        let beyond = max_unavailable.map_or(0, |max| counts.unavailable - max);
+        let below = min_available.map_or(0, |min| min - counts.available);
+        let pods = self.observed.pods.iter();
+        let granted = pods.filter(|pod| defined.owner.selects(pod) && pod.is_granted());
+        beyond.max(below).clamp(0, saturated(granted.count()))
     }
 
     /// Returns why the rule has no capacity for a Pod, or `None` if it has. A Pod that is
     /// unavailable already needs none.
     #[must_use]
-    pub fn rejection_reason(&self, owner: &RuleView, rule: &Rule, pod: &PodView) -> Option<String> {
+    pub fn rejection_reason(&self, defined: DefinedRule<'_>, pod: &PodView) -> Option<String> {
         if self.unavailable.contains(pod) {
             return None;
         }
-        let spec = &rule.spec;
+        let spec = &defined.rule.spec;
         if spec.available_policy.is_some() {
-            let counts = self.counts(owner);
-            let (max, min) = self.limits(owner, rule);
-            if let Some(max) = max.filter(|max| counts.unavailable >= *max) {
-                return Some(format!(
-                    "{} of {} Pods unavailable, maxUnavailable={max}",
-                    counts.unavailable, counts.total
-                ));
-            }
-            let min = min.filter(|min| counts.available <= *min);
-            return min.map(|min| {
-                format!(
-                    "{} of {} Pods available, minAvailable={min}",
-                    counts.available, counts.total
-                )
-            });
+            return self.available_policy_reason(defined);
         }
         if let Some(spread) = &spec.topology_spread {
-            let value = topology_value(self.observed, pod, &spread.topology_key);
-            let by_value = self.spread.get(&(owner.name.as_str(), spread.topology_key.as_str()));
-            let unavailable = by_value.and_then(|by| by.get(value)).copied().unwrap_or_default();
-            let max = usize::try_from(spread.max_unavailable).unwrap_or_default();
-            return (unavailable >= max).then(|| {
-                format!(
-                    "{unavailable} Pods unavailable in {}={value}, maxUnavailable={max}",
-                    spread.topology_key
-                )
-            });
+            return self.topology_spread_reason(defined.owner, spread, pod);
         }
         spec.disruption_budget.as_ref().and_then(|_| self.disruption_budget_reason(pod))
     }
 
+    fn available_policy_reason(&self, defined: DefinedRule<'_>) -> Option<String> {
+        let counts = self.counts(defined.owner);
+        let Limits { max_unavailable, min_available } = self.limits(defined);
+        if let Some(max) = max_unavailable.filter(|max| counts.unavailable >= *max) {
+            return Some(format!(
+                "{} of {} Pods unavailable, maxUnavailable={max}",
+                counts.unavailable, counts.total
+            ));
+        }
+        let min = min_available.filter(|min| counts.available <= *min)?;
+        Some(format!("{} of {} Pods available, minAvailable={min}", counts.available, counts.total))
+    }
+
+    fn topology_spread_reason(
+        &self,
+        owner: &RuleView,
+        spread: &TopologySpreadRule,
+        pod: &PodView,
+    ) -> Option<String> {
+        let key = spread.topology_key.as_str();
+        let value = topology_value(self.observed, pod, key);
+        let by_value = self.spread.get(&(owner.name.as_str(), key));
+        let unavailable = by_value.and_then(|by| by.get(value)).copied().unwrap_or_default();
+        let max = usize::try_from(spread.max_unavailable).unwrap_or_default();
+        (unavailable >= max).then(|| {
+            format!("{unavailable} Pods unavailable in {key}={value}, maxUnavailable={max}")
+        })
+    }
+
     fn disruption_budget_reason(&self, pod: &PodView) -> Option<String> {
         let budgets = self.observed.budgets.iter().zip(&self.uncounted);
-        let selecting = budgets.filter(|(b, _)| {
-            !b.disrupted_pods.contains(&pod.name)
-                && b.selector.as_ref().is_some_and(|s| s.matches(&pod.labels))
-        });
-        selecting
-            .map(|(budget, uncounted)| (budget, budget.disruptions_allowed, uncounted))
-            .find_map(|(budget, allowed, uncounted)| match allowed {
-                None => {
-                    Some(format!("PodDisruptionBudget {}: status is not up to date", budget.name))
-                }
-                Some(allowed) if allowed <= *uncounted => Some(format!(
-                    "PodDisruptionBudget {}: disruptionsAllowed={allowed}, {uncounted} consumed",
-                    budget.name
-                )),
-                Some(_) => None,
-            })
+        let mut limiting = budgets.filter(|(budget, _)| budget.limits(pod));
+        limiting.find_map(|(budget, uncounted)| match budget.disruptions_allowed {
+            None => Some(format!("PodDisruptionBudget {}: status is not up to date", budget.name)),
+            Some(allowed) if allowed <= *uncounted => Some(format!(
+                "PodDisruptionBudget {}: disruptionsAllowed={allowed}, {uncounted} consumed",
+                budget.name
+            )),
+            Some(_) => None,
+        })
     }
 
     /// Consumes the capacity for a Pod in every budget that selects it.
@@ -164,7 +156,7 @@ impl<'a> BudgetLedger<'a> {
             return;
         }
         self.unavailable.insert(pod);
-        for rule in self.observed.rules.iter().filter(|rule| rule.selects(pod)) {
+        for rule in self.observed.selecting(pod) {
             if let Some(counts) = self.counts.get_mut(rule.name.as_str()) {
                 counts.available -= 1;
                 counts.unavailable += 1;
@@ -176,12 +168,20 @@ impl<'a> BudgetLedger<'a> {
             }
         }
         for (budget, uncounted) in self.observed.budgets.iter().zip(&mut self.uncounted) {
-            let selects = budget.selector.as_ref().is_some_and(|s| s.matches(&pod.labels));
-            if selects && !budget.disrupted_pods.contains(&pod.name) {
-                *uncounted += 1;
-            }
+            *uncounted += usize::from(budget.limits(pod));
         }
     }
+}
+
+/// Number of disruptions that a PodDisruptionBudget has not counted in its status yet. The
+/// disruption controller counts a Pod as disrupted some time after it stops being Ready.
+fn uncounted(observed: &Observed, budget: &BudgetView, unavailable: &UnavailablePods<'_>) -> usize {
+    let uncounted = observed.pods.iter().filter(|pod| {
+        budget.limits(pod)
+            && unavailable.contains(pod)
+            && (pod.ready || pod.is_granted() && pod.version > budget.version)
+    });
+    uncounted.count()
 }
 
 /// Value of a label of the Pod's node; empty if there is none.

@@ -1,12 +1,19 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podops_api::{
-    lifecycle::{LabelChanges, LabelKind, nanos},
+    lifecycle::{self, LabelChanges, LabelKind, nanos},
     transition_rule::{PodTransitionRule, PodTransitionRuleStatus},
+    well_known,
 };
 use serde_json::{Value, json};
 
 use super::*;
-use crate::view::{BudgetView, SetView};
+use crate::view::{BudgetView, PodView, RuleView, SetView};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()

@@ -22,9 +22,9 @@ impl<'a> UnavailablePods<'a> {
     pub fn of(observed: &'a Observed) -> Self {
         let by_name: BTreeMap<&str, &PodView> =
             observed.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
-        let reserved = observed.rules.iter().flat_map(|rule| &rule.status.reservations);
+        let reservations = observed.rules.iter().flat_map(|rule| &rule.status.reservations);
         let reserved =
-            reserved.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.has_operation(r)));
+            reservations.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.has_operation(r)));
         let unavailable = observed.pods.iter().filter(|pod| !pod.is_available());
         Self(unavailable.chain(reserved.copied()).map(|pod| pod.uid.as_str()).collect())
     }
@@ -79,55 +79,80 @@ pub fn count(
             unavailable += missing;
         }
     }
-    let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     PodCounts {
-        total: number(total),
-        available: number(total - unavailable),
-        unavailable: number(unavailable),
+        total: saturated(total),
+        available: saturated(total - unavailable),
+        unavailable: saturated(unavailable),
         waiting: 0,
     }
 }
 
-/// Resolves an availablePolicy for `all` Pods to (maxUnavailable, minAvailable).
-///
-/// Percentages of maxUnavailable are rounded up and of minAvailable down, so that a percentage of
-/// few Pods never blocks every operation. Of several limits the strictest applies.
-#[must_use]
-pub fn limits(rule: &AvailableRule, all: i32) -> (Option<i32>, Option<i32>) {
-    let total = usize::try_from(all).unwrap_or_default();
-    let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let value = |value: &Option<IntOrString>, rounding| {
-        value.as_ref().map(|value| number(resolve(value, total, rounding)))
-    };
-    let function = |policy: &Option<AvailablePolicy>, rounding| {
-        let function = policy.as_ref().and_then(|policy| policy.exp_func.as_ref());
-        function.map(|function| evaluate(function, all, rounding))
-    };
-    let max = [
-        value(&rule.max_unavailable_value, Rounding::Up),
-        function(&rule.max_unavailable_policy, Rounding::Up),
-    ];
-    let min = [
-        value(&rule.min_available_value, Rounding::Down),
-        function(&rule.min_available_policy, Rounding::Down),
-    ];
-    (max.into_iter().flatten().min(), min.into_iter().flatten().max())
+/// Limits of an availablePolicy, in Pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of unavailable Pods.
+    pub max_unavailable: Option<i32>,
+    /// Minimum number of available Pods.
+    pub min_available: Option<i32>,
+}
+
+impl Limits {
+    /// Resolves an availablePolicy for `total` Pods.
+    ///
+    /// Percentages of maxUnavailable are rounded up and of minAvailable down, so that a percentage
+    /// of few Pods never blocks every operation. Of several limits the strictest applies.
+    #[must_use]
+    pub fn of(rule: &AvailableRule, total: i32) -> Self {
+        let max_unavailable = [
+            limit_of_value(rule.max_unavailable_value.as_ref(), total, Rounding::Up),
+            limit_of_policy(rule.max_unavailable_policy.as_ref(), total, Rounding::Up),
+        ];
+        let min_available = [
+            limit_of_value(rule.min_available_value.as_ref(), total, Rounding::Down),
+            limit_of_policy(rule.min_available_policy.as_ref(), total, Rounding::Down),
+        ];
+        Self {
+            max_unavailable: max_unavailable.into_iter().flatten().min(),
+            min_available: min_available.into_iter().flatten().max(),
+        }
+    }
+}
+
+/// Converts a number of Pods to the type of a status.
+pub(crate) fn saturated(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn limit_of_value(value: Option<&IntOrString>, total: i32, rounding: Rounding) -> Option<i32> {
+    let total = usize::try_from(total).unwrap_or_default();
+    value.map(|value| saturated(resolve(value, total, rounding)))
+}
+
+fn limit_of_policy(
+    policy: Option<&AvailablePolicy>,
+    total: i32,
+    rounding: Rounding,
+) -> Option<i32> {
+    let function = policy?.exp_func.as_ref()?;
+    Some(evaluate(function, total, rounding))
 }
 
 /// Returns `coeff · n ^ pow`, clamped to 0..=n, where n is the number of Pods.
 fn evaluate(function: &ExpFunc, total: i32, rounding: Rounding) -> i32 {
-    let number = |text: &Option<String>| {
-        text.as_deref().and_then(|text| text.parse::<f64>().ok()).unwrap_or(1.0)
-    };
-    let exact = number(&function.coeff) * f64::from(total).powf(number(&function.pow));
-    let whole = match rounding {
+    let coeff = number_or_one(function.coeff.as_deref());
+    let exact = coeff * f64::from(total).powf(number_or_one(function.pow.as_deref()));
+    let rounded = match rounding {
         Rounding::Up => exact.ceil(),
         Rounding::Down => exact.floor(),
     };
     // The bounds make the conversion exact.
     #[allow(clippy::cast_possible_truncation, reason = "clamped to the range of an i32")]
-    let whole = whole.clamp(0.0, f64::from(total)) as i32;
+    let whole = rounded.clamp(0.0, f64::from(total)) as i32;
     whole
+}
+
+fn number_or_one(text: Option<&str>) -> f64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(1.0)
 }
 
 #[cfg(test)]
@@ -138,7 +163,8 @@ mod tests {
     #[track_caller]
     fn check(rule: serde_json::Value, total: i32, expected: (Option<i32>, Option<i32>)) {
         let rule: AvailableRule = serde_json::from_value(rule).unwrap();
-        assert_eq!(limits(&rule, total), expected);
+        let Limits { max_unavailable, min_available } = Limits::of(&rule, total);
+        assert_eq!((max_unavailable, min_available), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use jiff::{Timestamp, ToSpan as _, Zoned, civil, tz::TimeZone};
 use podops_api::transition_rule::{Day, ScheduleRule, Window};
 
-use super::Verdict;
+use super::verdict::Verdict;
 
 /// Evaluates a schedule at `now`.
 #[must_use]
@@ -54,15 +54,18 @@ fn is_in(window: &Window, local: &Zoned) -> bool {
         return false;
     };
     let at = i64::from(local.hour()) * 60 + i64::from(local.minute());
-    let starts_on = |days_ago: i64| {
-        let Ok(day) = local.date().checked_sub(days_ago.days()) else { return false };
-        window.days.is_empty() || window.days.contains(&weekday(day))
-    };
     if from < to {
-        starts_on(0) && (from..to).contains(&at)
+        starts_days_ago(0, window, local) && (from..to).contains(&at)
     } else {
-        starts_on(0) && at >= from || starts_on(1) && at < to
+        starts_days_ago(0, window, local) && at >= from
+            || starts_days_ago(1, window, local) && at < to
     }
+}
+
+/// Returns true if the window starts on the weekday of `days` before `local`.
+fn starts_days_ago(days: i64, window: &Window, local: &Zoned) -> bool {
+    let Ok(day) = local.date().checked_sub(days.days()) else { return false };
+    window.days.is_empty() || window.days.contains(&weekday(day))
 }
 
 fn weekday(day: civil::Date) -> Day {

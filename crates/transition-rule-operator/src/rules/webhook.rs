@@ -8,6 +8,12 @@ use podops_api::transition_rule::{Parameter, RuleStage, TransitionRule, WebhookS
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+mod addresses;
+mod error;
+
+pub use addresses::AddressPolicy;
+pub use error::{RESPONSE_MAX, WebhookError};
+
 /// Reference to one rule of a PodTransitionRule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleRef {
@@ -36,8 +42,13 @@ pub const TASK_IN_PROGRESS: &str = "webhook task in progress";
 pub enum WebhookVerdict {
     /// The operations may pass.
     Passed,
-    /// The operations may not pass, with the reason and the time from which to call again.
-    Rejected(String, Timestamp),
+    /// The operations may not pass.
+    Rejected {
+        /// Reason, for the status.
+        reason: String,
+        /// Time from which to call again.
+        until: Timestamp,
+    },
     /// A request or a task is in progress, described by this text.
     Pending(String),
 }
@@ -191,8 +202,8 @@ fn reason(text: &str) -> String {
 #[must_use]
 pub fn read_response(body: &[u8], requested: &BTreeSet<String>) -> Option<Outcome> {
     let response: Response = serde_json::from_slice(body).ok()?;
-    let finished = response.finished_names.unwrap_or_default();
-    let finished = finished.intersection(requested).cloned().collect();
+    let finished_names = response.finished_names.unwrap_or_default();
+    let finished = finished_names.intersection(requested).cloned().collect();
     let text = response.message.unwrap_or_default();
     if !response.success {
         return Some(Outcome::Decided { passed: finished, reason: reason(&text) });

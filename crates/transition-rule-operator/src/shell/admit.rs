@@ -1,15 +1,12 @@
-//! Validates the parts of PodTransitionRules that the schema cannot: expressions, selectors, time
-//! zones and certificates. Sends no requests. A rule admitted while the webhook is unavailable
-//! reports the same errors in its condition Degraded.
-
-use std::collections::BTreeSet;
+//! Admission webhook that validates PodTransitionRules. Sends no requests. A rule admitted while
+//! the webhook is unavailable reports the same errors in its condition Degraded.
 
 use kube::core::{DynamicObject, Status, admission::AdmissionRequest};
-use podops_api::transition_rule::{PodTransitionRule, TransitionRule};
-use podops_runtime::shell::admission::{Handler, Handlers, Verdict};
+use podops_admission::{Handler, Handlers, Verdict};
+use serde_json::Value;
 
-use super::webhook_client;
-use crate::view::RuleView;
+use super::webhook_client::is_ca_bundle;
+use crate::admission::validation_errors;
 
 /// Name of the webhook in `deploy/components/rule-admission`, the same as Kuperator's.
 const WEBHOOK: &str = "validating-podtransitionrule.apps.kusionstack.io";
@@ -21,16 +18,15 @@ pub(super) fn handlers() -> Handlers {
 }
 
 fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
-    let spec = |object: &Option<DynamicObject>| object.as_ref().map(|o| o.data["spec"].clone());
     // The stored spec may be invalid already; changes of labels and finalizers must still be
     // allowed.
-    if spec(&request.object) == spec(&request.old_object) {
+    if spec(request.object.as_ref()) == spec(request.old_object.as_ref()) {
         return Verdict::Allow;
     }
     let Some(object) = request.object else { return Verdict::Allow };
     let rule = serde_json::to_value(object).and_then(serde_json::from_value);
     let validation_errors = match rule {
-        Ok(rule) => validation_errors(&rule),
+        Ok(rule) => validation_errors(&rule, is_ca_bundle),
         Err(error) => vec![error.to_string()],
     };
     if validation_errors.is_empty() {
@@ -40,36 +36,14 @@ fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
     Verdict::Deny(Box::new(status))
 }
 
-/// Validation errors of a rule, each with its field.
-fn validation_errors(rule: &PodTransitionRule) -> Vec<String> {
-    let mut validation_errors = match RuleView::read(rule, &BTreeSet::new()) {
-        Ok(view) => view.validation_errors,
-        Err(error) => vec![format!("spec.selector: {error}")],
-    };
-    let is_active = |rule: &&TransitionRule| !rule.disabled && rule.conditions.is_empty();
-    validation_errors.extend(rule.spec.rules.iter().filter(is_active).flat_map(ca_bundle_errors));
-    validation_errors
-}
-
-fn ca_bundle_errors(rule: &TransitionRule) -> Vec<String> {
-    let Some(client) = rule.webhook.as_ref().map(|webhook| &webhook.client_config) else {
-        return Vec::new();
-    };
-    let poll = client.poll.as_ref().and_then(|poll| poll.ca_bundle.as_deref());
-    let bundles = [("caBundle", client.ca_bundle.as_deref()), ("poll.caBundle", poll)];
-    let unreadable = bundles.iter().filter(|(_, bundle)| !webhook_client::is_ca_bundle(*bundle));
-    unreadable
-        .map(|(field, _)| {
-            let field_path = format!("spec.rules[{}].webhook.clientConfig.{field}", rule.name);
-            format!("{field_path}: must be base64-encoded PEM")
-        })
-        .collect()
+fn spec(object: Option<&DynamicObject>) -> Option<&Value> {
+    object.map(|object| &object.data["spec"])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn rule(rule: Value) -> Value {
         let mut rule = rule;

@@ -8,10 +8,10 @@ use std::{
 };
 
 use clap::Args;
-use futures::{StreamExt as _, stream, stream::BoxStream};
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Resource as _,
     api::ListParams,
     core::DynamicObject,
     discovery::ApiResource,
@@ -21,49 +21,46 @@ use kube::{
         watcher,
     },
 };
-use podops_api::{GROUP, VERSION, lifecycle, transition_rule::RuleStage, well_known};
+use podops_admission::AdmissionArgs;
+use podops_api::{GROUP, VERSION, well_known};
 use podops_runtime::{
-    freshness::LastWrite,
     shell::{
-        admission,
         apply::{self, Applier},
-        args::AdmissionArgs,
         clock,
-        controller::{ControllerConfig, ReconcileError, Requeue, run},
-        events::{Events, Note},
-        operator::Operator,
-        store::{IndexedStore, events, reflect},
+        controller::{ControllerConfig, Requeue, run},
+        events::Events,
+        operator::{Operator, OperatorError},
+        reconcile_error::{Cause, ReconcileError},
+        store::events as watch,
     },
     write::{Outcome, Write},
 };
-
+use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use super::{
     NAME, admit,
+    caches::{Caches, Pods},
     metrics::Metrics,
-    observe::{
-        Caches, FullPod, Guarded, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet,
-        has_operator_metadata, namespace, observe, trim,
-    },
     webhook_client::WebhookClient,
 };
 use crate::{
+    events::{TargetedEvent, events, invalid_rule},
+    measurements::{Decision, GrantWait, LimitKey, measure},
+    namespace_state::{NamespaceState, PodToFetch, pods_to_fetch},
+    observe::{
+        SlimNamespace, SlimPod, has_operator_metadata, newest_pods_version, read_rules,
+        trim_namespace, trim_pod,
+    },
     plan::{self, Plan, PodChange},
     render::{self, PODS},
-    rules::Kind,
-    status::{StatusChange, classify, status},
+    rules::{Kind, webhook::AddressPolicy},
+    status::{DueStatuses, statuses},
     view::{Observed, PodView, RuleView},
 };
 
 /// Minimum time between two reconciles of one namespace, so that events of many Pods are coalesced.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum time between a status write and a significant change.
-const SIGNIFICANT_STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time between a status write and a minor change, of counts and details only.
-const MINOR_STATUS_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time between two updates of the detail annotation of a waiting Pod.
-const ANNOTATE_INTERVAL: Duration = Duration::from_secs(60);
 /// Time until Pods that could not be fetched are fetched again.
 const FETCH_RETRY: Duration = Duration::from_secs(5);
 /// Time between reconciles of a namespace without changes.
@@ -91,24 +88,6 @@ pub struct RuleArgs {
     pub admission: AdmissionArgs,
 }
 
-/// Local state of one namespace: own writes that the caches must reflect, rate limits, fetched
-/// Pods, and the values last exported as metrics.
-#[derive(Debug, Default)]
-struct NamespaceState {
-    pods: LastWrite,
-    rules: LastWrite,
-    /// Time of the last status write, by UID of the PodTransitionRule.
-    status_written: BTreeMap<String, Instant>,
-    /// Time of the last detail annotation, by UID of the Pod.
-    annotated_pods: BTreeMap<String, Instant>,
-    /// Full Pods by UID, with the observed resourceVersion that they were fetched for.
-    full_pods: BTreeMap<String, (u64, FullPod)>,
-    /// Rejections of the last reconcile, as (PodTransitionRule, rule, Pod).
-    rejecting: BTreeSet<(String, String, String)>,
-    /// Budget gauges exported last, as (rule, limit).
-    budget_gauges: BTreeSet<(String, &'static str)>,
-}
-
 struct Context {
     client: Client,
     applier: Applier,
@@ -126,21 +105,15 @@ struct Context {
 /// # Errors
 ///
 /// If the metrics cannot be registered or the admission webhook cannot be started.
-pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
-    admission::start(operator, NAME, &args.admission, admit::handlers())?;
+pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), OperatorError> {
+    podops_admission::start(operator, NAME, &args.admission, admit::handlers())?;
     let (client, runtime_metrics) = (operator.client.clone(), operator.metrics.clone());
     let skipped: BTreeSet<String> =
         args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();
     for kind in skipped.iter().filter(|kind| !Kind::ALL.iter().any(|k| k.as_str() == *kind)) {
         tracing::warn!(kind, "Ignoring unknown rule kind in --skip-rules");
     }
-    let caches = Caches {
-        rules: IndexedStore::new(namespace),
-        pods: IndexedStore::new(namespace),
-        sets: IndexedStore::new(namespace),
-        budgets: IndexedStore::new(namespace),
-        nodes: IndexedStore::new(|_| None),
-    };
+    let caches = Caches::new();
     // CollaSets are optional in a cluster.
     for (part, progress) in caches.parts().into_iter().filter(|(part, _)| *part != "collasets") {
         operator.ready_when(part, progress.ready());
@@ -148,16 +121,20 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
     let (store, writer) = reflector::store::<SlimNamespace>();
     let all = watcher::Config::default();
     let objects =
-        events(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &runtime_metrics)
-            .modify(|namespace| namespace.metadata = trimmed(namespace))
+        watch(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &runtime_metrics)
+            .modify(trim_namespace)
             .reflect(writer)
             .touched_objects();
     let metrics = Metrics::register(&operator.registry)?;
-    let (webhooks, receivers) =
-        WebhookClient::new(args.webhook_allow_private_addresses, metrics.clone());
-    let triggers = triggers(&client, &caches, &runtime_metrics);
+    let addresses = if args.webhook_allow_private_addresses {
+        AddressPolicy::Any
+    } else {
+        AddressPolicy::Restricted
+    };
+    let (webhooks, receivers) = WebhookClient::new(addresses, metrics.clone());
+    let changes = caches.watch(&client, &runtime_metrics);
     let responses = receivers.wake.map(|namespace| ObjectRef::new(&namespace));
-    let triggers = stream::select(triggers, responses).boxed();
+    let triggers = stream::select(changes, responses).boxed();
     let context = Arc::new(Context {
         client: client.clone(),
         applier: Applier::new(
@@ -192,65 +169,6 @@ pub fn start(operator: &mut Operator, args: &RuleArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Metadata of a namespace, reduced to its identity.
-fn trimmed(
-    namespace: &SlimNamespace,
-) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-    let metadata = &namespace.metadata;
-    k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        resource_version: metadata.resource_version.clone(),
-        ..Default::default()
-    }
-}
-
-impl Caches {
-    fn parts(&self) -> [(&'static str, &podops_runtime::shell::store::WatchProgress); 5] {
-        [
-            ("podtransitionrules", &self.rules.progress),
-            ("pods", &self.pods.progress),
-            ("collasets", &self.sets.progress),
-            ("poddisruptionbudgets", &self.budgets.progress),
-            ("nodes", &self.nodes.progress),
-        ]
-    }
-}
-
-/// Updates the caches from watches, and returns the namespaces of changed objects.
-fn triggers(
-    client: &Client,
-    caches: &Caches,
-    runtime_metrics: &podops_runtime::shell::metrics::Metrics,
-) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
-    fn within<K: Resource>(
-        object: &K,
-    ) -> stream::Iter<std::option::IntoIter<ObjectRef<SlimNamespace>>> {
-        stream::iter(namespace(object).map(|name| ObjectRef::new(&name)))
-    }
-    let (controlled, all) =
-        (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default);
-    let rules =
-        events(Api::<Guarded>::all(client.clone()), all(), "podtransitionrules", runtime_metrics);
-    let pods = events(Api::<SlimPod>::all(client.clone()), controlled, "pods", runtime_metrics)
-        .modify(trim);
-    let sets = events(Api::<SlimSet>::all(client.clone()), all(), "collasets", runtime_metrics);
-    let budgets = Api::<SlimBudget>::all(client.clone());
-    let budgets = events(budgets, all(), "poddisruptionbudgets", runtime_metrics);
-    let nodes = events(Api::<SlimNode>::all(client.clone()), all(), "nodes", runtime_metrics)
-        .modify(|node| node.metadata.annotations = None);
-    // Node changes trigger no reconcile: the labels are read with the next one.
-    let nodes = reflect(caches.nodes.clone(), nodes).flat_map(|_| stream::empty());
-    stream::select_all([
-        reflect(caches.rules.clone(), rules).flat_map(|o| within(&*o)).boxed(),
-        reflect(caches.pods.clone(), pods).flat_map(|o| within(&*o)).boxed(),
-        reflect(caches.sets.clone(), sets).flat_map(|o| within(&*o)).boxed(),
-        reflect(caches.budgets.clone(), budgets).flat_map(|o| within(&*o)).boxed(),
-        nodes.boxed(),
-    ])
-    .boxed()
-}
-
 /// Reconciles one namespace: observes, plans and applies. Idempotent: it may be interrupted at any
 /// point and run again.
 #[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
@@ -265,7 +183,7 @@ async fn reconcile(
     if !context.is_managed(&name) {
         context.webhooks.forget(&name);
         let removed = context.states().remove(&name).unwrap_or_default();
-        context.remove_budget_gauges(&name, removed.budget_gauges.iter());
+        context.remove_limits(&name, &removed.limits);
         return Ok(Requeue::AwaitChange);
     }
     if !context.is_fresh(&name) {
@@ -281,34 +199,26 @@ async fn reconcile(
     let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&str, &PodView> =
         observed.pods.iter().map(|p| (p.name.as_str(), p)).collect();
-    let changes = plan.pods.iter().filter(|change| context.may_annotate(&name, change));
-    let changes = changes.filter_map(|change| {
+    let changes = plan.pods.iter().filter(|change| context.may_write(&name, change));
+    let pod_writes = changes.filter_map(|change| {
         Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
     });
-    results.extend(context.write(&name, changes.collect()).await);
-    context.publish_events(&name, &observed, &plan).await;
-    if apply::is_unfinished(&results) {
-        let errors = results.iter().filter_map(|(_, result)| result.as_ref().err());
-        let errors: Vec<String> =
-            errors.map(|error| format!("{error}: {}", error.source)).collect();
-        let error = anyhow::anyhow!("{}", errors.join("; "));
-        return Err(ReconcileError::transient("write", error).requeue_within(wait));
+    results.extend(context.write(&name, pod_writes.collect()).await);
+    context.publish(events(&name, &observed, &plan)).await;
+    let retry_after = context.applier.retry_after(&results);
+    if let Some(unfinished) = apply::unfinished(results) {
+        // The backoff must not delay the status write.
+        return Err(Cause::from(unfinished).requeue_within(wait));
     }
-    let waits = [wait, plan.requeue_after, context.applier.retry_after(&results), Some(RESYNC)];
+    let waits = [wait, plan.requeue_after, retry_after, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
 impl Context {
-    /// Returns false if the change only annotates a Pod that was annotated within
-    /// [`ANNOTATE_INTERVAL`], because the rules that reject it may alternate.
-    fn may_annotate(&self, namespace: &str, change: &PodChange) -> bool {
-        if !change.gates.is_empty() || !change.grants.is_empty() {
-            return true;
-        }
+    /// Returns false if the change must be left out, see [`NamespaceState::may_write`].
+    fn may_write(&self, namespace: &str, change: &PodChange) -> bool {
         let mut states = self.states();
-        let annotated = &mut states.entry(namespace.to_owned()).or_default().annotated_pods;
-        annotated.retain(|_, at| at.elapsed() < ANNOTATE_INTERVAL);
-        annotated.insert(change.uid.clone(), Instant::now()).is_none()
+        states.entry(namespace.to_owned()).or_default().may_write(change, Instant::now())
     }
 
     fn states(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
@@ -318,17 +228,7 @@ impl Context {
     /// Returns true once all caches are synced. Without the CollaSet CRD its cache is not required,
     /// because rules also apply to Pods of other controllers.
     async fn is_ready(&self) -> Result<bool, ReconcileError> {
-        let is_synced = |part: &str| {
-            let mut parts = self.caches.parts().into_iter();
-            parts.find(|(name, _)| *name == part).is_some_and(|(_, p)| p.version().lists_done > 0)
-        };
-        let missing: Vec<&str> = self
-            .caches
-            .parts()
-            .map(|(part, _)| part)
-            .into_iter()
-            .filter(|part| !is_synced(part))
-            .collect();
+        let missing = self.caches.unsynced();
         if missing != ["collasets"] {
             return Ok(missing.is_empty());
         }
@@ -337,13 +237,14 @@ impl Context {
 
     /// Returns whether the API server serves CollaSets; requested once.
     async fn has_sets(&self) -> Result<bool, ReconcileError> {
-        let discover = async || {
-            let group = format!("{GROUP}/{VERSION}");
-            let group = self.client.list_api_group_resources(&group).await?;
-            Ok::<_, kube::Error>(group.resources.iter().any(|r| r.name == "collasets"))
-        };
-        let has_sets = self.has_sets.get_or_try_init(discover).await;
-        has_sets.copied().map_err(|error| ReconcileError::transient("discovery", error))
+        let has_sets = self.has_sets.get_or_try_init(|| self.discover_sets()).await;
+        has_sets.copied().map_err(|error| Cause::Discovery(error).into())
+    }
+
+    async fn discover_sets(&self) -> Result<bool, kube::Error> {
+        let version = format!("{GROUP}/{VERSION}");
+        let group = self.client.list_api_group_resources(&version).await?;
+        Ok(group.resources.iter().any(|resource| resource.name == "collasets"))
     }
 
     /// Returns true if the namespace has a rule, or a Pod with labels or annotations left by one.
@@ -366,8 +267,8 @@ impl Context {
         namespace: &str,
         rules: Vec<RuleView>,
     ) -> Result<(Observed, Plan, Timestamp), ReconcileError> {
-        let (pods, version) = self.pods(namespace, &rules).await?;
-        let mut observed = observe(namespace, rules, &pods, version, &self.caches);
+        let pods = self.pods(namespace, &rules).await?;
+        let mut observed = self.caches.observe(namespace, rules, pods);
         observed.webhooks = self.webhooks.state(namespace, &observed, clock::now());
         self.add_full_pods(namespace, &mut observed);
         let mut plan = plan::plan(&observed, clock::now());
@@ -383,50 +284,35 @@ impl Context {
         Ok((observed, plan, clock::now()))
     }
 
-    /// Returns the Pods of a namespace with their resourceVersion: from the cache, or listed if a
-    /// status reports a newer `podsVersion`.
+    /// Returns the Pods of a namespace: from the cache, or listed if a status reports a newer
+    /// `podsVersion`.
     ///
     /// Reserved capacity is released once the end of the operation is observed. On older Pods, the
     /// operation would appear unstarted and its Pod still available.
-    async fn pods(
-        &self,
-        namespace: &str,
-        rules: &[RuleView],
-    ) -> Result<(Vec<Arc<SlimPod>>, u64), ReconcileError> {
-        let used_versions = rules.iter().filter_map(|rule| {
-            rule.status.pods_version.as_deref().and_then(|version| version.parse::<u64>().ok())
-        });
-        let observed = self.caches.pods.progress.version().resource_version;
-        if used_versions.max().unwrap_or_default() <= observed {
-            return Ok((self.caches.pods.find(namespace), observed));
+    async fn pods(&self, namespace: &str, rules: &[RuleView]) -> Result<Pods, ReconcileError> {
+        let cached_version = self.caches.pods.progress.version().resource_version;
+        if newest_pods_version(rules) <= cached_version {
+            return Ok(Pods { pods: self.caches.pods.find(namespace), version: cached_version });
         }
         tracing::info!("Pod cache is older than status.podsVersion; listing Pods");
         let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
-        let list = api.list(&ListParams::default().labels(well_known::CONTROLLED)).await;
-        let list = list.map_err(|error| ReconcileError::transient("list", error))?;
+        let list = api
+            .list(&ListParams::default().labels(well_known::CONTROLLED))
+            .await
+            .map_err(|source| Cause::List { resource: "pods", source })?;
         let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
         let mut pods = list.items;
-        pods.iter_mut().for_each(trim);
+        pods.iter_mut().for_each(trim_pod);
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        Ok((pods.into_iter().map(Arc::new).collect(), version.unwrap_or(observed)))
+        Ok(Pods {
+            pods: pods.into_iter().map(Arc::new).collect(),
+            version: version.unwrap_or(cached_version),
+        })
     }
 
-    /// Adds the fetched full Pods to the observed state, if their resourceVersion has not changed.
     fn add_full_pods(&self, namespace: &str, observed: &mut Observed) {
-        let mut states = self.states();
-        let Some(state) = states.get_mut(namespace) else { return };
-        // Rules need the full object of waiting Pods only.
-        let is_waiting = |pod: &&PodView| {
-            !pod.pending_operations(RuleStage::PreCheck).is_empty()
-                || !pod.pending_operations(RuleStage::PostCheck).is_empty()
-        };
-        let waiting: BTreeSet<&str> =
-            observed.pods.iter().filter(is_waiting).map(|pod| pod.uid.as_str()).collect();
-        state.full_pods.retain(|uid, _| waiting.contains(uid.as_str()));
-        for pod in &mut observed.pods {
-            let full_pod =
-                state.full_pods.get(&pod.uid).filter(|(version, _)| *version == pod.version);
-            pod.object = full_pod.map(|(_, object)| object.clone());
+        if let Some(state) = self.states().get_mut(namespace) {
+            state.add_full_pods(observed);
         }
     }
 
@@ -434,32 +320,17 @@ impl Context {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let mut requests = Vec::new();
-        for pod in observed.pods.iter().filter(|pod| names.contains(&pod.name)) {
-            requests.push((pod.name.clone(), pod.uid.clone(), pod.version));
-        }
-        let fetch_one = |(name, uid, version): (String, String, u64)| {
-            let api = api.clone();
-            async move {
-                let object = api.get_opt(&name).await;
-                let object =
-                    object.inspect_err(|error| tracing::warn!(%error, name, "Failed to fetch Pod"));
-                let object = object.ok().flatten().and_then(|mut object| {
-                    object.metadata.managed_fields = None;
-                    serde_json::to_value(object).ok()
-                });
-                (uid, version, object.map(Arc::new))
-            }
-        };
-        let fetched: Vec<(String, u64, Option<FullPod>)> =
-            stream::iter(requests).map(fetch_one).buffer_unordered(16).collect().await;
+        let fetched: Vec<(PodToFetch, Option<Value>)> =
+            stream::iter(pods_to_fetch(observed, names))
+                .map(|pod| fetch_pod(api.clone(), pod))
+                .buffer_unordered(16)
+                .collect()
+                .await;
         let mut states = self.states();
         let state = states.entry(namespace.to_owned()).or_default();
-        for (uid, version, object) in fetched {
-            // Stored under the observed version, although it may be newer: a newer one causes
-            // another reconcile.
-            if let Some(object) = object.filter(|o| o["metadata"]["uid"] == uid.as_str()) {
-                state.full_pods.insert(uid, (version, object));
+        for (pod, object) in fetched {
+            if let Some(object) = object {
+                state.store_full_pod(pod, Arc::new(object));
             }
         }
     }
@@ -474,31 +345,10 @@ impl Context {
     ) -> (Vec<Write>, Option<Duration>) {
         let mut states = self.states();
         let state = states.entry(namespace.to_owned()).or_default();
-        state.status_written.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
-        let (mut writes, mut wait) = (Vec::new(), None::<Duration>);
-        for rule in &observed.rules {
-            let Some(decision) = plan.rules.get(&rule.name) else { continue };
-            let new = status(
-                rule,
-                decision,
-                &validation_errors(observed, rule),
-                observed.pods_version,
-                now,
-            );
-            let interval = match classify(&rule.status, &new) {
-                StatusChange::None => continue,
-                StatusChange::Minor => MINOR_STATUS_INTERVAL,
-                StatusChange::Significant => SIGNIFICANT_STATUS_INTERVAL,
-            };
-            let since = state.status_written.get(&rule.uid).map_or(interval, Instant::elapsed);
-            if let Some(left) = interval.checked_sub(since).filter(|left| !left.is_zero()) {
-                wait = Some(wait.map_or(left, |wait| wait.min(left)));
-                continue;
-            }
-            state.status_written.insert(rule.uid.clone(), Instant::now());
-            writes.push(render::rule(namespace, rule, &new));
-        }
-        (writes, wait)
+        let changed = statuses(observed, plan, now);
+        let DueStatuses { due, next_in } = state.statuses.select(observed, changed, Instant::now());
+        let writes = due.iter().map(|new| render::rule(namespace, new.rule, &new.status));
+        (writes.collect(), next_in)
     }
 
     /// Applies independent writes, and records the versions that the caches must reach before the
@@ -525,76 +375,30 @@ impl Context {
 
     /// Exports the decisions of a plan as metrics.
     fn record_metrics(&self, namespace: &str, observed: &Observed, plan: &Plan, now: Timestamp) {
-        let (mut rejecting, mut budget_gauges) = (BTreeSet::new(), BTreeSet::new());
-        for (owner, decision) in &plan.rules {
-            let Some(rule) = observed.rules.iter().find(|rule| rule.name == *owner) else {
-                continue;
-            };
-            let record = |name: &str, verdict: &str| {
-                let kind = rule.rules.iter().find(|r| r.spec.name == name);
-                let kind = kind.and_then(|r| Kind::of(&r.spec)).map_or("", Kind::as_str);
-                let full = format!("{owner}/{name}");
-                self.metrics.decisions.with_label_values(&[namespace, &full, kind, verdict]).inc();
-            };
-            let granted =
-                |pod: &str| plan.pods.iter().any(|c| c.pod == pod && !c.grants.is_empty());
-            for detail in &decision.details {
-                for info in &detail.reject_info {
-                    let key = (owner.clone(), info.rule_name.clone(), detail.name.clone());
-                    if !self.was_rejecting(namespace, &key) {
-                        record(&info.rule_name, "rejected");
-                    }
-                    rejecting.insert(key);
-                }
-                if detail.passed && granted(&detail.name) {
-                    detail.passed_rules.iter().for_each(|name| record(name, "passed"));
-                }
-            }
-            for state in &decision.states {
-                let full = format!("{owner}/{}", state.name);
-                for (limit, value) in [
-                    ("max_unavailable", state.max_unavailable),
-                    ("min_available", state.min_available),
-                ] {
-                    if let Some(value) = value {
-                        let gauge =
-                            self.metrics.budget.with_label_values(&[namespace, &full, limit]);
-                        gauge.set(i64::from(value));
-                        budget_gauges.insert((full.clone(), limit));
-                    }
-                }
-            }
-        }
-        for change in &plan.pods {
-            for (stage, operation) in &change.grants {
-                let since = lifecycle::time(&operation.instance).map(|at| now.duration_since(at));
-                let seconds = since.map_or(0.0, |since| since.as_secs_f64().max(0.0));
-                self.metrics.wait_seconds.with_label_values(&[stage.as_str()]).observe(seconds);
-            }
-            if !change.grants.is_empty() {
-                let overridden = u64::try_from(change.overridden_rules.len()).unwrap_or_default();
-                self.metrics.overridden_rules.with_label_values(&[namespace]).inc_by(overridden);
-            }
-        }
         let mut states = self.states();
         let state = states.entry(namespace.to_owned()).or_default();
-        self.remove_budget_gauges(namespace, state.budget_gauges.difference(&budget_gauges));
-        (state.rejecting, state.budget_gauges) = (rejecting, budget_gauges);
+        let measured = measure(observed, plan, &state.rejections, now);
+        for Decision { rule, kind, verdict } in &measured.decisions {
+            self.metrics.decisions.with_label_values(&[namespace, rule, kind, verdict]).inc();
+        }
+        for GrantWait { stage, seconds } in &measured.grants {
+            self.metrics.wait_seconds.with_label_values(&[stage]).observe(*seconds);
+        }
+        if let Some(overridden) = measured.overridden_rules {
+            self.metrics.overridden_rules.with_label_values(&[namespace]).inc_by(overridden);
+        }
+        for (LimitKey { rule, limit }, value) in &measured.limits {
+            let gauge = self.metrics.budget.with_label_values(&[namespace, rule, limit]);
+            gauge.set(i64::from(*value));
+        }
+        self.remove_limits(namespace, &state.replace_measurements(measured));
     }
 
-    fn remove_budget_gauges<'a>(
-        &self,
-        namespace: &str,
-        stale: impl Iterator<Item = &'a (String, &'static str)>,
-    ) {
-        for (rule, limit) in stale {
+    fn remove_limits<'a>(&self, namespace: &str, stale: impl IntoIterator<Item = &'a LimitKey>) {
+        for LimitKey { rule, limit } in stale {
             // An error means that the gauge does not exist, which is the desired state.
             drop(self.metrics.budget.remove_label_values(&[namespace, rule, limit]));
         }
-    }
-
-    fn was_rejecting(&self, namespace: &str, key: &(String, String, String)) -> bool {
-        self.states().get(namespace).is_some_and(|state| state.rejecting.contains(key))
     }
 
     /// Removes Kuperator's finalizer from rules that are being deleted, valid or not.
@@ -610,102 +414,29 @@ impl Context {
     /// The Pods that an invalid rule selects are unknown, so all operations in the namespace are
     /// blocked and no gate is removed.
     async fn read_rules(&self, namespace: &str) -> Option<Vec<RuleView>> {
-        let (mut rules, mut all_valid) = (Vec::new(), true);
-        for rule in self.caches.rules.find(namespace) {
-            let read = rule.0.as_ref().map_err(|invalid| invalid.error.clone());
-            let read = read.and_then(|rule| {
-                RuleView::read(rule, &self.skipped).map_err(|error| error.to_string())
-            });
-            let error = match read {
-                Ok(read) => {
-                    rules.push(read);
-                    continue;
-                }
-                Err(_) if rule.meta().deletion_timestamp.is_some() => continue,
-                Err(error) => error,
-            };
-            all_valid = false;
-            let message = format!(
-                "invalid PodTransitionRule; all operations in this namespace are blocked until it \
-                 is fixed: {error}"
-            );
-            let note = Note { warning: true, reason: "PodTransitionRuleInvalid", message };
-            self.events.publish(&rule.object_ref(&()), &note).await;
-        }
-        all_valid.then_some(rules)
+        let read = read_rules(self.caches.rules.find(namespace), &self.skipped);
+        let is_valid = read.invalid.is_empty();
+        self.publish(read.invalid.iter().map(invalid_rule)).await;
+        is_valid.then_some(read.rules)
     }
 
-    /// Publishes events for invalid rules, overridden rules and invalid break-glass annotations.
-    async fn publish_events(&self, namespace: &str, observed: &Observed, plan: &Plan) {
-        for rule in &observed.rules {
-            let validation_errors = validation_errors(observed, rule);
-            if validation_errors.is_empty() {
-                continue;
-            }
-            let message = validation_errors.join("; ");
-            let note = Note { warning: true, reason: "RuleEvaluationFailed", message };
-            let object: ObjectRef<podops_api::transition_rule::PodTransitionRule> =
-                ObjectRef::new(&rule.name).within(namespace);
-            let mut reference: k8s_openapi::api::core::v1::ObjectReference = object.into();
-            reference.uid = Some(rule.uid.clone());
-            self.events.publish(&reference, &note).await;
-        }
-        for change in plan.pods.iter().filter(|change| !change.overridden_rules.is_empty()) {
-            self.events
-                .publish(&reference(namespace, change), &overridden_rules(observed, change))
-                .await;
-        }
-        for pod in &observed.pods {
-            let is_waiting = !pod.pending_operations(RuleStage::PreCheck).is_empty();
-            if let (Some(Err(error)), true) = (&pod.break_glass, is_waiting) {
-                let message =
-                    format!("ignoring invalid annotation {}: {error}", well_known::BREAK_GLASS);
-                let note = Note { warning: true, reason: "BreakGlassInvalid", message };
-                let change = PodChange {
-                    pod: pod.name.clone(),
-                    uid: pod.uid.clone(),
-                    ..PodChange::default()
-                };
-                self.events.publish(&reference(namespace, &change), &note).await;
-            }
+    async fn publish(&self, events: impl IntoIterator<Item = TargetedEvent>) {
+        for TargetedEvent { object, event } in events {
+            self.events.publish(&object, &event).await;
         }
     }
 }
 
-/// Errors of a rule's spec and of its webhooks, each with its field.
-fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
-    let webhook_errors =
-        observed.webhooks.errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
-    let webhook_errors = webhook_errors
-        .map(|(rule_ref, error)| format!("spec.rules[{}].webhook: {error}", rule_ref.rule));
-    rule.validation_errors.iter().cloned().chain(webhook_errors).collect()
-}
-
-fn reference(namespace: &str, change: &PodChange) -> k8s_openapi::api::core::v1::ObjectReference {
-    k8s_openapi::api::core::v1::ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        namespace: Some(namespace.to_owned()),
-        name: Some(change.pod.clone()),
-        uid: Some(change.uid.clone()),
-        ..Default::default()
-    }
-}
-
-fn overridden_rules(observed: &Observed, change: &PodChange) -> Note {
-    let overrides = observed
-        .pods
-        .iter()
-        .find(|pod| pod.uid == change.uid)
-        .and_then(|pod| pod.break_glass.as_ref());
-    let (until, reason) = match overrides {
-        Some(Ok(o)) => (o.until.to_string(), o.reason.as_str()),
-        Some(Err(_)) | None => (String::new(), ""),
-    };
-    let reason = if reason.is_empty() { "no reason specified" } else { reason };
-    let message = format!(
-        "operation permitted without {}, overridden by break-glass until {until}: {reason}",
-        change.overridden_rules.join(", ")
-    );
-    Note { warning: true, reason: "RuleOverridden", message }
+/// Fetches a full Pod. Returns `None` and logs the error if it cannot be fetched.
+async fn fetch_pod(api: Api<DynamicObject>, pod: PodToFetch) -> (PodToFetch, Option<Value>) {
+    let fetched = api.get_opt(&pod.name).await;
+    let object = fetched
+        .inspect_err(|error| tracing::warn!(%error, name = pod.name, "Failed to fetch Pod"))
+        .ok()
+        .flatten()
+        .and_then(|mut object| {
+            object.metadata.managed_fields = None;
+            serde_json::to_value(object).ok()
+        });
+    (pod, object)
 }

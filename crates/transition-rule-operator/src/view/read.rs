@@ -1,6 +1,9 @@
 //! Converts API objects to the views that planning uses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::{ParseExpressionError, Selector};
@@ -11,8 +14,8 @@ use podops_api::{
 };
 use serde::Deserialize;
 
-use super::{Owner, PodView, Rule, RuleView};
-use crate::rules::{Kind, cel::Expression};
+use super::{InvalidOverride, Owner, PodView, Rule, RuleView};
+use crate::rules::{expression::Expression, kind::Kind, schedule::is_zone};
 
 impl RuleView {
     /// Reads a PodTransitionRule, without the rules of the kinds in `skipped`.
@@ -25,43 +28,9 @@ impl RuleView {
         skipped: &BTreeSet<String>,
     ) -> Result<Self, ParseExpressionError> {
         let metadata = &rule.metadata;
-        let is_active = |spec: &&TransitionRule| {
-            !spec.disabled
-                && spec.conditions.is_empty()
-                && Kind::of(spec).is_some_and(|kind| !skipped.contains(kind.as_str()))
-        };
         let (mut rules, mut validation_errors) = (Vec::new(), Vec::new());
-        for spec in rule.spec.rules.iter().filter(is_active) {
-            let mut read = |field: &str, selector: &LabelSelector| {
-                let read = Selector::try_from(selector.clone());
-                let field_path = format!("spec.rules[{}].{field}", spec.name);
-                read.map_err(|error| validation_errors.push(format!("{field_path}: {error}"))).ok()
-            };
-            let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
-            let requires = spec.label_check.as_ref().map(|check| &check.requires);
-            let filter = filter.and_then(|filter| read("filter.labelSelector", filter));
-            let requires = requires.and_then(|requires| read("labelCheck.requires", requires));
-            let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
-            if let Some(Err(error)) = &expression {
-                validation_errors
-                    .push(format!("spec.rules[{}].cel.expression: {error}", spec.name));
-            }
-            if let Some(schedule) = &spec.schedule
-                && !crate::rules::schedule::is_zone(&schedule.time_zone)
-            {
-                let zone = &schedule.time_zone;
-                validation_errors.push(format!(
-                    "spec.rules[{}].schedule.timeZone: unknown time zone {zone}",
-                    spec.name
-                ));
-            }
-            rules.push(Rule {
-                stage: spec.stage.unwrap_or_default(),
-                filter,
-                requires,
-                expression,
-                spec: spec.clone(),
-            });
+        for spec in rule.spec.rules.iter().filter(|spec| is_active(spec, skipped)) {
+            rules.push(Rule::compile(spec, &mut validation_errors));
         }
         Ok(Self {
             name: metadata.name.clone().unwrap_or_default(),
@@ -74,6 +43,61 @@ impl RuleView {
             validation_errors,
             status: rule.status.clone().unwrap_or_default(),
         })
+    }
+}
+
+/// Returns true if the rule is enabled and of a known kind that is not in `skipped`.
+fn is_active(spec: &TransitionRule, skipped: &BTreeSet<String>) -> bool {
+    !spec.disabled
+        && spec.conditions.is_empty()
+        && Kind::of(spec).is_some_and(|kind| !skipped.contains(kind.as_str()))
+}
+
+impl Rule {
+    /// Compiles the selectors and the expression of a rule. Adds the errors to `validation_errors`,
+    /// each with its field.
+    fn compile(spec: &TransitionRule, validation_errors: &mut Vec<String>) -> Self {
+        let mut errors = FieldErrors { rule: &spec.name, texts: validation_errors };
+        let filter = spec.filter.as_ref().and_then(|filter| filter.label_selector.as_ref());
+        let requires = spec.label_check.as_ref().map(|check| &check.requires);
+        let filter_selector =
+            filter.and_then(|selector| errors.selector("filter.labelSelector", selector));
+        let required_labels =
+            requires.and_then(|selector| errors.selector("labelCheck.requires", selector));
+        let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
+        if let Some(Err(error)) = &expression {
+            errors.add("cel.expression", error);
+        }
+        if let Some(schedule) = &spec.schedule
+            && !is_zone(&schedule.time_zone)
+        {
+            let error = format!("unknown time zone {}", schedule.time_zone);
+            errors.add("schedule.timeZone", &error);
+        }
+        Self {
+            stage: spec.stage.unwrap_or_default(),
+            filter: filter_selector,
+            requires: required_labels,
+            expression,
+            spec: spec.clone(),
+        }
+    }
+}
+
+/// Errors in the fields of one rule.
+struct FieldErrors<'a> {
+    rule: &'a str,
+    texts: &'a mut Vec<String>,
+}
+
+impl FieldErrors<'_> {
+    fn add(&mut self, field: &str, error: &impl fmt::Display) {
+        self.texts.push(format!("spec.rules[{}].{field}: {error}", self.rule));
+    }
+
+    /// Converts a selector. Returns `None` and adds the error if it is invalid.
+    fn selector(&mut self, field: &str, selector: &LabelSelector) -> Option<Selector> {
+        Selector::try_from(selector.clone()).map_err(|error| self.add(field, &error)).ok()
     }
 }
 
@@ -95,11 +119,12 @@ impl PodView {
     pub fn read(metadata: &ObjectMeta) -> Self {
         let labels = metadata.labels.clone().unwrap_or_default();
         let annotations = metadata.annotations.as_ref();
-        let annotation = |key: &str| annotations.and_then(|a| a.get(key));
-        let skipped: Option<SkippedRules> =
-            annotation(well_known::SKIP_RULES).and_then(|text| serde_json::from_str(text).ok());
-        let break_glass = annotation(well_known::BREAK_GLASS)
-            .map(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
+        let skipped: Option<SkippedRules> = annotations
+            .and_then(|all| all.get(well_known::SKIP_RULES))
+            .and_then(|text| serde_json::from_str(text).ok());
+        let break_glass = annotations
+            .and_then(|all| all.get(well_known::BREAK_GLASS))
+            .map(|text| serde_json::from_str(text).map_err(|error| InvalidOverride(error.into())));
         let details: BTreeMap<String, String> = annotations
             .into_iter()
             .flatten()

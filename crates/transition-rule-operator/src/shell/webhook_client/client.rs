@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    net::{SocketAddr, ToSocketAddrs as _},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -26,46 +26,7 @@ use rustls::{
 };
 use tokio::time::timeout;
 
-/// Maximum size of a response body, in bytes.
-const RESPONSE_MAX: usize = 64 * 1024;
-
-/// Error of one webhook request. Statuses and events contain these texts only: no part of an
-/// invalid response is copied.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::shell) enum WebhookError {
-    #[error("webhook URL is not an http or https address")]
-    Address,
-    #[error("webhook address is not allowed (loopback, link-local or cloud metadata)")]
-    Forbidden,
-    #[error("webhook caBundle is not base64-encoded PEM")]
-    CaBundle,
-    #[error("webhook cannot be reached")]
-    Unreachable,
-    #[error("webhook timed out after {}s", .0.as_secs())]
-    Timeout(Duration),
-    #[error("webhook returned HTTP status {0}")]
-    Status(u16),
-    #[error("webhook response is larger than {} KiB", RESPONSE_MAX / 1024)]
-    Long,
-    #[error("webhook response is invalid")]
-    Invalid,
-}
-
-impl WebhookError {
-    /// Value of the metric label `outcome`.
-    pub(in crate::shell) fn class(&self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Forbidden => "forbidden",
-            Self::CaBundle => "authority",
-            Self::Unreachable => "unreachable",
-            Self::Timeout(_) => "timeout",
-            Self::Status(_) => "status",
-            Self::Long => "long",
-            Self::Invalid => "invalid",
-        }
-    }
-}
+use crate::rules::webhook::{AddressPolicy, RESPONSE_MAX, WebhookError};
 
 /// One HTTP request.
 pub(in crate::shell) struct Call<'a> {
@@ -75,8 +36,8 @@ pub(in crate::shell) struct Call<'a> {
     /// Body of a POST request; the request is a GET if `None`.
     pub(in crate::shell) body: Option<Vec<u8>>,
     pub(in crate::shell) timeout_after: Duration,
-    /// True if loopback, link-local and metadata addresses are allowed.
-    pub(in crate::shell) allow_private: bool,
+    /// Addresses that may be called.
+    pub(in crate::shell) addresses: AddressPolicy,
 }
 
 /// Sends one request and reads the whole response. Redirects are not followed, proxies are not
@@ -92,20 +53,24 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
     let uri: Uri = call.url.parse().map_err(|_| WebhookError::Address)?;
     let host = uri.host().ok_or(WebhookError::Address)?.trim_matches(['[', ']']);
     // The resolver is not called for an IP address, so it is checked here.
-    if host.parse().is_ok_and(|address| !is_allowed(address, call.allow_private)) {
+    if host.parse().is_ok_and(|address| !call.addresses.allows(address)) {
         return Err(WebhookError::Forbidden);
     }
-    let mut connector =
-        HttpConnector::new_with_resolver(Resolver { allow_private: call.allow_private });
-    connector.enforce_http(false);
-    let builder = HttpsConnectorBuilder::new().with_tls_config(tls(call.ca_bundle)?);
-    let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
-    let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+    let mut http = HttpConnector::new_with_resolver(Resolver { addresses: call.addresses });
+    http.enforce_http(false);
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(call.ca_bundle)?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(http);
+    let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(https);
     let method = if call.body.is_some() { Method::POST } else { Method::GET };
-    let request = Request::builder().method(method).uri(uri);
-    let request = request.header(CONTENT_TYPE, "application/json");
-    let body = Full::new(Bytes::from(call.body.unwrap_or_default()));
-    let request = request.body(body).map_err(|_| WebhookError::Address)?;
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(call.body.unwrap_or_default())))
+        .map_err(|_| WebhookError::Address)?;
     let response = client.request(request).await.map_err(|error| {
         let source = std::error::Error::source(&error);
         tracing::debug!(%error, ?source, "Webhook request failed");
@@ -114,12 +79,11 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
     if !response.status().is_success() {
         return Err(WebhookError::Status(response.status().as_u16()));
     }
-    let body = Limited::new(response.into_body(), RESPONSE_MAX).collect().await;
-    let body = body.map_err(|error| {
-        let is_too_long = error.is::<http_body_util::LengthLimitError>();
-        if is_too_long { WebhookError::Long } else { WebhookError::Unreachable }
-    })?;
-    Ok(body.to_bytes())
+    match Limited::new(response.into_body(), RESPONSE_MAX).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(WebhookError::Long),
+        Err(_) => Err(WebhookError::Unreachable),
+    }
 }
 
 /// Returns true if the CA bundle is absent or contains valid certificates.
@@ -130,17 +94,16 @@ pub(in crate::shell) fn is_ca_bundle(ca_bundle: Option<&str>) -> bool {
 fn tls(ca_bundle: Option<&str>) -> Result<ClientConfig, WebhookError> {
     let Some(text) = ca_bundle.map(str::trim).filter(|text| !["", "Cg=="].contains(text)) else {
         // Plain HTTP works without any root certificates.
-        let trusted = ClientConfig::builder().with_native_roots();
-        let trusted = trusted.unwrap_or_else(|_| {
+        let builder = ClientConfig::builder().with_native_roots().unwrap_or_else(|_| {
             ClientConfig::builder().with_root_certificates(RootCertStore::empty())
         });
-        return Ok(trusted.with_no_client_auth());
+        return Ok(builder.with_no_client_auth());
     };
-    let text: String = text.split_whitespace().collect();
-    let pem = STANDARD.decode(text).map_err(|_| WebhookError::CaBundle)?;
+    let base64: String = text.split_whitespace().collect();
+    let pem = STANDARD.decode(base64).map_err(|_| WebhookError::CaBundle)?;
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|_| WebhookError::CaBundle)?;
+    for read in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = read.map_err(|_| WebhookError::CaBundle)?;
         roots.add(certificate).map_err(|_| WebhookError::CaBundle)?;
     }
     if roots.is_empty() {
@@ -149,34 +112,10 @@ fn tls(ca_bundle: Option<&str>) -> Result<ClientConfig, WebhookError> {
     Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Returns true if rules may call this address: not loopback, link-local, multicast or the metadata
-/// service of a cloud, unless `allow_private`.
-fn is_allowed(address: IpAddr, allow_private: bool) -> bool {
-    let address = address.to_canonical();
-    let metadata = ["100.100.100.200", "fd00:ec2::254"];
-    if metadata.iter().any(|known| known.parse() == Ok(address)) {
-        return allow_private;
-    }
-    let forbidden = match address {
-        IpAddr::V4(a) => {
-            a.is_loopback()
-                || a.is_link_local()
-                || a.is_unspecified()
-                || a.is_multicast()
-                || a.is_broadcast()
-                || a.octets()[0] == 0
-        }
-        IpAddr::V6(a) => {
-            a.is_loopback() || a.is_unicast_link_local() || a.is_unspecified() || a.is_multicast()
-        }
-    };
-    allow_private || !forbidden
-}
-
 /// Resolves a name once; the connection uses exactly the addresses that were checked.
 #[derive(Clone)]
 struct Resolver {
-    allow_private: bool,
+    addresses: AddressPolicy,
 }
 
 /// No address of the name is allowed.
@@ -209,13 +148,14 @@ impl tower::Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let allow_private = self.allow_private;
+        let policy = self.addresses;
         Box::pin(async move {
-            let resolve = move || (name.as_str(), 0).to_socket_addrs();
             let addresses =
-                tokio::task::spawn_blocking(resolve).await.map_err(std::io::Error::other)??;
+                tokio::task::spawn_blocking(move || (name.as_str(), 0).to_socket_addrs())
+                    .await
+                    .map_err(std::io::Error::other)??;
             let allowed: Vec<SocketAddr> =
-                addresses.filter(|address| is_allowed(address.ip(), allow_private)).collect();
+                addresses.filter(|address| policy.allows(address.ip())).collect();
             if allowed.is_empty() {
                 return Err(std::io::Error::other(NoAllowedAddress));
             }
@@ -227,31 +167,6 @@ impl tower::Service<Name> for Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn loopback_link_local_and_metadata_are_forbidden() {
-        for address in [
-            "127.0.0.1",
-            "127.8.8.8",
-            "0.0.0.0",
-            "169.254.169.254",
-            "100.100.100.200",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::1",
-            "::",
-            "fe80::1",
-            "fd00:ec2::254",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-        ] {
-            assert!(!is_allowed(address.parse().unwrap(), false), "{address}");
-            assert!(is_allowed(address.parse().unwrap(), true), "{address}");
-        }
-        for address in ["10.0.0.1", "192.168.1.1", "1.1.1.1", "fd00::1", "2001:db8::1"] {
-            assert!(is_allowed(address.parse().unwrap(), false), "{address}");
-        }
-    }
 
     #[tokio::test]
     async fn forbidden_addresses_are_not_connected_to() {
@@ -266,7 +181,7 @@ mod tests {
                 ca_bundle: None,
                 body: None,
                 timeout_after: Duration::from_secs(5),
-                allow_private: false,
+                addresses: AddressPolicy::Restricted,
             };
             assert_eq!(send(call).await, Err(WebhookError::Forbidden), "{url}");
         }
@@ -275,7 +190,7 @@ mod tests {
             ca_bundle: None,
             body: None,
             timeout_after: Duration::from_secs(5),
-            allow_private: true,
+            addresses: AddressPolicy::Any,
         };
         assert_eq!(send(call).await, Err(WebhookError::Unreachable));
     }
@@ -317,7 +232,7 @@ mod tests {
                     ca_bundle: ca_bundle.as_deref(),
                     body: None,
                     timeout_after: Duration::from_secs(5),
-                    allow_private: true,
+                    addresses: AddressPolicy::Any,
                 };
                 responses.push(send(call).await);
             }

@@ -1,0 +1,275 @@
+//! Server for admission webhooks: routes each `AdmissionReview` to the handler of its webhook.
+
+use std::{
+    collections::BTreeMap, convert::Infallible, future::Future, net::SocketAddr, pin::Pin,
+    sync::Arc, time::Duration,
+};
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::{GracefulShutdown, Watcher},
+};
+use kube::core::{
+    DynamicObject, Status,
+    admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
+};
+use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
+use rustls::{ServerConfig, crypto::ring};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use podops_runtime::{
+    metric::{Metric, SHORT_DURATIONS},
+    shell::{metrics, operator::Operator, shutdown::Shutdown},
+};
+
+use crate::{args::AdmissionArgs, certificate::ServedCertificate, manager::CertificateManager};
+
+/// Maximum size of a review in bytes; a review contains the object twice.
+const REVIEW_MAX: usize = 8 << 20;
+/// Maximum number of concurrent connections; further ones wait.
+const CONNECTIONS_MAX: usize = 256;
+/// Timeout of the TLS handshake, and of the request headers.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after shutdown for which new connections are accepted, because the Service may still route
+/// some.
+const LINGER: Duration = Duration::from_secs(3);
+/// Timeout of a handler; less than the timeout of the API server.
+const HANDLER_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Admission decision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The request is allowed.
+    Allow,
+    /// The request is denied with this status, which the client receives.
+    Deny(Box<Status>),
+}
+
+/// Pending admission decision.
+pub type Answer = Pin<Box<dyn Future<Output = Verdict> + Send>>;
+
+/// Handler of the reviews of one webhook.
+pub type Handler = Box<dyn Fn(AdmissionRequest<DynamicObject>) -> Answer + Send + Sync>;
+
+/// Handlers by webhook name, as in the webhook configuration.
+pub type Handlers = BTreeMap<&'static str, Handler>;
+
+/// Adds an admission webhook server to an operator, if `--admission-address` is set.
+///
+/// The webhook configuration is named `podops-<operator>`, the Service and the Secret
+/// `<operator>-admission`.
+///
+/// # Errors
+///
+/// If the metrics cannot be registered.
+pub fn start(
+    operator: &mut Operator,
+    name: &'static str,
+    args: &AdmissionArgs,
+    handlers: Handlers,
+) -> Result<(), prometheus::Error> {
+    let Some(address) = args.admission_address else { return Ok(()) };
+    let metrics = Metrics::register(&operator.registry)?;
+    let serving = Arc::new(ServedCertificate::default());
+    let (ready, is_ready) = watch::channel(false);
+    operator.ready_when("admission", is_ready);
+    let namespace = operator.args.lease.leader_elect_resource_namespace.clone();
+    let object = format!("{name}-admission");
+    let default_hosts = || vec![format!("{object}.{namespace}.svc")];
+    let hosts = if args.admission_hosts.is_empty() {
+        default_hosts()
+    } else {
+        args.admission_hosts.clone()
+    };
+    let certificate_manager = CertificateManager {
+        client: operator.client.clone(),
+        namespace,
+        secret: object,
+        configuration: format!("podops-{name}"),
+        hosts,
+        serving: serving.clone(),
+        expiry: metrics.expiry.clone(),
+        ready,
+    };
+    let reviews = Arc::new(Reviews { serving, handlers, metrics });
+    let stop = operator.stop();
+    operator.task("admission", async move {
+        tokio::select! {
+            never = certificate_manager.run() => match never {},
+            served = serve(address, reviews, stop) => served,
+        }
+    });
+    Ok(())
+}
+
+/// Why the admission server stopped.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error("failed to listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("invalid TLS configuration")]
+    Tls(#[from] rustls::Error),
+}
+
+struct Reviews {
+    serving: Arc<ServedCertificate>,
+    handlers: Handlers,
+    metrics: Metrics,
+}
+
+/// Serves until shutdown, then completes the requests in progress.
+async fn serve(
+    address: SocketAddr,
+    reviews: Arc<Reviews>,
+    stop: Shutdown,
+) -> Result<(), ServerError> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| ServerError::Listen { address, source })?;
+    tracing::info!(address = ?listener.local_addr(), "Listening for admission reviews");
+    let provider = Arc::new(ring::default_provider());
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config?.with_no_client_auth().with_cert_resolver(reviews.serving.clone());
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+    let mut stopped = std::pin::pin!(async {
+        stop.wait().await;
+        sleep(LINGER).await;
+    });
+    loop {
+        let has_capacity = connections.len() < CONNECTIONS_MAX;
+        let stream = tokio::select! {
+            accepted = listener.accept(), if has_capacity => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = &mut stopped => break,
+        };
+        match stream {
+            Ok((stream, _)) => {
+                let (acceptor, reviews) = (acceptor.clone(), reviews.clone());
+                connections.spawn(connection(stream, acceptor, reviews, graceful.watcher()));
+            }
+            // For example too many open files: existing connections continue.
+            Err(error) => {
+                tracing::warn!(%error, "Failed to accept a connection");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    graceful.shutdown().await;
+    Ok(())
+}
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    reviews: Arc<Reviews>,
+    watcher: Watcher,
+) {
+    let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return,
+    };
+    let service = service_fn(move |request| {
+        let reviews = reviews.clone();
+        async move { Ok::<_, Infallible>(reviews.respond(request).await) }
+    });
+    // One review per connection: no idle connections, and none is closed while it is being reused.
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(served).await {
+        tracing::debug!(%error, "Connection failed");
+    }
+}
+
+impl Reviews {
+    async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path().to_owned();
+        let token_and_name = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let handler = token_and_name
+            .filter(|(token, _)| self.serving.accepts_token(token))
+            .and_then(|(_, name)| self.handlers.get_key_value(name));
+        let Some((name, handler)) = handler else { return empty_response(StatusCode::NOT_FOUND) };
+        let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {
+            return empty_response(StatusCode::PAYLOAD_TOO_LARGE);
+        };
+        let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(&body.to_bytes());
+        let request: Option<AdmissionRequest<_>> = review.ok().and_then(|r| r.try_into().ok());
+        let Some(request) = request else { return empty_response(StatusCode::BAD_REQUEST) };
+        let mut response = AdmissionResponse::from(&request);
+        let timer = self.metrics.seconds.with_label_values(&[*name]).start_timer();
+        let verdict = timeout(HANDLER_TIMEOUT, handler(request)).await;
+        timer.observe_duration();
+        let Ok(verdict) = verdict else { return empty_response(StatusCode::GATEWAY_TIMEOUT) };
+        let allowed = matches!(verdict, Verdict::Allow);
+        let verdict_label = if allowed { "allow" } else { "deny" };
+        self.metrics.reviews.with_label_values(&[*name, verdict_label]).inc();
+        if let Verdict::Deny(status) = verdict {
+            response.allowed = false;
+            response.result = *status;
+        }
+        match serde_json::to_vec(&response.into_review()) {
+            Ok(body) => Response::new(Full::new(body.into())),
+            Err(_) => empty_response(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+}
+
+fn empty_response(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
+}
+
+const REVIEWS: Metric = Metric::counter(
+    "podops_admission_reviews_total",
+    &["webhook", "verdict"],
+    "Admission reviews, by webhook and verdict.",
+);
+const REVIEW_DURATION: Metric = Metric::histogram(
+    "podops_admission_duration_seconds",
+    &["webhook"],
+    SHORT_DURATIONS,
+    "Duration of admission reviews, by webhook.",
+);
+const CERTIFICATE_EXPIRY: Metric = Metric::gauge(
+    "podops_admission_certificate_expiry_timestamp_seconds",
+    &[],
+    "Expiry time of the admission certificate, in Unix seconds.",
+);
+
+/// The metrics of operators with an admission webhook.
+pub const METRICS: [&Metric; 3] = [&REVIEWS, &REVIEW_DURATION, &CERTIFICATE_EXPIRY];
+
+struct Metrics {
+    reviews: IntCounterVec,
+    seconds: HistogramVec,
+    expiry: IntGauge,
+}
+
+impl Metrics {
+    fn register(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            reviews: metrics::counters(registry, &REVIEWS)?,
+            seconds: metrics::histograms(registry, &REVIEW_DURATION)?,
+            expiry: metrics::gauge(registry, &CERTIFICATE_EXPIRY)?,
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! What a plan can change, as data: each action names its object and carries what rendering needs.
+
+use std::{collections::BTreeMap, fmt};
+
+use podops_api::{
+    ids::{InstanceId, PodName, RevisionName},
+    resource_context::ContextDetail,
+};
+
+use super::state::revisions::NewRevision;
+use crate::{
+    template::resources::Resources,
+    view::{ClaimName, OwnOperation},
+};
+
+/// One planned change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Changes the CollaSet itself.
+    Set(SetChange),
+    /// Creates a ControllerRevision of the template.
+    CreateRevision(NewRevision),
+    /// Changes an existing ControllerRevision.
+    Revision {
+        /// Name of the ControllerRevision.
+        name: RevisionName,
+        /// The change.
+        change: RevisionChange,
+    },
+    /// Writes the entries of the ResourceContext; without entries, deletes it.
+    WriteInstances(Vec<ContextDetail>),
+    /// Creates a PVC.
+    CreateClaim {
+        /// Instance that the PVC is for.
+        instance: InstanceId,
+        /// Revision whose claim templates apply.
+        revision: RevisionName,
+        /// Name of the claim template.
+        template: String,
+    },
+    /// Changes an existing PVC.
+    Claim {
+        /// Name of the PVC.
+        name: ClaimName,
+        /// The change.
+        change: ClaimChange,
+    },
+    /// Creates a Pod.
+    CreatePod {
+        /// Instance of the Pod.
+        instance: InstanceId,
+        /// Revision of the Pod.
+        revision: RevisionName,
+        /// Why the instance has no Pod.
+        reason: CreateReason,
+    },
+    /// Creates a Pod as a dry run.
+    DryRunPod {
+        /// Instance of the Pod.
+        instance: InstanceId,
+        /// Revision of the Pod.
+        revision: RevisionName,
+    },
+    /// Adopts a Pod that has no controller.
+    AdoptPod {
+        /// Name of the Pod.
+        pod: PodName,
+        /// Instance ID to set; `None` keeps the one that the Pod has.
+        instance: Option<InstanceId>,
+    },
+    /// Changes a Pod of the CollaSet.
+    Pod {
+        /// Name of the Pod.
+        pod: PodName,
+        /// The change.
+        change: PodChange,
+    },
+}
+
+/// Change to the CollaSet itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SetChange {
+    /// Adds the finalizer.
+    AddFinalizer,
+    /// Removes the finalizer.
+    RemoveFinalizer,
+    /// Removes Pods whose deletion was requested from `podToDelete`.
+    ClearPodToDelete {
+        /// Names to remove.
+        pods: Vec<PodName>,
+    },
+}
+
+/// Change to a ControllerRevision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RevisionChange {
+    /// Makes an old revision the newest, because the template was reverted to it.
+    MakeNewest {
+        /// New position in the revision history.
+        position: i64,
+    },
+    /// Deletes the revision.
+    Delete,
+    /// Adopts the revision, which has no controller.
+    Adopt,
+}
+
+/// Change to a PVC.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimChange {
+    /// Adopts the PVC, which has no owner.
+    Adopt,
+    /// Adopts the PVC, which has no owner, for an instance.
+    Include {
+        /// Instance ID to set.
+        instance: InstanceId,
+    },
+    /// Removes the CollaSet from the owners.
+    Disown {
+        /// Why the CollaSet gives the PVC up.
+        reason: DisownReason,
+    },
+    /// Deletes the PVC.
+    Delete {
+        /// When it has to be done.
+        order: DeletionOrder,
+    },
+}
+
+/// Why a CollaSet removes itself from the owners of a PVC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisownReason {
+    /// The CollaSet is being deleted and retains its PVCs.
+    SetDeleted,
+    /// The PVC's Pod is excluded; the PVC is labelled as orphaned, so that it is not adopted again.
+    PodExcluded,
+}
+
+/// When a PVC is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeletionOrder {
+    /// Before its instance ID is removed from the ResourceContext, so that no deletion is lost.
+    BeforeInstanceRemoval,
+    /// With the other changes.
+    WithChanges,
+}
+
+/// Why an instance gets a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateReason {
+    /// It never had one.
+    Initial,
+    /// Its previous Pod was deleted.
+    Recreate,
+}
+
+/// Change to a Pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PodChange {
+    /// Releases the Pod, which the selector no longer matches.
+    Release,
+    /// Releases the Pod, which the user excluded.
+    Exclude,
+    /// Creates a replacement of the Pod.
+    Replace {
+        /// Instance ID of the new Pod.
+        instance: InstanceId,
+        /// Revision of the new Pod.
+        revision: RevisionName,
+        /// Target revision, if an update requests the replacement.
+        update: Option<RevisionName>,
+    },
+    /// Records the instance ID that replaces the Pod.
+    SetPair {
+        /// Instance ID of the new Pod.
+        new: InstanceId,
+    },
+    /// Removes the pair labels of a Pod whose counterpart does not exist.
+    RemovePair,
+    /// Requests the replacement of the Pod by one at another revision.
+    ReplaceUpdate {
+        /// Target revision.
+        to: RevisionName,
+    },
+    /// Cancels the replacement of the Pod.
+    CancelReplace,
+    /// Requests the graceful deletion of the Pod.
+    RequestDeletion,
+    /// Requests an operation on the Pod.
+    Begin {
+        /// The operation.
+        operation: OwnOperation,
+        /// What the operation does to the Pod.
+        end: OperationEnd,
+    },
+    /// Cancels the operation on the Pod.
+    Undo {
+        /// The operation.
+        operation: OwnOperation,
+    },
+    /// Resizes containers.
+    Resize {
+        /// Desired resources by container name.
+        resources: BTreeMap<String, Resources>,
+    },
+    /// Updates the Pod in place.
+    Apply {
+        /// Target revision.
+        to: RevisionName,
+        /// Whether the Pod is out of service.
+        mode: ApplyMode,
+    },
+    /// Finishes the update operation.
+    FinishUpdate,
+    /// Deletes the Pod at the end of an operation.
+    Delete {
+        /// The operation.
+        operation: OwnOperation,
+    },
+}
+
+/// What an operation does to its Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationEnd {
+    /// The Pod is kept.
+    PodKept,
+    /// The Pod is deleted.
+    PodDeleted,
+}
+
+/// How an in-place update is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplyMode {
+    /// Out of service, under an operation.
+    UnderOperation,
+    /// In service: only metadata changes.
+    InService,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(change) => write!(f, "{change}"),
+            Self::CreateRevision(new) => write!(f, "record {}", new.name),
+            Self::Revision { name, change } => match change {
+                RevisionChange::MakeNewest { .. } => write!(f, "bump {name}"),
+                RevisionChange::Delete => write!(f, "delete-revision {name}"),
+                RevisionChange::Adopt => write!(f, "adopt {name}"),
+            },
+            Self::WriteInstances(entries) => {
+                let ids: Vec<String> = entries.iter().map(|e| e.id.to_string()).collect();
+                write!(f, "instances [{}]", ids.join(" "))
+            }
+            Self::CreateClaim { instance, template, .. } => {
+                write!(f, "claim {template} for {instance}")
+            }
+            Self::Claim { name, change } => match change {
+                ClaimChange::Adopt => write!(f, "adopt {name}"),
+                ClaimChange::Include { instance } => write!(f, "include {name} as {instance}"),
+                ClaimChange::Disown { .. } => write!(f, "disown {name}"),
+                ClaimChange::Delete { .. } => write!(f, "delete {name}"),
+            },
+            Self::CreatePod { instance, revision, .. } => write!(f, "create {instance} {revision}"),
+            Self::DryRunPod { instance, revision } => write!(f, "dry-run {instance} {revision}"),
+            Self::AdoptPod { pod, instance: None } => write!(f, "adopt {pod}"),
+            Self::AdoptPod { pod, instance: Some(instance) } => {
+                write!(f, "include {pod} as {instance}")
+            }
+            Self::Pod { pod, change } => change.fmt_for(pod, f),
+        }
+    }
+}
+
+impl fmt::Display for SetChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddFinalizer => write!(f, "add-finalizer"),
+            Self::RemoveFinalizer => write!(f, "remove-finalizer"),
+            Self::ClearPodToDelete { pods } => {
+                let pods: Vec<&str> = pods.iter().map(|pod| pod.as_str()).collect();
+                write!(f, "clear-pod-to-delete {}", pods.join(" "))
+            }
+        }
+    }
+}
+
+impl PodChange {
+    fn fmt_for(&self, pod: &PodName, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Release => write!(f, "release {pod}"),
+            Self::Exclude => write!(f, "exclude {pod}"),
+            Self::Replace { instance, revision, .. } => {
+                write!(f, "replace {pod} by {instance} {revision}")
+            }
+            Self::SetPair { new } => write!(f, "pair {pod} with {new}"),
+            Self::RemovePair => write!(f, "unpair {pod}"),
+            Self::ReplaceUpdate { to } => write!(f, "replace-update {pod} {to}"),
+            Self::CancelReplace => write!(f, "cancel-replace {pod}"),
+            Self::RequestDeletion => write!(f, "to-delete {pod}"),
+            Self::Begin { operation, .. } => {
+                write!(f, "begin {} {pod}", operation.operation_type())
+            }
+            Self::Undo { operation } => write!(f, "undo {} {pod}", operation.operation_type()),
+            Self::Resize { .. } => write!(f, "resize {pod}"),
+            Self::Apply { to, .. } => write!(f, "apply {pod} {to}"),
+            Self::FinishUpdate => write!(f, "finish {pod}"),
+            Self::Delete { .. } => write!(f, "delete {pod}"),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The plan under construction, and the limits that every step observes.
+
+use std::{collections::BTreeSet, fmt, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::{
+    ids::{PodName, RevisionName},
+    well_known,
+};
+use podops_runtime::event::EventReason;
+
+use super::{
+    action::{Action, PodChange},
+    state::{
+        budget::{Budget, is_in_service},
+        facts::Facts,
+        pairs::Pairs,
+        revisions::Revisions,
+    },
+};
+use crate::view::{Observed, PodView};
+
+/// Maximum number of Pods that one plan acts on. The remaining Pods are left to the next reconcile,
+/// so that the first Pods of a large CollaSet progress before the last ones start, and a plan uses
+/// bounded memory.
+const MAX_PODS_PER_PLAN: usize = 500;
+
+/// What one reconcile changes.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Planned changes, in order of kind.
+    pub actions: Vec<Action>,
+    /// Requested changes that cannot be made.
+    pub blockers: Vec<Blocker>,
+    /// Pods whose operation could begin if it were not for a limit of the spec.
+    pub blocked_by_limit: Vec<BlockedPod>,
+    /// Number of Pods that are not at their target revision.
+    pub outdated: usize,
+    /// Name of the updated revision.
+    pub updated: RevisionName,
+    /// Name of the current revision, which Pods outside the update's scope have.
+    pub current: RevisionName,
+    /// Number of name collisions of new revisions.
+    pub collisions: i32,
+    /// Time after which to reconcile again without an event.
+    pub requeue_after: Option<Duration>,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let actions: Vec<String> = self.actions.iter().map(ToString::to_string).collect();
+        f.write_str(&actions.join(", "))
+    }
+}
+
+/// Why a requested change is not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// What is blocked.
+    pub scope: BlockerScope,
+    /// Reason of the condition and the event.
+    pub reason: &'static EventReason,
+    /// Message for users: subject, cause, next step.
+    pub message: String,
+}
+
+/// What a [`Blocker`] blocks, and thereby which condition reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockerScope {
+    /// Scaling and membership: condition `Scale`.
+    Scaling,
+    /// Updates: condition `Update`.
+    Updating,
+}
+
+/// Pod whose operation waits for a limit of the spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockedPod {
+    /// Name of the Pod.
+    pub pod: PodName,
+    /// Field below `spec.updateStrategy`.
+    pub limit: &'static str,
+}
+
+/// State shared by the steps of a plan.
+pub(super) struct Planner<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) now: Timestamp,
+    pub(super) revisions: Revisions<'a>,
+    pub(super) plan: Plan,
+    /// Pods with a planned action: at most one per Pod and plan.
+    planned_pods: BTreeSet<PodName>,
+    /// Pods that are released and no longer count.
+    pub(super) released: BTreeSet<PodName>,
+    /// Surplus Pods selected for scale-in.
+    pub(super) to_scale_in: BTreeSet<&'a PodName>,
+    /// What `maxUnavailable` and `maxSurge` leave.
+    pub(super) budget: Budget,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
+        let revisions = Revisions::read(observed);
+        let plan = Plan {
+            updated: revisions.updated.clone(),
+            current: revisions.current.clone(),
+            collisions: revisions.collisions,
+            ..Plan::default()
+        };
+        Self {
+            observed,
+            now,
+            revisions,
+            plan,
+            planned_pods: BTreeSet::new(),
+            released: BTreeSet::new(),
+            to_scale_in: BTreeSet::new(),
+            budget: Budget::default(),
+        }
+    }
+
+    /// What choosing targets and computing the budget depend on.
+    pub(super) fn facts<'b>(&'b self, pairs: &'b Pairs<'b>) -> Facts<'b> {
+        Facts {
+            observed: self.observed,
+            revisions: &self.revisions,
+            pairs,
+            to_scale_in: &self.to_scale_in,
+        }
+    }
+
+    /// Plans an action on any object but a Pod of the CollaSet.
+    pub(super) fn add(&mut self, action: Action) {
+        self.plan.actions.push(action);
+    }
+
+    /// Plans a change of a Pod, unless one is planned already or the plan is full.
+    pub(super) fn change_pod(&mut self, pod: &PodView, change: PodChange) {
+        self.act_on(pod, Action::Pod { pod: pod.name.clone(), change });
+    }
+
+    /// Plans an action on a Pod, unless one is planned already or the plan is full.
+    pub(super) fn act_on(&mut self, pod: &PodView, action: Action) {
+        if self.capacity_left() > 0 && self.planned_pods.insert(pod.name.clone()) {
+            self.plan.actions.push(action);
+        }
+    }
+
+    /// Returns whether an action on the Pod is planned.
+    pub(super) fn has_action(&self, pod: &PodView) -> bool {
+        self.planned_pods.contains(&pod.name)
+    }
+
+    /// Number of Pods that this plan may still act on; if none, another reconcile is due at once.
+    pub(super) fn capacity_left(&mut self) -> usize {
+        let left = MAX_PODS_PER_PLAN.saturating_sub(self.planned_pods.len());
+        if left == 0 {
+            self.requeue_after(Duration::ZERO);
+        }
+        left
+    }
+
+    /// Records why a requested change is not made, once per reason.
+    pub(super) fn block(&mut self, blocker: Blocker) {
+        if !self.plan.blockers.iter().any(|known| known.reason == blocker.reason) {
+            self.plan.blockers.push(blocker);
+        }
+    }
+
+    /// Requests another reconcile after at most this time.
+    pub(super) fn requeue_after(&mut self, wait: Duration) {
+        self.plan.requeue_after =
+            Some(self.plan.requeue_after.map_or(wait, |known| known.min(wait)));
+    }
+
+    /// Remaining time of an operation delay that began at `since`; `None` if it is over.
+    pub(super) fn remaining_delay(
+        &self,
+        since: Timestamp,
+        delay_seconds: Option<i32>,
+    ) -> Option<Duration> {
+        let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+        // The label may hold any time, also one that overflows.
+        let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
+        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
+    }
+
+    /// Consumes `maxUnavailable` to take a Pod out of service; returns false and records the limit
+    /// if none is left.
+    pub(super) fn try_interrupt(&mut self, pod: &PodView) -> bool {
+        let Some(left) = self.budget.unavailable else { return true };
+        if !pod.has_label(well_known::SERVICE_AVAILABLE) {
+            // It is out of service already.
+            return true;
+        }
+        if !self.is_in_service(pod) {
+            // It receives traffic but counts as unavailable already: below minReadySeconds, or about
+            // to be operated on.
+            if self.budget.exceeded {
+                self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
+            }
+            return !self.budget.exceeded;
+        }
+        if left == 0 {
+            self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
+            return false;
+        }
+        self.budget.unavailable = Some(left - 1);
+        true
+    }
+
+    /// Consumes `maxUnavailable` for a Pod that is taken out of service regardless of the limit.
+    pub(super) fn force_interrupt(&mut self, pod: &PodView) {
+        if let Some(left) = self.budget.unavailable
+            && self.is_in_service(pod)
+        {
+            self.budget.exceeded |= left == 0;
+            self.budget.unavailable = Some(left.saturating_sub(1));
+        }
+    }
+
+    /// Consumes `maxSurge` to create a replacement of this Pod; returns false and records the limit
+    /// if none is left.
+    pub(super) fn try_surge(&mut self, pod: &PodView) -> bool {
+        match self.budget.surge {
+            None => true,
+            Some(0) => {
+                self.block_by_limit(pod, "rollingUpdate.maxSurge");
+                false
+            }
+            Some(left) => {
+                self.budget.surge = Some(left - 1);
+                true
+            }
+        }
+    }
+
+    fn is_in_service(&self, pod: &PodView) -> bool {
+        is_in_service(self.observed, &self.to_scale_in, pod, self.now)
+    }
+
+    fn block_by_limit(&mut self, pod: &PodView, limit: &'static str) {
+        self.plan.blocked_by_limit.push(BlockedPod { pod: pod.name.clone(), limit });
+    }
+}

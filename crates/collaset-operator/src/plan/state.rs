@@ -1,0 +1,11 @@
+//! Facts derived from the observed state that several steps need. No step, no action.
+
+pub mod budget;
+pub mod claims;
+pub mod counted;
+pub mod facts;
+pub mod instances;
+pub mod last_status;
+pub mod pairs;
+pub mod revisions;
+pub mod targets;

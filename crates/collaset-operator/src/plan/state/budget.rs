@@ -1,0 +1,79 @@
+//! Limits of a rolling update: `maxUnavailable` and `maxSurge`.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use podops_api::{
+    collaset::PodUpgradePolicy,
+    ids::PodName,
+    int_or_percent::{Rounding, resolve},
+    lifecycle, well_known,
+};
+
+use super::facts::Facts;
+use crate::view::{Observed, PodView};
+
+/// Remaining budget of this reconcile; `None` if the spec sets no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::plan) struct Budget {
+    /// Number of in-service Pods that may still be taken out of service.
+    pub(in crate::plan) unavailable: Option<usize>,
+    /// True if more Pods are out of service than `maxUnavailable` allows.
+    pub(in crate::plan) exceeded: bool,
+    /// Number of surge Pods that may still be created.
+    pub(in crate::plan) surge: Option<usize>,
+}
+
+impl Budget {
+    /// Computes what `rollingUpdate.maxUnavailable` and `.maxSurge` leave for the counted Pods.
+    pub(in crate::plan) fn read(facts: &Facts<'_>, counted: &[&PodView], now: Timestamp) -> Self {
+        let observed = facts.observed;
+        let max_unavailable = max_unavailable(observed);
+        let in_service = counted
+            .iter()
+            .filter(|pod| is_in_service(observed, facts.to_scale_in, pod, now))
+            .count();
+        let out_of_service = observed.replicas().saturating_sub(in_service);
+        Self {
+            unavailable: max_unavailable.map(|limit| limit.saturating_sub(out_of_service)),
+            exceeded: max_unavailable.is_some_and(|limit| out_of_service > limit),
+            surge: surge(facts, counted),
+        }
+    }
+}
+
+/// `maxUnavailable` as a number of Pods.
+fn max_unavailable(observed: &Observed) -> Option<usize> {
+    let limit = observed.rolling_update()?.max_unavailable.as_ref()?;
+    // A percentage of few Pods rounds down to 0, which would block the rollout.
+    let replaces = observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+    let pods = resolve(limit, observed.replicas(), Rounding::Down);
+    Some(pods.max(usize::from(!replaces)))
+}
+
+/// Number of surge Pods that `maxSurge` still permits.
+fn surge(facts: &Facts<'_>, counted: &[&PodView]) -> Option<usize> {
+    let observed = facts.observed;
+    let limit = observed.rolling_update()?.max_surge.as_ref()?;
+    let surge_pods =
+        observed.active().filter(|pod| !pod.deleting && facts.pairs.is_surge(pod)).count();
+    // Missing Pods will be recreated, and surplus Pods still exist.
+    let others = counted.len().max(observed.replicas());
+    let max_pods = observed.replicas() + resolve(limit, observed.replicas(), Rounding::Up);
+    Some(max_pods.saturating_sub(others + surge_pods))
+}
+
+/// Returns whether the Pod is available and no operation or deletion will end that.
+pub(in crate::plan) fn is_in_service(
+    observed: &Observed,
+    to_scale_in: &BTreeSet<&PodName>,
+    pod: &PodView,
+    now: Timestamp,
+) -> bool {
+    !pod.deleting
+        && !pod.terminal
+        && !pod.has_label(well_known::TO_DELETE)
+        && !to_scale_in.contains(&pod.name)
+        && observed.is_available(pod, now)
+        && !lifecycle::is_operated_on(&pod.labels)
+}

@@ -1,0 +1,65 @@
+//! PVCs that an instance needs.
+
+use podops_api::{
+    ids::{InstanceId, RevisionName},
+    template::ClaimTemplate,
+    well_known,
+};
+
+use crate::{
+    compat::{
+        claim_hash::{hash, template_name},
+        revision_data,
+    },
+    view::{ClaimView, Observed},
+};
+
+/// Claim template of a revision, with the PVC that an instance has of it.
+#[derive(Clone, Debug)]
+pub struct NeededClaim<'a> {
+    /// The claim template.
+    pub template: ClaimTemplate,
+    /// The instance's PVC; `None` if it does not exist.
+    pub claim: Option<&'a ClaimView>,
+}
+
+impl NeededClaim<'_> {
+    /// Name of the claim template, which is also the name of the Pod's volume.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        template_name(&self.template)
+    }
+}
+
+/// Returns the claim templates of a revision, each with the instance's PVC of it.
+#[must_use]
+pub fn needed_claims<'a>(
+    observed: &'a Observed,
+    instance: InstanceId,
+    revision: &RevisionName,
+) -> Vec<NeededClaim<'a>> {
+    let data = observed.revisions.get(revision).map(|revision| &revision.data);
+    let templates = data.map(revision_data::claim_templates).unwrap_or_default();
+    let needed = templates.into_iter().map(|template| {
+        let claim = find(observed, instance, &template);
+        NeededClaim { template, claim }
+    });
+    needed.collect()
+}
+
+fn find<'a>(
+    observed: &'a Observed,
+    instance: InstanceId,
+    template: &ClaimTemplate,
+) -> Option<&'a ClaimView> {
+    let (name, hash) = (template_name(template), hash(template));
+    observed.claims.values().find(|claim| {
+        // An unowned PVC counts unless it was excluded: it is about to be adopted.
+        let is_excluded = claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
+        claim.instance == Some(instance)
+            && !claim.deleting
+            && !is_excluded
+            && claim.template() == name
+            && claim.hash() == hash
+    })
+}

@@ -1,0 +1,396 @@
+//! Allocates instance IDs in the ResourceContext, lowest free number first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podops_api::{
+    ids::{InstanceId, RevisionName},
+    resource_context::ContextDetail,
+    well_known::{self, context},
+};
+
+use super::revisions::Revisions;
+use crate::view::{Observed, PodView, ids};
+
+/// Data of one entry of the ResourceContext, in Kuperator's keys.
+type Data = BTreeMap<String, String>;
+
+/// Desired content of the ResourceContext.
+pub(in crate::plan) struct Instances {
+    owner: String,
+    /// Entries of this CollaSet.
+    pub(in crate::plan) own: BTreeMap<InstanceId, Data>,
+    /// Entries of other CollaSets that share the ResourceContext.
+    others: Vec<ContextDetail>,
+    /// Instance IDs of `others`.
+    foreign: BTreeSet<InstanceId>,
+    /// IDs that have PVCs, used or retained.
+    claimed: BTreeSet<InstanceId>,
+    /// IDs of abandoned replacements, by the ID of their origin.
+    abandoned: BTreeMap<InstanceId, InstanceId>,
+    /// Lower bound of the free IDs.
+    next: InstanceId,
+    /// IDs that are being removed, with the reason.
+    removed: BTreeMap<InstanceId, RemovalReason>,
+}
+
+/// Why an instance ID is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::plan) enum RemovalReason {
+    /// The instance was scaled in.
+    ScaledIn,
+    /// Another instance replaced it.
+    Replaced,
+}
+
+/// IDs of the existing Pods, by their state.
+struct PodIds {
+    /// IDs that have a Pod.
+    used: BTreeSet<InstanceId>,
+    /// IDs whose Pod is not about to be deleted.
+    staying: BTreeSet<InstanceId>,
+    /// IDs whose Pod is to be replaced.
+    to_replace: BTreeSet<InstanceId>,
+    /// IDs whose Pod is in service.
+    available: BTreeSet<InstanceId>,
+}
+
+impl PodIds {
+    fn read(active: &[&PodView]) -> Self {
+        let used = ids(active.iter().copied());
+        let to_delete = ids_with_label(active, well_known::TO_DELETE);
+        Self {
+            staying: used.difference(&to_delete).copied().collect(),
+            to_replace: ids_with_label(active, well_known::TO_REPLACE),
+            available: ids_with_label(active, well_known::SERVICE_AVAILABLE),
+            used,
+        }
+    }
+}
+
+fn ids_with_label(pods: &[&PodView], label: &str) -> BTreeSet<InstanceId> {
+    ids(pods.iter().copied().filter(|pod| pod.has_label(label)))
+}
+
+fn id_in(data: &Data, key: &str) -> Option<InstanceId> {
+    data.get(key).and_then(|id| id.parse().ok())
+}
+
+/// Returns whether the entry belongs to the CollaSet of this name.
+#[must_use]
+pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
+    entry.data.get(context::OWNER).is_some_and(|owner| owner == set)
+}
+
+impl Instances {
+    /// Reads the ResourceContext and reconciles it with the existing Pods.
+    pub(in crate::plan) fn recover(observed: &Observed, revisions: &Revisions<'_>) -> Self {
+        let mut instances = Self::read(observed);
+        let active: Vec<&PodView> = observed.active().collect();
+        let pods = PodIds::read(&active);
+        instances.restore_from_pods(&active, &revisions.current);
+        instances.sync_flags(&pods.used);
+        instances.sync_pairs(&pods);
+        instances.drop_surplus(&pods.used, observed.replicas().max(active.len()));
+        instances
+    }
+
+    fn read(observed: &Observed) -> Self {
+        let entries = observed.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
+        let (own, others): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|e| is_owned(e, &observed.name));
+        Self {
+            owner: observed.name.clone(),
+            own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
+            foreign: others.iter().map(|entry| entry.id).collect(),
+            others,
+            claimed: observed.claims.values().filter_map(|claim| claim.instance).collect(),
+            abandoned: BTreeMap::new(),
+            next: InstanceId(0),
+            removed: BTreeMap::new(),
+        }
+    }
+
+    fn entry(&self, revision: &RevisionName) -> Data {
+        Data::from([
+            (context::OWNER.to_owned(), self.owner.clone()),
+            (context::REVISION.to_owned(), revision.to_string()),
+        ])
+    }
+
+    /// Restores entries and pairs of existing Pods that are missing from the ResourceContext.
+    fn restore_from_pods(&mut self, active: &[&PodView], current: &RevisionName) {
+        for pod in active.iter().filter(|pod| !pod.deleting) {
+            let Some(id) = pod.instance else { continue };
+            let revision = if pod.revision.is_empty() { current } else { &pod.revision };
+            if !self.own.contains_key(&id) {
+                let entry = self.entry(revision);
+                self.own.insert(id, entry);
+            }
+        }
+        let by_name: BTreeMap<&str, InstanceId> =
+            active.iter().filter_map(|pod| Some((pod.name.as_str(), pod.instance?))).collect();
+        for pod in active {
+            let origin = pod.labels.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
+            let origin = origin.and_then(|name| by_name.get(name.as_str()));
+            if let (Some(origin), Some(new)) = (origin, pod.instance) {
+                self.pair_up(*origin, new);
+            }
+        }
+    }
+
+    /// Removes the IDs of Pods that were scaled in, and the creation flags of IDs that have a Pod.
+    fn sync_flags(&mut self, used: &BTreeSet<InstanceId>) {
+        let unused = self.own.iter().filter(|(id, _)| !used.contains(*id));
+        let scaled_in: Vec<InstanceId> = unused
+            .filter(|(_, data)| data.contains_key(context::SCALE_IN))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in scaled_in {
+            self.own.remove(&id);
+            self.removed.insert(id, RemovalReason::ScaledIn);
+        }
+        for (id, data) in &mut self.own {
+            if used.contains(id) {
+                data.remove(context::POD_JUST_CREATE);
+                data.remove(context::POD_RECREATE_UPDATE);
+            }
+        }
+    }
+
+    /// Ends the pairs of which one Pod no longer exists, or whose replacement was cancelled.
+    fn sync_pairs(&mut self, pods: &PodIds) {
+        for Link { from: origin, to: new } in self.links(context::REPLACE_NEW_POD_ID) {
+            if pods.staying.contains(&new) && !pods.used.contains(&origin) {
+                // The new Pod took over, or the origin was lost before the new Pod was available.
+                self.own.remove(&origin);
+                let is_available = pods.available.contains(&new);
+                let reason =
+                    if is_available { RemovalReason::Replaced } else { RemovalReason::ScaledIn };
+                self.removed.insert(origin, reason);
+            } else if !pods.used.contains(&new) && !pods.to_replace.contains(&origin) {
+                self.own.remove(&new);
+                self.removed.insert(new, RemovalReason::Replaced);
+                self.abandoned.insert(origin, new);
+                if let Some(data) = self.own.get_mut(&origin) {
+                    data.remove(context::REPLACE_NEW_POD_ID);
+                }
+            }
+        }
+        self.remove_dangling_pairs();
+    }
+
+    /// References from one entry to another under this key.
+    fn links(&self, key: &str) -> BTreeSet<Link> {
+        let entries = self.own.iter();
+        entries.filter_map(|(id, data)| Some(Link { from: *id, to: id_in(data, key)? })).collect()
+    }
+
+    /// Removes pair references to entries that do not exist or do not refer back.
+    fn remove_dangling_pairs(&mut self) {
+        let to_new = self.links(context::REPLACE_NEW_POD_ID);
+        let to_origin = self.links(context::REPLACE_ORIGIN_POD_ID);
+        for (id, data) in &mut self.own {
+            let new = id_in(data, context::REPLACE_NEW_POD_ID);
+            if new.is_some_and(|new| !to_origin.contains(&Link { from: new, to: *id })) {
+                data.remove(context::REPLACE_NEW_POD_ID);
+            }
+            let origin = id_in(data, context::REPLACE_ORIGIN_POD_ID);
+            if origin.is_some_and(|origin| !to_new.contains(&Link { from: origin, to: *id })) {
+                data.remove(context::REPLACE_ORIGIN_POD_ID);
+            }
+        }
+    }
+
+    /// Returns the ID of the replacement for `origin` at this revision; allocates one if needed.
+    pub(in crate::plan) fn pair(
+        &mut self,
+        origin: InstanceId,
+        revision: &RevisionName,
+    ) -> InstanceId {
+        let data = self.own.get(&origin);
+        let known = data.and_then(|data| id_in(data, context::REPLACE_NEW_POD_ID));
+        let new = match known.filter(|id| self.own.contains_key(id)) {
+            Some(id) => id,
+            None => self.allocate_replacement(origin, revision),
+        };
+        self.set_revision(new, revision);
+        self.pair_up(origin, new);
+        new
+    }
+
+    /// Allocates an ID for the replacement of `origin`: the ID of an abandoned replacement, whose
+    /// PVCs exist, or else one without retained PVCs, because a replacement's PVCs are deleted with
+    /// it.
+    fn allocate_replacement(&mut self, origin: InstanceId, revision: &RevisionName) -> InstanceId {
+        let abandoned = self.abandoned.get(&origin).copied();
+        if let Some(id) = abandoned.filter(|id| !self.own.contains_key(id)) {
+            return self.assign(id, revision);
+        }
+        let lowest = self.lowest_free();
+        let unclaimed = (lowest.0..=i64::MAX)
+            .map(InstanceId)
+            .find(|id| !self.is_taken(*id) && !self.claimed.contains(id));
+        self.assign(unclaimed.unwrap_or(lowest), revision)
+    }
+
+    fn pair_up(&mut self, origin: InstanceId, new: InstanceId) {
+        if let Some(data) = self.own.get_mut(&new) {
+            data.insert(context::REPLACE_ORIGIN_POD_ID.to_owned(), origin.to_string());
+        }
+        if let Some(data) = self.own.get_mut(&origin) {
+            data.insert(context::REPLACE_NEW_POD_ID.to_owned(), new.to_string());
+        }
+    }
+
+    /// Returns whether the ID belongs to a Pod that replaces another.
+    pub(in crate::plan) fn is_surge(&self, id: InstanceId) -> bool {
+        self.own.get(&id).is_some_and(|data| data.contains_key(context::REPLACE_ORIGIN_POD_ID))
+    }
+
+    /// Returns why the ID is being removed; `None` if it is kept.
+    pub(in crate::plan) fn removal_reason(&self, id: InstanceId) -> Option<RemovalReason> {
+        self.removed.get(&id).copied()
+    }
+
+    /// Number of IDs that count as replicas.
+    fn count(&self) -> usize {
+        self.own.keys().filter(|id| !self.is_surge(**id)).count()
+    }
+
+    /// Removes unused IDs beyond `needed`, highest first.
+    fn drop_surplus(&mut self, used: &BTreeSet<InstanceId>, needed: usize) {
+        let surplus = self.count().saturating_sub(needed);
+        let highest_first = self.own.keys().rev().copied();
+        let free = highest_first.filter(|id| !used.contains(id) && !self.is_surge(*id));
+        for id in free.take(surplus).collect::<Vec<_>>() {
+            self.own.remove(&id);
+            self.removed.insert(id, RemovalReason::ScaledIn);
+        }
+    }
+
+    /// Allocates the lowest free IDs until there is one per replica; the highest of the new IDs get
+    /// the updated revision.
+    pub(in crate::plan) fn allocate(&mut self, observed: &Observed, revisions: &Revisions<'_>) {
+        if observed.spec.paused || !revisions.is_recorded() {
+            return;
+        }
+        let missing = observed.replicas().saturating_sub(self.count());
+        let at_current = missing - self.missing_at_updated(observed, &revisions.updated, missing);
+        for index in 0..missing {
+            let revision = if index < at_current { &revisions.current } else { &revisions.updated };
+            let id = self.allocate_lowest(revision);
+            if let Some(data) = self.own.get_mut(&id) {
+                data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
+            }
+        }
+    }
+
+    /// Number of the `missing` instances that are created at the updated revision.
+    fn missing_at_updated(
+        &self,
+        observed: &Observed,
+        updated: &RevisionName,
+        missing: usize,
+    ) -> usize {
+        if observed.is_by_label() {
+            return 0;
+        }
+        let revisions = self.own.values().filter_map(|data| data.get(context::REVISION));
+        let at_updated = revisions.filter(|revision| **revision == **updated).count();
+        let desired = observed.replicas().saturating_sub(observed.partition());
+        desired.saturating_sub(at_updated).min(missing)
+    }
+
+    /// Returns the CollaSet's lowest ID that has no Pod, or else allocates the lowest free one.
+    pub(in crate::plan) fn reuse_or_allocate(
+        &mut self,
+        used: &BTreeSet<InstanceId>,
+        revision: &RevisionName,
+    ) -> InstanceId {
+        let free = self.own.keys().find(|id| !used.contains(id) && !self.is_surge(**id)).copied();
+        let Some(id) = free else { return self.allocate_lowest(revision) };
+        self.set_revision(id, revision);
+        id
+    }
+
+    /// Allocates the lowest free ID for a Pod of this revision.
+    fn allocate_lowest(&mut self, revision: &RevisionName) -> InstanceId {
+        let id = self.lowest_free();
+        self.assign(id, revision)
+    }
+
+    /// Returns the lowest free ID, and starts there the next time.
+    fn lowest_free(&mut self) -> InstanceId {
+        let free = (self.next.0..=i64::MAX).map(InstanceId).find(|id| !self.is_taken(*id));
+        self.next = free.unwrap_or(self.next);
+        self.next
+    }
+
+    fn is_taken(&self, id: InstanceId) -> bool {
+        self.own.contains_key(&id) || self.foreign.contains(&id)
+    }
+
+    fn assign(&mut self, id: InstanceId, revision: &RevisionName) -> InstanceId {
+        // An ID that is removed and allocated in the same plan keeps its PVCs.
+        self.removed.remove(&id);
+        let entry = self.entry(revision);
+        self.own.insert(id, entry);
+        id
+    }
+
+    /// Returns the revision of the ID's next Pod.
+    pub(in crate::plan) fn revision(&self, id: InstanceId) -> Option<RevisionName> {
+        self.own.get(&id)?.get(context::REVISION).map(|name| name.as_str().into())
+    }
+
+    /// Sets the revision of the ID's next Pod.
+    pub(in crate::plan) fn set_revision(&mut self, id: InstanceId, revision: &RevisionName) {
+        if let Some(data) = self.own.get_mut(&id) {
+            data.insert(context::REVISION.to_owned(), revision.to_string());
+        }
+    }
+
+    /// Returns whether the ID never had a Pod.
+    pub(in crate::plan) fn is_new(&self, id: InstanceId) -> bool {
+        self.own.get(&id).is_some_and(|data| data.contains_key(context::POD_JUST_CREATE))
+    }
+
+    /// Sets or clears the scale-in flag of an ID, which removes the ID once its Pod is deleted.
+    pub(in crate::plan) fn set_scale_in(&mut self, id: InstanceId, scaled_in: bool) {
+        if let Some(data) = self.own.get_mut(&id) {
+            if scaled_in {
+                data.insert(context::SCALE_IN.to_owned(), "true".to_owned());
+            } else {
+                data.remove(context::SCALE_IN);
+            }
+        }
+    }
+
+    /// Entries to write to the ResourceContext; `None` if it is up to date.
+    pub(in crate::plan) fn into_changed_entries(
+        self,
+        observed: &Observed,
+    ) -> Option<Vec<ContextDetail>> {
+        let entries = observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+        let stored: BTreeMap<InstanceId, &Data> =
+            entries.iter().filter(|e| is_owned(e, &self.owner)).map(|e| (e.id, &e.data)).collect();
+        let desired: BTreeMap<InstanceId, &Data> =
+            self.own.iter().map(|(id, data)| (*id, data)).collect();
+        let is_unused =
+            self.own.is_empty() && self.others.is_empty() && observed.contexts.is_some();
+        if stored == desired && !is_unused {
+            return None;
+        }
+        let own = self.own.into_iter().map(|(id, data)| ContextDetail { id, data });
+        let mut all: Vec<ContextDetail> = own.chain(self.others).collect();
+        all.sort_by_key(|entry| entry.id);
+        Some(all)
+    }
+}
+
+/// Reference from one entry of the ResourceContext to another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Link {
+    from: InstanceId,
+    to: InstanceId,
+}

@@ -1,0 +1,154 @@
+//! Current and updated revision.
+
+use std::collections::BTreeMap;
+
+use podops_api::{ids::RevisionName, template::PodTemplate};
+use serde_json::Value;
+
+use crate::{
+    compat::{
+        claim_hash::{self, template_name},
+        revision_data, revision_hash,
+    },
+    template::compare::normal,
+    view::{Observed, RevisionView},
+};
+
+/// ControllerRevision to create.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRevision {
+    /// Name of the ControllerRevision.
+    pub name: RevisionName,
+    /// Hash part of the name.
+    pub hash: String,
+    /// Collision count included in the hash.
+    pub collisions: i32,
+    /// Position in the revision history; the highest is the newest.
+    pub revision: i64,
+    /// Templates to record.
+    pub data: Value,
+}
+
+/// Revisions of the CollaSet, with the current and the updated one resolved.
+pub struct Revisions<'a> {
+    known: &'a BTreeMap<RevisionName, RevisionView>,
+    /// Name of the updated revision, which may not exist yet.
+    pub(in crate::plan) updated: RevisionName,
+    /// Name of the current revision, which Pods outside the update's scope keep.
+    pub(in crate::plan) current: RevisionName,
+    /// Number of name collisions.
+    pub(in crate::plan) collisions: i32,
+    /// What has to be done for the template's revision to be the newest.
+    pub(in crate::plan) record: Record,
+    /// Name of the template's revision; differs from `updated` if the spec names a revision.
+    pub(in crate::plan) template: RevisionName,
+    /// Revision named by the spec that does not exist.
+    pub(in crate::plan) missing: Option<RevisionName>,
+}
+
+/// What has to be done for the template's revision to be the newest.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::plan) enum Record {
+    /// Nothing: it is.
+    UpToDate,
+    /// It exists and becomes the newest.
+    MakeNewest {
+        /// New position in the revision history.
+        position: i64,
+    },
+    /// It is created.
+    Create(NewRevision),
+}
+
+impl<'a> Revisions<'a> {
+    /// Resolves the updated revision: the one named by the spec, or else the template's, which is
+    /// created if it does not exist.
+    pub(in crate::plan) fn read(observed: &'a Observed) -> Self {
+        let mut revisions = Self::of_template(observed);
+        let named = observed.spec.update_strategy.revision.as_deref().filter(|n| !n.is_empty());
+        let Some(named) = named.map(RevisionName::from) else { return revisions };
+        if revisions.has(&named) {
+            revisions.updated = named;
+        } else {
+            revisions.missing = Some(named);
+            // Keep the previous revision, so that a mistyped name changes no Pod.
+            let previous = RevisionName::from(observed.status.updated_revision.as_str());
+            if revisions.has(&previous) {
+                revisions.updated = previous;
+            }
+        }
+        revisions
+    }
+
+    /// Finds the existing revision of the template, or names a new one.
+    fn of_template(observed: &'a Observed) -> Self {
+        let data = revision_data::of_spec(&observed.spec);
+        let known = &observed.revisions;
+        let newest = known.values().map(|r| r.revision).max().unwrap_or_default();
+        let mut collisions = observed.status.collision_count;
+        let (updated, record) = match find_equal(known, &data) {
+            Some(equal) if equal.revision == newest => (equal.name.clone(), Record::UpToDate),
+            Some(equal) => (equal.name.clone(), Record::MakeNewest { position: newest + 1 }),
+            None => {
+                let new = new_revision(observed, data, newest + 1);
+                collisions = new.collisions;
+                (new.name.clone(), Record::Create(new))
+            }
+        };
+        let reported = RevisionName::from(observed.status.current_revision.as_str());
+        let current = if known.contains_key(&reported) { reported } else { updated.clone() };
+        let template = updated.clone();
+        Self { known, updated, current, collisions, record, template, missing: None }
+    }
+
+    /// Returns whether the template's revision exists.
+    pub(in crate::plan) fn is_recorded(&self) -> bool {
+        !matches!(self.record, Record::Create(_))
+    }
+
+    /// Returns the Pod template of an existing revision.
+    pub(in crate::plan) fn template(&self, name: &RevisionName) -> Option<PodTemplate> {
+        self.known.get(name).map(|revision| revision_data::pod_template(&revision.data))
+    }
+
+    /// Returns the claim templates of an existing revision, by name and hash.
+    pub(in crate::plan) fn claims(&self, name: &RevisionName) -> BTreeMap<String, String> {
+        let data = self.known.get(name).map(|revision| &revision.data);
+        let templates = data.map(revision_data::claim_templates).unwrap_or_default();
+        templates.iter().map(|t| (template_name(t).to_owned(), claim_hash::hash(t))).collect()
+    }
+
+    /// Returns whether a revision of this name exists.
+    pub(in crate::plan) fn has(&self, name: &RevisionName) -> bool {
+        self.known.contains_key(name)
+    }
+}
+
+/// Names a revision for this data, with the lowest collision count whose name is free.
+fn new_revision(observed: &Observed, data: Value, position: i64) -> NewRevision {
+    let mut collisions = observed.status.collision_count;
+    loop {
+        let hash = revision_hash::hash(&data, collisions);
+        let name = RevisionName::from(revision_hash::name(&observed.name, &hash));
+        let is_taken =
+            observed.revisions.contains_key(&name) || observed.foreign_revisions.contains(&name);
+        if !is_taken {
+            return NewRevision { name, hash, collisions, revision: position, data };
+        }
+        collisions += 1;
+    }
+}
+
+/// Returns the newest revision whose data is equivalent to `data`.
+fn find_equal<'a>(
+    known: &'a BTreeMap<RevisionName, RevisionView>,
+    data: &Value,
+) -> Option<&'a RevisionView> {
+    let newest = known.values().max_by_key(|r| r.revision)?;
+    // Fast path: usually the newest revision is identical, and nothing has to be normalized.
+    if newest.data == *data {
+        return Some(newest);
+    }
+    let normalized = normal(data);
+    known.values().filter(|r| normal(&r.data) == normalized).max_by_key(|r| r.revision)
+}

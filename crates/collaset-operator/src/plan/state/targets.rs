@@ -1,0 +1,137 @@
+//! Chooses the target revision of each instance.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use podops_api::{
+    ids::{InstanceId, RevisionName},
+    well_known,
+};
+
+use super::{facts::Facts, instances::Instances, last_status::is_changed, pairs::Pairs};
+use crate::view::{OwnOperation, PodView};
+
+/// Pods that count as replicas, by instance.
+type PodsByInstance<'a> = BTreeMap<InstanceId, &'a PodView>;
+
+/// Target revision of each instance.
+pub(in crate::plan) struct Targets(BTreeMap<InstanceId, RevisionName>);
+
+impl Targets {
+    /// Returns the target revision of a Pod; `None` if the Pod is at its target.
+    pub(in crate::plan) fn of(&self, pod: &PodView) -> Option<&RevisionName> {
+        self.0.get(&pod.instance?).filter(|target| **target != pod.revision)
+    }
+
+    /// Chooses the targets and records them in the ResourceContext, so that an instance whose Pod is
+    /// lost is recreated at its target.
+    ///
+    /// With `byPartition`, all instances except `partition` are at the updated revision, and no
+    /// others: Pods that left the scope are rolled back to the current one. With `byLabel`,
+    /// unlabelled Pods keep their revision.
+    pub(in crate::plan) fn choose(facts: &Facts<'_>, instances: &mut Instances) -> Self {
+        let observed = facts.observed;
+        let pods: PodsByInstance<'_> =
+            observed.active().filter_map(|pod| Some((pod.instance?, pod))).collect();
+        let counted = counted(instances, &pods, facts.pairs);
+        let scope = scope(facts, instances, &pods, &counted);
+        let rolls_back = !observed.is_by_label();
+        let (updated, current) = (&facts.revisions.updated, &facts.revisions.current);
+        let mut targets = BTreeMap::new();
+        for id in counted {
+            let pod = pods.get(&id);
+            let is_scaled_in = pod.is_some_and(|pod| facts.is_scaled_in(pod));
+            let known = pod.map(|pod| pod.revision.clone()).or_else(|| instances.revision(id));
+            let revision = known.unwrap_or_else(|| updated.clone());
+            let target = if scope.contains(&id) {
+                updated.clone()
+            } else if rolls_back && !is_scaled_in && revision == *updated {
+                current.clone()
+            } else {
+                revision
+            };
+            if facts.revisions.has(&target) || target == *updated {
+                instances.set_revision(id, &target);
+            }
+            targets.insert(id, target);
+        }
+        Self(targets)
+    }
+}
+
+/// Returns the IDs that count as replicas; of a replacement pair, the origin's until it is deleted.
+fn counted(instances: &Instances, pods: &PodsByInstance<'_>, pairs: &Pairs<'_>) -> Vec<InstanceId> {
+    let ids = instances.own.keys().copied();
+    ids.filter(|id| match pods.get(id) {
+        None => !instances.is_surge(*id),
+        Some(pod) => {
+            let is_replaced = pod.deleting && pairs.new_of(pod).is_some();
+            !is_replaced && !pairs.is_surge(pod)
+        }
+    })
+    .collect()
+}
+
+/// Returns the instances whose target is the updated revision.
+fn scope(
+    facts: &Facts<'_>,
+    instances: &Instances,
+    pods: &PodsByInstance<'_>,
+    counted: &[InstanceId],
+) -> BTreeSet<InstanceId> {
+    let observed = facts.observed;
+    if observed.is_by_label() {
+        let included = pods.iter().filter(|(_, pod)| pod.has_label(well_known::UPDATE_INCLUDED));
+        return included.map(|(id, _)| *id).collect();
+    }
+    let count = match observed.partition() {
+        0 => usize::MAX,
+        partition => observed.replicas().saturating_sub(partition),
+    };
+    let staying = counted.iter().copied();
+    let mut order: Vec<InstanceId> =
+        staying.filter(|id| !pods.get(id).is_some_and(|pod| facts.is_scaled_in(pod))).collect();
+    if count >= order.len() {
+        return order.into_iter().collect();
+    }
+    let updated = &facts.revisions.updated;
+    order.sort_by_cached_key(|id| {
+        let pod = pods.get(id).copied();
+        // The revision of an instance without a Pod is that of its next Pod.
+        let known = pod.map(|pod| pod.revision.clone()).or_else(|| instances.revision(*id));
+        let is_old = known.as_ref() != Some(updated);
+        // Keep rolling back Pods whose rollback has started, otherwise two Pods would alternate.
+        // Rank them before instances not yet created at the updated revision, otherwise the count
+        // would exceed the limit until they are deleted.
+        let is_not_created = !is_old && pod.is_none_or(|pod| pod.terminal || pod.deleting);
+        let changes_revision = pod.is_some_and(|pod| is_changing_revision(pod, updated));
+        (is_old, is_not_created, is_old != changes_revision, priority(pod))
+    });
+    order.into_iter().take(count).collect()
+}
+
+/// Returns whether an update or replacement has started that moves the Pod to the updated revision,
+/// or, if it is at that one, back to the current one.
+fn is_changing_revision(pod: &PodView, updated: &RevisionName) -> bool {
+    let replaced_by = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
+    let is_replaced =
+        replaced_by.is_some_and(|by| (*by == **updated) != (pod.revision == *updated));
+    let is_begun = pod.is_during(OwnOperation::Update) && !pod.is_cancelled() && !is_changed(pod);
+    is_begun || is_replaced
+}
+
+/// Sort key of the update order: Pods being updated, instances with a Pod, Pods that are not ready,
+/// then by update priority, deletion cost, the latest Ready time, and the newest.
+pub(in crate::plan) fn priority(pod: Option<&PodView>) -> impl Ord + use<> {
+    (
+        !pod.is_some_and(|p| p.is_during(OwnOperation::Update)),
+        pod.is_none(),
+        pod.is_some_and(|p| p.ready.is_some()),
+        Reverse(pod.map_or(0, |p| p.int_annotation(well_known::UPDATE_PRIORITY))),
+        pod.map_or(0, |p| p.int_annotation(well_known::POD_DELETION_COST)),
+        Reverse(pod.and_then(|p| p.ready)),
+        Reverse(pod.map(|p| p.created)),
+    )
+}

@@ -1,0 +1,53 @@
+//! End of a CollaSet: deletes its Pods, then removes its instance IDs and its finalizer.
+
+use podops_api::{collaset::Retention, resource_context::ContextDetail, well_known};
+
+use crate::plan::{
+    action::{Action, ClaimChange, DisownReason, PodChange, SetChange},
+    planner::Planner,
+    state::instances::is_owned,
+};
+
+/// Finalizer of an orphaning deletion (`kubectl delete --cascade=orphan`). Kubernetes' garbage
+/// collector removes it after it removed the CollaSet from the owners of its dependents.
+const ORPHAN_DEPENDENTS: &str = "orphan";
+
+/// Finalizes a deleted CollaSet: requests deletion of every Pod, then removes the instance IDs and
+/// the finalizer.
+pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
+    let observed = planner.observed;
+    let finalizers = &observed.finalizers;
+    let is_protected = finalizers.iter().any(|f| f == well_known::PRE_RECLAIM);
+    if !is_protected || finalizers.iter().any(|f| f == ORPHAN_DEPENDENTS) {
+        return;
+    }
+    if observed.claim_retention().when_deleted == Retention::Retain && disown_claims(planner) {
+        return;
+    }
+    for pod in observed.pods.values() {
+        if !pod.deleting && !pod.has_label(well_known::TO_DELETE) {
+            planner.change_pod(pod, PodChange::RequestDeletion);
+        }
+    }
+    if !observed.pods.is_empty() {
+        return;
+    }
+    let entries = observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+    let others: Vec<ContextDetail> =
+        entries.iter().filter(|entry| !is_owned(entry, &observed.name)).cloned().collect();
+    if observed.contexts.is_some() && others.len() < entries.len() {
+        planner.add(Action::WriteInstances(others));
+    }
+    planner.add(Action::Set(SetChange::RemoveFinalizer));
+}
+
+/// Removes the CollaSet from the owners of its PVCs; returns whether there are any.
+fn disown_claims(planner: &mut Planner<'_>) -> bool {
+    let claims = planner.observed.claims.values();
+    let owned: Vec<_> = claims.filter(|claim| !claim.orphan && !claim.deleting).collect();
+    for claim in &owned {
+        let change = ClaimChange::Disown { reason: DisownReason::SetDeleted };
+        planner.add(Action::Claim { name: claim.name.clone(), change });
+    }
+    !owned.is_empty()
+}

@@ -1,0 +1,107 @@
+//! Replacement in pairs: the new Pod is created first, and the origin is deleted once the new Pod
+//! is available.
+
+use podops_api::{collaset::PodUpgradePolicy, ids::RevisionName, well_known};
+
+use super::claims;
+use crate::{
+    plan::{
+        action::PodChange,
+        planner::Planner,
+        state::{
+            instances::Instances,
+            pairs::{Pairs, origin_name},
+            targets::Targets,
+        },
+    },
+    view::{OwnOperation, PodView},
+};
+
+/// Plans the next step of each pair, and creates missing replacements.
+pub(in crate::plan) fn plan(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    targets: &Targets,
+) {
+    let observed = planner.observed;
+    for new in observed.active().filter(|pod| !pod.deleting && origin_name(pod).is_some()) {
+        plan_new_pod(planner, pairs, targets, new);
+    }
+    for origin in observed.active().filter(|pod| !pod.deleting) {
+        let requested = origin.has_label(well_known::TO_REPLACE);
+        let has_new = pairs.new_of(origin).is_some();
+        if requested && !has_new && !pairs.is_surge(origin) {
+            begin(planner, instances, origin, None);
+        } else if !requested && !has_new && origin.has_label(well_known::REPLACE_PAIR_NEW_ID) {
+            planner.change_pod(origin, PodChange::RemovePair);
+        }
+    }
+}
+
+/// Plans the next step for the new Pod of a pair.
+fn plan_new_pod(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets, new: &PodView) {
+    let Some(origin) = pairs.existing_origin(new) else {
+        planner.change_pod(new, PodChange::RemovePair);
+        return;
+    };
+    if origin.deleting || origin.has_label(well_known::TO_DELETE) {
+        return;
+    }
+    let is_valid = origin.has_label(well_known::TO_REPLACE)
+        && new.revision == replacement_revision(origin)
+        && pairs.new_of(origin).is_some_and(|current| current.name == new.name);
+    // The operator may have stopped after it created the new Pod, before it labelled the origin.
+    let policy = planner.observed.spec.update_strategy.pod_upgrade_policy;
+    let is_unrequested = policy == PodUpgradePolicy::Replace
+        && !origin.has_label(well_known::TO_REPLACE)
+        && targets.of(origin) == Some(&new.revision);
+    if is_unrequested && !new.has_label(well_known::TO_DELETE) {
+        planner.change_pod(origin, PodChange::ReplaceUpdate { to: new.revision.clone() });
+    } else if !is_valid {
+        if !new.has_label(well_known::TO_DELETE) {
+            planner.change_pod(new, PodChange::RequestDeletion);
+        }
+    } else if new.has_label(well_known::TO_DELETE) {
+        // Its deletion was requested; another replacement will be created.
+    } else if planner.observed.is_available(new, planner.now) {
+        planner.change_pod(origin, PodChange::RequestDeletion);
+    } else if origin.labels.get(well_known::REPLACE_PAIR_NEW_ID)
+        != new.labels.get(well_known::INSTANCE_ID)
+        && let Some(id) = new.instance
+    {
+        planner.change_pod(origin, PodChange::SetPair { new: id });
+    }
+}
+
+/// Creates the replacement of a Pod, at revision `update` if an update requests it.
+pub(in crate::plan) fn begin(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    origin: &PodView,
+    update: Option<&RevisionName>,
+) {
+    let revision = update.cloned().unwrap_or_else(|| replacement_revision(origin));
+    let is_blocked = planner.observed.spec.paused
+        || planner.to_scale_in.contains(&origin.name)
+        || origin.is_during(OwnOperation::ScaleIn)
+        || !planner.revisions.has(&revision)
+        || planner.capacity_left() == 0
+        || planner.has_action(origin);
+    let Some(origin_id) = origin.instance.filter(|_| !is_blocked) else { return };
+    if !planner.try_surge(origin) {
+        return;
+    }
+    let instance = instances.pair(origin_id, &revision);
+    if claims::ensure(planner, instance, &revision) {
+        let update = update.cloned();
+        planner.change_pod(origin, PodChange::Replace { instance, revision, update });
+    }
+}
+
+/// Returns the revision of a Pod's replacement: its own, unless an update requested the
+/// replacement.
+fn replacement_revision(origin: &PodView) -> RevisionName {
+    let requested = origin.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
+    requested.map_or_else(|| origin.revision.clone(), |revision| revision.as_str().into())
+}

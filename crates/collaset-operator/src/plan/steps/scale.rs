@@ -1,0 +1,133 @@
+//! Scaling: creates missing Pods and takes surplus Pods out of service, then deletes them.
+
+use std::time::Duration;
+
+use podops_api::{
+    ids::{InstanceId, PodName},
+    well_known,
+};
+
+use super::claims;
+use crate::{
+    plan::{
+        action::{Action, CreateReason, OperationEnd, PodChange, SetChange},
+        planner::Planner,
+        state::{
+            counted::{lists, pods_to_delete},
+            instances::Instances,
+            pairs::Pairs,
+        },
+    },
+    view::{OwnOperation, PodView, ids},
+};
+
+/// Plans scale-in, requested deletions and scale-out.
+pub(in crate::plan) fn plan(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    counted: &[&PodView],
+) {
+    let observed = planner.observed;
+    scale_in(planner, instances, pairs, counted);
+    for pod in observed.active().filter(|pod| pod.terminal && !pod.deleting) {
+        // It occupies the name that the next Pod of its instance needs.
+        if !pod.has_label(well_known::TO_DELETE) {
+            planner.change_pod(pod, PodChange::RequestDeletion);
+        }
+    }
+    if planner.to_scale_in.is_empty() {
+        recreate_listed(planner, counted);
+    }
+    let missing = observed.replicas().saturating_sub(counted.len());
+    if missing > 0 && !observed.spec.paused {
+        scale_out(planner, instances, missing);
+    }
+}
+
+fn scale_out(planner: &mut Planner<'_>, instances: &Instances, missing: usize) {
+    if !planner.revisions.is_recorded() {
+        return;
+    }
+    let used_ids = ids(planner.observed.active());
+    let count = missing.min(planner.capacity_left());
+    if count < missing {
+        planner.requeue_after(Duration::ZERO);
+    }
+    let free_ids: Vec<InstanceId> = instances
+        .own
+        .keys()
+        .filter(|id| !used_ids.contains(id) && !instances.is_surge(**id))
+        .take(count)
+        .copied()
+        .collect();
+    for instance in free_ids {
+        let recorded = instances.revision(instance).filter(|r| planner.revisions.has(r));
+        let revision = recorded.unwrap_or_else(|| planner.revisions.updated.clone());
+        if claims::ensure(planner, instance, &revision) {
+            let is_new = instances.is_new(instance);
+            let reason = if is_new { CreateReason::Initial } else { CreateReason::Recreate };
+            planner.add(Action::CreatePod { instance, revision, reason });
+        }
+    }
+}
+
+/// Requests the deletion of Pods listed in `podToDelete`; they are recreated.
+fn recreate_listed(planner: &mut Planner<'_>, counted: &[&PodView]) {
+    let observed = planner.observed;
+    let listed = counted.iter().copied().filter(|pod| lists(pods_to_delete(observed), pod));
+    let (requested, unrequested): (Vec<&PodView>, Vec<&PodView>) =
+        listed.partition(|pod| pod.has_label(well_known::TO_DELETE));
+    if !observed.spec.paused {
+        for pod in unrequested.iter().filter(|pod| !pod.deleting) {
+            planner.force_interrupt(pod);
+            planner.change_pod(pod, PodChange::RequestDeletion);
+        }
+    }
+    // The next Pod of the instance has the same name and would be deleted as well.
+    if observed.has_persistent_names() && !requested.is_empty() {
+        let pods: Vec<PodName> = requested.iter().map(|pod| pod.name.clone()).collect();
+        planner.add(Action::Set(SetChange::ClearPodToDelete { pods }));
+    }
+}
+
+fn scale_in(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    counted: &[&PodView],
+) {
+    let surge_pods = planner.observed.active().filter(|pod| pairs.is_surge(pod));
+    for pod in counted.iter().copied().chain(surge_pods).filter(|pod| !pod.deleting) {
+        let is_deleted = scale_in_pod(planner, pod);
+        if let Some(id) = pod.instance {
+            instances.set_scale_in(id, is_deleted);
+        }
+    }
+}
+
+/// Plans the next scale-in step of one Pod; returns whether that is its deletion.
+fn scale_in_pod(planner: &mut Planner<'_>, pod: &PodView) -> bool {
+    let operation = OwnOperation::ScaleIn;
+    let strategy = planner.observed.spec.scale_strategy.as_ref();
+    let delay = strategy.and_then(|s| s.operation_delay_seconds);
+    let selected = planner.to_scale_in.contains(&pod.name);
+    if let Some(since) = pod.allowed_since(operation) {
+        // The Pod is out of service, so it is deleted even if `replicas` was raised meanwhile; the
+        // instance is then recreated.
+        if let Some(wait) = planner.remaining_delay(since, delay) {
+            planner.requeue_after(wait);
+            return false;
+        }
+        planner.change_pod(pod, PodChange::Delete { operation });
+        return true;
+    }
+    if pod.is_during(operation) {
+        if !selected && !pod.is_cancelled() {
+            planner.change_pod(pod, PodChange::Undo { operation });
+        }
+    } else if selected && !planner.observed.spec.paused {
+        planner.change_pod(pod, PodChange::Begin { operation, end: OperationEnd::PodDeleted });
+    }
+    false
+}

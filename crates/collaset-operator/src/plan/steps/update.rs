@@ -1,0 +1,326 @@
+//! Selects the next Pods to update and the method for each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use podops_api::{
+    collaset::{PodUpgradePolicy, ResizePolicy},
+    ids::RevisionName,
+    well_known,
+};
+
+use super::replace;
+use crate::{
+    plan::{
+        action::{Action, ApplyMode, OperationEnd, PodChange},
+        planner::{Blocker, BlockerScope, Planner},
+        state::{
+            instances::Instances,
+            last_status::{LastPodStatus, is_finished, last_pod_status, missing},
+            pairs::Pairs,
+            targets::{Targets, priority},
+        },
+    },
+    reasons,
+    template::compare::{UpdateMethod, method},
+    view::{DryRunResult, OwnOperation, PodView, Resize},
+};
+
+/// Plans the next update steps of Pods that are not at their target revision.
+pub(in crate::plan) fn plan(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    targets: &Targets,
+) {
+    if !planner.revisions.is_recorded() {
+        return;
+    }
+    let observed = planner.observed;
+    let methods = methods(planner, targets);
+    let by_replacement =
+        observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
+    // Usually most Pods are at their target and need no sorting.
+    let mut pods: Vec<&PodView> = observed
+        .active()
+        .filter(|pod| needs_action(pod, targets) && !pairs.is_surge(pod) && may_be_updated(pod))
+        .collect();
+    pods.sort_by_cached_key(|pod| priority(Some(pod)));
+    for pod in pods {
+        let target = targets.of(pod);
+        planner.plan.outdated += usize::from(target.is_some());
+        if planner.has_action(pod) {
+            continue;
+        }
+        if pod.has_label(well_known::REPLACED_BY_REPLACE_UPDATE) && target.is_none() {
+            cancel_replace(planner, pod);
+        } else if pod.is_during(OwnOperation::Update) {
+            continue_update(planner, pod, &methods, target, pairs);
+        } else if let (Some(target), false) = (target, observed.spec.paused) {
+            if by_replacement {
+                replace(planner, instances, pairs, pod, target);
+            } else {
+                begin(planner, pod, &methods, target);
+            }
+        }
+    }
+}
+
+fn needs_action(pod: &PodView, targets: &Targets) -> bool {
+    targets.of(pod).is_some()
+        || pod.is_during(OwnOperation::Update)
+        || pod.has_label(well_known::REPLACED_BY_REPLACE_UPDATE)
+}
+
+fn may_be_updated(pod: &PodView) -> bool {
+    !pod.deleting && !pod.is_cancelled() && !pod.is_during(OwnOperation::ScaleIn)
+}
+
+/// Requests the replacement of a Pod by one at its target; a replacement under way is retargeted.
+fn replace(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    pod: &PodView,
+    target: &RevisionName,
+) {
+    let is_requested = pod.has_label(well_known::TO_REPLACE);
+    let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
+    if is_requested && update.is_some_and(|update| *update == **target) {
+        return;
+    }
+    if is_requested || pairs.new_of(pod).is_some() {
+        planner.change_pod(pod, PodChange::ReplaceUpdate { to: target.clone() });
+    } else {
+        replace::begin(planner, instances, pod, Some(target));
+    }
+}
+
+/// Cancels the replacement of a Pod, unless its deletion is requested.
+fn cancel_replace(planner: &mut Planner<'_>, pod: &PodView) {
+    if !pod.has_label(well_known::TO_DELETE) {
+        planner.change_pod(pod, PodChange::CancelReplace);
+    }
+}
+
+/// A change of revision, the key of [`UpdateMethods`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct RevisionStep {
+    from: RevisionName,
+    to: RevisionName,
+}
+
+/// Update method by change of revision, each computed once.
+type UpdateMethods = BTreeMap<RevisionStep, UpdateMethod>;
+
+fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
+    let pods = planner.observed.pods.values();
+    let steps: BTreeSet<RevisionStep> = pods
+        .filter_map(|pod| {
+            let (from, to) = (pod.revision.clone(), targets.of(pod)?.clone());
+            Some(RevisionStep { from, to })
+        })
+        .collect();
+    let methods = steps.into_iter().filter_map(|step| {
+        let method = method_of(planner, &step)?;
+        Some((step, method))
+    });
+    methods.collect()
+}
+
+fn method_of(planner: &Planner<'_>, step: &RevisionStep) -> Option<UpdateMethod> {
+    let revisions = &planner.revisions;
+    if revisions.claims(&step.from) != revisions.claims(&step.to) {
+        // Volumes of an existing Pod are immutable.
+        return Some(UpdateMethod::Recreate);
+    }
+    let (from, to) = (revisions.template(&step.from)?, revisions.template(&step.to)?);
+    Some(method(&from, &to, planner.observed.can_resize))
+}
+
+fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &RevisionName) {
+    let operation = OwnOperation::Update;
+    match chosen_method(planner, pod, methods, target) {
+        Ok(UpdateMethod::Metadata) => {
+            let (to, mode) = (target.clone(), ApplyMode::InService);
+            planner.change_pod(pod, PodChange::Apply { to, mode });
+        }
+        Ok(method) => {
+            let recreates = method == UpdateMethod::Recreate;
+            let may_begin = !recreates || is_revision_accepted(planner, target);
+            if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
+                let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
+                planner.change_pod(pod, PodChange::Begin { operation, end });
+            }
+        }
+        Err(blocker) => planner.block(blocker),
+    }
+}
+
+/// Plans the next step of an update operation.
+fn continue_update(
+    planner: &mut Planner<'_>,
+    pod: &PodView,
+    methods: &UpdateMethods,
+    target: Option<&RevisionName>,
+    pairs: &Pairs<'_>,
+) {
+    let operation = OwnOperation::Update;
+    let Some(since) = pod.allowed_since(operation) else {
+        if target.is_none() {
+            planner.change_pod(pod, PodChange::Undo { operation });
+        }
+        return;
+    };
+    let Some(target) = target else {
+        finish_update(planner, pod);
+        return;
+    };
+    // Without a new Pod, for example because of maxSurge, it is updated like any other.
+    if pairs.new_of(pod).is_some() && pod.has_label(well_known::TO_REPLACE) {
+        // It is deleted once its replacement is available, so that must be at the new revision.
+        let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
+        if update.is_none_or(|update| *update != **target) {
+            planner.change_pod(pod, PodChange::ReplaceUpdate { to: target.clone() });
+        }
+        return;
+    }
+    let delay = planner.observed.spec.update_strategy.operation_delay_seconds;
+    if let Some(wait) = planner.remaining_delay(since, delay) {
+        planner.requeue_after(wait);
+    } else {
+        apply_update(planner, pod, methods, target);
+    }
+}
+
+/// Changes or deletes a Pod that may be operated on.
+fn apply_update(
+    planner: &mut Planner<'_>,
+    pod: &PodView,
+    methods: &UpdateMethods,
+    target: &RevisionName,
+) {
+    let operation = OwnOperation::Update;
+    match chosen_method(planner, pod, methods, target) {
+        Ok(UpdateMethod::Recreate) if is_revision_accepted(planner, target) => {
+            planner.change_pod(pod, PodChange::Delete { operation });
+        }
+        Ok(UpdateMethod::Recreate) => {
+            let result = planner.observed.dry_runs.get(target);
+            if matches!(result, Some(DryRunResult::Rejected { .. })) {
+                planner.change_pod(pod, PodChange::Undo { operation });
+            }
+        }
+        // Before a container ran, its old state could not be distinguished from the new one.
+        Ok(UpdateMethod::InPlace) if is_starting(pod) => {}
+        Ok(UpdateMethod::Metadata | UpdateMethod::InPlace) => {
+            let (to, mode) = (target.clone(), ApplyMode::UnderOperation);
+            planner.change_pod(pod, PodChange::Apply { to, mode });
+        }
+        Err(blocker) => {
+            planner.block(blocker);
+            planner.change_pod(pod, PodChange::Undo { operation });
+        }
+    }
+}
+
+/// Returns whether the API server accepts Pods of the target revision, checked before a Pod is
+/// deleted for it. Plans a dry run if that is unknown or was denied.
+fn is_revision_accepted(planner: &mut Planner<'_>, target: &RevisionName) -> bool {
+    match planner.observed.dry_runs.get(target) {
+        Some(DryRunResult::Accepted) => return true,
+        Some(DryRunResult::Rejected { message }) => planner.block(Blocker {
+            scope: BlockerScope::Updating,
+            reason: &reasons::TEMPLATE_REJECTED,
+            message: message.clone(),
+        }),
+        None => {}
+    }
+    let is_planned =
+        planner.plan.actions.iter().any(
+            |action| matches!(action, Action::DryRunPod { revision, .. } if revision == target),
+        );
+    // Always the same instance, so that the applier recognizes a write that was rejected before.
+    let lowest = planner.observed.active().filter_map(|pod| pod.instance).min();
+    if let Some(instance) = lowest.filter(|_| !is_planned) {
+        planner.add(Action::DryRunPod { instance, revision: target.clone() });
+    }
+    false
+}
+
+/// Finishes the operation on a Pod at its target as soon as its containers run with the new images
+/// and resources.
+fn finish_update(planner: &mut Planner<'_>, pod: &PodView) {
+    let operation = OwnOperation::Update;
+    let strategy = planner.observed.spec.update_strategy.resize.clone().unwrap_or_default();
+    let last = last_pod_status(pod);
+    let resources = missing(pod, &last.resized);
+    if last == LastPodStatus::default() && pod.revision != planner.revisions.updated {
+        // The Pod left the scope before it was changed, so the operation is cancelled.
+        planner.change_pod(pod, PodChange::Undo { operation });
+    } else if !resources.is_empty() {
+        let is_rejected = planner.observed.rejected_resizes.contains_key(&pod.uid);
+        if is_rejected && strategy.on_infeasible == ResizePolicy::Recreate {
+            planner.change_pod(pod, PodChange::Delete { operation });
+        } else {
+            planner.change_pod(pod, PodChange::Resize { resources });
+        }
+    } else if is_finished(pod, &last) {
+        planner.change_pod(pod, PodChange::FinishUpdate);
+    } else if let Some(blocker) = resize_blocker(pod, &last) {
+        let is_infeasible = matches!(pod.resize, Some(Resize::Infeasible(_)));
+        let policy = if is_infeasible { strategy.on_infeasible } else { strategy.on_deferred };
+        match policy {
+            ResizePolicy::Recreate => planner.change_pod(pod, PodChange::Delete { operation }),
+            ResizePolicy::Wait => planner.block(blocker),
+        }
+    }
+}
+
+/// Returns why a resize is stuck; `None` if the update resizes nothing or the resize progresses. The
+/// affected Pods are listed in `status.waiting`.
+fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<Blocker> {
+    if last.resized.is_empty() {
+        return None;
+    }
+    let (reason, message) = match pod.resize.as_ref()? {
+        Resize::Deferred(message) => (&reasons::RESIZE_DEFERRED, message),
+        Resize::Infeasible(message) => (&reasons::RESIZE_INFEASIBLE, message),
+        Resize::Failing(message) => (&reasons::RESIZE_FAILING, message),
+        Resize::InProgress => return None,
+    };
+    Some(Blocker { scope: BlockerScope::Updating, reason, message: message.clone() })
+}
+
+/// Returns the update method under the CollaSet's policy.
+///
+/// # Errors
+///
+/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated.
+fn chosen_method(
+    planner: &Planner<'_>,
+    pod: &PodView,
+    methods: &UpdateMethods,
+    target: &RevisionName,
+) -> Result<UpdateMethod, Blocker> {
+    let step = RevisionStep { from: pod.revision.clone(), to: target.clone() };
+    let method = methods.get(&step).copied().unwrap_or(UpdateMethod::Recreate);
+    match planner.observed.spec.update_strategy.pod_upgrade_policy {
+        PodUpgradePolicy::Recreate => Ok(UpdateMethod::Recreate),
+        PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker {
+            scope: BlockerScope::Updating,
+            reason: &reasons::IN_PLACE_UPDATE_NOT_POSSIBLE,
+            message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, but the template \
+                      changes more than images, metadata and resources that can be resized in place"
+                .to_owned(),
+        }),
+        // Under Replace, this handles only Pods whose update began under another policy.
+        PodUpgradePolicy::InPlaceIfPossible
+        | PodUpgradePolicy::InPlaceOnly
+        | PodUpgradePolicy::Replace => Ok(method),
+    }
+}
+
+/// Returns whether the Pod is scheduled and some containers have not run yet.
+fn is_starting(pod: &PodView) -> bool {
+    pod.scheduled && pod.not_running_reason.is_none() && pod.image_ids.len() < pod.containers.len()
+}

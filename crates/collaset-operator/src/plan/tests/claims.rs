@@ -1,0 +1,177 @@
+//! PersistentVolumeClaims.
+
+use podops_api::collaset::{ClaimRetention, Retention};
+
+use super::*;
+use crate::{
+    compat::claim_hash,
+    plan::action::{ClaimChange, DeletionOrder},
+    view::{ClaimName, ClaimView},
+};
+
+/// Adds the claim template `data` of 100m.
+fn with_claims(spec: &mut CollaSetSpec) {
+    spec.volume_claim_templates = vec![serde_json::from_value(claim_template("100m")).unwrap()];
+}
+
+fn claim_template(storage: &str) -> Value {
+    json!({ "metadata": { "name": "data" }, "spec": { "resources": { "requests": { "storage": storage } } } })
+}
+
+/// A CollaSet whose revisions v1 and v2 have claim templates of 100m and 200m; its template is v2's
+/// if `is_updated`. Claims are parsed as `<id> <storage> [deleting|orphan|orphaned]`.
+fn claimed(replicas: i32, pods: &str, claims: &str, is_updated: bool) -> Observed {
+    let mut observed = observed(replicas, pods, |spec| {
+        spec.volume_claim_templates = vec![
+            serde_json::from_value(claim_template(if is_updated { "200m" } else { "100m" }))
+                .unwrap(),
+        ];
+    });
+    observed.revisions = revisions_by_name([revision("v1", 1, "v1"), revision("v2", 2, "v1")]);
+    for (revision, storage) in observed.revisions.values_mut().zip(["100m", "200m"]) {
+        revision.data["spec"]["volumeClaimTemplates"] = json!([claim_template(storage)]);
+    }
+    if !is_updated {
+        observed.revisions.remove(&RevisionName::from("v2"));
+    }
+    for text in claims.split(", ").filter(|c| !c.is_empty()) {
+        let tokens: Vec<&str> = text.split_whitespace().collect();
+        let template = serde_json::from_value(claim_template(tokens[1])).unwrap();
+        let has = |flag: &str| tokens[2..].contains(&flag);
+        let mut labels = BTreeMap::from([
+            ("app".to_owned(), "web".to_owned()),
+            (well_known::INSTANCE_ID.to_owned(), tokens[0].to_owned()),
+            (well_known::CLAIM_TEMPLATE_NAME.to_owned(), "data".to_owned()),
+            (well_known::CLAIM_TEMPLATE_HASH.to_owned(), claim_hash::hash(&template)),
+        ]);
+        if has("orphaned") {
+            labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
+        }
+        let (deleting, orphan) = (has("deleting"), has("orphan") || has("orphaned"));
+        let name = ClaimName::from(format!("{}-{}", tokens[0], tokens[1]));
+        let instance = instance_id(&labels);
+        let claim = ClaimView {
+            name: name.clone(),
+            labels,
+            instance,
+            deleting,
+            orphan,
+            ..ClaimView::default()
+        };
+        observed.claims.insert(name, claim);
+    }
+    for pod in observed.pods.values_mut() {
+        let storage = if *pod.revision == *"v2" { "200m" } else { "100m" };
+        pod.claims.insert(format!("{}-{storage}", pod.instance.unwrap_or_default()).into());
+    }
+    observed
+}
+
+/// Sets `whenScaled: Retain`, which keeps the claims of scaled-in Pods.
+fn retain_scaled(observed: &mut Observed) {
+    let retain = ClaimRetention { when_scaled: Retention::Retain, ..ClaimRetention::default() };
+    let strategy = observed.spec.scale_strategy.get_or_insert_default();
+    strategy.persistent_volume_claim_retention_policy = Some(retain);
+}
+
+/// Deletion of a PVC that must succeed before its instance ID is removed.
+fn deletion_before_instance_removal(claim: &str) -> Action {
+    let order = DeletionOrder::BeforeInstanceRemoval;
+    Action::Claim { name: claim.into(), change: ClaimChange::Delete { order } }
+}
+
+/// Plans for a CollaSet and compares the text of the actions.
+#[track_caller]
+fn check_claims(observed: &Observed, expected: &str) {
+    assert_eq!(action_text(observed), expected);
+}
+
+#[test]
+fn claims_are_created_before_pods_and_reused() {
+    check_claims(&claimed(2, "", "1 100m", false), "claim data for 0, create 1 v1");
+    check_claims(&claimed(1, "", "0 100m deleting", false), "claim data for 0");
+    check_claims(&claimed(1, "0 v1 ready", "0 100m", false), "");
+    let mut new = observed(1, "", with_claims);
+    new.contexts = None;
+    assert!(action_text(&new).contains("record"), "claim templates are part of the revision");
+}
+
+#[test]
+fn a_lost_claim_does_not_recreate_its_pod() {
+    check_claims(&claimed(1, "0 v1 ready", "", false), "");
+}
+
+#[test]
+fn when_scaled_decides_on_claims_of_scaled_in_pods() {
+    let mut scaled_in = claimed(1, "0 v1 ready", "0 100m, 1 100m", false);
+    check_claims(&scaled_in, "");
+    let mut entry = scaled_in.contexts.as_ref().unwrap().entries[0].clone();
+    entry.id = InstanceId(1);
+    entry.data.insert(well_known::context::SCALE_IN.to_owned(), "true".to_owned());
+    scaled_in.contexts.as_mut().unwrap().entries.push(entry);
+    let plan = plan(&scaled_in, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "delete 1-100m, instances [0]");
+    assert!(plan.actions.contains(&deletion_before_instance_removal("1-100m")));
+    retain_scaled(&mut scaled_in);
+    check_claims(&scaled_in, "");
+    scaled_in.spec.replicas = Some(2);
+    check_claims(&scaled_in, "create 1 v1");
+}
+
+#[test]
+fn a_changed_claim_template_recreates_the_pod_and_its_claim() {
+    check_claims(&claimed(1, "0 v1 ready", "0 100m", true), "begin update web-0");
+    check_claims(&claimed(1, "0 v1 update:permitted", "0 100m", true), "delete web-0");
+    let mut deleted = claimed(1, "", "0 100m", true);
+    let entry = &mut deleted.contexts.as_mut().unwrap().entries[0];
+    entry.data.insert(well_known::context::REVISION.to_owned(), "v2".to_owned());
+    check_claims(&deleted, "claim data for 0");
+    check_claims(&claimed(1, "0 v2 ready", "0 100m, 0 200m", true), "delete 0-100m");
+}
+
+#[test]
+fn claims_of_a_replaced_pod_are_deleted_despite_retain() {
+    let mut pair = claimed(1, "1 v1 ready available of=0", "0 100m, 1 100m", false);
+    retain_scaled(&mut pair);
+    let data = &mut pair.contexts.as_mut().unwrap().entries[0].data;
+    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    let plan = plan(&pair, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "unpair web-1, delete 0-100m, instances [1]");
+    assert!(plan.actions.contains(&deletion_before_instance_removal("0-100m")));
+}
+
+#[test]
+fn claims_follow_excluded_included_and_adopted_pods() {
+    let mut excluded = claimed(1, "0 v1 ready to-exclude, 1 v1 ready", "0 100m, 1 100m", false);
+    check_claims(&excluded, "exclude web-0, disown 0-100m");
+    excluded.claims.remove(&ClaimName::from("0-100m"));
+    let mut coming = claimed(1, "", "4 100m orphaned", false);
+    coming.spec.scale_strategy.get_or_insert_default().pod_to_include = list(&[4]);
+    coming.orphans = pods_by_name([pod("4 v1 ready")]);
+    let included = coming.orphans.values_mut().next().unwrap();
+    included.claims.insert("4-100m".into());
+    coming.contexts = None;
+    check_claims(&coming, "include web-4 as 0, include 4-100m as 0");
+    check_claims(&claimed(0, "", "4 100m orphan", false), "adopt 4-100m");
+    check_claims(&claimed(0, "", "4 100m orphaned", false), "");
+}
+
+#[test]
+fn a_deleted_set_disowns_the_claims_it_retains() {
+    let mut observed = claimed(1, "0 v1 ready", "0 100m", false);
+    observed.deleting = true;
+    check_claims(&observed, "to-delete web-0");
+    let retain = ClaimRetention { when_deleted: Retention::Retain, ..ClaimRetention::default() };
+    observed.spec.scale_strategy.get_or_insert_default().persistent_volume_claim_retention_policy =
+        Some(retain);
+    check_claims(&observed, "disown 0-100m");
+}
+
+#[test]
+fn retain_keeps_claims_of_an_origin_lost_during_replacement() {
+    let mut lost = claimed(1, "1 v1 of=0", "0 100m, 1 100m", false);
+    retain_scaled(&mut lost);
+    let data = &mut lost.contexts.as_mut().unwrap().entries[0].data;
+    data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "1".to_owned());
+    assert_eq!(action_text(&lost), "unpair web-1");
+}

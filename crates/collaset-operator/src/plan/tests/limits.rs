@@ -1,0 +1,59 @@
+//! Limits that hold in any state of the Pods.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{plan::action::PodChange, view::OwnOperation};
+
+proptest! {
+    /// In any state of the Pods, a plan requests no more scale-ins than the surplus, creates no
+    /// more Pods than are missing, and starts no more updates than the partition permits.
+    #[test]
+    fn scale_in_create_and_update_stay_within_their_limits(
+        replicas in 0..6_i32,
+        partition in 0..6_i32,
+        pods in prop::collection::vec(
+            prop::sample::select(vec![
+                "v1", "v1 ready", "v2 ready", "v1 update", "v1 update:permitted", "v1 scale-in",
+                "v1 scale-in:permitted", "v1 deleting", "v1 failed",
+            ]),
+            0..8,
+        ),
+    ) {
+        let text: Vec<String> =
+            pods.iter().enumerate().map(|(id, pod)| format!("{id} {pod}")).collect();
+        let observed = observed(replicas, &text.join(", "), |spec| {
+            to_v2(spec);
+            spec.update_strategy.rolling_update = rolling(Some(partition), false);
+        });
+        let plan = plan(&observed, Timestamp::from_second(100).unwrap());
+        let count = |is_counted: &dyn Fn(&Action) -> bool| {
+            plan.actions.iter().filter(|a| is_counted(a)).count()
+        };
+        let active = observed.active().count();
+        let wanted = usize::try_from(replicas).unwrap();
+        let scaled_in = observed.active().filter(|p| p.is_during(OwnOperation::ScaleIn)).count();
+        let begins = |a: &Action, begun: OwnOperation, is_of: &dyn Fn(&PodName) -> bool| {
+            matches!(a, Action::Pod { pod, change: PodChange::Begin { operation, .. } }
+                if *operation == begun && is_of(pod))
+        };
+        let requested = count(&|a| begins(a, OwnOperation::ScaleIn, &|_| true));
+        let surplus = active.saturating_sub(wanted);
+        prop_assert!(requested + scaled_in.min(surplus) <= surplus);
+        let created = count(&|a| matches!(a, Action::CreatePod { .. }));
+        prop_assert!(created <= wanted.saturating_sub(active));
+        let is_scaled_in = |pod: &PodView| {
+            let is_requested =
+                |a: &Action| begins(a, OwnOperation::ScaleIn, &|name| *name == pod.name);
+            pod.is_during(OwnOperation::ScaleIn) || plan.actions.iter().any(is_requested)
+        };
+        let is_v2 = |pod: &PodView| *pod.revision == *"v2";
+        let updated = observed.active().filter(|p| is_v2(p) && !is_scaled_in(p)).count();
+        let of_v2 = |name: &PodName| observed.pods.get(name).is_some_and(is_v2);
+        let started = count(&|a| begins(a, OwnOperation::Update, &|name| !of_v2(name)));
+        let partition = usize::try_from(partition).unwrap();
+        let entries = observed.contexts.as_ref().map_or(0, |c| c.entries.len());
+        let max_updated = if partition == 0 { entries } else { wanted.saturating_sub(partition) };
+        prop_assert!(started == 0 || started + updated <= max_updated.max(updated));
+    }
+}

@@ -1,0 +1,131 @@
+//! Number of Pods: creation, recreation and scale-in.
+
+use super::*;
+
+#[test]
+fn instance_ids_are_recorded_with_the_first_pods() {
+    let mut new = observed(2, "", |_| ());
+    new.contexts = None;
+    assert_eq!(
+        plan(&new, Timestamp::UNIX_EPOCH).to_string(),
+        "create 0 v1, create 1 v1, instances [0 1]"
+    );
+}
+
+#[test]
+fn the_lowest_free_instance_id_is_reused() {
+    check(3, "0 v1, 2 v1", |_| (), "create 1 v1");
+}
+
+#[test]
+fn terminating_and_failed_pods_are_recreated_at_once() {
+    check(2, "0 v1 deleting, 1 v1 failed", |_| (), "create 0 v1, create 1 v1");
+}
+
+#[test]
+fn scale_in_selects_unready_pods_then_the_newest() {
+    check(1, "0 v1 ready, 1 v1, 2 v1 ready", |_| (), "begin scale-in web-1, begin scale-in web-2");
+}
+
+#[test]
+fn scale_in_continues_with_the_requested_pod() {
+    check(1, "0 v1, 1 v1 ready scale-in", |_| (), "");
+}
+
+#[test]
+fn only_permitted_pods_are_deleted() {
+    check(0, "0 v1 scale-in, 1 v1 scale-in:permitted", |_| (), "delete web-1");
+}
+
+#[test]
+fn scale_out_cancels_a_scale_in_that_is_not_permitted() {
+    check(2, "0 v1, 1 v1 scale-in", |_| (), "undo scale-in web-1");
+    check(2, "0 v1, 1 v1 scale-in:permitted", |_| (), "delete web-1");
+}
+
+/// Kuperator's known defect B8 (docs/KUPERATOR.md#known-defects).
+#[test]
+fn scale_in_uses_its_own_operation_delay() {
+    let edit = |spec: &mut CollaSetSpec| {
+        spec.scale_strategy.get_or_insert_default().operation_delay_seconds = Some(1000);
+    };
+    let delayed = observed(0, "0 v1 scale-in:permitted", edit);
+    assert_eq!(action_text(&delayed), "");
+    let plan = plan(&delayed, Timestamp::from_second(100).unwrap());
+    assert!(
+        plan.requeue_after.is_some_and(|wait| wait.as_secs() >= 899),
+        "{:?}",
+        plan.requeue_after
+    );
+}
+
+#[test]
+fn a_lost_pod_out_of_scope_is_recreated_at_its_revision() {
+    let edit = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(1), false);
+    };
+    check(2, "0 v2 ready", edit, "create 1 v1");
+}
+
+#[test]
+fn pods_to_delete_are_recreated_or_scaled_in_first() {
+    let delete = || strategy(|s| s.pod_to_delete = list(&[1, 7]));
+    check(3, "0 v1 ready, 1 v1 ready, 2 v1", delete(), "to-delete web-1");
+    check(3, "0 v1 ready, 1 v1 ready to-delete, 2 v1", delete(), "");
+    check(2, "0 v1 ready, 1 v1 ready, 2 v1", delete(), "begin scale-in web-1");
+}
+
+#[test]
+fn a_pod_to_delete_of_a_sequence_is_deleted_once() {
+    let sequence = |spec: &mut CollaSetSpec| {
+        let suffix = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy: suffix });
+        strategy(|s| s.pod_to_delete = list(&[0]))(spec);
+    };
+    check(1, "0 v1 ready", sequence, "to-delete web-0");
+    check(1, "0 v1 ready to-delete", sequence, "clear-pod-to-delete web-0");
+}
+
+#[test]
+fn scale_in_prefers_a_low_pod_deletion_cost() {
+    let mut observed = observed(1, "0 v1 ready, 1 v1 ready", |_| ());
+    let cost = (well_known::POD_DELETION_COST.to_owned(), "-5".to_owned());
+    pod_mut(&mut observed, "web-0").annotations = Some(BTreeMap::from([cost]));
+    assert_eq!(action_text(&observed), "begin scale-in web-0");
+}
+
+#[test]
+fn both_pods_of_a_pair_are_scaled_in() {
+    let pair = "0 v1 ready available to-replace by=1, 1 v1 of=0";
+    check(0, pair, |_| (), "begin scale-in web-0, begin scale-in web-1");
+}
+
+#[test]
+fn a_failed_pod_of_a_sequence_is_deleted_to_free_its_name() {
+    let sequence = |spec: &mut CollaSetSpec| {
+        let suffix = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy: suffix });
+    };
+    check(1, "0 v1 failed", sequence, "to-delete web-0");
+    check(1, "0 v1 failed to-delete", sequence, "");
+}
+
+/// Adds an instance at a revision to the ResourceContext.
+fn add_context(observed: &mut Observed, id: InstanceId, revision: &str) {
+    let entries = &mut observed.contexts.as_mut().unwrap().entries;
+    entries.retain(|entry| entry.id != id);
+    let data = [(well_known::context::OWNER, "web"), (well_known::context::REVISION, revision)];
+    let data = data.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+    entries.push(ContextDetail { id, data });
+}
+
+#[test]
+fn a_lost_updated_pod_is_recreated_at_the_updated_revision() {
+    let mut observed = observed(3, "0 v1 ready, 2 v1 ready", |spec| {
+        to_v2(spec);
+        spec.update_strategy.rolling_update = rolling(Some(2), false);
+    });
+    add_context(&mut observed, InstanceId(1), "v2");
+    assert_eq!(action_text(&observed), "create 1 v2");
+}

@@ -1,0 +1,237 @@
+//! Every reason of events and conditions of this operator.
+//!
+//! `docs/reference/events.md` and `docs/reference/conditions.md` are generated from [`EVENTS`] and
+//! [`CONDITIONS`].
+
+use podops_api::condition::{
+    ConditionReason,
+    ConditionStatus::{self, False, True},
+};
+use podops_runtime::event::EventReason;
+
+const SET: &str = "CollaSet";
+
+/// Pods are created because there are fewer than `replicas`.
+pub const SCALING_OUT: EventReason = EventReason::normal(
+    "ScalingOut",
+    SET,
+    "Pods are created because there are fewer than spec.replicas.",
+);
+/// Surplus Pods start their scale-in.
+pub const SCALING_IN: EventReason = EventReason::normal(
+    "ScalingIn",
+    SET,
+    "The scale-in of surplus Pods is requested; each leaves service before it is deleted.",
+);
+/// Pods start their update.
+pub const UPDATING: EventReason =
+    EventReason::normal("Updating", SET, "The update of Pods to the updated revision starts.");
+/// The object cannot be decoded.
+pub const COLLA_SET_INVALID: EventReason = EventReason::warning(
+    "CollaSetInvalid",
+    SET,
+    "The CollaSet cannot be decoded and is not reconciled. Fix the field that the message names.",
+);
+/// The named revision does not exist.
+pub const REVISION_NOT_FOUND: EventReason = EventReason::warning(
+    "RevisionNotFound",
+    SET,
+    "spec.updateStrategy.revision names no ControllerRevision of the CollaSet; Pods keep their revision. Fix or remove the name.",
+);
+/// The API server rejects Pods of the revision.
+pub const TEMPLATE_REJECTED: EventReason = EventReason::warning(
+    "TemplateRejected",
+    SET,
+    "The API server rejects Pods of the updated template, so no Pod is deleted for it. Fix the template, or the quota or policy that the message names.",
+);
+/// `InPlaceOnly`, but the change needs recreation.
+pub const IN_PLACE_UPDATE_NOT_POSSIBLE: EventReason = EventReason::warning(
+    "InPlaceUpdateNotPossible",
+    SET,
+    "podUpgradePolicy is InPlaceOnly, but the change requires recreation. Revert the change or use another policy.",
+);
+/// Inclusion and exclusion are both requested.
+pub const CONFLICTING_MEMBERSHIP: EventReason = EventReason::warning(
+    "DupExIncludedTarget",
+    SET,
+    "Inclusion and exclusion of one Pod are requested; neither is done. Remove one of them.",
+);
+/// The Pod cannot be excluded.
+pub const EXCLUDE_NOT_POSSIBLE: EventReason = EventReason::warning(
+    "ExcludeNotPossible",
+    SET,
+    "A Pod with a persistent name cannot be excluded, because its successor needs the name.",
+);
+/// The Pod to include does not match.
+pub const POD_TO_INCLUDE_NOT_MATCHING: EventReason = EventReason::warning(
+    "PodToIncludeNotMatching",
+    SET,
+    "The selector does not match the labels of a Pod in podToInclude. Fix the Pod's labels.",
+);
+/// Creating Pods or PVCs fails.
+pub const SCALE_OUT_FAILED: EventReason = EventReason::warning(
+    "ScaleOutFailed",
+    SET,
+    "Pods or PersistentVolumeClaims could not be created. Retried with backoff; the message holds the API server's reason, such as an exceeded quota.",
+);
+/// Deleting Pods or PVCs fails.
+pub const SCALE_IN_FAILED: EventReason = EventReason::warning(
+    "ScaleInFailed",
+    SET,
+    "Pods or PersistentVolumeClaims could not be deleted. Retried with backoff.",
+);
+/// Patching objects fails.
+pub const UPDATE_FAILED: EventReason = EventReason::warning(
+    "UpdateFailed",
+    SET,
+    "Objects could not be patched. Retried with backoff.",
+);
+/// The API server rejects a resize.
+pub const RESIZE_REJECTED: EventReason = EventReason::warning(
+    "ResizeRejected",
+    SET,
+    "The API server rejects the resources of a Pod. Retried with backoff, or the Pod is recreated if resize.onInfeasible is Recreate.",
+);
+/// The node lacks free resources.
+pub const RESIZE_DEFERRED: EventReason = EventReason::warning(
+    "ResizeDeferred",
+    SET,
+    "The node lacks free resources for a resize; the kubelet retries. Free resources, or set resize.onDeferred to Recreate.",
+);
+/// The node can never provide the resources.
+pub const RESIZE_INFEASIBLE: EventReason = EventReason::warning(
+    "ResizeInfeasible",
+    SET,
+    "The node can never provide the resources. Request less, or set resize.onInfeasible to Recreate.",
+);
+/// The kubelet fails to apply the resources.
+pub const RESIZE_FAILING: EventReason = EventReason::warning(
+    "ResizeFailing",
+    SET,
+    "The kubelet fails to apply the resources and retries. See the message.",
+);
+
+/// All event reasons.
+pub const EVENTS: [&EventReason; 17] = [
+    &SCALING_OUT,
+    &SCALING_IN,
+    &UPDATING,
+    &COLLA_SET_INVALID,
+    &REVISION_NOT_FOUND,
+    &TEMPLATE_REJECTED,
+    &IN_PLACE_UPDATE_NOT_POSSIBLE,
+    &CONFLICTING_MEMBERSHIP,
+    &EXCLUDE_NOT_POSSIBLE,
+    &POD_TO_INCLUDE_NOT_MATCHING,
+    &SCALE_OUT_FAILED,
+    &SCALE_IN_FAILED,
+    &UPDATE_FAILED,
+    &RESIZE_REJECTED,
+    &RESIZE_DEFERRED,
+    &RESIZE_INFEASIBLE,
+    &RESIZE_FAILING,
+];
+
+const fn reason(
+    condition: &'static str,
+    status: ConditionStatus,
+    name: &'static str,
+    meaning: &'static str,
+) -> ConditionReason {
+    ConditionReason { condition, status, name, meaning }
+}
+
+const AS_EVENT: &str = "The reason is that of the event which reports what failed.";
+
+/// Scaling works.
+pub const SCALED: ConditionReason =
+    reason("Scale", True, "Scaled", "Nothing blocks scaling and membership changes.");
+/// Scaling is blocked; the name is replaced by the event's.
+pub const SCALE_BLOCKED: ConditionReason = reason("Scale", False, "(event reason)", AS_EVENT);
+/// Updating works.
+pub const UPDATED: ConditionReason = reason("Update", True, "Updated", "Nothing blocks updates.");
+/// Updating is blocked; the name is replaced by the event's.
+pub const UPDATE_BLOCKED: ConditionReason = reason("Update", False, "(event reason)", AS_EVENT);
+/// Enough Pods are available.
+pub const MINIMUM_REPLICAS_AVAILABLE: ConditionReason = reason(
+    "Available",
+    True,
+    "MinimumReplicasAvailable",
+    "At least spec.replicas Pods are available.",
+);
+/// Too few Pods are available.
+pub const MINIMUM_REPLICAS_UNAVAILABLE: ConditionReason = reason(
+    "Available",
+    False,
+    "MinimumReplicasUnavailable",
+    "Fewer than spec.replicas Pods are available; status.waiting lists what they wait for.",
+);
+/// The CollaSet is being deleted.
+pub const DELETING: ConditionReason =
+    reason("Progressing", True, "Deleting", "The CollaSet is being deleted with its Pods.");
+/// The rollout is complete.
+pub const ROLLOUT_COMPLETE: ConditionReason = reason(
+    "Progressing",
+    False,
+    "RolloutComplete",
+    "All Pods are available at their target revision, and no operation is under way.",
+);
+/// The rollout is paused.
+pub const PAUSED: ConditionReason =
+    reason("Progressing", False, "Paused", "spec.paused is true. Set it to false to continue.");
+/// No progress within the deadline.
+pub const PROGRESS_DEADLINE_EXCEEDED: ConditionReason = reason(
+    "Progressing",
+    False,
+    "ProgressDeadlineExceeded",
+    "No progress within spec.progressDeadlineSeconds; status.waiting lists what Pods wait for.",
+);
+/// The number of Pods changes.
+pub const SCALING: ConditionReason =
+    reason("Progressing", True, "Scaling", "The number of Pods differs from spec.replicas.");
+/// Pods are updated.
+pub const UPDATE_IN_PROGRESS: ConditionReason =
+    reason("Progressing", True, "Updating", "Pods are not at their target revision yet.");
+/// Pods are not available yet.
+pub const WAITING_FOR_PODS: ConditionReason = reason(
+    "Progressing",
+    True,
+    "WaitingForPods",
+    "Number and revisions are as desired; Pods are not available yet or still in an operation.",
+);
+/// Something failed; the name is replaced by the event's.
+pub const DEGRADED: ConditionReason = reason("Degraded", True, "(event reason)", AS_EVENT);
+/// Nothing failed.
+pub const AS_EXPECTED: ConditionReason =
+    reason("Degraded", False, "AsExpected", "No change was rejected and nothing is blocked.");
+/// The spec pauses the CollaSet.
+pub const SPEC_PAUSED: ConditionReason =
+    reason("Paused", True, "SpecPaused", "spec.paused is true; no new operations are started.");
+/// Pods are deleted before the CollaSet.
+pub const RECLAIMING: ConditionReason = reason(
+    "Terminating",
+    False,
+    "ReclaimingTargetsDeletion",
+    "The CollaSet is being deleted and waits for the deletion of its Pods.",
+);
+
+/// All condition reasons.
+pub const CONDITIONS: [&ConditionReason; 17] = [
+    &SCALED,
+    &SCALE_BLOCKED,
+    &UPDATED,
+    &UPDATE_BLOCKED,
+    &MINIMUM_REPLICAS_AVAILABLE,
+    &MINIMUM_REPLICAS_UNAVAILABLE,
+    &DELETING,
+    &ROLLOUT_COMPLETE,
+    &PAUSED,
+    &PROGRESS_DEADLINE_EXCEEDED,
+    &SCALING,
+    &UPDATE_IN_PROGRESS,
+    &WAITING_FOR_PODS,
+    &DEGRADED,
+    &AS_EXPECTED,
+    &SPEC_PAUSED,
+    &RECLAIMING,
+];

@@ -1,0 +1,12 @@
+//! The operator as a program.
+
+use podops_runtime::shell::program::{NoArgs, Program};
+
+use super::{NAME, controller::start};
+
+/// The program: its name, help text and start function.
+pub const PROGRAM: Program<NoArgs> = Program {
+    name: NAME,
+    about: "Keeps the Pods of CollaSets at the desired number and revision, and takes each Pod out of service before it is updated or deleted",
+    start,
+};

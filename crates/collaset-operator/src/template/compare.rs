@@ -1,0 +1,197 @@
+//! Compares Pod templates: equality, and how a Pod is updated from one to the other.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use podops_api::{lifecycle::Labels, template::PodTemplate};
+use serde_json::{Map, Value};
+
+use super::resources;
+use crate::compat::quantity;
+
+/// Returns whether a label selector matches the labels.
+#[must_use]
+pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+    let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    let expressions = selector.match_expressions.iter().flatten();
+    equal
+        && expressions.into_iter().all(|e| {
+            let value = labels.get(&e.key);
+            let listed = value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
+            match e.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// Normalizes a template so that equivalent templates are equal: no empty values, and quantities as
+/// numbers.
+///
+/// Kuperator stores `creationTimestamp: null`, `resources: {}` and `1Gi` for `1024Mi`.
+#[must_use]
+pub fn normal(value: &Value) -> Value {
+    normalize(value, false).unwrap_or(Value::Null)
+}
+
+fn normalize(value: &Value, is_quantity: bool) -> Option<Value> {
+    match value {
+        Value::Null => None,
+        Value::Object(fields) => {
+            let fields: Map<String, Value> = fields
+                .iter()
+                .filter(|(key, _)| *key != "$patch")
+                .filter_map(|(key, value)| {
+                    let quantities = matches!(key.as_str(), "limits" | "requests" | "sizeLimit");
+                    let below = value.is_object() && quantities;
+                    let value = if below
+                        || (is_quantity && !value.is_object())
+                        || (quantities && value.is_string())
+                    {
+                        normalize(value, true)
+                    } else {
+                        normalize(value, false)
+                    };
+                    Some((key.clone(), value?))
+                })
+                .collect();
+            (!fields.is_empty()).then_some(Value::Object(fields))
+        }
+        Value::Array(items) => {
+            let items: Vec<Value> =
+                items.iter().map(|v| normalize(v, false).unwrap_or(Value::Null)).collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::String(text) if is_quantity => Some(
+            quantity::value(text).map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))),
+        ),
+        Value::Number(number) if is_quantity => Some(
+            quantity::value(&number.to_string())
+                .map_or_else(|| value.clone(), |n| Value::String(format!("{n}n"))),
+        ),
+        Value::String(text) if text.is_empty() => None,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => Some(value.clone()),
+    }
+}
+
+/// How a Pod is updated from one template to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateMethod {
+    /// Only metadata changes; nothing restarts.
+    Metadata,
+    /// Images and resources change in place.
+    InPlace,
+    /// The Pod is deleted and recreated.
+    Recreate,
+}
+
+/// Returns the least disruptive update method from one template to another; resources change in
+/// place only if `can_resize`.
+#[must_use]
+pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateMethod {
+    let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
+    let (mut old, mut new) = (spec(from), spec(to));
+    if old == new {
+        return UpdateMethod::Metadata;
+    }
+    let resizes = resources::differ(from, to);
+    if resizes && !(can_resize && resources::can_be_resized(from, to)) {
+        return UpdateMethod::Recreate;
+    }
+    for template in [&mut old, &mut new] {
+        for container in template["containers"].as_array_mut().into_iter().flatten() {
+            strip(container);
+        }
+    }
+    if normal(&old) == normal(&new) { UpdateMethod::InPlace } else { UpdateMethod::Recreate }
+}
+
+/// Removes the fields that can change in place from a container.
+fn strip(container: &mut Value) {
+    let Some(fields) = container.as_object_mut() else { return };
+    if fields.get("image").is_some() {
+        fields.insert("image".to_owned(), Value::Bool(true));
+    }
+    for list in ["requests", "limits"] {
+        let amounts = fields.get_mut("resources").and_then(|r| r.get_mut(list)?.as_object_mut());
+        if let Some(amount) = amounts {
+            amount.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
+        }
+    }
+}
+
+/// Returns the images of a template's containers, by container name.
+#[must_use]
+pub fn images(template: &PodTemplate) -> BTreeMap<String, String> {
+    let containers = template.0.get("spec").and_then(|s| s["containers"].as_array());
+    let named = containers.into_iter().flatten().filter_map(|c| {
+        Some((c["name"].as_str()?.to_owned(), c["image"].as_str().unwrap_or_default().to_owned()))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn template(value: Value) -> PodTemplate {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn templates_stored_by_kuperator_equal_the_originals() {
+        let written = json!({"spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "1024Mi", "cpu": "0.5"}}}]}});
+        let stored = json!({"$patch": "replace", "metadata": {"creationTimestamp": null}, "spec": {"containers": [
+            {"name": "a", "resources": {"limits": {"memory": "1Gi", "cpu": "500m"}}}]}});
+        assert_eq!(normal(&written), normal(&stored));
+    }
+
+    #[test]
+    fn only_images_and_metadata_change_in_place() {
+        let from = template(json!({"spec": {"containers": [{"name": "a", "image": "v1"}]}}));
+        let to = |value| method(&from, &template(value), true);
+        assert_eq!(
+            to(
+                json!({"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [{"name": "a", "image": "v1"}]}})
+            ),
+            UpdateMethod::Metadata
+        );
+        assert_eq!(
+            to(json!({"spec": {"containers": [{"name": "a", "image": "v2"}]}})),
+            UpdateMethod::InPlace
+        );
+        assert_eq!(
+            to(
+                json!({"spec": {"containers": [{"name": "a", "image": "v2", "env": [{"name": "x"}]}]}})
+            ),
+            UpdateMethod::Recreate
+        );
+        assert_eq!(
+            to(json!({"spec": {"containers": [{"name": "b", "image": "v2"}]}})),
+            UpdateMethod::Recreate
+        );
+        assert_eq!(
+            to(
+                json!({"spec": {"containers": [{"name": "a", "image": "v1"}, {"name": "b", "image": "v1"}]}})
+            ),
+            UpdateMethod::Recreate
+        );
+    }
+
+    #[test]
+    fn cpu_and_memory_change_in_place_if_resize_is_supported() {
+        let requests = |name: &str, amount: &str| {
+            template(json!({"spec": {"containers": [
+                {"name": "a", "image": "v1", "resources": {"requests": {"cpu": "1", name: amount}}}]}}))
+        };
+        let from = requests("cpu", "1");
+        assert_eq!(method(&from, &requests("cpu", "2"), true), UpdateMethod::InPlace);
+        assert_eq!(method(&from, &requests("cpu", "2"), false), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &requests("example.com/gpu", "1"), true), UpdateMethod::Recreate);
+        assert_eq!(method(&from, &requests("cpu", "1000m"), false), UpdateMethod::Metadata);
+    }
+}

@@ -1,0 +1,325 @@
+//! In-memory state of one employer between two reconciles.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use podops_runtime::freshness::LastWrite;
+use serde_json::Value;
+
+use crate::{
+    backends::{DesiredMember, SyncResult},
+    desired::desired_traffic,
+    plan::Plan,
+    report::WaitingCounts,
+    traffic::{DesiredTraffic, Traffic},
+    view::{EmployerState, MemberView, TrafficObservation},
+};
+
+/// Shortest and longest interval at which a backend is polled while Pods wait.
+const POLL_FIRST: Duration = Duration::from_millis(100);
+const POLL_MAX: Duration = Duration::from_secs(5);
+
+/// In-memory state of one employer. It is lost when the process restarts.
+#[derive(Debug, Default)]
+pub struct LocalState {
+    /// Last write to a Pod of the employer.
+    pub pods: LastWrite,
+    /// Last write to the employer.
+    pub employers: LastWrite,
+    /// Desired state that the backend last applied completely.
+    last_applied: Option<LastApplied>,
+    /// Desired traffic of each Pod by UID.
+    desired: BTreeMap<String, DesiredSince>,
+    /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
+    /// since.
+    possibly_serving: BTreeSet<String>,
+    /// Time since which each Pod has continuously been observed without new traffic, by UID.
+    off_since: BTreeMap<String, Timestamp>,
+    /// UIDs of the Pods that wait for their traffic.
+    waiting: BTreeSet<String>,
+    /// Number of consecutive reconciles that found only these Pods waiting.
+    polls: u32,
+    /// Pods of the employer that the metrics include.
+    pub counts: WaitingCounts,
+}
+
+/// Desired traffic of one Pod.
+#[derive(Clone, Copy, Debug)]
+struct DesiredSince {
+    traffic: DesiredTraffic,
+    /// Time since which this process has desired it.
+    since: Timestamp,
+}
+
+/// A backend as an employer uses it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackendAddress {
+    /// Name of the backend.
+    pub name: String,
+    /// Parameters of the employer for it.
+    pub params: Value,
+}
+
+/// Desired state of an employer's Pods at a backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredState {
+    /// Backend of the employer.
+    pub address: BackendAddress,
+    /// All Pods of the employer.
+    pub members: Vec<DesiredMember>,
+}
+
+/// Time of an observation, by the wall clock and by the clock that never goes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Time that is written to the API server.
+    pub timestamp: Timestamp,
+    /// Time from which intervals are measured.
+    pub instant: Instant,
+}
+
+/// Desired state that a backend applied.
+#[derive(Debug)]
+struct LastApplied {
+    desired: DesiredState,
+    at: Instant,
+}
+
+/// Returns whether the traffic of a Pod was observed to have ended.
+fn has_ended(traffic: Traffic) -> bool {
+    match traffic {
+        Traffic::Absent => true,
+        Traffic::Draining(in_flight) => !in_flight.has_requests(),
+        Traffic::Serving | Traffic::Unhealthy => false,
+    }
+}
+
+impl LocalState {
+    /// Records the desired traffic of the employer's Pods, and limits the times since which they
+    /// are ready or not to when this process desired or did not desire traffic.
+    pub fn record_desired(
+        &mut self,
+        employer: EmployerState,
+        members: &mut [MemberView],
+        now: Timestamp,
+    ) {
+        let mut all = BTreeMap::new();
+        for member in members {
+            let traffic = desired_traffic(employer, member);
+            let before = self.desired.get(&member.uid).filter(|before| before.traffic == traffic);
+            let since = before.map_or(now, |before| before.since);
+            match traffic {
+                // The Pod may have been Ready before this employer selected it.
+                DesiredTraffic::Serve => {
+                    member.ready_since = member.ready_since.max(Some(since));
+                }
+                // A Ready Pod may no longer be selected by the employer.
+                DesiredTraffic::Off => {
+                    member.unready_since = member.unready_since.or(Some(since));
+                }
+            }
+            all.insert(member.uid.clone(), DesiredSince { traffic, since });
+        }
+        // Observations from before the Pod last had traffic are obsolete.
+        self.off_since
+            .retain(|uid, _| all.get(uid).is_some_and(|d| d.traffic == DesiredTraffic::Off));
+        self.desired = all;
+    }
+
+    /// Returns whether the backend applied this desired state less than `max_age` ago.
+    #[must_use]
+    pub fn is_applied(
+        &self,
+        desired: &DesiredState,
+        max_age: Option<Duration>,
+        now: Instant,
+    ) -> bool {
+        self.last_applied.as_ref().is_some_and(|last| {
+            let recent = max_age.is_none_or(|max_age| now.duration_since(last.at) < max_age);
+            last.desired == *desired && recent
+        })
+    }
+
+    /// Records that a sync with a backend begins. A sync that fails may have been applied in part;
+    /// observations of another backend are obsolete.
+    pub fn begin_sync(&mut self, address: &BackendAddress) {
+        if self.last_applied.take().is_some_and(|last| last.desired.address != *address) {
+            self.off_since.clear();
+        }
+    }
+
+    /// Records the result of a sync, and returns it with what earlier syncs observed.
+    pub fn record_sync(
+        &mut self,
+        desired: DesiredState,
+        sync: SyncResult,
+        now: Now,
+    ) -> TrafficObservation {
+        self.record_off(&desired.members, &sync, now.timestamp);
+        let registered = desired.members.iter().filter(|member| {
+            let traffic = sync.observed.get(&member.uid);
+            let is_registered = traffic.is_some_and(|traffic| *traffic != Traffic::Absent);
+            (is_registered || self.possibly_serving.contains(&member.uid))
+                && !self.off_since.contains_key(&member.uid)
+        });
+        self.possibly_serving = registered.map(|member| member.uid.clone()).collect();
+        let observation = TrafficObservation {
+            traffic: sync.observed,
+            off_since: self.off_since.clone(),
+            possibly_serving: self.possibly_serving.clone(),
+            error: sync.error.map(|error| error.to_string()),
+            unfulfilled: sync.unfulfilled.map(|unfulfilled| unfulfilled.to_string()),
+        };
+        // A Pod that should receive no traffic is polled until the backend reports it without any.
+        let all_off = desired.members.iter().all(|member| {
+            member.traffic == DesiredTraffic::Serve || self.off_since.contains_key(&member.uid)
+        });
+        if observation.is_complete() && all_off {
+            self.last_applied = Some(LastApplied { desired, at: now.instant });
+        }
+        observation
+    }
+
+    /// Records since when each Pod has continuously been observed without new traffic.
+    fn record_off(&mut self, members: &[DesiredMember], sync: &SyncResult, now: Timestamp) {
+        // An incomplete observation proves nothing.
+        let ended = members.iter().filter(|member| {
+            member.traffic == DesiredTraffic::Off
+                && sync.error.is_none()
+                && sync.observed.get(&member.uid).copied().is_some_and(has_ended)
+        });
+        let off: BTreeSet<&String> = ended.map(|member| &member.uid).collect();
+        self.off_since.retain(|uid, _| off.contains(uid));
+        for uid in off {
+            self.off_since.entry(uid.clone()).or_insert(now);
+        }
+    }
+
+    /// Records the Pods that a plan lets wait. Returns the maximum delay until the backend is
+    /// polled for them: `None` if no Pod waits and the observation is complete.
+    pub fn record_waiting(
+        &mut self,
+        plan: &Plan,
+        observation: &TrafficObservation,
+    ) -> Option<Duration> {
+        let waiting: BTreeSet<String> = plan.waiting.iter().map(|pod| pod.uid.clone()).collect();
+        let has_new = waiting.difference(&self.waiting).next().is_some();
+        self.polls = if waiting.is_empty() && observation.is_complete() {
+            0
+        } else if has_new {
+            // A Pod that newly waits resets the backoff.
+            1
+        } else {
+            self.polls.saturating_add(1)
+        };
+        self.waiting = waiting;
+        poll_delay(self.polls)
+    }
+}
+
+/// Returns the maximum delay after this number of polls in a row: exponential backoff.
+fn poll_delay(polls: u32) -> Option<Duration> {
+    let doubled = 2_u32.saturating_pow(polls.checked_sub(1)?);
+    Some(POLL_FIRST.saturating_mul(doubled).min(POLL_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{backends::BackendError, traffic::InFlight};
+
+    const NONE: Traffic = Traffic::Draining(InFlight::Count(0));
+    const ONE: Traffic = Traffic::Draining(InFlight::Count(1));
+    const UNCOUNTED: Traffic = Traffic::Draining(InFlight::Uncounted);
+
+    const SERVE: DesiredTraffic = DesiredTraffic::Serve;
+    const OFF: DesiredTraffic = DesiredTraffic::Off;
+
+    fn at(second: i64) -> Now {
+        Now { timestamp: Timestamp::from_second(second).unwrap(), instant: Instant::now() }
+    }
+
+    fn state(traffic: DesiredTraffic) -> DesiredState {
+        state_at(Value::Null, traffic)
+    }
+
+    fn state_at(params: Value, traffic: DesiredTraffic) -> DesiredState {
+        let (name, uid, addresses) = (String::new(), "a".to_owned(), Vec::new());
+        DesiredState {
+            address: BackendAddress { name: "haproxy".to_owned(), params },
+            members: vec![DesiredMember { name, uid, addresses, traffic }],
+        }
+    }
+
+    fn sync(traffic: Traffic, error: Option<BackendError>) -> SyncResult {
+        SyncResult { error, ..SyncResult::complete([("a".to_owned(), traffic)].into()) }
+    }
+
+    #[test]
+    fn off_since_is_the_start_of_a_continuous_observation() {
+        let mut local = LocalState::default();
+        let mut off_since = |desired, traffic, error, second| {
+            let sync = sync(traffic, error);
+            let observed = local.record_sync(state(desired), sync, at(second));
+            observed.off_since.get("a").map(|at| at.as_second())
+        };
+        let error = || Some(BackendError::Unreachable("timeout".to_owned()));
+        assert_eq!(off_since(OFF, ONE, None, 1), None);
+        assert_eq!(off_since(OFF, UNCOUNTED, None, 1), None);
+        assert_eq!(off_since(OFF, NONE, None, 2), Some(2));
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 3), Some(2));
+        // An incomplete observation proves nothing.
+        assert_eq!(off_since(OFF, Traffic::Absent, error(), 4), None);
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 5), Some(5));
+        assert_eq!(off_since(SERVE, Traffic::Serving, None, 6), None);
+        assert_eq!(off_since(OFF, Traffic::Absent, None, 7), Some(7));
+    }
+
+    #[test]
+    fn a_registered_pod_may_serve_until_it_is_observed_off() {
+        let mut local = LocalState::default();
+        let mut may_serve = |desired, traffic, error| {
+            let sync = sync(traffic, error);
+            let observed = local.record_sync(state(desired), sync, at(1));
+            observed.possibly_serving.contains("a")
+        };
+        let error = || Some(BackendError::Unreachable("timeout".to_owned()));
+        assert!(!may_serve(SERVE, Traffic::Absent, error()));
+        assert!(may_serve(SERVE, Traffic::Unhealthy, error()));
+        assert!(may_serve(OFF, Traffic::Absent, error()));
+        assert!(may_serve(OFF, ONE, None));
+        assert!(!may_serve(OFF, Traffic::Absent, None));
+    }
+
+    #[test]
+    fn a_sync_is_skipped_only_after_the_same_one_succeeded() {
+        let mut local = LocalState::default();
+        let error = Some(BackendError::InvalidResponse("no".to_owned()));
+        local.record_sync(state(OFF), sync(Traffic::Absent, error), at(1));
+        assert!(!local.is_applied(&state(OFF), None, Instant::now()));
+        local.record_sync(state(OFF), sync(Traffic::Absent, None), at(2));
+        assert!(local.is_applied(&state(OFF), None, Instant::now()));
+        assert!(!local.is_applied(&state(OFF), Some(Duration::ZERO), Instant::now()));
+        assert!(!local.is_applied(&state(SERVE), None, Instant::now()));
+        local.record_sync(state(OFF), sync(Traffic::Serving, None), at(3));
+        local.last_applied = None;
+        local.record_sync(state(OFF), sync(Traffic::Serving, None), at(4));
+        assert!(local.last_applied.is_none(), "it still receives traffic");
+        local.record_sync(state(OFF), sync(Traffic::Absent, None), at(5));
+        let other = state_at(serde_json::json!({ "backend": "other" }), OFF);
+        assert!(!local.is_applied(&other, None, Instant::now()));
+    }
+
+    /// Kuperator's known defect W13 (docs/KUPERATOR.md#known-defects).
+    #[test]
+    fn a_backend_is_polled_with_exponential_backoff() {
+        assert_eq!(poll_delay(0), None);
+        let delays = (1..=8).filter_map(poll_delay);
+        let delays: Vec<u64> = delays.map(|d| u64::try_from(d.as_millis()).unwrap()).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(poll_delay(u32::MAX), Some(POLL_MAX));
+    }
+}

@@ -1,0 +1,267 @@
+//! Pods and EndpointSlices, reduced to the fields that planning needs, to save memory.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use podops_api::{
+    availability::AvailableConditions,
+    consist::{employer_key, lifecycle_finalizer},
+    well_known,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    employer::SlimEmployer,
+    view::{MemberView, ReportedCondition},
+};
+
+/// Types of the conditions that decide whether a Pod should receive traffic.
+const TRAFFIC_CONDITIONS: [&str; 2] = ["Ready", well_known::SERVICE_READY];
+
+/// Fields of a Pod that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub struct SlimPod {
+    /// Metadata; other controllers' annotations have no values.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatus {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Option<Vec<PodIp>>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PodIp {
+    ip: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    last_transition_time: Option<Time>,
+    last_probe_time: Option<Time>,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+/// Metadata of an EndpointSlice; its labels name the Service.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::discovery::v1::EndpointSlice")]
+pub struct SlimSlice {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+
+/// Drops the fields of a Pod that planning does not need.
+pub fn trim_pod(pod: &mut SlimPod) {
+    (pod.metadata.owner_references, pod.metadata.generate_name) = (None, None);
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        // Keys stay, because a JSON patch must know whether the map exists.
+        for (key, value) in annotations {
+            if key != well_known::AVAILABLE_CONDITIONS {
+                value.clear();
+            }
+        }
+    }
+    if let Some(conditions) = &mut pod.status.conditions {
+        conditions.retain(|condition| {
+            condition.is_about_traffic() || TRAFFIC_CONDITIONS.contains(&condition.type_.as_str())
+        });
+        for condition in conditions.iter_mut().filter(|condition| !condition.is_about_traffic()) {
+            (condition.reason, condition.message, condition.last_probe_time) = (None, None, None);
+        }
+    }
+}
+
+impl Condition {
+    /// Returns whether the condition is one of this operator: about the traffic of any employer.
+    fn is_about_traffic(&self) -> bool {
+        self.type_.starts_with(well_known::PROTECTION_FINALIZER)
+    }
+}
+
+impl SlimPod {
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
+    }
+
+    /// Returns the expected finalizers by employer key; `None` if the annotation is malformed.
+    fn expected_finalizers(&self) -> Option<BTreeMap<String, String>> {
+        let Some(text) = self.available_conditions() else { return Some(BTreeMap::new()) };
+        let content: AvailableConditions = serde_json::from_str(text).ok()?;
+        Some(content.expected_finalizers)
+    }
+
+    fn available_conditions(&self) -> Option<&String> {
+        self.metadata.annotations.as_ref()?.get(well_known::AVAILABLE_CONDITIONS)
+    }
+
+    /// Returns whether an employer must be reconciled when the Pod changes.
+    #[must_use]
+    pub fn affects(&self, employer: &SlimEmployer) -> bool {
+        employer.metadata.namespace == self.metadata.namespace
+            && employer.is_managed_or_releasing()
+            && (employer.selects(&self.metadata) || self.refers_to(employer))
+    }
+
+    /// Returns whether the Pod has a finalizer, condition or expected finalizer of an employer in
+    /// its namespace.
+    #[must_use]
+    pub fn refers_to(&self, employer: &SlimEmployer) -> bool {
+        let (kind, metadata) = (employer.kind, &employer.metadata);
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        // Hash and parse only for Pods that can match. A condition that remained must be deleted.
+        if self.has_any_protection_finalizer() || self.has_traffic_condition() {
+            let finalizer = lifecycle_finalizer(kind, namespace, name);
+            let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+            if finalizers.contains(&finalizer) || self.condition(&finalizer).is_some() {
+                return true;
+            }
+        }
+        if self.available_conditions().is_none() {
+            return false;
+        }
+        let key = employer_key(kind, namespace, name);
+        self.expected_finalizers().is_some_and(|expected| expected.contains_key(&key))
+    }
+
+    /// Returns whether the Pod has a protection finalizer, of any employer.
+    fn has_any_protection_finalizer(&self) -> bool {
+        let mut finalizers = self.metadata.finalizers.iter().flatten();
+        finalizers.any(|finalizer| finalizer.starts_with(well_known::PROTECTION_FINALIZER))
+    }
+
+    /// Returns whether the Pod has a condition about traffic, of any employer.
+    fn has_traffic_condition(&self) -> bool {
+        self.status.conditions.iter().flatten().any(Condition::is_about_traffic)
+    }
+
+    /// Returns the condition whose type is this protection finalizer.
+    fn reported(&self, finalizer: &str) -> Option<ReportedCondition> {
+        self.condition(finalizer).map(|c| ReportedCondition {
+            reason: c.reason.clone().unwrap_or_default(),
+            message: c.message.clone().unwrap_or_default(),
+            at: c.last_probe_time.as_ref().map(|time| time.0),
+        })
+    }
+
+    /// Returns whether a condition is true; `None` if the Pod does not have it.
+    fn is_true(&self, type_: &str) -> Option<bool> {
+        self.condition(type_).map(|condition| condition.status == "True")
+    }
+
+    /// Returns the IP addresses of the Pod, without consecutive duplicates.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let all = self.status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.as_deref());
+        let texts = self.status.pod_ip.as_deref().into_iter().chain(all);
+        let mut addresses: Vec<IpAddr> = texts.filter_map(|ip| ip.parse().ok()).collect();
+        addresses.dedup();
+        addresses
+    }
+
+    /// Returns the input of planning, for the employer of this protection finalizer.
+    #[must_use]
+    pub fn view(&self, selected: bool, finalizer: &str) -> MemberView {
+        let metadata = &self.metadata;
+        let deleting = metadata.deletion_timestamp.is_some();
+        let ready = !deleting
+            && self.is_true("Ready") == Some(true)
+            && self.is_true(well_known::SERVICE_READY) != Some(false);
+        MemberView {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            addresses: self.addresses(),
+            selected,
+            ready,
+            unready_since: if ready { None } else { self.unready_since() },
+            ready_since: if ready { self.ready_since() } else { None },
+            reported: self.reported(finalizer),
+            deleting,
+            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            has_annotations: metadata.annotations.is_some(),
+            available_conditions: self.available_conditions().cloned(),
+            expected_finalizers: self.expected_finalizers(),
+        }
+    }
+
+    /// Returns the time at which the last condition for traffic became true.
+    fn ready_since(&self) -> Option<Timestamp> {
+        let open = TRAFFIC_CONDITIONS.map(|type_| {
+            let condition = self.condition(type_).filter(|c| c.status == "True");
+            condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
+        });
+        open.into_iter().flatten().max()
+    }
+
+    /// Returns the time at which the Pod left service: the first of its conditions becoming false
+    /// and its deletion.
+    fn unready_since(&self) -> Option<Timestamp> {
+        let closed = TRAFFIC_CONDITIONS.map(|type_| {
+            let condition = self.condition(type_).filter(|c| c.status != "True");
+            condition.and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0)
+        });
+        let metadata = &self.metadata;
+        let deleted = metadata.deletion_timestamp.as_ref().and_then(|time| {
+            let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
+            // The grace period may exceed the range of timestamps.
+            time.0.checked_sub(SignedDuration::from_secs(grace)).ok()
+        });
+        closed.into_iter().chain([deleted]).flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(metadata: &Value, status: &Value) -> SlimPod {
+        serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap()
+    }
+
+    /// Kuperator's known defect W18 (docs/KUPERATOR.md#known-defects).
+    #[test]
+    fn null_or_malformed_available_conditions_are_tolerated() {
+        let read = |text: &str| {
+            let annotations = json!({ well_known::AVAILABLE_CONDITIONS: text });
+            pod(&json!({ "annotations": annotations }), &json!({}))
+                .view(true, "")
+                .expected_finalizers
+        };
+        assert_eq!(read("{}"), Some(BTreeMap::new()));
+        assert_eq!(read(r#"{"expectedFinalizers":null}"#), Some(BTreeMap::new()));
+        assert_eq!(read("malformed"), None);
+    }
+
+    #[test]
+    fn a_pod_receives_traffic_while_ready_and_its_gate_is_open() {
+        let ready = |conditions: Value, metadata: Value| {
+            pod(&metadata, &json!({ "conditions": conditions })).view(true, "").ready
+        };
+        let is = |type_: &str, status: &str| json!({ "type": type_, "status": status });
+        let gate = well_known::SERVICE_READY;
+        assert!(ready(json!([is("Ready", "True")]), json!({})));
+        assert!(ready(json!([is("Ready", "True"), is(gate, "True")]), json!({})));
+        assert!(!ready(json!([is("Ready", "True"), is(gate, "False")]), json!({})));
+        assert!(!ready(json!([is("Ready", "False"), is(gate, "True")]), json!({})));
+        let deleting = json!({ "deletionTimestamp": "2026-11-21T00:00:00Z" });
+        assert!(!ready(json!([is("Ready", "True")]), deleting));
+    }
+}

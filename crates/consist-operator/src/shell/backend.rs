@@ -1,0 +1,62 @@
+//! Calls to backends: sockets, SDK clients, adapters and the xDS server.
+//!
+//! Parameters, parsing and decisions of each backend are in [`crate::backends`].
+
+pub mod alibaba_clb;
+pub mod aws_elbv2;
+mod circuit_breaker;
+pub mod endpointslice;
+pub mod envoy;
+mod exclusive_backends;
+pub mod external;
+pub mod haproxy;
+mod rate_limiter;
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::backends::{DesiredMember, Employer, SyncResult};
+
+/// Triggers a reconcile of an employer when its traffic changes, instead of polling the backend.
+#[derive(Clone, Debug)]
+pub struct ChangeNotifier(pub UnboundedSender<String>);
+
+impl ChangeNotifier {
+    /// Triggers a reconcile of the employer with this key.
+    pub fn notify(&self, key: String) {
+        // The receiver is dropped at shutdown.
+        drop(self.0.send(key));
+    }
+}
+
+/// A boxed future, which makes [`Backend`] usable as a trait object.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// Future of one sync.
+pub type SyncFuture<'a> = BoxFuture<'a, SyncResult>;
+
+/// Default resync interval, for backends that can lose their configuration or have it changed by
+/// other clients.
+pub const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A proxy or load balancer that routes traffic to Pods.
+pub trait Backend: Send + Sync {
+    /// Applies the desired traffic of *all* Pods of an employer, where it differs from the current
+    /// state, and then observes the traffic. The result is always observed, never inferred from an
+    /// acknowledgement. Idempotent; configuration applied earlier may have been lost.
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a>;
+
+    /// Interval after which an unchanged employer is synced again; none if that is never needed.
+    fn resync_interval(&self) -> Option<Duration> {
+        Some(RESYNC_INTERVAL)
+    }
+
+    /// Releases the exclusive claims of the employer with this key, because it uses another backend
+    /// or is no longer an employer.
+    fn release_claims(&self, _employer: &str) {}
+
+    /// Drops the state kept for an employer that no longer routes traffic. Idempotent.
+    fn forget<'a>(&'a self, _employer: &'a Employer) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

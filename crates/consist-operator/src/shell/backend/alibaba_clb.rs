@@ -1,0 +1,101 @@
+//! Calls of backend `alibaba-clb` to Alibaba Cloud's API.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use http::{Method, Request};
+use http_body_util::Full;
+use podops_adapter::https;
+use podops_runtime::shell::clock;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::{Backend, SyncFuture, circuit_breaker::CircuitBreaker, rate_limiter::RateLimiter};
+use crate::backends::{
+    BackendError, DesiredMember, Employer, SyncResult,
+    alibaba_clb::{
+        Account, Call, Params, Server, load_balancer, read_servers, sign, without_load_balancer,
+    },
+};
+
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The backend `alibaba-clb`.
+pub struct AlibabaClb {
+    /// None without credentials; every sync then fails.
+    account: Option<Account>,
+    client: https::Client,
+    rate_limiter: RateLimiter,
+    circuit_breaker: CircuitBreaker,
+}
+
+impl AlibabaClb {
+    /// Creates the backend with these credentials: key, secret and endpoint.
+    ///
+    /// # Errors
+    ///
+    /// If only some of them are set, or TLS cannot be initialized.
+    pub fn new(credentials: [Option<String>; 3], rate: NonZeroU32) -> anyhow::Result<Self> {
+        Ok(Self {
+            account: Account::read(credentials)?,
+            client: https::client().map_err(anyhow::Error::msg)?,
+            rate_limiter: RateLimiter::new(rate),
+            circuit_breaker: CircuitBreaker::default(),
+        })
+    }
+
+    async fn observe(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
+        let params: Params = employer.params()?;
+        let Some(id) = load_balancer(employer) else {
+            return Ok(without_load_balancer(members));
+        };
+        let account = self.account.as_ref().ok_or_else(|| {
+            BackendError::InvalidParams(
+                "operator has no Alibaba Cloud credentials; set ALIYUN_SLB_AK_KEY".to_owned(),
+            )
+        })?;
+        let call = Call::health(id)?;
+        let servers =
+            self.circuit_breaker.call(account.endpoint(), self.describe(account, &call)).await?;
+        Ok(SyncResult::complete(params.observe(&servers, members)))
+    }
+
+    /// Returns the servers of all listeners of a load balancer.
+    async fn describe(&self, account: &Account, call: &Call) -> Result<Vec<Server>, BackendError> {
+        self.rate_limiter.acquire().await;
+        let nonce = Uuid::new_v4().simple().to_string();
+        let mut request = Request::builder().method(Method::POST).uri(format!(
+            "{}/?{}",
+            account.endpoint(),
+            call.query
+        ));
+        for (name, value) in &sign(account, call, &nonce, clock::now()) {
+            request = request.header(*name, value);
+        }
+        let request = request.body(Full::default()).map_err(unreachable)?;
+        let exchange = timeout(CALL_TIMEOUT, https::exchange(&self.client, request)).await;
+        let response =
+            exchange.map_err(|_| unreachable(format!("timeout after {CALL_TIMEOUT:?}")))?;
+        let (status, body) = response.map_err(unreachable)?;
+        read_servers(status, &body)
+    }
+}
+
+fn unreachable(reason: impl std::fmt::Display) -> BackendError {
+    BackendError::Unreachable(format!("Alibaba Cloud: {reason}"))
+}
+
+impl Backend for AlibabaClb {
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(async move { self.observe(employer, members).await.into() })
+    }
+
+    /// None, because the backend changes nothing that could be lost.
+    fn resync_interval(&self) -> Option<Duration> {
+        None
+    }
+}

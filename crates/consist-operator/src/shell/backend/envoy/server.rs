@@ -1,0 +1,307 @@
+//! gRPC server for Envoys: endpoint discovery (EDS), also aggregated (ADS), and load reporting
+//! (LRS).
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use envoy_types::pb::envoy::service::{
+    discovery::v3::{
+        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+        aggregated_discovery_service_server::{
+            AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+        },
+    },
+    endpoint::v3::endpoint_discovery_service_server::{
+        EndpointDiscoveryService, EndpointDiscoveryServiceServer,
+    },
+    load_stats::v3::{
+        LoadStatsRequest, LoadStatsResponse,
+        load_reporting_service_server::{LoadReportingService, LoadReportingServiceServer},
+    },
+};
+use futures::{Stream, StreamExt as _};
+use tokio::sync::watch;
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Certificate, Identity, Server, ServerTlsConfig},
+};
+
+use super::{
+    messages::{ENDPOINTS, in_flight, report_request, response},
+    shared_fleet::SharedFleet,
+};
+use crate::backends::envoy::stream::EndpointStream;
+
+/// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
+const REPORT_MAX: usize = 64 << 20;
+/// Maximum length of an Envoy's rejection in a message, in characters: it repeats the rejected
+/// resource.
+const MESSAGE_MAX: usize = 200;
+/// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
+/// time.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Address and certificates of the xDS server.
+#[derive(Clone, Debug)]
+pub struct XdsListener {
+    /// Address to listen on.
+    pub address: SocketAddr,
+    /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
+    pub tls: Option<PathBuf>,
+}
+
+/// Serves Envoys until the process ends.
+///
+/// # Errors
+///
+/// If the address cannot be bound, or a certificate cannot be read.
+pub(super) async fn serve(listener: XdsListener, fleet: Arc<SharedFleet>) -> anyhow::Result<()> {
+    let mut server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE));
+    if let Some(directory) = listener.tls {
+        let (certificate, key) = (read(&directory, "tls.crt")?, read(&directory, "tls.key")?);
+        let identity = Identity::from_pem(certificate, key);
+        let ca = Certificate::from_pem(read(&directory, "ca.crt")?);
+        let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
+        server = server.tls_config(tls).context("xDS certificates")?;
+    }
+    let xds = Xds { fleet, next_stream: Arc::default() };
+    tracing::info!(address = %listener.address, "Starting xDS server");
+    server
+        .add_service(EndpointDiscoveryServiceServer::new(xds.clone()))
+        .add_service(AggregatedDiscoveryServiceServer::new(xds.clone()))
+        .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
+        .serve(listener.address)
+        .await
+        .context("xDS server")
+}
+
+/// Reads a file of a directory.
+fn read(directory: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+    let path = directory.join(name);
+    std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+/// The xDS services.
+#[derive(Clone)]
+struct Xds {
+    fleet: Arc<SharedFleet>,
+    /// ID of the next stream.
+    next_stream: Arc<AtomicU64>,
+}
+
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Xds {
+    fn endpoints(
+        &self,
+        requests: Streaming<DiscoveryRequest>,
+    ) -> ResponseStream<DiscoveryResponse> {
+        let stream = EndpointCall {
+            changes: self.fleet.changes(),
+            fleet: self.fleet.clone(),
+            requests,
+            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            node: String::new(),
+            state: EndpointStream::default(),
+        };
+        futures::stream::unfold(stream, async |mut stream: EndpointCall| {
+            stream.next().await.map(|response| (Ok(response), stream))
+        })
+        .boxed()
+    }
+}
+
+#[tonic::async_trait]
+impl EndpointDiscoveryService for Xds {
+    type StreamEndpointsStream = ResponseStream<DiscoveryResponse>;
+    type DeltaEndpointsStream = ResponseStream<DeltaDiscoveryResponse>;
+
+    async fn stream_endpoints(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
+        Ok(Response::new(self.endpoints(request.into_inner())))
+    }
+
+    async fn delta_endpoints(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaEndpointsStream>, Status> {
+        Err(Status::unimplemented("incremental xDS is not supported; use state of the world"))
+    }
+
+    async fn fetch_endpoints(
+        &self,
+        _: Request<DiscoveryRequest>,
+    ) -> Result<Response<DiscoveryResponse>, Status> {
+        Err(Status::unimplemented("unary discovery is not supported; use streaming"))
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Xds {
+    type StreamAggregatedResourcesStream = ResponseStream<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = ResponseStream<DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        Ok(Response::new(self.endpoints(request.into_inner())))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        _: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        Err(Status::unimplemented("incremental xDS is not supported; use state of the world"))
+    }
+}
+
+/// One Envoy's stream of endpoint discovery.
+struct EndpointCall {
+    fleet: Arc<SharedFleet>,
+    changes: watch::Receiver<u64>,
+    requests: Streaming<DiscoveryRequest>,
+    id: u64,
+    /// Node ID of the Envoy; empty before the first request.
+    node: String,
+    state: EndpointStream,
+}
+
+impl EndpointCall {
+    /// Waits for the next response to send; none when the stream ends.
+    async fn next(&mut self) -> Option<DiscoveryResponse> {
+        loop {
+            let next = self.state.next_response(&self.fleet.lock());
+            if let Some(next) = next {
+                return Some(response(&next.assignment, &next.nonce));
+            }
+            tokio::select! {
+                request = self.requests.message() => self.handle_request(request.ok()??),
+                changed = self.changes.changed() => changed.ok()?,
+            }
+        }
+    }
+
+    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
+    fn handle_request(&mut self, request: DiscoveryRequest) {
+        // Only the first request of a stream has to contain the node. An aggregated stream may also
+        // request types that are not served here.
+        if let Some(node) = request.node {
+            self.node = node.id;
+        }
+        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
+            return;
+        }
+        let clusters: BTreeSet<String> = request.resource_names.into_iter().collect();
+        let now = Instant::now();
+        self.fleet.lock().subscribe(self.id, &self.node, &clusters);
+        for cluster in self.state.subscribe(clusters) {
+            self.fleet.notify(&cluster);
+        }
+        let Some(sent) = self.state.take_version(&request.response_nonce) else { return };
+        let cluster = &sent.cluster;
+        let rejection = request
+            .error_detail
+            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
+        if let Some(message) = &rejection {
+            tracing::warn!(node = self.node, cluster, message, "Envoy rejected its endpoints");
+        }
+        self.fleet.lock().record_response(self.id, &sent, rejection, now);
+        self.fleet.notify(cluster);
+    }
+}
+
+impl Drop for EndpointCall {
+    fn drop(&mut self) {
+        for cluster in self.fleet.lock().disconnect(self.id, Instant::now()) {
+            self.fleet.notify(&cluster);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl LoadReportingService for Xds {
+    type StreamLoadStatsStream = ResponseStream<LoadStatsResponse>;
+
+    async fn stream_load_stats(
+        &self,
+        request: Request<Streaming<LoadStatsRequest>>,
+    ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
+        let stream = LoadStream {
+            changes: self.fleet.changes(),
+            fleet: self.fleet.clone(),
+            reports: request.into_inner(),
+            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
+            has_node: false,
+            requested: None,
+        };
+        let requests = futures::stream::unfold(stream, async |mut stream: LoadStream| {
+            stream.next().await.map(|request| (Ok(request), stream))
+        });
+        Ok(Response::new(requests.boxed()))
+    }
+}
+
+/// One Envoy's stream of load reports.
+struct LoadStream {
+    fleet: Arc<SharedFleet>,
+    changes: watch::Receiver<u64>,
+    reports: Streaming<LoadStatsRequest>,
+    id: u64,
+    /// True once the Envoy has sent its node ID.
+    has_node: bool,
+    /// Whether reports of all clusters were last requested; none before the first request.
+    requested: Option<bool>,
+}
+
+impl LoadStream {
+    /// Waits for the next request to send: reports of all clusters while an endpoint drains, and
+    /// empty ones otherwise. None when the stream ends.
+    async fn next(&mut self) -> Option<LoadStatsResponse> {
+        loop {
+            let needs_reports = self.fleet.lock().needs_load_reports();
+            // An Envoy sends its node ID before it expects a request.
+            if self.has_node && self.requested != Some(needs_reports) {
+                self.requested = Some(needs_reports);
+                return Some(report_request(needs_reports));
+            }
+            tokio::select! {
+                report = self.reports.message() => self.handle_report(report.ok()??),
+                changed = self.changes.changed() => changed.ok()?,
+            }
+        }
+    }
+
+    fn handle_report(&mut self, report: LoadStatsRequest) {
+        let now = Instant::now();
+        if let Some(node) = report.node.filter(|_| !self.has_node) {
+            self.fleet.lock().start_reports(self.id, &node.id, now);
+            self.has_node = true;
+        }
+        for (cluster, in_flight) in in_flight(&report.cluster_stats) {
+            if self.fleet.lock().record_report(self.id, &cluster, in_flight, now) {
+                self.fleet.notify(&cluster);
+            }
+        }
+    }
+}
+
+impl Drop for LoadStream {
+    fn drop(&mut self) {
+        self.fleet.lock().end_reports(self.id);
+    }
+}

@@ -1,0 +1,39 @@
+//! Fleet that the xDS server and syncs share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+use crate::{backends::envoy::fleet::Fleet, shell::backend::ChangeNotifier};
+
+/// A fleet behind a lock, with signals of its changes.
+pub(super) struct SharedFleet {
+    fleet: Mutex<Fleet>,
+    /// Counts changes that may have to be sent to Envoys.
+    changes: watch::Sender<u64>,
+    notifier: ChangeNotifier,
+}
+
+impl SharedFleet {
+    pub(super) fn new(fleet: Fleet, notifier: ChangeNotifier) -> Self {
+        Self { fleet: Mutex::new(fleet), changes: watch::channel(0).0, notifier }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Fleet> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes all streams, because something may have changed.
+    pub(super) fn signal_change(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Triggers a reconcile of a cluster's employer.
+    pub(super) fn notify(&self, cluster: &str) {
+        self.notifier.notify(cluster.to_owned());
+    }
+}

@@ -1,0 +1,224 @@
+//! Backend `external`: calls adapters over gRPC or HTTP.
+
+mod messages;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use podops_adapter::{
+    client::{Client, Error},
+    v1,
+};
+use podops_api::consist::employer_key;
+use podops_runtime::shell::clock;
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, circuit_breaker::CircuitBreaker};
+use crate::backends::{
+    BackendError, DesiredMember, Employer, SyncResult, TrafficByPod,
+    external::{AdapterFlag, Applied, Content, Params, is_desired, unknown_adapter},
+};
+
+/// Timeout of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum delay before an adapter is watched again.
+const WATCH_RETRY: Duration = Duration::from_secs(5);
+/// Name and version of the operator, sent in the handshake.
+const OPERATOR_NAME: &str = concat!("podops consist-operator ", env!("CARGO_PKG_VERSION"));
+
+/// A client of an adapter.
+struct Adapter {
+    flag: AdapterFlag,
+    client: Client,
+    /// True once the adapter has confirmed the protocol version.
+    handshake_done: AtomicBool,
+    circuit_breaker: CircuitBreaker,
+}
+
+/// The backend `external`.
+pub struct External {
+    adapters: Vec<Arc<Adapter>>,
+    /// Last apply requests, by UID of the employer.
+    applied: Mutex<BTreeMap<String, Applied>>,
+    _watches: JoinSet<()>,
+}
+
+impl External {
+    /// Creates the backend for these adapters, each as `<namespace>/<adapter>=<address>`, and
+    /// starts to watch them.
+    ///
+    /// # Errors
+    ///
+    /// If one does not have this form.
+    pub fn new(flags: &[String], notifier: &ChangeNotifier) -> anyhow::Result<Self> {
+        let mut adapters = Vec::new();
+        for flag in flags {
+            adapters.push(Arc::new(Adapter::new(flag).with_context(|| flag.clone())?));
+        }
+        let mut watches = JoinSet::new();
+        for adapter in &adapters {
+            watches.spawn(watch(adapter.clone(), notifier.clone()));
+        }
+        Ok(Self { adapters, applied: Mutex::default(), _watches: watches })
+    }
+
+    fn adapter(&self, namespace: &str, name: &str) -> Result<&Adapter, BackendError> {
+        let mut adapters = self.adapters.iter();
+        let found = adapters.find(|adapter| adapter.flag.is_allowed(namespace, name));
+        found.map(|adapter| &**adapter).ok_or_else(|| unknown_adapter(namespace, name))
+    }
+
+    /// Calls `with` with the last apply request for an employer.
+    fn applied<T>(&self, employer: &Employer, with: impl FnOnce(&mut Applied) -> T) -> T {
+        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        with(applied.entry(employer.uid.clone()).or_default())
+    }
+
+    async fn sync_members(
+        &self,
+        employer: &Employer,
+        members: &[DesiredMember],
+    ) -> Result<SyncResult, BackendError> {
+        let params: Params = employer.params()?;
+        let adapter = self.adapter(&employer.namespace, &params.adapter)?;
+        let content = Content { params: params.to_json(), members: members.to_vec() };
+        let target = messages::employer(employer, content.params.clone());
+        let first = adapter.handshake_and_observe(&target, members);
+        let observed = adapter.circuit_breaker.call(&adapter.flag.pattern, first).await?;
+        let acknowledged = self.applied(employer, |applied| applied.is_acknowledged(&content));
+        if acknowledged && is_desired(members, &observed) {
+            return Ok(SyncResult::complete(observed));
+        }
+        let generation = self.applied(employer, |applied| {
+            applied.generation(&content, clock::now(), Instant::now())
+        });
+        let request = v1::ApplyRequest {
+            employer: Some(target.clone()),
+            generation,
+            members: members.iter().map(messages::desired).collect(),
+        };
+        let unfulfilled = match adapter.check(adapter.client.apply(request).await) {
+            Ok(response) => {
+                self.applied(employer, Applied::acknowledge);
+                messages::rejection(response)
+            }
+            Err(rejection @ BackendError::InvalidParams(_)) => Some(rejection),
+            Err(error) => return Ok(SyncResult::unobserved(members, error)),
+        };
+        Ok(match adapter.observe(&target, members).await {
+            Ok(observed) => SyncResult { unfulfilled, ..SyncResult::complete(observed) },
+            Err(error) => SyncResult::unobserved(members, error),
+        })
+    }
+}
+
+impl Backend for External {
+    fn sync<'a>(&'a self, employer: &'a Employer, members: &'a [DesiredMember]) -> SyncFuture<'a> {
+        Box::pin(async move { self.sync_members(employer, members).await.into() })
+    }
+
+    fn forget<'a>(&'a self, employer: &'a Employer) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.applied.lock().unwrap_or_else(PoisonError::into_inner).remove(&employer.uid);
+            let Ok(params) = employer.params::<Params>() else { return };
+            let Ok(adapter) = self.adapter(&employer.namespace, &params.adapter) else { return };
+            let target = messages::employer(employer, params.to_json());
+            let request = v1::ForgetRequest { employer: Some(target) };
+            // Not retried: the Pods get no traffic any more, so only state in the adapter remains.
+            if let Err(error) = adapter.client.forget(request).await {
+                tracing::info!(%error, adapter = params.adapter, "Adapter call forget failed");
+            }
+        })
+    }
+}
+
+impl Adapter {
+    /// Creates the client of an adapter from its flag.
+    fn new(flag: &str) -> anyhow::Result<Self> {
+        let flag = AdapterFlag::parse(flag)?;
+        let client = Client::at(&flag.address, CALL_TIMEOUT).map_err(anyhow::Error::msg)?;
+        let (handshake_done, circuit_breaker) = (AtomicBool::new(false), CircuitBreaker::default());
+        Ok(Self { flag, client, handshake_done, circuit_breaker })
+    }
+
+    /// Negotiates the protocol version, unless that is done.
+    async fn handshake(&self) -> Result<(), BackendError> {
+        if !self.handshake_done.load(Ordering::Relaxed) {
+            let response = self.check(self.client.handshake(OPERATOR_NAME).await)?;
+            tracing::info!(adapter = self.flag.pattern, name = response.name, "Adapter connected");
+            self.handshake_done.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Classifies the error of a call. An unreachable adapter may return with another version, so
+    /// the handshake is repeated.
+    fn check<T>(&self, response: Result<T, Error>) -> Result<T, BackendError> {
+        response.map_err(|error| {
+            let message = format!("adapter {}: {error}", self.flag.pattern);
+            match error {
+                Error::Rejected(_) => BackendError::InvalidParams(message),
+                Error::InvalidResponse(_) => BackendError::InvalidResponse(message),
+                Error::Unreachable(_) => {
+                    self.handshake_done.store(false, Ordering::Relaxed);
+                    BackendError::Unreachable(message)
+                }
+            }
+        })
+    }
+
+    async fn handshake_and_observe(
+        &self,
+        employer: &v1::Employer,
+        members: &[DesiredMember],
+    ) -> Result<TrafficByPod, BackendError> {
+        self.handshake().await?;
+        self.observe(employer, members).await
+    }
+
+    async fn observe(
+        &self,
+        employer: &v1::Employer,
+        members: &[DesiredMember],
+    ) -> Result<TrafficByPod, BackendError> {
+        let request = v1::ObserveRequest {
+            employer: Some(employer.clone()),
+            members: members.iter().map(messages::member).collect(),
+        };
+        let response = self.check(self.client.observe(request).await)?;
+        messages::traffic(response, members, &self.flag.pattern)
+    }
+}
+
+/// Watches an adapter and triggers reconciles of the employers that it reports as changed.
+async fn watch(adapter: Arc<Adapter>, notifier: ChangeNotifier) {
+    loop {
+        match adapter.client.watch().await {
+            Ok(None) => return,
+            Ok(Some(mut changes)) => {
+                while let Ok(Some(changed)) = changes.message().await {
+                    let employer = changed.employer.unwrap_or_default();
+                    notifier.notify(employer_key(
+                        &employer.kind,
+                        &employer.namespace,
+                        &employer.name,
+                    ));
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, adapter = adapter.flag.pattern, "Adapter call watch failed");
+            }
+        }
+        sleep(WATCH_RETRY.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! Messages of the adapter protocol, to and from the types of planning.
+
+use std::collections::BTreeSet;
+
+use podops_adapter::{ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY, v1};
+
+use crate::{
+    backends::{BackendError, DesiredMember, Employer, TrafficByPod},
+    traffic::{DesiredTraffic, InFlight, Traffic},
+};
+
+/// Returns an employer with the adapter's parameters.
+pub(super) fn employer(employer: &Employer, params: String) -> v1::Employer {
+    v1::Employer {
+        kind: employer.kind.clone(),
+        namespace: employer.namespace.clone(),
+        name: employer.name.clone(),
+        uid: employer.uid.clone(),
+        params,
+    }
+}
+
+/// Returns the identity of a Pod.
+pub(super) fn member(member: &DesiredMember) -> v1::Member {
+    v1::Member {
+        uid: member.uid.clone(),
+        name: member.name.clone(),
+        addresses: member.addresses.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Returns a Pod with its desired traffic.
+pub(super) fn desired(desired: &DesiredMember) -> v1::Wanted {
+    let want = if desired.traffic == DesiredTraffic::Serve { SERVE } else { OFF };
+    v1::Wanted { member: Some(member(desired)), want: want.to_owned() }
+}
+
+/// Returns the observed traffic of the requested Pods; `pattern` names the adapter.
+pub(super) fn traffic(
+    response: v1::ObserveResponse,
+    members: &[DesiredMember],
+    pattern: &str,
+) -> Result<TrafficByPod, BackendError> {
+    let requested: BTreeSet<&str> = members.iter().map(|member| member.uid.as_str()).collect();
+    let mut observed = TrafficByPod::new();
+    for member in response.members {
+        if requested.contains(member.uid.as_str()) {
+            let traffic = traffic_of(&member).ok_or_else(|| {
+                let state = &member.state;
+                BackendError::InvalidResponse(format!("adapter {pattern}: unknown state {state:?}"))
+            })?;
+            observed.insert(member.uid, traffic);
+        }
+    }
+    Ok(observed)
+}
+
+fn traffic_of(observed: &v1::Observed) -> Option<Traffic> {
+    match observed.state.as_str() {
+        SERVING => Some(Traffic::Serving),
+        UNHEALTHY => Some(Traffic::Unhealthy),
+        DRAINING => Some(Traffic::Draining(
+            observed.in_flight.map_or(InFlight::Unreported, |count| InFlight::Count(count.into())),
+        )),
+        ABSENT => Some(Traffic::Absent),
+        _ => None,
+    }
+}
+
+/// Returns the error of the first Pod that the adapter cannot apply.
+pub(super) fn rejection(response: v1::ApplyResponse) -> Option<BackendError> {
+    let mut outcomes = response.outcomes.into_iter();
+    let invalid = outcomes.find(|outcome| outcome.outcome == INVALID)?;
+    Some(BackendError::InvalidParams(invalid.message))
+}

@@ -1,0 +1,292 @@
+//! Reduced Pods and Services for the caches, and their conversion to [`PodView`]: only the fields
+//! that planning needs are kept, to save memory. Pure: objects in, the inputs of decisions out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Resource,
+    core::{Selector, SelectorExt as _},
+};
+use podops_api::{
+    availability::AvailableConditions, lifecycle::Labels, transition_rule::RejectInfo, well_known,
+};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{
+    graceful_deletion::{budget::PodReadiness, decision::DeletionCandidate},
+    pod::{Identity, InvalidAvailableConditions, PodView},
+};
+
+/// Namespace and name of a Service.
+pub type ServiceKey = (String, String);
+
+/// Fields of a Pod that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub struct SlimPod {
+    /// Metadata of the Pod; reduced by [`trim`] in the cache.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    node_name: Option<String>,
+    readiness_gates: Option<Vec<Gate>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Gate {
+    condition_type: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PodStatus {
+    phase: Option<String>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
+/// Fields of a Service that planning needs.
+#[derive(Clone, Debug, Default, Resource, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Service")]
+pub struct SlimService {
+    /// Metadata of the Service.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ServiceSpec {
+    /// `None` if the Service has no selector or an empty one: it then selects no Pod.
+    #[serde(deserialize_with = "read_selector")]
+    selector: Option<Selector>,
+}
+
+fn read_selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Selector>, D::Error> {
+    let labels: Labels = Option::deserialize(deserializer)?.unwrap_or_default();
+    Ok((!labels.is_empty()).then(|| labels.into_iter().collect()))
+}
+
+/// Drops fields that planning does not read. The deletion webhook needs them, so it must use Pods
+/// that are not trimmed.
+pub fn trim(pod: &mut SlimPod) {
+    pod.metadata.owner_references = None;
+    pod.metadata.generate_name = None;
+    pod.status.phase = None;
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.retain(|key, _| key == well_known::AVAILABLE_CONDITIONS);
+    }
+}
+
+impl SlimPod {
+    fn condition(&self, type_: &str) -> Option<bool> {
+        let conditions = self.status.conditions.as_deref().unwrap_or_default();
+        conditions.iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+    }
+
+    /// Returns identity and resourceVersion of the Pod.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        let metadata = &self.metadata;
+        Identity {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Returns the expected finalizers by employer key, from the annotation `available-conditions`.
+    fn expected_finalizers(&self) -> Result<BTreeMap<String, String>, InvalidAvailableConditions> {
+        let annotation = self
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(well_known::AVAILABLE_CONDITIONS));
+        let Some(text) = annotation else { return Ok(BTreeMap::new()) };
+        serde_json::from_str::<AvailableConditions>(text)
+            .map(|conditions| conditions.expected_finalizers)
+            .map_err(|error| InvalidAvailableConditions { reason: error.to_string() })
+    }
+
+    /// Returns the Services in the annotation.
+    #[must_use]
+    pub fn employers(&self) -> Vec<ServiceKey> {
+        self.expected_finalizers()
+            .unwrap_or_default()
+            .keys()
+            .filter_map(|key| parse_service_key(key))
+            .collect()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.condition("Ready") == Some(true)
+    }
+
+    /// Returns the readiness that PodDisruptionBudgets depend on. Requires a Pod that is not
+    /// trimmed.
+    #[must_use]
+    pub fn readiness(&self) -> PodReadiness {
+        match self.status.phase.as_deref() {
+            Some("Pending") => PodReadiness::Pending,
+            _ if self.is_ready() => PodReadiness::Ready,
+            _ => PodReadiness::Unready,
+        }
+    }
+
+    /// Converts the Pod to the input of the deletion decision. Requires a Pod that is not trimmed.
+    ///
+    /// `find_service` returns the Service of a key, if it exists.
+    #[must_use]
+    pub fn candidate(
+        &self,
+        find_service: impl Fn(&ServiceKey) -> Option<Arc<SlimService>>,
+    ) -> DeletionCandidate {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        let annotations = self.metadata.annotations.iter().flatten();
+        let details =
+            annotations.clone().filter(|(key, _)| key.starts_with(well_known::RULE_DETAIL));
+        DeletionCandidate {
+            pod: self.view(find_service, &[]),
+            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            owned_by_collaset: owners
+                .iter()
+                .any(|o| o.controller == Some(true) && o.kind == "CollaSet"),
+            deletion_policy: annotations
+                .clone()
+                .find(|(key, _)| *key == well_known::DELETION_POLICY)
+                .map(|(_, value)| value.clone()),
+            rejections: details.flat_map(|(_, text)| rejections(text)).collect(),
+        }
+    }
+
+    /// Converts the Pod to the input of planning.
+    ///
+    /// `find_service` returns the Service of a key, if it exists; gate labels of `checkers` are
+    /// added to every new Pod.
+    #[must_use]
+    pub fn view(
+        &self,
+        find_service: impl Fn(&ServiceKey) -> Option<Arc<SlimService>>,
+        checkers: &[String],
+    ) -> PodView {
+        let labels = self.metadata.labels.clone().unwrap_or_default();
+        let expected_finalizers = self.expected_finalizers();
+        let employers = expected_finalizers.iter().flat_map(BTreeMap::keys);
+        let dirty_employers: BTreeSet<String> = employers
+            .filter(|employer| {
+                parse_service_key(employer).is_some_and(|key| {
+                    !find_service(&key).is_some_and(|service| service.selects(&labels))
+                })
+            })
+            .cloned()
+            .collect();
+        let gates = self.spec.readiness_gates.as_deref().unwrap_or_default();
+        PodView {
+            finalizers: self.metadata.finalizers.iter().flatten().cloned().collect(),
+            dirty_employers,
+            expected_finalizers,
+            has_readiness_gate: gates
+                .iter()
+                .any(|gate| gate.condition_type == well_known::SERVICE_READY),
+            gate_open: self.condition(well_known::SERVICE_READY),
+            ready: self.is_ready(),
+            containers_ready: self.condition("ContainersReady") == Some(true),
+            created: self
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+            scheduled: self.spec.node_name.is_some(),
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            checkers: checkers.to_vec(),
+            labels,
+        }
+    }
+}
+
+impl SlimService {
+    fn selects(&self, labels: &Labels) -> bool {
+        self.spec.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    }
+}
+
+/// Parses the rejections in a rule's detail annotation; empty if the annotation is malformed.
+fn rejections(text: &str) -> Vec<RejectInfo> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Detail {
+        reject_info: Vec<RejectInfo>,
+    }
+    serde_json::from_str::<Detail>(text).unwrap_or_default().reject_info
+}
+
+/// Parses an employer key `Service/<namespace>/<name>`; `None` for other kinds, which are never
+/// dirty.
+fn parse_service_key(key: &str) -> Option<ServiceKey> {
+    let (namespace, name) = key.strip_prefix("Service/")?.split_once('/')?;
+    (!name.contains('/')).then(|| (namespace.to_owned(), name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(annotation: &str) -> SlimPod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web-1", "namespace": "ns", "labels": { "app": "web" },
+                "annotations": { well_known::AVAILABLE_CONDITIONS: annotation },
+            },
+            "spec": { "readinessGates": null, "containers": [] },
+        }))
+        .unwrap()
+    }
+
+    /// Converts the Pod with the Service `ns/web`, which has this selector, as the only one.
+    fn view(pod: &SlimPod, selector: &Value) -> PodView {
+        let service = json!({ "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": selector } });
+        let service: Arc<SlimService> =
+            serde_json::from_value::<SlimService>(service).unwrap().into();
+        let key = ("ns".to_owned(), "web".to_owned());
+        pod.view(|requested| (*requested == key).then(|| service.clone()), &[])
+    }
+
+    #[test]
+    fn a_missing_or_non_selecting_service_is_dirty() {
+        let pod = pod(
+            r#"{"expectedFinalizers":{"Service/ns/web":"x","Service/ns/missing":"y","LB/ns/z":"z"}}"#,
+        );
+        let dirty = |selector| Vec::from_iter(view(&pod, &selector).dirty_employers);
+        assert_eq!(dirty(json!({ "app": "web" })), ["Service/ns/missing"]);
+        assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/missing", "Service/ns/web"]);
+        assert_eq!(dirty(json!({})), ["Service/ns/missing", "Service/ns/web"]);
+        assert_eq!(dirty(Value::Null), ["Service/ns/missing", "Service/ns/web"]);
+    }
+
+    #[test]
+    fn an_invalid_annotation_is_kept_as_an_error() {
+        assert!(view(&pod("{"), &json!({})).expected_finalizers.is_err());
+    }
+}

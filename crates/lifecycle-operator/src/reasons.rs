@@ -1,0 +1,70 @@
+//! Every reason of events and conditions of this operator.
+//!
+//! `docs/reference/events.md` and `docs/reference/conditions.md` are generated from [`EVENTS`] and
+//! [`CONDITIONS`].
+
+use podops_api::{
+    condition::{ConditionReason, ConditionStatus},
+    well_known,
+};
+use podops_runtime::event::EventReason;
+
+const POD: &str = "Pod";
+
+/// The available conditions cannot be parsed.
+pub const AVAILABLE_CONDITIONS_INVALID: EventReason = EventReason::warning(
+    "AvailableConditionsInvalid",
+    POD,
+    "The annotation with the expected finalizers cannot be parsed, so the Pod does not become available. Fix the annotation.",
+);
+/// A lifecycle label is malformed.
+pub const LIFECYCLE_LABEL_INVALID: EventReason = EventReason::warning(
+    "LifecycleLabelInvalid",
+    POD,
+    "A lifecycle label has no operation ID after the slash. The Pod is not reconciled until the label is fixed or removed.",
+);
+/// The API server rejects a write.
+pub const WRITE_REJECTED: EventReason = EventReason::warning(
+    "WriteRejected",
+    POD,
+    "The API server rejects the write of lifecycle labels or of the readiness condition. Retried with backoff; the message holds the reason, such as an admission webhook of a third party.",
+);
+/// A delete request starts a graceful deletion.
+pub const DELETION_REQUESTED: EventReason = EventReason::normal(
+    "DeletionRequested",
+    POD,
+    "A delete request started the graceful deletion or replacement of the Pod; the message names the user.",
+);
+/// An eviction request starts a graceful deletion.
+pub const EVICTION_REQUESTED: EventReason = EventReason::normal(
+    "EvictionRequested",
+    POD,
+    "An eviction request, such as of kubectl drain, started the graceful deletion or replacement of the Pod; the message names the user.",
+);
+
+/// All event reasons.
+pub const EVENTS: [&EventReason; 5] = [
+    &AVAILABLE_CONDITIONS_INVALID,
+    &LIFECYCLE_LABEL_INVALID,
+    &WRITE_REJECTED,
+    &DELETION_REQUESTED,
+    &EVICTION_REQUESTED,
+];
+
+/// The Pod may serve.
+pub const IN_SERVICE: ConditionReason = ConditionReason {
+    condition: well_known::SERVICE_READY,
+    status: ConditionStatus::True,
+    name: "",
+    meaning: "Readiness gate: no operation keeps the Pod out of service.",
+};
+/// The Pod may not serve.
+pub const OUT_OF_SERVICE: ConditionReason = ConditionReason {
+    condition: well_known::SERVICE_READY,
+    status: ConditionStatus::False,
+    name: "",
+    meaning: "Readiness gate: the Pod is out of service for an operation, or must stay offline. status.waiting of its CollaSet says what the operation waits for.",
+};
+
+/// All condition reasons.
+pub const CONDITIONS: [&ConditionReason; 2] = [&IN_SERVICE, &OUT_OF_SERVICE];

@@ -1,0 +1,110 @@
+//! Why a reconcile failed, and how it is retried.
+
+use std::{error::Error, fmt, time::Duration};
+
+use super::apply::{self, UnfinishedWrites};
+use crate::{backoff::Kind, write::Target};
+
+/// Why a reconcile failed.
+#[derive(Debug)]
+pub struct ReconcileError {
+    /// What failed.
+    pub cause: Cause,
+    /// Upper limit of the backoff, if something else is due earlier.
+    pub requeue_within: Option<Duration>,
+}
+
+impl fmt::Display for ReconcileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl Error for ReconcileError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+/// What failed in a reconcile.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// A write got no response, or a server error.
+    #[error(transparent)]
+    Write(#[from] apply::Error),
+    /// Some of several writes must be retried.
+    #[error(transparent)]
+    Writes(#[from] UnfinishedWrites),
+    /// The write of the status got no response, or a server error.
+    #[error("failed to report the status")]
+    Status(#[source] apply::Error),
+    /// The API server rejected a write; only an edit, a quota or a role helps.
+    #[error("the API server rejected the write of {target}: {message}")]
+    Rejected {
+        /// Object that was to be written.
+        target: Box<Target>,
+        /// The API server's message.
+        message: String,
+    },
+    /// The API server could not be asked what it serves.
+    #[error("failed to discover the API")]
+    Discovery(#[source] kube::Error),
+    /// Objects could not be listed.
+    #[error("failed to list {resource}")]
+    List {
+        /// Plural of the kind.
+        resource: &'static str,
+        /// Cause.
+        source: kube::Error,
+    },
+    /// The reconcile took too long.
+    #[error("reconcile timed out after {0:?}")]
+    Timeout(Duration),
+}
+
+impl Cause {
+    /// Value of the metric label `result`, from a closed set.
+    #[must_use]
+    pub const fn class(&self) -> &'static str {
+        match self {
+            Self::Write(_) | Self::Writes(_) => "write",
+            Self::Status(_) => "status",
+            Self::Rejected { .. } => "rejected",
+            Self::Discovery(_) => "discovery",
+            Self::List { .. } => "list",
+            Self::Timeout(_) => "timeout",
+        }
+    }
+
+    /// Kind of failure, which determines the backoff.
+    #[must_use]
+    pub const fn retry(&self) -> Kind {
+        match self {
+            Self::Rejected { .. } => Kind::Rejected,
+            Self::Write(_)
+            | Self::Writes(_)
+            | Self::Status(_)
+            | Self::Discovery(_)
+            | Self::List { .. }
+            | Self::Timeout(_) => Kind::Transient,
+        }
+    }
+
+    /// A rejected write.
+    #[must_use]
+    pub fn rejected(target: &Target, message: String) -> Self {
+        Self::Rejected { target: Box::new(target.clone()), message }
+    }
+
+    /// The error, with the backoff limited to the time until something else is due.
+    #[must_use]
+    pub const fn requeue_within(self, requeue_within: Option<Duration>) -> ReconcileError {
+        ReconcileError { cause: self, requeue_within }
+    }
+}
+
+impl<C: Into<Cause>> From<C> for ReconcileError {
+    fn from(cause: C) -> Self {
+        Self { cause: cause.into(), requeue_within: None }
+    }
+}

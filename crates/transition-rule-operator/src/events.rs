@@ -1,0 +1,106 @@
+//! Events for users: objects, reasons and messages. Pure.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use podops_api::{
+    transition_rule::{PodTransitionRule, RuleStage},
+    well_known,
+};
+use podops_runtime::event::ObjectEvent;
+
+use crate::{
+    observe::InvalidRule,
+    plan::{Plan, PodChange},
+    reasons,
+    status::validation_errors,
+    view::{Observed, PodView, RuleView},
+};
+
+/// Event and the object that it is about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetedEvent {
+    /// Object to publish the event on.
+    pub object: ObjectReference,
+    /// Reason and message.
+    pub event: ObjectEvent,
+}
+
+/// Event on a rule that cannot be read.
+#[must_use]
+pub fn invalid_rule(invalid: &InvalidRule) -> TargetedEvent {
+    let message = format!(
+        "invalid PodTransitionRule; all operations in this namespace are blocked until it is \
+         fixed: {}",
+        invalid.error
+    );
+    TargetedEvent {
+        object: invalid.object.object_ref(&()),
+        event: reasons::POD_TRANSITION_RULE_INVALID.with(message),
+    }
+}
+
+/// Events of one reconcile: rules with errors, overridden rules and invalid break-glass
+/// annotations.
+#[must_use]
+pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<TargetedEvent> {
+    let rules = observed.rules.iter().filter_map(|rule| rule_errors(namespace, observed, rule));
+    let overridden = plan.pods.iter().filter(|change| !change.overridden_rules.is_empty());
+    let overrides = overridden.map(|change| overridden_rules(namespace, observed, change));
+    let annotations = observed.pods.iter().filter_map(|pod| invalid_break_glass(namespace, pod));
+    rules.chain(overrides).chain(annotations).collect()
+}
+
+fn rule_errors(namespace: &str, observed: &Observed, rule: &RuleView) -> Option<TargetedEvent> {
+    let errors = validation_errors(observed, rule);
+    (!errors.is_empty()).then(|| TargetedEvent {
+        object: ObjectReference {
+            api_version: Some(PodTransitionRule::api_version(&()).into_owned()),
+            kind: Some(PodTransitionRule::kind(&()).into_owned()),
+            namespace: Some(namespace.to_owned()),
+            name: Some(rule.name.clone()),
+            uid: Some(rule.uid.clone()),
+            ..ObjectReference::default()
+        },
+        event: reasons::RULE_EVALUATION_FAILED.with(errors.join("; ")),
+    })
+}
+
+fn overridden_rules(namespace: &str, observed: &Observed, change: &PodChange) -> TargetedEvent {
+    let pod = observed.pods.iter().find(|pod| pod.uid == change.uid);
+    let (until, specified_reason) = match pod.and_then(|pod| pod.break_glass.as_ref()) {
+        Some(Ok(o)) => (o.until.to_string(), o.reason.as_str()),
+        Some(Err(_)) | None => (String::new(), ""),
+    };
+    let reason = if specified_reason.is_empty() { "no reason specified" } else { specified_reason };
+    let message = format!(
+        "operation permitted without {}, overridden by break-glass until {until}: {reason}",
+        change.overridden_rules.join(", ")
+    );
+    TargetedEvent {
+        object: pod_reference(namespace, &change.pod, &change.uid),
+        event: reasons::RULE_OVERRIDDEN.with(message),
+    }
+}
+
+fn invalid_break_glass(namespace: &str, pod: &PodView) -> Option<TargetedEvent> {
+    let Some(Err(error)) = &pod.break_glass else { return None };
+    if pod.pending_operations(RuleStage::PreCheck).is_empty() {
+        return None;
+    }
+    let message = format!("ignoring invalid annotation {}: {error}", well_known::BREAK_GLASS);
+    Some(TargetedEvent {
+        object: pod_reference(namespace, &pod.name, &pod.uid),
+        event: reasons::BREAK_GLASS_INVALID.with(message),
+    })
+}
+
+fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}

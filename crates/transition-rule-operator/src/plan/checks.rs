@@ -1,0 +1,134 @@
+//! Checks of one Pod: the rules that apply to it, and those that reject it.
+
+use podops_api::transition_rule::PodCounts;
+
+use super::planner::{Planner, Rejection, WaitingPod};
+use crate::{
+    rules::{
+        Verdict,
+        cel::{Facts, OwnerFacts},
+        evaluate, schedule, webhook,
+    },
+    view::{DefinedRule, PodView, Rule, RuleView},
+};
+
+/// Rejections by one group of rules.
+pub(super) struct Rejections<'a> {
+    /// By rules that block the operation.
+    pub(super) enforced: Vec<Rejection<'a>>,
+    /// By rules in DryRun mode, which are only counted.
+    pub(super) dry_run: Vec<Rejection<'a>>,
+}
+
+impl<'a> Rejections<'a> {
+    pub(super) fn split(all: Vec<Rejection<'a>>) -> Self {
+        let (enforced, dry_run) =
+            all.into_iter().partition(|rejection| rejection.defined.rule.is_enforced());
+        Self { enforced, dry_run }
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// Rules that apply to a waiting Pod, except those overridden by break-glass.
+    pub(super) fn rules_for(&self, waiting: &WaitingPod<'a>) -> Vec<DefinedRule<'a>> {
+        let rules = self.applicable_rules(waiting).into_iter();
+        rules.filter(|defined| !self.is_overridden(waiting.pod, defined.rule)).collect()
+    }
+
+    /// Rules that break-glass overrides for a waiting Pod, as `<PodTransitionRule>/<rule>`.
+    pub(super) fn overridden_rules(&self, waiting: &WaitingPod<'a>) -> Vec<String> {
+        let rules = self.applicable_rules(waiting).into_iter();
+        rules
+            .filter(|defined| self.is_overridden(waiting.pod, defined.rule))
+            .map(|DefinedRule { owner, rule }| format!("{}/{}", owner.name, rule.spec.name))
+            .collect()
+    }
+
+    fn applicable_rules(&self, waiting: &WaitingPod<'a>) -> Vec<DefinedRule<'a>> {
+        let rules = self.observed.selecting(waiting.pod).flat_map(RuleView::defined_rules);
+        rules
+            .filter(|DefinedRule { rule, .. }| {
+                rule.stage == waiting.stage && rule.applies_to(waiting.pod)
+            })
+            .collect()
+    }
+
+    fn is_overridden(&self, pod: &PodView, rule: &Rule) -> bool {
+        let overrides = pod.break_glass.as_ref().and_then(|o| o.as_ref().ok());
+        overrides.is_some_and(|o| self.now < o.until && o.rules.contains(&rule.spec.name))
+    }
+
+    /// Rejections by rules that consider one Pod: labelCheck, schedule, cel. Requests the full
+    /// object of the Pod if a rule needs it.
+    pub(super) fn pod_rejections(
+        &mut self,
+        waiting: &WaitingPod<'a>,
+        rules: &[DefinedRule<'a>],
+    ) -> Vec<Rejection<'a>> {
+        let pod = waiting.pod;
+        let mut rejections = Vec::new();
+        for defined in rules.iter().copied() {
+            let rule = defined.rule;
+            if let Some(spec) = &rule.spec.schedule {
+                self.requeue_at.extend(schedule::next_change(spec, self.now));
+            }
+            let needs_object = webhook::needs_object(&rule.spec);
+            let reads_object = needs_object || matches!(rule.expression, Some(Ok(_)));
+            if reads_object && pod.object.is_none() {
+                self.fetch.insert(pod.name.clone());
+            }
+            if needs_object && pod.object.is_none() {
+                let reason = "full Pod not fetched yet".to_owned();
+                rejections.push(Rejection { defined, reason });
+            } else if let Verdict::Reject(reason) = self.verdict(waiting, defined) {
+                rejections.push(Rejection { defined, reason });
+            }
+        }
+        rejections
+    }
+
+    /// Verdict of a rule on all operations of a Pod. A rejected operation blocks the others: they
+    /// are granted together.
+    fn verdict(&self, waiting: &WaitingPod<'a>, defined: DefinedRule<'a>) -> Verdict {
+        let (pod, DefinedRule { owner, rule }) = (waiting.pod, defined);
+        let counts = self.counts(owner, pod);
+        for operation in &waiting.operations {
+            let facts = Facts { owner: self.owner_facts(pod), counts, operation };
+            let verdict = evaluate(rule, pod, &facts, self.now);
+            if verdict != Verdict::Pass {
+                return verdict;
+            }
+        }
+        Verdict::Pass
+    }
+
+    /// Counts as an expression sees them: including Pods passed earlier in this reconcile, but with
+    /// the evaluated Pod still available, so that its own reservation does not reject it.
+    fn counts(&self, owner: &RuleView, pod: &PodView) -> PodCounts {
+        let waiting = self.waiting.get(owner.name.as_str()).copied().unwrap_or_default();
+        let counts = self.ledger.counts(owner);
+        let reserved = i32::from(pod.is_available() && self.ledger.is_unavailable(pod));
+        let (available, unavailable) = (counts.available + reserved, counts.unavailable - reserved);
+        PodCounts { waiting, available, unavailable, ..counts }
+    }
+
+    /// Controller of a Pod, for expressions.
+    pub(super) fn owner_facts<'b>(&self, pod: &'b PodView) -> Option<OwnerFacts<'b>> {
+        let owner = pod.owner.as_ref()?;
+        let set = self.observed.sets.iter().find(|set| set.uid == owner.uid);
+        Some(OwnerFacts { owner, replicas: set.map(|set| set.replicas) })
+    }
+
+    /// Rejections by budgets without capacity for the Pod.
+    pub(super) fn budget_rejections(
+        &self,
+        pod: &PodView,
+        rules: &[DefinedRule<'a>],
+    ) -> Rejections<'a> {
+        let rejections = rules.iter().filter_map(|defined| {
+            let reason = self.ledger.rejection_reason(*defined, pod)?;
+            Some(Rejection { defined: *defined, reason })
+        });
+        Rejections::split(rejections.collect())
+    }
+}

@@ -1,0 +1,154 @@
+//! State of planning one namespace: the observed state, the remaining capacity of the budgets and
+//! the decisions made so far.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use podops_api::transition_rule::{Detail, Reservation, RuleStage};
+
+use super::{
+    decision::{Plan, PodChange, RuleDecision, WebhookCall},
+    ledger::BudgetLedger,
+};
+use crate::{
+    rules::webhook::Subject,
+    view::{DefinedRule, Observed, PendingOperation, PodView, RuleView},
+};
+
+/// Rejection of a Pod by one rule of a PodTransitionRule.
+pub(super) struct Rejection<'a> {
+    pub(super) defined: DefinedRule<'a>,
+    pub(super) reason: String,
+}
+
+/// Pod with the operations that wait at one stage.
+pub(super) struct WaitingPod<'a> {
+    pub(super) pod: &'a PodView,
+    pub(super) stage: RuleStage,
+    pub(super) operations: Vec<PendingOperation>,
+}
+
+impl WaitingPod<'_> {
+    /// Identifies the Pod and its operations for webhooks.
+    pub(super) fn subject(&self) -> Subject {
+        Subject::of(self.pod, &self.operations)
+    }
+
+    /// Start of the oldest operation, in nanoseconds.
+    pub(super) fn started_at(&self) -> Option<i128> {
+        self.operations.iter().filter_map(|o| o.instance.parse().ok()).min()
+    }
+
+    /// Reservations of the operations.
+    pub(super) fn reservations(&self) -> Vec<Reservation> {
+        let reservations = self.operations.iter().map(|operation| Reservation {
+            pod: self.pod.name.clone(),
+            uid: self.pod.uid.clone(),
+            id: operation.id.clone(),
+            instance: operation.instance.clone(),
+        });
+        reservations.collect()
+    }
+}
+
+/// Plan in the making.
+pub(super) struct Planner<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) now: Timestamp,
+    pub(super) ledger: BudgetLedger<'a>,
+    changes: BTreeMap<&'a str, PodChange>,
+    pub(super) decisions: BTreeMap<&'a str, RuleDecision>,
+    /// Number of waiting Pods at the evaluated stage, by name of the PodTransitionRule.
+    pub(super) waiting: BTreeMap<&'a str, i32>,
+    /// Number of rejected Pods, by name of the PodTransitionRule and of the rule.
+    pub(super) rejecting: BTreeMap<(&'a str, &'a str), i32>,
+    pub(super) webhook_calls: Vec<WebhookCall>,
+    pub(super) fetch: BTreeSet<String>,
+    pub(super) requeue_at: Vec<Timestamp>,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
+        let ledger = BudgetLedger::new(observed);
+        let active = observed.rules.iter().filter(|rule| !rule.deleting);
+        let decisions = active
+            .map(|rule| (rule.name.as_str(), initial_decision(observed, rule, &ledger)))
+            .collect();
+        Self {
+            observed,
+            now,
+            ledger,
+            changes: BTreeMap::new(),
+            decisions,
+            waiting: BTreeMap::new(),
+            rejecting: BTreeMap::new(),
+            webhook_calls: Vec::new(),
+            fetch: BTreeSet::new(),
+            requeue_at: Vec::new(),
+        }
+    }
+
+    /// Planned change of a Pod, empty at first.
+    pub(super) fn change(&mut self, pod: &'a PodView) -> &mut PodChange {
+        self.changes.entry(&pod.name).or_insert_with(|| PodChange {
+            pod: pod.name.clone(),
+            uid: pod.uid.clone(),
+            ..PodChange::default()
+        })
+    }
+
+    /// Adds the entry of a Pod to the details of a PodTransitionRule.
+    pub(super) fn add_detail(&mut self, owner: &'a RuleView, detail: Detail) {
+        let Some(decision) = self.decisions.get_mut(owner.name.as_str()) else { return };
+        decision.counts.waiting += i32::from(!detail.passed);
+        decision.details.push(detail);
+    }
+
+    /// Counts the rejections by their rules, for the rule states.
+    pub(super) fn count_rejections(&mut self, rejections: &[Rejection<'a>]) {
+        for Rejection { defined, .. } in rejections {
+            let key = (defined.owner.name.as_str(), defined.rule.spec.name.as_str());
+            *self.rejecting.entry(key).or_default() += 1;
+        }
+    }
+
+    pub(super) fn into_plan(self) -> Plan {
+        let waits = self.requeue_at.into_iter().filter_map(|at| until(at, self.now));
+        Plan {
+            requeue_after: waits.min(),
+            rules: self.decisions.into_iter().map(|(name, d)| (name.to_owned(), d)).collect(),
+            pods: self.changes.into_values().filter(|change| !change.is_empty()).collect(),
+            webhook_calls: self.webhook_calls,
+            fetch: self.fetch,
+        }
+    }
+}
+
+/// Decision of a PodTransitionRule before any operation is evaluated.
+fn initial_decision(
+    observed: &Observed,
+    rule: &RuleView,
+    ledger: &BudgetLedger<'_>,
+) -> RuleDecision {
+    let selected: Vec<&PodView> = observed.pods.iter().filter(|pod| rule.selects(pod)).collect();
+    let by_name: BTreeMap<&str, &PodView> =
+        selected.iter().map(|pod| (pod.name.as_str(), *pod)).collect();
+    let active_reservations = rule.status.reservations.iter().filter(|reservation| {
+        by_name.get(reservation.pod.as_str()).is_some_and(|pod| pod.has_operation(reservation))
+    });
+    RuleDecision {
+        counts: ledger.counts(rule),
+        targets: selected.iter().map(|pod| pod.name.clone()).collect(),
+        reservations: active_reservations.cloned().collect(),
+        enforced: true,
+        ..RuleDecision::default()
+    }
+}
+
+/// Time from `now` until `at`; `None` if it has passed.
+fn until(at: Timestamp, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(at.duration_since(now)).ok()
+}

@@ -1,0 +1,295 @@
+//! Expressions in the Common Expression Language (CEL): compiled once, within limits on their cost,
+//! and evaluated with JSON variables.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    thread,
+};
+
+use cel::{
+    Context, Env, Program, Value,
+    common::ast::{EntryExpr, Expr, IdedExpr},
+};
+use serde_json::Value as Json;
+
+/// Variables available to expressions.
+const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
+
+/// Maximum nesting of macros such as `all`, `exists` and `map`. The number of evaluation steps is
+/// the product of the sizes that they range over.
+const NESTED_MAX: usize = 2;
+/// Maximum number of elements of a list in an expression, for the same reason.
+const LIST_MAX: usize = 64;
+
+/// Maximum depth of an expression. Parser and interpreter recurse for each level: expressions of
+/// this depth fit into any thread's stack.
+const DEPTH_MAX: usize = 64;
+/// Stack size of the parser's thread in bytes, enough for the longest expression that the schema
+/// allows.
+const PARSER_STACK: usize = 64 << 20;
+
+/// Maximum number of compiled expressions in the cache.
+const CACHE_MAX: usize = 256;
+
+/// Maximum number of values in a Pod for an expression with nested macros. The number of evaluation
+/// steps is its square, and the author of the Pod controls it.
+const VALUES_MAX: usize = 1500;
+
+static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mutex::default);
+
+static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+
+type Compiled = Result<Arc<Expression>, CompileError>;
+
+/// Compiled expression.
+pub struct Expression(Program);
+
+/// Why an expression cannot be compiled. Each text is one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// The expression is not valid CEL.
+    #[error("{message}")]
+    Syntax {
+        /// First line of the parser's message, shortened.
+        message: String,
+    },
+    /// The parser failed without an error.
+    #[error("cannot be parsed")]
+    ParserFailed,
+    /// The expression is too deep for the stack.
+    #[error("nested more than {DEPTH_MAX} times")]
+    TooDeep,
+    /// The expression refers to a variable that rules do not have.
+    #[error("unknown variable {name}; available: {}", VARIABLES.join(", "))]
+    UnknownVariable {
+        /// Name of the variable.
+        name: String,
+    },
+    /// Nested macros make the expression too expensive.
+    #[error("more than {NESTED_MAX} nested macros")]
+    NestedMacros,
+    /// A list makes the expression too expensive.
+    #[error("a list of more than {LIST_MAX} elements")]
+    LongList,
+}
+
+/// Why an expression has no result for a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EvaluationError {
+    /// The Pod makes the expression too expensive.
+    #[error("Pod has more than {VALUES_MAX} values, too many for nested macros")]
+    LargePod,
+    /// The result is neither true nor false.
+    #[error("CEL expression failed: result is not a bool")]
+    NotBool,
+    /// The evaluation failed.
+    #[error("CEL expression failed: {message}")]
+    Failed {
+        /// Error without the value that it failed on: the value changes, and may be confidential.
+        message: String,
+    },
+}
+
+/// Values of the variables available to expressions.
+#[derive(Clone, Debug)]
+pub struct Variables<'a> {
+    /// Full Pod.
+    pub pod: &'a Json,
+    /// Controller of the Pod, or null.
+    pub owner: Json,
+    /// Number of selected Pods by state.
+    pub rule: Json,
+    /// Waiting operation.
+    pub operation: Json,
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Expression").field(&self.0.source_info().source).finish()
+    }
+}
+
+impl Expression {
+    /// Compiles an expression, or returns it from the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
+    pub fn compile(source: &str) -> Result<Arc<Self>, CompileError> {
+        let mut cache = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = cache.get(source) {
+            return compiled.clone();
+        }
+        let compiled = thread::scope(|scope| {
+            let parser = thread::Builder::new()
+                .stack_size(PARSER_STACK)
+                .spawn_scoped(scope, || Self::parse(source).map(Arc::new));
+            let parsed = parser.ok().and_then(|parser| parser.join().ok());
+            parsed.unwrap_or(Err(CompileError::ParserFailed))
+        });
+        if cache.len() >= CACHE_MAX {
+            cache.clear();
+        }
+        cache.insert(source.to_owned(), compiled.clone());
+        compiled
+    }
+
+    fn parse(source: &str) -> Result<Self, CompileError> {
+        let program = ENV
+            .compile(source)
+            .map_err(|error| CompileError::Syntax { message: one_line(&error.to_string()) })?;
+        let expression = program.expression();
+        if depth(expression) > DEPTH_MAX {
+            return Err(CompileError::TooDeep);
+        }
+        if let Some(name) = unknown_variable(&program) {
+            return Err(CompileError::UnknownVariable { name });
+        }
+        if nesting(expression) > NESTED_MAX {
+            return Err(CompileError::NestedMacros);
+        }
+        if longest_list(expression) > LIST_MAX {
+            return Err(CompileError::LongList);
+        }
+        Ok(Self(program))
+    }
+
+    /// Evaluates the expression.
+    ///
+    /// # Errors
+    ///
+    /// [`EvaluationError`] if the Pod is too large for the expression, if the evaluation fails or
+    /// if its result is not a bool.
+    pub fn evaluate(&self, variables: &Variables<'_>) -> Result<bool, EvaluationError> {
+        let Variables { pod, owner, rule, operation } = variables;
+        if nesting(self.0.expression()) > 1 && values(pod) > VALUES_MAX {
+            return Err(EvaluationError::LargePod);
+        }
+        let mut context = Context::with_env(ENV.clone());
+        for (name, value) in VARIABLES.into_iter().zip([pod, owner, rule, operation]) {
+            context.add_variable_from_value(name, to_cel(value));
+        }
+        match self.0.execute(&context) {
+            Ok(Value::Bool(passes)) => Ok(passes),
+            Ok(_) => Err(EvaluationError::NotBool),
+            Err(error) => {
+                let message = error.to_string();
+                let without_value = message.split('{').next().unwrap_or_default();
+                Err(EvaluationError::Failed { message: one_line(without_value) })
+            }
+        }
+    }
+}
+
+/// First variable of a program that is neither available nor bound by a macro.
+fn unknown_variable(program: &Program) -> Option<String> {
+    let references = program.references();
+    let bound = bound_variables(program.expression());
+    let mut names = references.variables().into_iter();
+    names.find(|name| !VARIABLES.contains(name) && !bound.contains(name)).map(ToOwned::to_owned)
+}
+
+/// Converts JSON to a CEL value. Every whole number becomes an int, as in Kubernetes' own
+/// expressions, so that counts can be subtracted.
+fn to_cel(value: &Json) -> Value {
+    match value {
+        Json::Null => Value::Null,
+        Json::Bool(bool) => Value::Bool(*bool),
+        Json::Number(number) => match number.as_i64() {
+            Some(whole) => Value::Int(whole),
+            None => Value::Float(number.as_f64().unwrap_or_default()),
+        },
+        Json::String(text) => Value::String(Arc::new(text.clone())),
+        Json::Array(items) => Value::List(Arc::new(items.iter().map(to_cel).collect())),
+        Json::Object(fields) => {
+            let fields = fields.iter().map(|(key, value)| (key.clone(), to_cel(value)));
+            Value::from(fields.collect::<HashMap<String, Value>>())
+        }
+    }
+}
+
+/// Counts the values in a JSON value, including itself.
+fn values(value: &Json) -> usize {
+    match value {
+        Json::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
+        Json::Object(fields) => 1 + fields.values().map(values).sum::<usize>(),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => 1,
+    }
+}
+
+/// Returns the first line of an error, shortened for a status.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 200;
+    text.lines().next().unwrap_or_default().chars().take(LONGEST).collect()
+}
+
+/// Direct subexpressions of an expression.
+fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
+    match &expression.expr {
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+        Expr::Comprehension(c) => {
+            vec![&c.iter_range, &c.accu_init, &c.loop_cond, &c.loop_step, &c.result]
+        }
+        Expr::List(list) => list.elements.iter().collect(),
+        Expr::Select(select) => vec![&select.operand],
+        Expr::Map(map) => map.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
+        Expr::Struct(object) => object.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
+    }
+}
+
+fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+/// Variables bound by macros in an expression.
+fn bound_variables(expression: &IdedExpr) -> Vec<&str> {
+    let mut bound: Vec<&str> = parts(expression).into_iter().flat_map(bound_variables).collect();
+    if let Expr::Comprehension(c) = &expression.expr {
+        bound.extend([c.iter_var.as_str(), c.accu_var.as_str()]);
+        bound.extend(c.iter_var2.as_deref());
+    }
+    bound
+}
+
+/// Levels of subexpressions.
+fn depth(expression: &IdedExpr) -> usize {
+    1 + parts(expression).into_iter().map(depth).max().unwrap_or_default()
+}
+
+/// Levels of nested macros.
+fn nesting(expression: &IdedExpr) -> usize {
+    let inside = parts(expression).into_iter().map(nesting).max().unwrap_or_default();
+    inside + usize::from(matches!(expression.expr, Expr::Comprehension(_)))
+}
+
+/// Number of elements of the longest list.
+fn longest_list(expression: &IdedExpr) -> usize {
+    let inside = parts(expression).into_iter().map(longest_list).max().unwrap_or_default();
+    let own = if let Expr::List(list) = &expression.expr { list.elements.len() } else { 0 };
+    own.max(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_and_expensive_expressions_fail_to_compile() {
+        let compile_error = |source: &str| Expression::compile(source).unwrap_err().to_string();
+        assert!(!compile_error("pod.metadata.").is_empty());
+        assert_eq!(
+            compile_error("node.name == 'a'"),
+            "unknown variable node; available: pod, owner, rule, operation"
+        );
+        let nested = "[1].all(a, [1].all(b, [1].all(c, a + b + c > 0)))";
+        assert_eq!(compile_error(nested), "more than 2 nested macros");
+        let long = format!("1 in [{}]", ["1"; 65].join(","));
+        assert_eq!(compile_error(&long), "a list of more than 64 elements");
+    }
+}

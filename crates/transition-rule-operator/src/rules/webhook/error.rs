@@ -1,0 +1,53 @@
+//! Errors of webhook requests.
+
+use std::time::Duration;
+
+/// Maximum size of a response body, in bytes.
+pub const RESPONSE_MAX: usize = 64 * 1024;
+
+/// Error of one webhook request. Statuses and events contain these texts only: no part of an
+/// invalid response is copied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WebhookError {
+    /// The URL cannot be called.
+    #[error("webhook URL is not an http or https address")]
+    Address,
+    /// Rules must not call the address.
+    #[error("webhook address is not allowed (loopback, link-local or cloud metadata)")]
+    Forbidden,
+    /// The CA bundle of the rule is invalid.
+    #[error("webhook caBundle is not base64-encoded PEM")]
+    CaBundle,
+    /// The connection failed.
+    #[error("webhook cannot be reached")]
+    Unreachable,
+    /// The service did not respond within this time.
+    #[error("webhook timed out after {}s", .0.as_secs())]
+    Timeout(Duration),
+    /// The service returned this HTTP status.
+    #[error("webhook returned HTTP status {0}")]
+    Status(u16),
+    /// The response is larger than [`RESPONSE_MAX`].
+    #[error("webhook response is larger than {} KiB", RESPONSE_MAX / 1024)]
+    Long,
+    /// The response is not of the protocol.
+    #[error("webhook response is invalid")]
+    Invalid,
+}
+
+impl WebhookError {
+    /// Value of the metric label `outcome`.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Forbidden => "forbidden",
+            Self::CaBundle => "authority",
+            Self::Unreachable => "unreachable",
+            Self::Timeout(_) => "timeout",
+            Self::Status(_) => "status",
+            Self::Long => "long",
+            Self::Invalid => "invalid",
+        }
+    }
+}

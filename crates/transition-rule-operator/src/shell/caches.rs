@@ -1,0 +1,128 @@
+//! Caches of the watched kinds, kept up to date by watches.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream, stream::BoxStream};
+use kube::{
+    Api, Client, Resource,
+    runtime::{WatchStreamExt as _, reflector::ObjectRef, watcher},
+};
+use podops_api::{lifecycle::Labels, well_known};
+use podops_runtime::shell::{
+    metrics::Metrics,
+    store::{IndexedStore, WatchProgress, events, reflect},
+};
+
+use crate::{
+    observe::{
+        Guarded, NamespaceObjects, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, observe,
+        trim_pod,
+    },
+    view::{Observed, RuleView},
+};
+
+/// Caches of the watched kinds, by namespace.
+#[derive(Clone)]
+pub(super) struct Caches {
+    pub(super) rules: Arc<IndexedStore<Guarded>>,
+    pub(super) pods: Arc<IndexedStore<SlimPod>>,
+    sets: Arc<IndexedStore<SlimSet>>,
+    budgets: Arc<IndexedStore<SlimBudget>>,
+    nodes: Arc<IndexedStore<SlimNode>>,
+}
+
+/// Pods of a namespace and the resourceVersion at which they were observed.
+pub(super) struct Pods {
+    pub(super) pods: Vec<Arc<SlimPod>>,
+    pub(super) version: u64,
+}
+
+impl Caches {
+    pub(super) fn new() -> Self {
+        Self {
+            rules: IndexedStore::new(namespace),
+            pods: IndexedStore::new(namespace),
+            sets: IndexedStore::new(namespace),
+            budgets: IndexedStore::new(namespace),
+            nodes: IndexedStore::new(|_| None),
+        }
+    }
+
+    /// Caches with the names of their resources.
+    pub(super) fn parts(&self) -> [(&'static str, &WatchProgress); 5] {
+        [
+            ("podtransitionrules", &self.rules.progress),
+            ("pods", &self.pods.progress),
+            ("collasets", &self.sets.progress),
+            ("poddisruptionbudgets", &self.budgets.progress),
+            ("nodes", &self.nodes.progress),
+        ]
+    }
+
+    /// Names of the caches that are not synced yet.
+    pub(super) fn unsynced(&self) -> Vec<&'static str> {
+        let parts = self.parts().into_iter();
+        parts
+            .filter(|(_, progress)| progress.version().lists_done == 0)
+            .map(|(part, _)| part)
+            .collect()
+    }
+
+    /// Builds the observed state of a namespace from its rules and Pods and from the caches.
+    pub(super) fn observe(&self, namespace: &str, rules: Vec<RuleView>, pods: Pods) -> Observed {
+        let objects = NamespaceObjects {
+            pods: pods.pods,
+            pods_version: pods.version,
+            sets: self.sets.find(namespace),
+            budgets: self.budgets.find(namespace),
+        };
+        observe(rules, &objects, |node| self.node_labels(node))
+    }
+
+    fn node_labels(&self, name: &str) -> Option<Labels> {
+        let node = self.nodes.get(&(String::new(), name.to_owned()))?;
+        Some(node.metadata.labels.clone().unwrap_or_default())
+    }
+
+    /// Updates the caches from watches, and returns the namespaces of changed objects.
+    pub(super) fn watch(
+        &self,
+        client: &Client,
+        metrics: &Metrics,
+    ) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
+        let (controlled, all) =
+            (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
+        let rules = Api::<Guarded>::all(client.clone());
+        let rule_events = events(rules, all.clone(), "podtransitionrules", metrics);
+        let pods = Api::<SlimPod>::all(client.clone());
+        let pod_events = events(pods, controlled, "pods", metrics).modify(trim_pod);
+        let sets = Api::<SlimSet>::all(client.clone());
+        let set_events = events(sets, all.clone(), "collasets", metrics);
+        let budgets = Api::<SlimBudget>::all(client.clone());
+        let budget_events = events(budgets, all.clone(), "poddisruptionbudgets", metrics);
+        let nodes = Api::<SlimNode>::all(client.clone());
+        let node_events =
+            events(nodes, all, "nodes", metrics).modify(|node| node.metadata.annotations = None);
+        stream::select_all([
+            reflect(self.rules.clone(), rule_events).flat_map(|o| trigger(&*o)).boxed(),
+            reflect(self.pods.clone(), pod_events).flat_map(|o| trigger(&*o)).boxed(),
+            reflect(self.sets.clone(), set_events).flat_map(|o| trigger(&*o)).boxed(),
+            reflect(self.budgets.clone(), budget_events).flat_map(|o| trigger(&*o)).boxed(),
+            // Node changes trigger no reconcile: the labels are read with the next one.
+            reflect(self.nodes.clone(), node_events).flat_map(|_| stream::empty()).boxed(),
+        ])
+        .boxed()
+    }
+}
+
+/// Index of the caches: the namespace of an object.
+fn namespace<K: Resource>(object: &K) -> Option<String> {
+    object.meta().namespace.clone()
+}
+
+/// Namespace to reconcile after a change of the object.
+fn trigger<K: Resource>(
+    object: &K,
+) -> stream::Iter<std::option::IntoIter<ObjectRef<SlimNamespace>>> {
+    stream::iter(namespace(object).map(|name| ObjectRef::new(&name)))
+}

@@ -1,0 +1,15 @@
+//! The operator as a program.
+
+use podops_runtime::shell::program::Program;
+
+use super::{
+    NAME,
+    controller::{RuleArgs, start},
+};
+
+/// The program: its name, help text and start function.
+pub const PROGRAM: Program<RuleArgs> = Program {
+    name: NAME,
+    about: "Permits operations on Pods according to PodTransitionRules",
+    start,
+};

@@ -1,0 +1,178 @@
+//! Book-keeping of webhook calls: which requests to send, what the responses mean for the Pods, and
+//! the tasks in progress. Pure; `shell::webhook_client` sends the requests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use podops_api::transition_rule::WebhookStatus;
+
+use self::rule_webhook::RuleWebhook;
+use crate::{
+    plan::WebhookCall,
+    rules::webhook::{Request, Resource, RuleRef, Subject, WebhookError, WebhookState},
+    view::{Observed, Rule},
+};
+
+mod job;
+mod rule_webhook;
+
+pub use job::{Job, JobKind, poll_interval, request_timeout, task_url};
+pub use rule_webhook::TaskState;
+
+/// State of all webhook rules.
+#[derive(Debug, Default)]
+pub struct WebhookTasks {
+    rules: BTreeMap<RuleRef, RuleWebhook>,
+}
+
+/// State of the webhooks of one namespace, and the tasks that another process started.
+#[derive(Clone, Debug, Default)]
+pub struct Synced {
+    /// Known verdicts, tasks and errors.
+    pub state: WebhookState,
+    /// Restored tasks, which must be polled.
+    pub restored: Vec<Job>,
+}
+
+/// Result of starting one planned call.
+#[derive(Clone, Debug)]
+pub enum CallStart {
+    /// The request must be sent.
+    Queued(Box<Job>),
+    /// The service is failing and may not be called yet: the call has failed at once.
+    Failed,
+}
+
+impl WebhookTasks {
+    /// Returns the known verdicts and tasks of a namespace, and removes those of Pods and rules
+    /// that no longer wait. Tasks started by another process are restored from the rules' statuses.
+    pub fn sync(&mut self, namespace: &str, observed: &Observed, now: Timestamp) -> Synced {
+        self.rules.retain(|rule_ref, webhook| {
+            webhook.namespace != namespace
+                || observed.webhook_rules().any(|defined| defined.is(rule_ref))
+        });
+        let mut synced = Synced::default();
+        for defined in observed.webhook_rules() {
+            let rule_ref = defined.rule_ref();
+            let Some(spec) = &defined.rule.spec.webhook else { continue };
+            let webhook = self.rules.entry(rule_ref.clone()).or_insert_with(|| {
+                let webhook = RuleWebhook::restore(namespace, spec, defined, observed);
+                synced.restored.extend(webhook.tasks.keys().map(|task| Job {
+                    rule_ref: rule_ref.clone(),
+                    namespace: namespace.to_owned(),
+                    spec: spec.clone(),
+                    kind: JobKind::Poll { task: *task },
+                }));
+                webhook
+            });
+            if webhook.spec != *spec {
+                // Verdicts of a webhook with another spec do not apply.
+                *webhook = RuleWebhook::new(namespace, spec);
+            }
+            webhook.retain(&waiting_subjects(observed, defined.rule), now);
+            add_state(&mut synced.state, &rule_ref, webhook);
+        }
+        synced
+    }
+
+    /// Removes the state of a namespace without rules.
+    pub fn forget(&mut self, namespace: &str) {
+        self.rules.retain(|_, webhook| webhook.namespace != namespace);
+    }
+
+    /// Starts a planned call. Returns `None` if the rule no longer exists or its last request is
+    /// still in progress.
+    pub fn start(
+        &mut self,
+        call: &WebhookCall,
+        observed: &Observed,
+        now: Timestamp,
+        new_trace_id: impl FnOnce() -> String,
+    ) -> Option<CallStart> {
+        let rule = observed.webhook_rules().find(|defined| defined.is(&call.rule_ref))?.rule;
+        let spec = rule.spec.webhook.as_ref()?;
+        let webhook = self.rules.get_mut(&call.rule_ref)?;
+        if webhook.in_flight {
+            return None;
+        }
+        if let Some(backoff) = webhook.backoff.clone().filter(|backoff| now < backoff.until) {
+            webhook.fail(call.subjects.values(), &backoff.error, backoff.until);
+            return Some(CallStart::Failed);
+        }
+        webhook.begin_request(call.subjects.values());
+        let resources = call.subjects.keys().map(|name| {
+            let pod = observed.pods.iter().find(|pod| pod.name == *name);
+            let object = pod.and_then(|pod| pod.object.as_deref());
+            Resource::pod(name, &spec.parameters, object)
+        });
+        let request = Request {
+            trace_id: new_trace_id(),
+            rule_name: call.rule_ref.rule.clone(),
+            stage: rule.spec.stage,
+            resources: resources.collect(),
+        };
+        Some(CallStart::Queued(Box::new(Job {
+            rule_ref: call.rule_ref.clone(),
+            namespace: webhook.namespace.clone(),
+            spec: spec.clone(),
+            kind: JobKind::Call { request, subjects: call.subjects.clone() },
+        })))
+    }
+
+    /// Records the response to a request about `subjects`. Returns the number of the task that it
+    /// started, if any.
+    pub fn record_response(
+        &mut self,
+        job: &Job,
+        subjects: &BTreeMap<String, Subject>,
+        response: Result<&[u8], &WebhookError>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        self.webhook(job)?.record_response(subjects, response, now)
+    }
+
+    /// Returns the service's ID of a task while a Pod waits for it and the webhook's spec is
+    /// unchanged.
+    #[must_use]
+    pub fn task_id(&mut self, job: &Job, task: u64) -> Option<String> {
+        self.webhook(job)?.tasks.get(&task).map(|task| task.info.task_id.clone())
+    }
+
+    /// Records the response to a poll of a task.
+    pub fn record_progress(
+        &mut self,
+        job: &Job,
+        task: u64,
+        response: Result<&[u8], &WebhookError>,
+        now: Timestamp,
+    ) -> TaskState {
+        self.webhook(job)
+            .map_or(TaskState::Ended, |webhook| webhook.record_progress(task, response, now))
+    }
+
+    /// State of the job's rule, if its webhook's spec is unchanged.
+    fn webhook(&mut self, job: &Job) -> Option<&mut RuleWebhook> {
+        self.rules.get_mut(&job.rule_ref).filter(|webhook| webhook.spec == job.spec)
+    }
+}
+
+/// Adds what is known of one rule to the state of its namespace.
+fn add_state(state: &mut WebhookState, rule_ref: &RuleRef, webhook: &RuleWebhook) {
+    for (subject, verdict) in &webhook.verdicts {
+        state.verdicts.insert((rule_ref.clone(), subject.clone()), verdict.clone());
+    }
+    if let Some(backoff) = &webhook.backoff {
+        state.errors.insert(rule_ref.clone(), backoff.error.clone());
+    }
+    let status = webhook.status();
+    if status != WebhookStatus::default() {
+        state.tasks.insert(rule_ref.clone(), status);
+    }
+}
+
+/// Subjects that wait at a rule's stage.
+fn waiting_subjects(observed: &Observed, rule: &Rule) -> BTreeSet<Subject> {
+    let pods = observed.pods.iter().map(|pod| (pod, pod.pending_operations(rule.stage)));
+    let waiting = pods.filter(|(_, operations)| !operations.is_empty());
+    waiting.map(|(pod, operations)| Subject::of(pod, &operations)).collect()
+}

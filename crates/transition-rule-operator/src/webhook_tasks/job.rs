@@ -1,0 +1,70 @@
+//! Work for the HTTP client: requests to send and tasks to poll.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::SignedDuration;
+use podops_api::transition_rule::{Poll, TransitionRuleWebhook};
+
+use crate::rules::webhook::{Request, RuleRef, Subject, WebhookError};
+
+/// Queued request, or task to poll.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Rule that defines the webhook.
+    pub rule_ref: RuleRef,
+    /// Namespace of the rule.
+    pub namespace: String,
+    /// Webhook as specified when the job was queued; results for another spec are ignored.
+    pub spec: TransitionRuleWebhook,
+    /// Request or task.
+    pub kind: JobKind,
+}
+
+/// Kind of a [`Job`].
+#[derive(Clone, Debug)]
+pub enum JobKind {
+    /// Sends a request.
+    Call {
+        /// Request body.
+        request: Request,
+        /// Operations to decide on, by Pod name.
+        subjects: BTreeMap<String, Subject>,
+    },
+    /// Polls a task that is already running.
+    Poll {
+        /// Local number of the task.
+        task: u64,
+    },
+}
+
+/// Timeout of one request to the webhook's service.
+#[must_use]
+pub fn request_timeout(spec: &TransitionRuleWebhook) -> Duration {
+    Duration::from_secs(u64::try_from(spec.timeout_seconds).unwrap_or(1).clamp(1, 30))
+}
+
+/// Time after which a task that has not ended counts as failed.
+#[must_use]
+pub(super) fn task_timeout(poll: &Poll) -> SignedDuration {
+    SignedDuration::from_secs(poll.timeout_seconds.max(1))
+}
+
+/// Time between two polls of a task. At most the task's timeout, which would otherwise be detected
+/// late.
+#[must_use]
+pub fn poll_interval(poll: &Poll) -> Duration {
+    let interval = Duration::from_secs(u64::try_from(poll.interval_seconds).unwrap_or(5).max(1));
+    interval.min(Duration::try_from(task_timeout(poll)).unwrap_or(interval))
+}
+
+/// URL to poll a task.
+///
+/// # Errors
+///
+/// [`WebhookError::Address`] if the URL of the rule is invalid.
+pub fn task_url(poll: &Poll, task_id: &str) -> Result<String, WebhookError> {
+    let mut url = url::Url::parse(&poll.url).map_err(|_| WebhookError::Address)?;
+    let key = if poll.raw_query_key.is_empty() { "task-id" } else { &poll.raw_query_key };
+    url.query_pairs_mut().append_pair(key, task_id);
+    Ok(url.into())
+}

@@ -1,0 +1,194 @@
+//! `podops-reference DIRECTORY [--check]`: the reference pages of events, conditions, metrics and
+//! flags, generated from the operators' own tables.
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+use anyhow::{Context as _, bail, ensure};
+use podops_api::condition::ConditionReason;
+use podops_runtime::{
+    event::{EventReason, Severity},
+    metric::{Metric, MetricKind},
+    shell::args::OperatorArgs,
+};
+
+const HEAD: &str = "<!-- Written by `cargo xtask reference` from the operators; do not edit. -->\n";
+
+/// Tables of one operator.
+struct OperatorTables {
+    name: &'static str,
+    events: Vec<&'static EventReason>,
+    conditions: Vec<&'static ConditionReason>,
+    metrics: Vec<&'static Metric>,
+    flags: clap::Command,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let directory = args.first().context("usage: podops-reference DIRECTORY [--check]")?;
+    let operators = operators();
+    let pages = [
+        ("events.md", events(&operators)?),
+        ("conditions.md", conditions(&operators)?),
+        ("metrics.md", metrics(&operators)?),
+        ("flags.md", flags(&operators)?),
+    ];
+    for (name, page) in pages {
+        let path = Path::new(directory).join(name);
+        if args.get(1).map(String::as_str) == Some("--check") {
+            let written = fs::read_to_string(&path).unwrap_or_default();
+            let path = path.display();
+            ensure!(written == page, "{path} is out of date: run `cargo xtask reference`");
+        } else {
+            fs::write(&path, page).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    if args.len() > 2 {
+        bail!("usage: podops-reference DIRECTORY [--check]");
+    }
+    Ok(())
+}
+
+fn operators() -> Vec<OperatorTables> {
+    vec![
+        OperatorTables {
+            name: collaset_operator::shell::NAME,
+            events: collaset_operator::reasons::EVENTS.to_vec(),
+            conditions: collaset_operator::reasons::CONDITIONS.to_vec(),
+            metrics: Vec::new(),
+            flags: collaset_operator::shell::PROGRAM.command(),
+        },
+        OperatorTables {
+            name: consist_operator::shell::NAME,
+            events: consist_operator::reasons::EVENTS.to_vec(),
+            conditions: consist_operator::reasons::CONDITIONS.to_vec(),
+            metrics: consist_operator::shell::metrics::METRICS.to_vec(),
+            flags: consist_operator::shell::PROGRAM.command(),
+        },
+        OperatorTables {
+            name: lifecycle_operator::shell::NAME,
+            events: lifecycle_operator::reasons::EVENTS.to_vec(),
+            conditions: lifecycle_operator::reasons::CONDITIONS.to_vec(),
+            metrics: lifecycle_operator::shell::metrics::METRICS.to_vec(),
+            flags: lifecycle_operator::shell::PROGRAM.command(),
+        },
+        OperatorTables {
+            name: transition_rule_operator::shell::NAME,
+            events: transition_rule_operator::reasons::EVENTS.to_vec(),
+            conditions: transition_rule_operator::reasons::CONDITIONS.to_vec(),
+            metrics: transition_rule_operator::shell::metrics::METRICS.to_vec(),
+            flags: transition_rule_operator::shell::PROGRAM.command(),
+        },
+    ]
+}
+
+fn events(operators: &[OperatorTables]) -> anyhow::Result<String> {
+    let mut page = format!(
+        "{HEAD}# Events\n\nThe same event on the same object is not repeated within 5 minutes.\n"
+    );
+    for operator in operators {
+        let header = "| reason | type | on | meaning |\n|---|---|---|---|";
+        writeln!(page, "\n## {}\n\n{header}", operator.name)?;
+        for event in &operator.events {
+            let severity = match event.severity {
+                Severity::Normal => "Normal",
+                Severity::Warning => "Warning",
+            };
+            let EventReason { name, objects, meaning, .. } = event;
+            writeln!(page, "| `{name}` | {severity} | {objects} | {meaning} |")?;
+        }
+    }
+    Ok(page)
+}
+
+fn conditions(operators: &[OperatorTables]) -> anyhow::Result<String> {
+    let mut page = format!("{HEAD}# Conditions\n");
+    for operator in operators.iter().filter(|operator| !operator.conditions.is_empty()) {
+        let header = "| condition | status | reason | meaning |\n|---|---|---|---|";
+        writeln!(page, "\n## {}\n\n{header}", operator.name)?;
+        for reason in &operator.conditions {
+            let ConditionReason { condition, status, name, meaning } = reason;
+            let name = if name.is_empty() { "–".to_owned() } else { format!("`{name}`") };
+            writeln!(page, "| `{condition}` | {} | {name} | {meaning} |", status.as_str())?;
+        }
+    }
+    Ok(page)
+}
+
+fn metrics(operators: &[OperatorTables]) -> anyhow::Result<String> {
+    let mut page = format!(
+        "{HEAD}# Metrics\n\nServed at `/metrics` of `--metrics-bind-address`, port 8080 by default.\n"
+    );
+    metric_table(&mut page, "All operators", &podops_runtime::shell::metrics::METRICS)?;
+    let admission = "Operators with an admission webhook";
+    metric_table(&mut page, admission, &podops_admission::METRICS)?;
+    for operator in operators.iter().filter(|operator| !operator.metrics.is_empty()) {
+        metric_table(&mut page, operator.name, &operator.metrics)?;
+    }
+    Ok(page)
+}
+
+fn metric_table(page: &mut String, title: &str, metrics: &[&Metric]) -> anyhow::Result<()> {
+    writeln!(page, "\n## {title}\n\n| metric | type | labels | description |\n|---|---|---|---|")?;
+    for metric in metrics {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = labels.join(", ");
+        let help = match metric.kind {
+            MetricKind::Histogram { buckets } => {
+                format!("{} Buckets: {}.", metric.help, bounds(buckets))
+            }
+            MetricKind::Counter | MetricKind::Gauge => metric.help.to_owned(),
+        };
+        writeln!(page, "| `{}` | {} | {labels} | {help} |", metric.name, metric.kind.as_str())?;
+    }
+    Ok(())
+}
+
+fn bounds(buckets: &[f64]) -> String {
+    buckets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn flags(operators: &[OperatorTables]) -> anyhow::Result<String> {
+    let mut page = format!(
+        "{HEAD}# Flags\n\nEach flag can be set by an environment variable; the flag wins.\n"
+    );
+    let shared = <OperatorArgs as clap::Args>::augment_args(clap::Command::new("shared"));
+    let shared_ids: Vec<String> =
+        shared.get_arguments().map(|flag| flag.get_id().to_string()).collect();
+    flag_table(&mut page, "All operators", shared.get_arguments())?;
+    for operator in operators {
+        let own = operator.flags.get_arguments().filter(|flag| {
+            let id = flag.get_id().as_str();
+            !flag.is_hide_set() && id != "version" && !shared_ids.iter().any(|shared| shared == id)
+        });
+        let own: Vec<&clap::Arg> = own.collect();
+        if !own.is_empty() {
+            flag_table(&mut page, operator.name, own.into_iter())?;
+        }
+    }
+    Ok(page)
+}
+
+fn flag_table<'a>(
+    page: &mut String,
+    title: &str,
+    flags: impl Iterator<Item = &'a clap::Arg>,
+) -> anyhow::Result<()> {
+    writeln!(
+        page,
+        "\n## {title}\n\n| flag | environment | default | description |\n|---|---|---|---|"
+    )?;
+    for flag in flags {
+        let long = flag.get_long().unwrap_or_default();
+        let env = flag.get_env().map(|env| format!("`{}`", env.to_string_lossy()));
+        let defaults: Vec<String> = flag
+            .get_default_values()
+            .iter()
+            .map(|v| format!("`{}`", v.to_string_lossy()))
+            .collect();
+        let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+        let help = help.replace('\n', " ").replace('|', "\\|");
+        let (env, default) = (env.unwrap_or_default(), defaults.join(", "));
+        writeln!(page, "| `--{long}` | {env} | {default} | {help} |")?;
+    }
+    Ok(())
+}
