@@ -203,10 +203,10 @@ async fn run_connection(
         let request = Request::get(path).header("host", "web").body(Empty::<Bytes>::new())?;
         let response = timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await;
         let response = response.context("response timed out")?.context("request failed")?;
-        let status = response.status();
+        let code = response.status();
         let body = timeout(RESPONSE_TIMEOUT, response.into_body().collect()).await;
         body.context("response body timed out")??;
-        anyhow::ensure!(status.is_success(), "status {status}");
+        anyhow::ensure!(code.is_success(), "status {code}");
         stats.lock().unwrap_or_else(PoisonError::into_inner).succeeded += 1;
     }
     Ok(())

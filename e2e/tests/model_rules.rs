@@ -366,8 +366,9 @@ impl BudgetModel {
         let mut grants = [None; PODS];
         for change in &decision.pods {
             let view = input.pods.iter().find(|pod| pod.uid == change.uid).unwrap();
-            let slot = usize::from(states.iter().find(|s| s.name() == change.pod).unwrap().slot);
-            let Write::Patch(_, Change::Json(patch)) = render::pod("ns", view, change, now())
+            let slot = usize::from(states.iter().find(|s| s.name() == *change.pod).unwrap().slot);
+            let Write::Patch { change: Change::Json(patch), .. } =
+                render::pod("ns", view, change, now())
             else {
                 unreachable!("Pods are patched")
             };
@@ -499,7 +500,7 @@ impl BudgetModel {
                 self.relabel(world, *slot, |_| lifecycle::undo(COLLASET, UPDATE));
             }
             Step::FinishOperation(slot) => {
-                self.relabel(world, *slot, |_| lifecycle::finish(COLLASET))
+                self.relabel(world, *slot, |_| lifecycle::finish(COLLASET));
             }
             Step::DeletePod(slot) => {
                 world.recreated[*slot] = true;
@@ -654,7 +655,7 @@ fn observed(states: &[PodState], reserved: &Reservations, webhook: bool) -> Obse
     }))
     .unwrap();
     let pods: Vec<PodView> = states.iter().map(PodState::view).collect();
-    let rule_ref = || RuleRef { uid: "budget".to_owned(), rule: "webhook".to_owned() };
+    let rule_ref = || RuleRef { uid: "budget".into(), rule: "webhook".to_owned() };
     let verdicts = pods.iter().filter_map(|pod| {
         let waiting = pod.pending_operations(RuleStage::PreCheck);
         let verdict = if webhook {
@@ -668,7 +669,7 @@ fn observed(states: &[PodState], reserved: &Reservations, webhook: bool) -> Obse
         webhooks: WebhookState { verdicts: verdicts.collect(), ..WebhookState::default() },
         rules: vec![RuleView::read(&rule, &BTreeSet::new()).unwrap()],
         sets: vec![SetView {
-            uid: "set".to_owned(),
+            uid: "set".into(),
             name: "set".to_owned(),
             replicas: PODS,
             template_labels: Labels::from([("app".to_owned(), "web".to_owned())]),

@@ -1,4 +1,5 @@
-//! Generates the CustomResourceDefinitions and their reference pages from the types in `crates/api`.
+//! Generates what needs no operator: the CustomResourceDefinitions, their reference pages, the code
+//! map.
 
 use std::{fs, path::PathBuf};
 
@@ -8,13 +9,13 @@ use podops_api::{
     collaset::CollaSet, resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 
-use crate::crd_page;
+use crate::{code_map, crd_page, sources};
 
 const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; do not edit.\n";
 
 /// Path and content of each generated file.
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = sources::root();
     let mut files = Vec::new();
     for crd in [CollaSet::crd(), ResourceContext::crd(), PodTransitionRule::crd()] {
         let name = format!("crds/{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
@@ -24,6 +25,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         let page = format!("docs/reference/{}.md", crd.spec.names.plural);
         files.push((root.join(page), crd_page::page(&crd)?));
     }
+    files.push((root.join(code_map::PAGE), code_map::page()?));
     Ok(files)
 }
 

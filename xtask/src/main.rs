@@ -9,8 +9,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
+mod code_map;
 mod crd_page;
 mod crds;
+mod sources;
 mod tidy;
 
 const USAGE: &str = "\
@@ -18,8 +20,8 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   bench            Measure the performance targets with release builds; writes docs/benchmarks.md
-  crds [--check]   Generate crds/ and docs/reference/ from the types in crates/api; with --check,
-                   fail if they differ
+  crds [--check]   Generate crds/, their reference pages and the code map in docs/ARCHITECTURE.md;
+                   with --check, fail if they differ
   demo [--keep] [--context NAME] [--traffic]
                    Create, update and scale a CollaSet on a local control plane with fake nodes, or
                    on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs

@@ -6,23 +6,16 @@
 use anyhow::bail;
 
 mod dependencies;
+mod finding;
 mod imports;
 mod links;
 mod report;
 mod rust;
 mod shape;
-mod sources;
 mod terms;
 
+use finding::Finding;
 use rust::RustFile;
-
-/// One violation of a rule.
-pub(crate) struct Finding {
-    /// Path from the repository's root, and the line where there is one: `<path>[:<line>]`.
-    place: String,
-    /// The rule that is violated and what to write instead.
-    message: String,
-}
 
 /// Checks every rule.
 ///

@@ -2,14 +2,14 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use http::{Method, Request, StatusCode, Uri, header::CONTENT_TYPE};
+use http::{Method, Request, StatusCode, Uri, header::CONTENT_TYPE, uri::InvalidUri};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{net::UnixStream, time::timeout};
 use tonic::{
     Code, Status, Streaming,
-    transport::{Channel, Endpoint},
+    transport::{self, Channel, Endpoint},
 };
 use tower::service_fn;
 
@@ -24,6 +24,26 @@ use crate::{
 
 /// Maximum number of characters of a response in an error message.
 const EXCERPT_MAX: usize = 200;
+
+/// Why there is no client for an address.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// The address has none of the supported schemes.
+    #[error("invalid address {address}: must start with grpc://, unix://, http:// or https://")]
+    UnknownScheme {
+        /// The address.
+        address: String,
+    },
+    /// The address of a gRPC adapter is not a URI.
+    #[error("{0}")]
+    InvalidEndpoint(transport::Error),
+    /// The address of an HTTP adapter is not a URI.
+    #[error(transparent)]
+    InvalidUri(#[from] InvalidUri),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
 
 /// Why a call of an adapter failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +67,7 @@ pub struct Client {
 
 enum Transport {
     Grpc(AdapterClient<Channel>),
-    Http(https::Client, String),
+    Http { client: https::Client, address: String },
 }
 
 impl Client {
@@ -57,8 +77,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// If the address is invalid.
-    pub fn at(address: &str, deadline: Duration) -> Result<Self, String> {
+    /// [`AddressError`] if the address is invalid, or TLS cannot be set up.
+    pub fn at(address: &str, deadline: Duration) -> Result<Self, AddressError> {
         let transport = match address.split_once("://") {
             Some(("grpc", host)) => {
                 let endpoint = endpoint(&format!("http://{host}"))?;
@@ -74,15 +94,11 @@ impl Client {
                 Transport::Grpc(AdapterClient::new(channel))
             }
             Some(("http" | "https", _)) => {
-                address.parse::<Uri>().map_err(|error| error.to_string())?;
+                address.parse::<Uri>()?;
                 let address = address.trim_end_matches('/').to_owned();
-                Transport::Http(https::client()?, address)
+                Transport::Http { client: https::client()?, address }
             }
-            _ => {
-                return Err(format!(
-                    "invalid address {address}: must start with grpc://, unix://, http:// or https://"
-                ));
-            }
+            _ => return Err(AddressError::UnknownScheme { address: address.to_owned() }),
         };
         Ok(Self { transport, deadline })
     }
@@ -97,7 +113,7 @@ impl Client {
             HandshakeRequest { versions: vec![VERSION.to_owned()], operator: operator.to_owned() };
         let response = match &self.transport {
             Transport::Grpc(grpc) => self.grpc(grpc.clone().handshake(request)).await?,
-            Transport::Http(..) => self.post("handshake", &request).await?,
+            Transport::Http { .. } => self.post("handshake", &request).await?,
         };
         if response.version != VERSION {
             return Err(Error::InvalidResponse(format!(
@@ -116,7 +132,7 @@ impl Client {
     pub async fn observe(&self, request: ObserveRequest) -> Result<ObserveResponse, Error> {
         match &self.transport {
             Transport::Grpc(grpc) => self.grpc(grpc.clone().observe(request)).await,
-            Transport::Http(..) => self.post("observe", &request).await,
+            Transport::Http { .. } => self.post("observe", &request).await,
         }
     }
 
@@ -128,7 +144,7 @@ impl Client {
     pub async fn apply(&self, request: ApplyRequest) -> Result<ApplyResponse, Error> {
         match &self.transport {
             Transport::Grpc(grpc) => self.grpc(grpc.clone().apply(request)).await,
-            Transport::Http(..) => self.post("apply", &request).await,
+            Transport::Http { .. } => self.post("apply", &request).await,
         }
     }
 
@@ -140,7 +156,7 @@ impl Client {
     pub async fn forget(&self, request: ForgetRequest) -> Result<ForgetResponse, Error> {
         match &self.transport {
             Transport::Grpc(grpc) => self.grpc(grpc.clone().forget(request)).await,
-            Transport::Http(..) => self.post("forget", &request).await,
+            Transport::Http { .. } => self.post("forget", &request).await,
         }
     }
 
@@ -175,7 +191,7 @@ impl Client {
         verb: &str,
         message: &impl Serialize,
     ) -> Result<T, Error> {
-        let Transport::Http(http, address) = &self.transport else {
+        let Transport::Http { client, address } = &self.transport else {
             return Err(Error::Unreachable("the adapter is not called over HTTP".to_owned()));
         };
         let body = serde_json::to_vec(message)
@@ -186,9 +202,10 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let response = timeout(self.deadline, https::exchange(http, request)).await;
+        let response = timeout(self.deadline, https::exchange(client, request)).await;
         let response = response.map_err(|_| self.timeout_error())?;
-        let (status, body) = response.map_err(Error::Unreachable)?;
+        let (status, body) = response
+            .map_err(|error| Error::Unreachable(format!("{:#}", anyhow::Error::new(error))))?;
         parse_response(status, &body)
     }
 }
@@ -206,8 +223,9 @@ fn parse_response<T: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Resul
         .map_err(|error| Error::InvalidResponse(format!("{error}: {excerpt:?}")))
 }
 
-fn endpoint(address: &str) -> Result<Endpoint, String> {
-    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|error| error.to_string())?;
+fn endpoint(address: &str) -> Result<Endpoint, AddressError> {
+    let endpoint =
+        Endpoint::from_shared(address.to_owned()).map_err(AddressError::InvalidEndpoint)?;
     // Detects broken connections, because a watch may be silent for hours.
     let interval = Duration::from_secs(20);
     Ok(endpoint

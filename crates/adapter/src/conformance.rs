@@ -1,5 +1,7 @@
 //! Conformance checks: calls an adapter as consist-operator does, and returns a verdict per check.
 
+mod failure;
+
 use std::{
     collections::BTreeMap,
     process::Stdio,
@@ -12,6 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use self::failure::{CheckResult, Failure};
 use crate::{
     ABSENT, DRAINING, OFF, SERVE, SERVING, UNHEALTHY,
     client::{Client, Error},
@@ -56,7 +59,10 @@ pub enum Verdict {
 
 impl From<CheckResult> for Verdict {
     fn from(result: CheckResult) -> Self {
-        result.map_or_else(Self::Failed, |()| Self::Passed)
+        match result {
+            Ok(()) => Self::Passed,
+            Err(failure) => Self::Failed(format!("{:#}", anyhow::Error::new(failure))),
+        }
     }
 }
 
@@ -69,45 +75,51 @@ pub struct Check {
     pub verdict: Verdict,
 }
 
+impl Check {
+    fn new(name: &'static str, verdict: impl Into<Verdict>) -> Self {
+        Self { name, verdict: verdict.into() }
+    }
+}
+
 /// Runs all checks in sequence.
 pub async fn run(adapter: &Client, setup: &Setup) -> Vec<Check> {
     let one = Subject::new(adapter, setup, "one", &setup.params);
     let other =
         setup.other_params.as_ref().map(|params| Subject::new(adapter, setup, "other", params));
-    let mut checks = Vec::new();
-    let mut record = |name: &'static str, result: CheckResult| {
-        checks.push(Check { name, verdict: result.into() });
-    };
-    record("the protocol version is supported", one.supports_the_version().await);
-    record("unknown members are Absent", one.unknown_members_are_absent().await);
-    record("enabled members become Serving", one.enables().await);
-    record("repeated apply changes nothing", one.apply_is_idempotent().await);
-    record("observe changes nothing", one.observe_is_read_only().await);
-    record("disabled members are drained and stay disabled", one.drains().await);
-    record("repeated apply does not postpone a drain", one.does_not_postpone_a_drain().await);
-    record("outdated applies have no delayed effect", one.has_no_delayed_effect().await);
-    record("draining a member does not affect others", one.drains_one_of_two().await);
-    record("members missing from apply are drained", one.drains_missing_members().await);
-    record("smaller generations are ignored", one.ignores_smaller_generations().await);
-    record("members may share an address", one.allows_shared_addresses().await);
-    record("members may have no address or only IPv6", one.allows_no_address_or_ipv6().await);
-    record("1,000 members are observed in one call", one.observes_many_members().await);
-    record("invalid parameters are rejected", one.rejects_invalid_params().await);
-    record("members of a deleted employer are drained", one.forgets().await);
-    let skip = |reason: &str| Verdict::Skipped(reason.to_owned());
+    let mut checks = vec![
+        Check::new("the protocol version is supported", one.supports_the_version().await),
+        Check::new("unknown members are Absent", one.unknown_members_are_absent().await),
+        Check::new("enabled members become Serving", one.enables().await),
+        Check::new("repeated apply changes nothing", one.apply_is_idempotent().await),
+        Check::new("observe changes nothing", one.observe_is_read_only().await),
+        Check::new("disabled members are drained and stay disabled", one.drains().await),
+        Check::new(
+            "repeated apply does not postpone a drain",
+            one.does_not_postpone_a_drain().await,
+        ),
+        Check::new("outdated applies have no delayed effect", one.has_no_delayed_effect().await),
+        Check::new("draining a member does not affect others", one.drains_one_of_two().await),
+        Check::new("members missing from apply are drained", one.drains_missing_members().await),
+        Check::new("smaller generations are ignored", one.ignores_smaller_generations().await),
+        Check::new("members may share an address", one.allows_shared_addresses().await),
+        Check::new(
+            "members may have no address or only IPv6",
+            one.allows_no_address_or_ipv6().await,
+        ),
+        Check::new("1,000 members are observed in one call", one.observes_many_members().await),
+        Check::new("invalid parameters are rejected", one.rejects_invalid_params().await),
+        Check::new("members of a deleted employer are drained", one.forgets().await),
+    ];
     let isolated = match &other {
         Some(other) => one.is_isolated_from(other).await.into(),
-        None => skip("requires --other-params"),
+        None => Verdict::Skipped("requires --other-params".to_owned()),
     };
-    checks.push(Check { name: "employers are isolated from each other", verdict: isolated });
+    checks.push(Check::new("employers are isolated from each other", isolated));
     let restarted = match &setup.restart {
         Some(command) => one.recovers_after_a_restart(command).await.into(),
-        None => skip("requires --restart"),
+        None => Verdict::Skipped("requires --restart".to_owned()),
     };
-    checks.push(Check {
-        name: "repeated apply restores the state after a restart",
-        verdict: restarted,
-    });
+    checks.push(Check::new("repeated apply restores the state after a restart", restarted));
     for subject in [Some(one), other].into_iter().flatten() {
         drop(subject.forget().await);
     }
@@ -121,8 +133,6 @@ struct Subject<'a> {
     employer: Employer,
     generation: AtomicU64,
 }
-
-type CheckResult = Result<(), String>;
 
 impl<'a> Subject<'a> {
     fn new(adapter: &'a Client, setup: &'a Setup, name: &str, params: &str) -> Self {
@@ -162,34 +172,34 @@ impl<'a> Subject<'a> {
     /// Applies a desired state with the next generation.
     async fn apply(&self, members: &[(&Member, &str)]) -> CheckResult {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        self.apply_as(generation, members).await.map(drop).map_err(|e| format!("apply: {e}"))
+        self.apply_as(generation, members).await.map(drop).map_err(Failure::apply)
     }
 
-    async fn observe(&self, members: &[&Member]) -> Result<BTreeMap<String, Observed>, String> {
+    async fn observe(&self, members: &[&Member]) -> Result<BTreeMap<String, Observed>, Failure> {
         let request = ObserveRequest {
             employer: Some(self.employer.clone()),
             members: members.iter().map(|member| (*member).clone()).collect(),
         };
-        let response = self.adapter.observe(request).await.map_err(|e| format!("observe: {e}"))?;
+        let response = self.adapter.observe(request).await.map_err(Failure::observe)?;
         let by_uid: BTreeMap<String, Observed> =
             response.members.into_iter().map(|member| (member.uid.clone(), member)).collect();
         for member in members {
             let observed = by_uid
                 .get(&member.uid)
-                .ok_or(format!("member {} is missing from the response", member.uid))?;
+                .ok_or_else(|| Failure::MissingMember { uid: member.uid.clone() })?;
             if ![SERVING, UNHEALTHY, DRAINING, ABSENT].contains(&observed.state.as_str()) {
-                return Err(format!("invalid state {:?}", observed.state));
+                return Err(Failure::InvalidState { state: observed.state.clone() });
             }
         }
         Ok(by_uid)
     }
 
-    async fn observe_one(&self, member: &Member) -> Result<Observed, String> {
+    async fn observe_one(&self, member: &Member) -> Result<Observed, Failure> {
         let mut by_uid = self.observe(&[member]).await?;
         Ok(by_uid.remove(&member.uid).unwrap_or_default())
     }
 
-    async fn state(&self, member: &Member) -> Result<String, String> {
+    async fn state(&self, member: &Member) -> Result<String, Failure> {
         Ok(self.observe_one(member).await?.state)
     }
 
@@ -198,10 +208,10 @@ impl<'a> Subject<'a> {
         &self,
         member: &Member,
         states: &[&str],
-        message: impl FnOnce(String) -> String,
+        failure: impl FnOnce(String) -> Failure,
     ) -> CheckResult {
         let state = self.state(member).await?;
-        if states.contains(&state.as_str()) { Ok(()) } else { Err(message(state)) }
+        if states.contains(&state.as_str()) { Ok(()) } else { Err(failure(state)) }
     }
 
     /// Waits until a member is observed in a state.
@@ -213,10 +223,12 @@ impl<'a> Subject<'a> {
                 return Ok(());
             }
             if Instant::now() > end {
-                return Err(format!(
-                    "{} is {observed}, not {state}, after {:?}",
-                    member.name, self.setup.within
-                ));
+                return Err(Failure::StateNotReached {
+                    member: member.name.clone(),
+                    observed,
+                    expected: state.to_owned(),
+                    within: self.setup.within,
+                });
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -232,39 +244,36 @@ impl<'a> Subject<'a> {
                 (ABSENT, _) | (DRAINING, Some(0)) => return Ok(()),
                 (DRAINING, _) => draining = true,
                 (SERVING | UNHEALTHY, _) if draining => {
-                    return Err(format!("{} is {} after Draining", member.name, observed.state));
+                    return Err(Failure::state(member, observed.state, "after Draining"));
                 }
                 _ => {}
             }
             if Instant::now() > end {
-                return Err(format!(
-                    "{} is {} after {:?}",
-                    member.name, observed.state, self.setup.within
-                ));
+                return Err(Failure::NotDrained {
+                    member: member.name.clone(),
+                    state: observed.state,
+                    within: self.setup.within,
+                });
             }
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn forget(&self) -> CheckResult {
+    async fn forget(&self) -> Result<(), Error> {
         let request = ForgetRequest { employer: Some(self.employer.clone()) };
-        self.adapter.forget(request).await.map(drop).map_err(|e| format!("forget: {e}"))
+        self.adapter.forget(request).await.map(drop)
     }
 
     async fn supports_the_version(&self) -> CheckResult {
         let response = self.adapter.handshake("consist-conformance").await;
-        let response = response.map_err(|e| format!("handshake: {e}"))?;
-        if response.name.is_empty() {
-            Err("name is empty in the response".to_owned())
-        } else {
-            Ok(())
-        }
+        let name = response.map_err(Failure::handshake)?.name;
+        if name.is_empty() { Err(Failure::EmptyName) } else { Ok(()) }
     }
 
     async fn unknown_members_are_absent(&self) -> CheckResult {
         let unknown =
             Member { uid: "unknown".to_owned(), name: "unknown".to_owned(), ..self.member(2) };
-        self.expect(&unknown, &[ABSENT], |state| format!("an unknown member is {state}")).await
+        self.expect(&unknown, &[ABSENT], Failure::UnknownMember).await
     }
 
     async fn enables(&self) -> CheckResult {
@@ -279,10 +288,10 @@ impl<'a> Subject<'a> {
         let generation = self.generation.load(Ordering::Relaxed);
         for _ in 0..3 {
             let repeated = self.apply_as(generation, &[(&member, SERVE)]).await;
-            repeated.map_err(|e| format!("apply: {e}"))?;
+            repeated.map_err(Failure::apply)?;
             let state = self.state(&member).await?;
             if state != SERVING {
-                return Err(format!("{} is {state} after a repeated apply", member.name));
+                return Err(Failure::state(&member, state, "after a repeated apply"));
             }
         }
         Ok(())
@@ -295,10 +304,8 @@ impl<'a> Subject<'a> {
             self.observe(&[&other]).await?;
             self.observe(&[]).await?;
         }
-        self.expect(&member, &[SERVING], |state| {
-            format!("{} is {state} after observe", member.name)
-        })
-        .await
+        self.expect(&member, &[SERVING], |state| Failure::state(&member, state, "after observe"))
+            .await
     }
 
     async fn drains(&self) -> CheckResult {
@@ -308,15 +315,19 @@ impl<'a> Subject<'a> {
         self.wait_until_drained(&member).await?;
         // The member must not return to service without another apply.
         sleep(POLL_INTERVAL * 5).await;
-        let message = |state| format!("{} is {state} again after its drain", member.name);
-        self.expect(&member, &[ABSENT, DRAINING], message).await
+        self.expect(&member, &[ABSENT, DRAINING], |state| {
+            Failure::state(&member, state, "again after its drain")
+        })
+        .await
     }
 
     async fn does_not_postpone_a_drain(&self) -> CheckResult {
         let member = self.member(0);
         self.enables().await?;
-        let is_off = |observed: &Observed| [ABSENT, DRAINING].contains(&observed.state.as_str());
-        self.disable_until(&member, is_off).await
+        self.disable_until(&member, |observed| {
+            [ABSENT, DRAINING].contains(&observed.state.as_str())
+        })
+        .await
     }
 
     /// Checks for adapters with slow drains that a pending drain does not affect members that are
@@ -327,12 +338,12 @@ impl<'a> Subject<'a> {
         let started = Instant::now();
         // Absent, or drained in five consecutive observations.
         let mut drained_count = 0;
-        let is_off = |observed: &Observed| {
+        self.disable_until(&first, |observed| {
             let drained = observed.state == DRAINING && observed.in_flight == Some(0);
             drained_count = if drained { drained_count + 1 } else { 0 };
             observed.state == ABSENT || drained_count == 5
-        };
-        self.disable_until(&first, is_off).await?;
+        })
+        .await?;
         let drain_time = started.elapsed();
         self.stays_serving(&second, drain_time).await?;
         // Enabled again at once, before the drain takes effect.
@@ -346,8 +357,10 @@ impl<'a> Subject<'a> {
         self.wait_for(member, SERVING).await?;
         let end = Instant::now() + time + POLL_INTERVAL * 5;
         while Instant::now() < end {
-            let message = |state| format!("{} is {state} without a request", member.name);
-            self.expect(member, &[SERVING], message).await?;
+            self.expect(member, &[SERVING], |state| {
+                Failure::state(member, state, "without a request")
+            })
+            .await?;
             sleep(POLL_INTERVAL).await;
         }
         Ok(())
@@ -367,10 +380,7 @@ impl<'a> Subject<'a> {
                 return Ok(());
             }
             if Instant::now() > end {
-                return Err(format!(
-                    "{} is {} while apply is repeated",
-                    member.name, observed.state
-                ));
+                return Err(Failure::state(member, observed.state, "while apply is repeated"));
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -383,7 +393,7 @@ impl<'a> Subject<'a> {
         self.wait_for(&second, SERVING).await?;
         self.apply(&[(&first, OFF), (&second, SERVE)]).await?;
         self.wait_until_drained(&first).await?;
-        self.expect(&second, &[SERVING], |state| format!("the other member is {state}")).await
+        self.expect(&second, &[SERVING], Failure::OtherMember).await
     }
 
     async fn drains_missing_members(&self) -> CheckResult {
@@ -405,7 +415,7 @@ impl<'a> Subject<'a> {
         drop(self.apply_as(outdated, &[(&member, SERVE)]).await);
         sleep(POLL_INTERVAL * 5).await;
         match self.state(&member).await?.as_str() {
-            SERVING | UNHEALTHY => Err("an apply with a smaller generation took effect".to_owned()),
+            SERVING | UNHEALTHY => Err(Failure::SmallerGeneration),
             _ => Ok(()),
         }
     }
@@ -427,22 +437,17 @@ impl<'a> Subject<'a> {
         self.wait_for(&member, SERVING).await?;
         let by_uid = self.observe(&[&no_ip, &ipv6]).await?;
         match by_uid.get(&no_ip.uid).map(|observed| observed.state.as_str()) {
-            Some(SERVING) => Err("a member without an address is Serving".to_owned()),
+            Some(SERVING) => Err(Failure::ServingWithoutAddress),
             _ => Ok(()),
         }
     }
 
     async fn observes_many_members(&self) -> CheckResult {
-        let nth = |n: u32| Member {
-            uid: format!("many-{n}"),
-            name: format!("many-{n}"),
-            addresses: vec![format!("10.255.{}.{}", n / 250, n % 250 + 1)],
-        };
-        let many: Vec<Member> = (0..MANY).map(nth).collect();
+        let many: Vec<Member> = (0..MANY).map(numbered_member).collect();
         let started = Instant::now();
         self.observe(&many.iter().collect::<Vec<_>>()).await?;
         match started.elapsed() {
-            took if took > MANY_TIMEOUT => Err(format!("took {took:?}; limit {MANY_TIMEOUT:?}")),
+            took if took > MANY_TIMEOUT => Err(Failure::Slow { took, limit: MANY_TIMEOUT }),
             _ => Ok(()),
         }
     }
@@ -452,17 +457,17 @@ impl<'a> Subject<'a> {
         let request = ObserveRequest { employer: Some(employer), members: vec![self.member(0)] };
         match self.adapter.observe(request).await {
             Err(Error::Rejected(_)) => Ok(()),
-            Err(other) => Err(format!("not reported as a client error: {other}")),
-            Ok(_) => Err("invalid parameters are accepted".to_owned()),
+            Err(source) => Err(Failure::NotRejected { source }),
+            Ok(_) => Err(Failure::InvalidParamsAccepted),
         }
     }
 
     async fn forgets(&self) -> CheckResult {
         let member = self.member(0);
         self.enables().await?;
-        self.forget().await?;
+        self.forget().await.map_err(Failure::forget)?;
         self.wait_until_drained(&member).await?;
-        self.forget().await.map_err(|e| format!("repeated {e}"))
+        self.forget().await.map_err(Failure::repeated_forget)
     }
 
     async fn is_isolated_from(&self, other: &Subject<'_>) -> CheckResult {
@@ -473,9 +478,11 @@ impl<'a> Subject<'a> {
         other.wait_for(&theirs, SERVING).await?;
         other.apply(&[(&theirs, OFF)]).await?;
         other.wait_until_drained(&theirs).await?;
-        other.forget().await?;
-        let message = |state| format!("{} is {state} after the other employer's forget", ours.name);
-        self.expect(&ours, &[SERVING], message).await
+        other.forget().await.map_err(Failure::forget)?;
+        self.expect(&ours, &[SERVING], |state| {
+            Failure::state(&ours, state, "after the other employer's forget")
+        })
+        .await
     }
 
     async fn recovers_after_a_restart(&self, command: &str) -> CheckResult {
@@ -483,23 +490,67 @@ impl<'a> Subject<'a> {
         self.enables().await?;
         let mut shell = Command::new("sh");
         shell.args(["-c", command]).stdin(Stdio::null());
-        let status = shell.status().await.map_err(|e| format!("{command}: {e}"))?;
+        let status = shell
+            .status()
+            .await
+            .map_err(|source| Failure::RestartNotRun { command: command.to_owned(), source })?;
         if !status.success() {
-            return Err(format!("{command}: {status}"));
+            return Err(Failure::RestartFailed { command: command.to_owned(), status });
         }
         let end = Instant::now() + self.setup.within;
-        while let Err(error) = self.adapter.handshake("consist-conformance").await {
+        while let Err(source) = self.adapter.handshake("consist-conformance").await {
             if Instant::now() > end {
-                return Err(format!("not available after the restart: {error}"));
+                return Err(Failure::NotAvailable { source });
             }
             sleep(POLL_INTERVAL).await;
         }
         // The same generation again, not a new one.
         let generation = self.generation.load(Ordering::Relaxed);
         let repeated = self.apply_as(generation, &[(&member, SERVE)]).await;
-        repeated.map_err(|e| format!("apply: {e}"))?;
+        repeated.map_err(Failure::apply)?;
         self.wait_for(&member, SERVING).await?;
         self.apply(&[(&member, OFF)]).await?;
         self.wait_until_drained(&member).await
+    }
+}
+
+/// Returns a member of the load check.
+fn numbered_member(n: u32) -> Member {
+    Member {
+        uid: format!("many-{n}"),
+        name: format!("many-{n}"),
+        addresses: vec![format!("10.255.{}.{}", n / 250, n % 250 + 1)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn verdicts_contain_the_causes_of_failures() {
+        let unreachable = || Error::Unreachable("Unavailable: closed".to_owned());
+        let rejected = Error::Rejected("400 Bad Request: name".to_owned());
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        for (failure, message) in [
+            (Failure::apply(unreachable()), "apply: Unavailable: closed"),
+            (
+                Failure::repeated_forget(rejected),
+                "repeated forget: rejected: 400 Bad Request: name",
+            ),
+            (
+                Failure::NotAvailable { source: unreachable() },
+                "not available after the restart: Unavailable: closed",
+            ),
+            (
+                Failure::RestartNotRun { command: "restart".to_owned(), source },
+                "restart: entity not found",
+            ),
+            (Failure::OtherMember("Absent".to_owned()), "the other member is Absent"),
+        ] {
+            assert_eq!(Verdict::from(Err(failure)), Verdict::Failed(message.to_owned()));
+        }
     }
 }

@@ -8,7 +8,7 @@ use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
 /// Maximum size of a response in bytes.
 const RESPONSE_MAX: usize = 8 << 20;
@@ -16,40 +16,52 @@ const RESPONSE_MAX: usize = 8 << 20;
 /// HTTP client for requests with a buffered body.
 pub type Client = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
+/// Why a request got no complete response.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The request was not sent, or no response arrived; the sources contain the reason.
+    #[error(transparent)]
+    NoResponse(legacy::Error),
+    /// The body was not received entirely, or is larger than 8 MiB.
+    #[error("{0}")]
+    IncompleteBody(Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// Creates a client.
 ///
 /// # Errors
 ///
 /// If TLS cannot be set up.
-pub fn client() -> Result<Client, String> {
-    let config = || {
-        let provider = rustls::crypto::ring::default_provider();
-        ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions()
-    };
-    let config = config().and_then(|builder| {
+pub fn client() -> Result<Client, rustls::Error> {
+    let config = match config_builder()?.with_native_roots() {
+        Ok(with_roots) => with_roots,
         // Without trusted certificates, plain HTTP still works.
-        let native = builder.with_native_roots().ok();
-        let empty = || config().map(|b| b.with_root_certificates(RootCertStore::empty()));
-        native.map_or_else(empty, Ok)
-    });
-    let config = config.map_err(|error| error.to_string())?.with_no_client_auth();
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
+        Err(_) => config_builder()?.with_root_certificates(RootCertStore::empty()),
+    };
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(config.with_no_client_auth())
+        .https_or_http()
+        .enable_http1()
+        .build();
     Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+}
+
+fn config_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
+    let provider = rustls::crypto::ring::default_provider();
+    ClientConfig::builder_with_provider(provider.into()).with_safe_default_protocol_versions()
 }
 
 /// Sends a request and reads the entire response.
 ///
 /// # Errors
 ///
-/// If there is no response, or it is too large; one line of text with the causes.
+/// [`ExchangeError`] if there is no response, or it is too large.
 pub async fn exchange(
     client: &Client,
     request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), String> {
-    let response = client.request(request).await;
-    let response = response.map_err(|error| format!("{:#}", anyhow::Error::new(error)))?;
+) -> Result<(StatusCode, Bytes), ExchangeError> {
+    let response = client.request(request).await.map_err(ExchangeError::NoResponse)?;
     let status = response.status();
     let body = Limited::new(response.into_body(), RESPONSE_MAX).collect().await;
-    Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
+    Ok((status, body.map_err(ExchangeError::IncompleteBody)?.to_bytes()))
 }

@@ -1,6 +1,6 @@
 //! Identifiers, each of a type of its own, so that the compiler keeps them apart.
 
-use std::fmt;
+use std::{borrow::Borrow, fmt};
 
 use derive_more::{AsRef, Deref, Display, From, FromStr};
 use jiff::Timestamp;
@@ -108,6 +108,18 @@ pub struct OperationId(String);
 )]
 #[from(String, &str)]
 pub struct OperationType(String);
+
+impl Borrow<str> for OperationId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for OperationType {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 /// A time in the value of a lifecycle label.
 ///

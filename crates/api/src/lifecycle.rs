@@ -9,7 +9,10 @@ use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 
-use crate::well_known;
+use crate::{
+    ids::{LifecycleTime, OperationId, OperationType},
+    well_known,
+};
 
 /// Operation ID of CollaSet, for updates and scale-ins.
 pub const COLLASET: &str = "collaset";
@@ -118,7 +121,7 @@ pub fn permission_key(operation_type: &str) -> String {
 /// Meaning of a label key.
 enum Key<'a> {
     /// A label of the operation with this ID.
-    Operation(LabelKind, &'a str),
+    Operation { kind: LabelKind, id: &'a str },
     /// A permission for this operation type.
     Permission(&'a str),
     /// A known key without an ID.
@@ -141,7 +144,7 @@ fn parse_key(key: &str) -> Key<'_> {
         return Key::Foreign;
     };
     match rest {
-        Some(id) if is_valid(rest) => Key::Operation(kind, id),
+        Some(id) if is_valid(rest) => Key::Operation { kind, id },
         _ => Key::Invalid,
     }
 }
@@ -205,9 +208,9 @@ impl Operation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodLifecycle {
     /// Operations by ID.
-    pub operations: BTreeMap<String, Operation>,
+    pub operations: BTreeMap<OperationId, Operation>,
     /// Values of the permission labels by operation type.
-    pub permissions: BTreeMap<String, String>,
+    pub permissions: BTreeMap<OperationType, String>,
 }
 
 impl PodLifecycle {
@@ -220,11 +223,11 @@ impl PodLifecycle {
         let mut lifecycle = Self::default();
         for (key, value) in labels {
             match parse_key(key) {
-                Key::Operation(kind, id) => {
-                    lifecycle.operations.entry(id.to_owned()).or_default().set(kind, value.clone());
+                Key::Operation { kind, id } => {
+                    lifecycle.operations.entry(id.into()).or_default().set(kind, value.clone());
                 }
                 Key::Permission(operation_type) => {
-                    lifecycle.permissions.insert(operation_type.to_owned(), value.clone());
+                    lifecycle.permissions.insert(operation_type.into(), value.clone());
                 }
                 Key::Invalid => return Err(InvalidLabel { key: key.clone() }),
                 Key::Foreign => {}
@@ -257,12 +260,6 @@ pub fn difference(from: &Labels, to: &Labels) -> LabelChanges {
 #[must_use]
 pub fn nanos(at: Timestamp) -> String {
     at.as_nanosecond().to_string()
-}
-
-/// Parses a time from a label value; `None` if it is invalid.
-#[must_use]
-pub fn time(value: &str) -> Option<Timestamp> {
-    value.parse::<i128>().ok().and_then(|n| Timestamp::from_nanosecond(n).ok())
 }
 
 /// Returns the changes that start an operation and remove the labels of an earlier one with the
@@ -322,7 +319,7 @@ pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<
         return None;
     }
     let since = labels.get(&LabelKind::Operate.key(id))?;
-    Some(time(since).unwrap_or(Timestamp::UNIX_EPOCH))
+    Some(LifecycleTime::parse(since).map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
 /// Phase of an operation.
@@ -368,21 +365,26 @@ impl Phase {
     #[must_use]
     pub fn of(operation: &Operation) -> Self {
         let has = |kind| operation.has(kind);
-        if has(LabelKind::Operating) {
-            match () {
-                () if has(LabelKind::Operate) => Self::Operate,
-                () if has(LabelKind::Preparing) => Self::Preparing,
-                () if has(LabelKind::PreChecked) => Self::PreChecked,
-                () if has(LabelKind::PreCheck) => Self::PreCheck,
-                () => Self::Requested,
+        if !has(LabelKind::Operating) {
+            if has(LabelKind::Completing) {
+                Self::Completing
+            } else if has(LabelKind::PostChecked) {
+                Self::PostChecked
+            } else if has(LabelKind::PostCheck) {
+                Self::PostCheck
+            } else {
+                Self::Operated
             }
+        } else if has(LabelKind::Operate) {
+            Self::Operate
+        } else if has(LabelKind::Preparing) {
+            Self::Preparing
+        } else if has(LabelKind::PreChecked) {
+            Self::PreChecked
+        } else if has(LabelKind::PreCheck) {
+            Self::PreCheck
         } else {
-            match () {
-                () if has(LabelKind::Completing) => Self::Completing,
-                () if has(LabelKind::PostChecked) => Self::PostChecked,
-                () if has(LabelKind::PostCheck) => Self::PostCheck,
-                () => Self::Operated,
-            }
+            Self::Requested
         }
     }
 }

@@ -95,10 +95,14 @@ fn count<'a>(pods: impl Iterator<Item = &'a PodView>) -> i32 {
 /// surplus Pods that will be deleted may be the only updated ones.
 fn is_at_updated_revision(observed: &Observed, status: &CollaSetStatus) -> bool {
     let pairs = Pairs::read(observed);
-    let counted = || observed.active().filter(|pod| !pairs.is_surge(pod));
-    let is_updated = |pod: &PodView| *pod.revision == status.updated_revision;
-    let ready = count(counted().filter(|pod| pod.ready.is_some() && is_updated(pod)));
-    ready >= observed.spec.replicas.unwrap_or_default() && counted().all(is_updated)
+    let mut ready_at_updated = 0;
+    for pod in observed.active().filter(|pod| !pairs.is_surge(pod)) {
+        if *pod.revision != status.updated_revision {
+            return false;
+        }
+        ready_at_updated += i32::from(pod.ready.is_some());
+    }
+    ready_at_updated >= observed.spec.replicas.unwrap_or_default()
 }
 
 /// Returns whether all Pods are available at their target revision and no operation is under way.

@@ -14,7 +14,11 @@ pub mod haproxy;
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use podops_api::consist::{self, employer_key};
+use podops_api::{
+    consist::{self, employer_key},
+    ids::PodName,
+};
+use podops_runtime::object::Uid;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -30,7 +34,7 @@ pub struct Employer {
     /// Name within the namespace.
     pub name: String,
     /// UID.
-    pub uid: String,
+    pub uid: Uid,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Backend parameters from the annotation `backend-params`; null without the annotation.
@@ -105,9 +109,9 @@ fn matches(pattern: &str, text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredMember {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// IP addresses of the Pod.
     pub addresses: Vec<IpAddr>,
     /// Desired traffic.
@@ -172,7 +176,7 @@ impl BackendError {
 }
 
 /// Observed traffic of the requested Pods, by UID.
-pub type TrafficByPod = BTreeMap<String, Traffic>;
+pub type TrafficByPod = BTreeMap<Uid, Traffic>;
 
 /// Result of one sync with a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

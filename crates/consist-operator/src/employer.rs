@@ -186,7 +186,7 @@ impl SlimEmployer {
             kind: self.kind.to_owned(),
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
             labels: metadata.labels.clone().unwrap_or_default(),
             params,
             protects_pods: false,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use podops_runtime::freshness::LastWrite;
+use podops_runtime::{freshness::LastWrite, object::Uid};
 use serde_json::Value;
 
 use crate::{
@@ -32,14 +32,14 @@ pub struct LocalState {
     /// Desired state that the backend last applied completely.
     last_applied: Option<LastApplied>,
     /// Desired traffic of each Pod by UID.
-    desired: BTreeMap<String, DesiredSince>,
+    desired: BTreeMap<Uid, DesiredSince>,
     /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
     /// since.
-    possibly_serving: BTreeSet<String>,
+    possibly_serving: BTreeSet<Uid>,
     /// Time since which each Pod has continuously been observed without new traffic, by UID.
-    off_since: BTreeMap<String, Timestamp>,
+    off_since: BTreeMap<Uid, Timestamp>,
     /// UIDs of the Pods that wait for their traffic.
-    waiting: BTreeSet<String>,
+    waiting: BTreeSet<Uid>,
     /// Number of consecutive reconciles that found only these Pods waiting.
     polls: u32,
     /// Pods of the employer that the metrics include.
@@ -191,7 +191,7 @@ impl LocalState {
                 && sync.error.is_none()
                 && sync.observed.get(&member.uid).copied().is_some_and(has_ended)
         });
-        let off: BTreeSet<&String> = ended.map(|member| &member.uid).collect();
+        let off: BTreeSet<&Uid> = ended.map(|member| &member.uid).collect();
         self.off_since.retain(|uid, _| off.contains(uid));
         for uid in off {
             self.off_since.entry(uid.clone()).or_insert(now);
@@ -205,7 +205,7 @@ impl LocalState {
         plan: &Plan,
         observation: &TrafficObservation,
     ) -> Option<Duration> {
-        let waiting: BTreeSet<String> = plan.waiting.iter().map(|pod| pod.uid.clone()).collect();
+        let waiting: BTreeSet<Uid> = plan.waiting.iter().map(|pod| pod.uid.clone()).collect();
         let has_new = waiting.difference(&self.waiting).next().is_some();
         self.polls = if waiting.is_empty() && observation.is_complete() {
             0
@@ -228,6 +228,8 @@ fn poll_delay(polls: u32) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use podops_api::ids::PodName;
+
     use super::*;
     use crate::{backends::BackendError, traffic::InFlight};
 
@@ -247,7 +249,7 @@ mod tests {
     }
 
     fn state_at(params: Value, traffic: DesiredTraffic) -> DesiredState {
-        let (name, uid, addresses) = (String::new(), "a".to_owned(), Vec::new());
+        let (name, uid, addresses) = (PodName::default(), "a".into(), Vec::new());
         DesiredState {
             address: BackendAddress { name: "haproxy".to_owned(), params },
             members: vec![DesiredMember { name, uid, addresses, traffic }],
@@ -255,7 +257,7 @@ mod tests {
     }
 
     fn sync(traffic: Traffic, error: Option<BackendError>) -> SyncResult {
-        SyncResult { error, ..SyncResult::complete([("a".to_owned(), traffic)].into()) }
+        SyncResult { error, ..SyncResult::complete([("a".into(), traffic)].into()) }
     }
 
     #[test]
@@ -264,7 +266,7 @@ mod tests {
         let mut off_since = |desired, traffic, error, second| {
             let sync = sync(traffic, error);
             let observed = local.record_sync(state(desired), sync, at(second));
-            observed.off_since.get("a").map(|at| at.as_second())
+            observed.off_since.get(&Uid::from("a")).map(|at| at.as_second())
         };
         let error = || Some(BackendError::Unreachable("timeout".to_owned()));
         assert_eq!(off_since(OFF, ONE, None, 1), None);
@@ -284,7 +286,7 @@ mod tests {
         let mut may_serve = |desired, traffic, error| {
             let sync = sync(traffic, error);
             let observed = local.record_sync(state(desired), sync, at(1));
-            observed.possibly_serving.contains("a")
+            observed.possibly_serving.contains(&Uid::from("a"))
         };
         let error = || Some(BackendError::Unreachable("timeout".to_owned()));
         assert!(!may_serve(SERVE, Traffic::Absent, error()));

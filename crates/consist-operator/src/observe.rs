@@ -183,9 +183,9 @@ impl SlimPod {
             && self.is_true("Ready") == Some(true)
             && self.is_true(well_known::SERVICE_READY) != Some(false);
         MemberView {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
             addresses: self.addresses(),
             selected,
             ready,

@@ -7,7 +7,8 @@
 //! enough.
 
 use jiff::{SignedDuration, Timestamp};
-use podops_api::{availability::AvailableConditions, consist};
+use podops_api::{availability::AvailableConditions, consist, ids::PodName};
+use podops_runtime::object::{ResourceVersion, Uid};
 
 use crate::{
     desired::desired_traffic,
@@ -48,11 +49,11 @@ impl Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodChange {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// True if `metadata.annotations` exists.
     pub has_annotations: bool,
     /// Observed and new finalizers, if they change.
@@ -67,9 +68,9 @@ pub struct PodChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingPod {
     /// Name of the Pod.
-    pub pod: String,
+    pub pod: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Message that states what the Pod waits for.
     pub reason: String,
     /// True if the Pod is draining, false if it waits for traffic.
@@ -82,9 +83,9 @@ pub struct WaitingPod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionChange {
     /// Name of the Pod.
-    pub pod: String,
+    pub pod: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Type of the condition: the protection finalizer that it explains.
     pub type_: String,
     /// Reason and message of the condition; `None` deletes it.

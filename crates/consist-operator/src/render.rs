@@ -2,7 +2,10 @@
 
 use jiff::Timestamp;
 use podops_api::{consist, lifecycle::nanos, well_known};
-use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
+use podops_runtime::{
+    object::Uid,
+    write::{Change, JsonPatch, Resource, Target, Write},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -49,7 +52,7 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     if change.releases && (change.has_annotations || change.available_conditions.is_some()) {
         patch = patch.add(&["metadata", "annotations", well_known::RELEASED_AT], nanos(now));
     }
-    Write::Patch(target(PODS, namespace, &change.name), patch.build())
+    Write::Patch { target: target(PODS, namespace, &change.name), change: patch.build() }
 }
 
 /// Renders the strategic merge patch of a Pod's condition. No other controller writes conditions of
@@ -68,16 +71,16 @@ pub fn condition(namespace: &str, change: &ConditionChange, now: Timestamp) -> W
         "metadata": { "uid": change.uid }, "status": { "conditions": [condition] },
     });
     let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &change.pod) };
-    Write::Patch(pod, Change::Strategic(patch))
+    Write::Patch { target: pod, change: Change::Strategic(patch) }
 }
 
 /// Renders the JSON patch of an employer of this kind; `None` if nothing changes.
 #[must_use]
-pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan) -> Option<Write> {
+pub fn employer(kind: Resource, employer: &EmployerView, uid: &Uid, plan: &Plan) -> Option<Write> {
     if plan.finalizers.is_none() && !plan.report_finalizer {
         return None;
     }
-    let mut patch = JsonPatch::default().test(&["metadata", "uid"], uid);
+    let mut patch = JsonPatch::default().test(&["metadata", "uid"], uid.as_str());
     if let Some(after) = &plan.finalizers {
         let at = ["metadata", "finalizers"];
         let before = &employer.finalizers;
@@ -92,7 +95,10 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &str, plan: &Plan)
         }
         patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
     }
-    Some(Write::Patch(target(kind, &employer.namespace, &employer.name), patch.build()))
+    Some(Write::Patch {
+        target: target(kind, &employer.namespace, &employer.name),
+        change: patch.build(),
+    })
 }
 
 fn target(resource: Resource, namespace: &str, name: &str) -> Target {
@@ -104,7 +110,8 @@ mod tests {
     use super::*;
 
     fn applied(change: &PodChange, mut pod: Value) -> Option<Value> {
-        let Write::Patch(_, Change::Json(patch)) = super::pod("ns", change, Timestamp::UNIX_EPOCH)
+        let Write::Patch { change: Change::Json(patch), .. } =
+            super::pod("ns", change, Timestamp::UNIX_EPOCH)
         else {
             unreachable!("a Pod is changed by a JSON patch")
         };
@@ -113,9 +120,9 @@ mod tests {
 
     fn change() -> PodChange {
         PodChange {
-            name: "a".to_owned(),
-            uid: "1".to_owned(),
-            resource_version: "7".to_owned(),
+            name: "a".into(),
+            uid: "1".into(),
+            resource_version: "7".into(),
             has_annotations: false,
             finalizers: None,
             releases: false,

@@ -86,7 +86,7 @@ impl TrafficChange {
             return None;
         }
         let mut changes = plan.pods.iter();
-        let change = changes.find(|change| change.finalizers.is_some() && change.name == *name)?;
+        let change = changes.find(|change| change.finalizers.is_some() && *change.name == *name)?;
         let member = observed.members.iter().find(|member| member.uid == change.uid)?;
         if !change.releases {
             return Some(Self::Enabled(now.duration_since(member.ready_since?)));

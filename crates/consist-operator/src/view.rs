@@ -7,7 +7,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use podops_api::consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer};
+use podops_api::{
+    consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer},
+    ids::PodName,
+};
+use podops_runtime::object::{ResourceVersion, Uid};
 
 use crate::{policy::DrainPolicy, traffic::Traffic};
 
@@ -86,11 +90,11 @@ impl EmployerView {
 #[allow(clippy::struct_excessive_bools, reason = "the facts are independent")]
 pub struct MemberView {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub resource_version: String,
+    pub resource_version: ResourceVersion,
     /// IP addresses of the Pod; empty until it has one.
     pub addresses: Vec<IpAddr>,
     /// True if the employer selects the Pod.
@@ -134,14 +138,14 @@ pub struct ReportedCondition {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficObservation {
     /// Observed traffic by Pod UID. A missing Pod was not observed.
-    pub traffic: BTreeMap<String, Traffic>,
+    pub traffic: BTreeMap<Uid, Traffic>,
     /// Time since which each Pod has continuously been observed without new traffic, by UID.
-    pub off_since: BTreeMap<String, Timestamp>,
+    pub off_since: BTreeMap<Uid, Timestamp>,
     /// Error because of which the observation is incomplete.
     pub error: Option<String>,
     /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
     /// since.
-    pub possibly_serving: BTreeSet<String>,
+    pub possibly_serving: BTreeSet<Uid>,
     /// Desired state that the backend did not apply, although the observation is complete.
     pub unfulfilled: Option<String>,
 }

@@ -110,9 +110,9 @@ impl SlimPod {
         let metadata = &self.metadata;
         Identity {
             namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            version: metadata.resource_version.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            version: metadata.resource_version.clone().unwrap_or_default().into(),
         }
     }
 

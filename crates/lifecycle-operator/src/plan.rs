@@ -16,6 +16,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
+    ids::{OperationId, OperationType},
     lifecycle::{
         self, InvalidLabel, LabelChanges, LabelKind, Labels, Operation, Phase, PodLifecycle,
         difference, nanos,
@@ -63,7 +64,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// ID of the operation.
-    pub id: String,
+    pub id: OperationId,
     /// Phase in which it waits.
     pub phase: Phase,
     /// Party that must act next.
@@ -198,12 +199,8 @@ impl<'a> Planner<'a> {
                 lifecycle::DELETE,
                 self.now,
             );
-            let operation = self
-                .state
-                .lifecycle
-                .operations
-                .entry(lifecycle::POD_DELETE.to_owned())
-                .or_default();
+            let operation =
+                self.state.lifecycle.operations.entry(lifecycle::POD_DELETE.into()).or_default();
             *operation = Operation::default();
             for kind in [LabelKind::Operating, LabelKind::OperationType] {
                 if let Some(Some(value)) = begin_labels.get(&kind.key(lifecycle::POD_DELETE)) {
@@ -327,7 +324,7 @@ impl<'a> Planner<'a> {
     /// Takes one step of the state machine for each operation.
     fn advance(&mut self) {
         self.waits.clear();
-        let ids: Vec<String> = self.state.lifecycle.operations.keys().cloned().collect();
+        let ids: Vec<OperationId> = self.state.lifecycle.operations.keys().cloned().collect();
         for id in ids {
             let Some(operation) = self.state.lifecycle.operations.get(&id) else { continue };
             let phase = Phase::of(operation);
@@ -341,7 +338,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn enter(&mut self, id: &str, phase: Phase) {
+    fn enter(&mut self, id: &OperationId, phase: Phase) {
         let timestamp = self.timestamp();
         let Some(operation) = self.state.lifecycle.operations.get_mut(id) else { return };
         match phase {
@@ -394,9 +391,9 @@ impl<'a> Planner<'a> {
         let granted = operations
             .values()
             .filter(|o| o.has(LabelKind::Operating) || o.has(LabelKind::Operate));
-        let types: BTreeSet<String> = granted
+        let types: BTreeSet<OperationType> = granted
             .filter(|o| o.has(LabelKind::PreChecked))
-            .filter_map(|o| o.operation_type().map(ToOwned::to_owned))
+            .filter_map(|o| o.operation_type().map(OperationType::from))
             .collect();
         permissions.retain(|kind, _| types.contains(kind));
         for kind in types {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::{lifecycle::Labels, well_known};
+use podops_api::{ids::PodName, lifecycle::Labels, well_known};
+use podops_runtime::object::{ResourceVersion, Uid};
 use thiserror::Error;
 
 /// Identity and observed version of the Pod that a plan was made for.
@@ -12,11 +13,11 @@ pub struct Identity {
     /// Namespace of the Pod.
     pub namespace: String,
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub version: String,
+    pub version: ResourceVersion,
 }
 
 /// The annotation `available-conditions` is not valid JSON.

@@ -63,7 +63,7 @@ pub const OUT_OF_SERVICE: ConditionReason = ConditionReason {
     condition: well_known::SERVICE_READY,
     status: ConditionStatus::False,
     name: "",
-    meaning: "Readiness gate: the Pod is out of service for an operation, or must stay offline. status.waiting of its CollaSet says what the operation waits for.",
+    meaning: "Readiness gate: the Pod is out of service for an operation, or must stay offline. status.waiting of its CollaSet lists what the operation waits for.",
 };
 
 /// All condition reasons.

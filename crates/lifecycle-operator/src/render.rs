@@ -21,7 +21,7 @@ const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
 #[must_use]
 pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     if plan.delete {
-        let (uid, version) = (pod.uid.clone(), Some(pod.version.clone()));
+        let (uid, version) = (pod.uid.to_string(), Some(pod.version.to_string()));
         return Some(Write::Delete { target: target(pod, None), uid, version });
     }
     if plan.is_empty() {
@@ -50,7 +50,10 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
         });
         body.insert("status".to_owned(), json!({ "conditions": [condition] }));
     }
-    Some(Write::Patch(target(pod, Some("status")), Change::Strategic(Value::Object(body))))
+    Some(Write::Patch {
+        target: target(pod, Some("status")),
+        change: Change::Strategic(Value::Object(body)),
+    })
 }
 
 /// Returns the write that adds a label which requests the Pod's deletion or replacement.
@@ -59,9 +62,14 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
 #[must_use]
 pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
     let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
-    Write::Patch(target(pod, Some("status")), Change::Merge(body))
+    Write::Patch { target: target(pod, Some("status")), change: Change::Merge(body) }
 }
 
 fn target(pod: &Identity, subresource: Option<&'static str>) -> Target {
-    Target { resource: PODS, namespace: pod.namespace.clone(), name: pod.name.clone(), subresource }
+    Target {
+        resource: PODS,
+        namespace: pod.namespace.clone(),
+        name: pod.name.to_string(),
+        subresource,
+    }
 }

@@ -26,6 +26,7 @@ use lifecycle_operator::{
     pod::PodView,
 };
 use podops_api::{
+    ids::OperationId,
     lifecycle::{self, LabelChanges, LabelKind, Labels, PodLifecycle},
     well_known,
 };
@@ -65,9 +66,9 @@ struct World {
     /// Whether the load balancer sends traffic to the Pod.
     in_traffic: bool,
     /// Grants by the checker, as operation ID and `<instance> <type>`.
-    grants: BTreeSet<(String, String)>,
+    grants: BTreeSet<(OperationId, String)>,
     /// Instances of operations in phase Operate, by operation ID.
-    operating: BTreeMap<String, String>,
+    operating: BTreeMap<OperationId, String>,
     requests_left: [u8; 2],
     cancellations_left: u8,
     edits_left: u8,
@@ -274,15 +275,14 @@ impl Lifecycle {
         let kind = pod.labels.get(&LabelKind::OperationType.key(id)).cloned().unwrap_or_default();
         let violation = if pod.gate != Some(false) || pod.protected || world.in_traffic {
             Some("a Pod in service entered Operate")
-        } else if self.checked
-            && !world.grants.contains(&(id.to_owned(), format!("{instance} {kind}")))
+        } else if self.checked && !world.grants.contains(&(id.into(), format!("{instance} {kind}")))
         {
             Some("an operation without a grant entered Operate")
         } else {
             None
         };
         world.violation = world.violation.or(violation);
-        world.operating.insert(id.to_owned(), instance);
+        world.operating.insert(id.into(), instance);
     }
 
     fn put(world: &mut World, mut pod: Pod) {
@@ -459,7 +459,7 @@ impl Lifecycle {
                     world.pod.labels.get(&kind.key(id)).cloned().unwrap_or_default()
                 };
                 let (instance, kind) = (get(LabelKind::Operating), get(LabelKind::OperationType));
-                world.grants.insert(((*id).to_owned(), format!("{instance} {kind}")));
+                world.grants.insert(((*id).into(), format!("{instance} {kind}")));
                 let changes = LabelChanges::from([
                     (LabelKind::PreChecked.key(id), Some(timestamp.clone())),
                     (lifecycle::permission_key(&kind), Some(timestamp)),

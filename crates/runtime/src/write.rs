@@ -65,11 +65,26 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// Creates the object; returns [`Outcome::AlreadyExists`] if the name is taken.
-    Create(Target, Value),
+    Create {
+        /// Object to create.
+        target: Target,
+        /// The whole object.
+        body: Value,
+    },
     /// Creates the object as a dry run: it is validated by the API server, but not stored.
-    DryRunCreate(Target, Value),
+    DryRunCreate {
+        /// Object to create.
+        target: Target,
+        /// The whole object.
+        body: Value,
+    },
     /// Patches the object.
-    Patch(Target, Change),
+    Patch {
+        /// Object to patch.
+        target: Target,
+        /// The change and its precondition.
+        change: Change,
+    },
     /// Deletes the object with this UID; `NotFound` counts as done.
     Delete {
         /// Object to delete.
@@ -86,9 +101,9 @@ impl Write {
     #[must_use]
     pub fn target(&self) -> &Target {
         match self {
-            Self::Create(target, _)
-            | Self::DryRunCreate(target, _)
-            | Self::Patch(target, _)
+            Self::Create { target, .. }
+            | Self::DryRunCreate { target, .. }
+            | Self::Patch { target, .. }
             | Self::Delete { target, .. } => target,
         }
     }
@@ -97,9 +112,9 @@ impl Write {
     #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
-            Self::Create(..) => "create",
-            Self::DryRunCreate(..) => "dry_run_create",
-            Self::Patch(..) => "patch",
+            Self::Create { .. } => "create",
+            Self::DryRunCreate { .. } => "dry_run_create",
+            Self::Patch { .. } => "patch",
             Self::Delete { .. } => "delete",
         }
     }

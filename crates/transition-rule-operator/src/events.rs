@@ -3,10 +3,11 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use podops_api::{
+    ids::PodName,
     transition_rule::{PodTransitionRule, RuleStage},
     well_known,
 };
-use podops_runtime::event::ObjectEvent;
+use podops_runtime::{event::ObjectEvent, object::Uid};
 
 use crate::{
     observe::InvalidRule,
@@ -58,7 +59,7 @@ fn rule_errors(namespace: &str, observed: &Observed, rule: &RuleView) -> Option<
             kind: Some(PodTransitionRule::kind(&()).into_owned()),
             namespace: Some(namespace.to_owned()),
             name: Some(rule.name.clone()),
-            uid: Some(rule.uid.clone()),
+            uid: Some(rule.uid.to_string()),
             ..ObjectReference::default()
         },
         event: reasons::RULE_EVALUATION_FAILED.with(errors.join("; ")),
@@ -94,13 +95,13 @@ fn invalid_break_glass(namespace: &str, pod: &PodView) -> Option<TargetedEvent> 
     })
 }
 
-fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+fn pod_reference(namespace: &str, name: &PodName, uid: &Uid) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
         namespace: Some(namespace.to_owned()),
-        name: Some(name.to_owned()),
-        uid: Some(uid.to_owned()),
+        name: Some(name.to_string()),
+        uid: Some(uid.to_string()),
         ..ObjectReference::default()
     }
 }

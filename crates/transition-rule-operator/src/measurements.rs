@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::{lifecycle, transition_rule::RuleState};
+use podops_api::{
+    ids::{LifecycleTime, PodName},
+    transition_rule::RuleState,
+};
 
 use crate::{
     plan::{Grant, Plan, PodChange, RuleDecision},
@@ -63,7 +66,7 @@ pub struct RejectionKey {
     /// Name of the rule.
     pub rule: String,
     /// Name of the Pod.
-    pub pod: String,
+    pub pod: PodName,
 }
 
 /// Measures a plan. `rejected_before` are the rejections of the previous reconcile, which are not
@@ -104,7 +107,7 @@ impl Measurements {
                 let key = RejectionKey {
                     owner: owner.name.clone(),
                     rule: info.rule_name.clone(),
-                    pod: detail.name.clone(),
+                    pod: detail.name.as_str().into(),
                 };
                 if !rejected_before.contains(&key) {
                     self.decisions.push(rule_decision(owner, &info.rule_name, "rejected"));
@@ -116,7 +119,7 @@ impl Measurements {
 
     fn add_passes(&mut self, owner: &RuleView, decision: &RuleDecision, changes: &[PodChange]) {
         for detail in decision.details.iter().filter(|detail| detail.passed) {
-            if changes.iter().any(|c| c.pod == detail.name && !c.grants.is_empty()) {
+            if changes.iter().any(|c| *c.pod == detail.name && !c.grants.is_empty()) {
                 let passed = detail.passed_rules.iter();
                 self.decisions.extend(passed.map(|name| rule_decision(owner, name, "passed")));
             }
@@ -142,7 +145,8 @@ fn rule_decision(owner: &RuleView, name: &str, verdict: &'static str) -> Decisio
 }
 
 fn grant_wait(grant: &Grant, now: Timestamp) -> GrantWait {
-    let since = lifecycle::time(&grant.operation.instance).map(|at| now.duration_since(at));
+    let since =
+        LifecycleTime::parse(&grant.operation.instance).map(|time| now.duration_since(time.0));
     let seconds = since.map_or(0.0, |since| since.as_secs_f64().max(0.0));
     GrantWait { stage: grant.stage.as_str(), seconds }
 }

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podops_runtime::freshness::LastWrite;
+use podops_api::ids::PodName;
+use podops_runtime::{freshness::LastWrite, object::Uid};
 use serde_json::Value;
 
 use crate::{
@@ -34,18 +35,18 @@ pub struct NamespaceState {
     /// Limits exported last.
     pub limits: BTreeSet<LimitKey>,
     /// Time of the last detail annotation, by UID of the Pod.
-    annotated_pods: BTreeMap<String, Instant>,
+    annotated_pods: BTreeMap<Uid, Instant>,
     /// Full Pods by UID.
-    full_pods: BTreeMap<String, FullPod>,
+    full_pods: BTreeMap<Uid, FullPod>,
 }
 
 /// Identity and resourceVersion of a Pod of which the full object is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodToFetch {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
     pub version: u64,
 }
@@ -72,13 +73,9 @@ impl NamespaceState {
     /// Adds the fetched full Pods to the observed state, if their resourceVersion has not changed.
     /// Forgets those of Pods that do not wait: rules need the full object of waiting Pods only.
     pub fn add_full_pods(&mut self, observed: &mut Observed) {
-        let waiting: BTreeSet<&str> = observed
-            .pods
-            .iter()
-            .filter(|pod| pod.is_waiting())
-            .map(|pod| pod.uid.as_str())
-            .collect();
-        self.full_pods.retain(|uid, _| waiting.contains(uid.as_str()));
+        let waiting: BTreeSet<&Uid> =
+            observed.pods.iter().filter(|pod| pod.is_waiting()).map(|pod| &pod.uid).collect();
+        self.full_pods.retain(|uid, _| waiting.contains(uid));
         for pod in &mut observed.pods {
             pod.object = self.full_pod(pod);
         }
@@ -113,7 +110,7 @@ impl NamespaceState {
 
 /// Pods of a plan of which the full object is needed.
 #[must_use]
-pub fn pods_to_fetch(observed: &Observed, names: &BTreeSet<String>) -> Vec<PodToFetch> {
+pub fn pods_to_fetch(observed: &Observed, names: &BTreeSet<PodName>) -> Vec<PodToFetch> {
     let pods = observed.pods.iter().filter(|pod| names.contains(&pod.name));
     pods.map(|pod| PodToFetch {
         name: pod.name.clone(),

@@ -208,7 +208,7 @@ pub fn observe(
 fn set_view(set: &SlimSet) -> Option<SetView> {
     let metadata = &set.metadata;
     (metadata.deletion_timestamp.is_none()).then(|| SetView {
-        uid: metadata.uid.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default().into(),
         name: metadata.name.clone().unwrap_or_default(),
         replicas: usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or_default(),
         template_labels: set.spec.template.metadata.labels.clone().unwrap_or_default(),
@@ -229,7 +229,7 @@ fn budget_view(budget: &SlimBudget) -> BudgetView {
             .disrupted_pods
             .iter()
             .flat_map(BTreeMap::keys)
-            .cloned()
+            .map(|name| name.as_str().into())
             .collect(),
         version: read::version(metadata),
     }

@@ -30,7 +30,10 @@ pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) 
         .test(&["metadata", "uid"], rule.uid.as_str())
         .test(&["metadata", "resourceVersion"], rule.version.as_str())
         .add(&["status"], json!(status));
-    Write::Patch(target(RULES, namespace, &rule.name, Some("status")), change.build())
+    Write::Patch {
+        target: target(RULES, namespace, &rule.name, Some("status")),
+        change: change.build(),
+    }
 }
 
 /// Removes Kuperator's finalizer from a rule that is being deleted. Returns `None` if there is
@@ -49,7 +52,7 @@ pub fn release(rule: &ObjectMeta) -> Option<Write> {
         "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": remaining,
     } });
     let (namespace, name) = (rule.namespace.as_deref()?, rule.name.as_deref()?);
-    Some(Write::Patch(target(RULES, namespace, name, None), Change::Merge(body)))
+    Some(Write::Patch { target: target(RULES, namespace, name, None), change: Change::Merge(body) })
 }
 
 /// Writes gates, grants and detail annotations of a Pod. The patch fails unless each granted
@@ -79,7 +82,10 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
             None => patch.remove(&pointer),
         };
     }
-    Write::Patch(target(PODS, namespace, &change.pod, Some("status")), patch.build())
+    Write::Patch {
+        target: target(PODS, namespace, &change.pod, Some("status")),
+        change: patch.build(),
+    }
 }
 
 fn grant(patch: JsonPatch, grant: &Grant, now: Timestamp) -> JsonPatch {

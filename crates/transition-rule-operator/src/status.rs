@@ -100,7 +100,7 @@ pub fn status(
         },
         conditions,
         pods: Some(decision.counts),
-        targets: decision.targets.clone(),
+        targets: decision.targets.iter().map(ToString::to_string).collect(),
         details: details(&decision.details),
         rule_states: decision.states.clone(),
         reservations: decision.reservations.iter().cloned().collect(),

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::{
+    ids::{OperationId, OperationType, PodName},
     lifecycle::{LabelKind, Labels, Operation, Phase, PodLifecycle},
     transition_rule::{PodTransitionRuleStatus, Reservation, RuleMode, RuleStage, TransitionRule},
     well_known,
 };
+use podops_runtime::object::{ResourceVersion, Uid};
 use serde_json::Value;
 
 use crate::rules::{
@@ -45,9 +47,9 @@ pub struct RuleView {
     /// Name of the PodTransitionRule.
     pub name: String,
     /// UID of the PodTransitionRule.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
-    pub version: String,
+    pub version: ResourceVersion,
     /// Generation of the spec.
     pub generation: i64,
     /// True if the object is being deleted.
@@ -90,7 +92,7 @@ pub struct DefinedRule<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct SetView {
     /// UID of the CollaSet.
-    pub uid: String,
+    pub uid: Uid,
     /// Name of the CollaSet.
     pub name: String,
     /// Desired number of Pods.
@@ -109,7 +111,7 @@ pub struct BudgetView {
     /// `status.disruptionsAllowed`; `None` if the status is older than the spec.
     pub disruptions_allowed: Option<usize>,
     /// Names of the Pods in `status.disruptedPods`: an eviction has consumed a disruption for them.
-    pub disrupted_pods: BTreeSet<String>,
+    pub disrupted_pods: BTreeSet<PodName>,
     /// Observed resourceVersion.
     pub version: u64,
 }
@@ -119,9 +121,9 @@ pub struct BudgetView {
 #[allow(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct PodView {
     /// Name of the Pod.
-    pub name: String,
+    pub name: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Observed resourceVersion.
     pub version: u64,
     /// Labels of the Pod.
@@ -156,7 +158,7 @@ pub struct Owner {
     /// Name of the owner.
     pub name: String,
     /// UID of the owner.
-    pub uid: String,
+    pub uid: Uid,
 }
 
 /// Break-glass override: rules that temporarily do not apply to a Pod.
@@ -180,9 +182,9 @@ pub struct InvalidOverride(Arc<serde_json::Error>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingOperation {
     /// Operation ID.
-    pub id: String,
+    pub id: OperationId,
     /// Operation type, such as `update`.
-    pub operation_type: String,
+    pub operation_type: OperationType,
     /// Value of the label that identifies this instance of the operation: of `operating` in
     /// PreCheck, of `post-check` in PostCheck.
     pub instance: String,
@@ -266,17 +268,17 @@ impl PendingLabels {
 
 impl PendingOperation {
     /// Reads an operation. Returns `None` unless it waits for rules at this stage.
-    fn read(id: &str, operation: &Operation, stage: RuleStage) -> Option<Self> {
+    fn read(id: &OperationId, operation: &Operation, stage: RuleStage) -> Option<Self> {
         let labels = PendingLabels::at(stage);
         if Phase::of(operation) != labels.phase || operation.has(LabelKind::UndoOperationType) {
             return None;
         }
         Some(Self {
-            id: id.to_owned(),
+            id: id.clone(),
             operation_type: operation
                 .get(labels.operation_type)
                 .filter(|operation_type| !operation_type.is_empty())?
-                .to_owned(),
+                .into(),
             instance: operation.get(labels.instance)?.to_owned(),
             check: operation.get(labels.check)?.to_owned(),
         })
@@ -323,7 +325,7 @@ impl PodView {
     #[must_use]
     pub fn has_operation(&self, reservation: &Reservation) -> bool {
         let operating = LabelKind::Operating.key(&reservation.id);
-        self.uid == reservation.uid && self.labels.get(&operating) == Some(&reservation.instance)
+        *self.uid == reservation.uid && self.labels.get(&operating) == Some(&reservation.instance)
     }
 
     /// Returns true if the Pod has this operator's gate with this label prefix.

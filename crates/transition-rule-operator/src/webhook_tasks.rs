@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::transition_rule::WebhookStatus;
+use podops_api::{ids::PodName, transition_rule::WebhookStatus};
 
 use self::rule_webhook::RuleWebhook;
 use crate::{
@@ -124,7 +124,7 @@ impl WebhookTasks {
     pub fn record_response(
         &mut self,
         job: &Job,
-        subjects: &BTreeMap<String, Subject>,
+        subjects: &BTreeMap<PodName, Subject>,
         response: Result<&[u8], &WebhookError>,
         now: Timestamp,
     ) -> Option<u64> {

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, process::Command};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::{Finding, rust::RustFile, sources};
+use super::{finding::Finding, rust::RustFile};
+use crate::sources;
 
 /// Dependencies that only generated code or a feature needs: package and dependency.
 const UNNAMED: [(&str, &str); 2] = [

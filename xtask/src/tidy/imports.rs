@@ -12,7 +12,7 @@ use syn::{
 };
 
 use super::{
-    Finding,
+    finding::Finding,
     rust::{Role, RustFile, attributes, is_test_only},
 };
 
@@ -186,6 +186,10 @@ impl<'ast> Visit<'ast> for Paths {
         if !is_test_only(attributes(item)) {
             visit::visit_item(self, item);
         }
+    }
+
+    fn visit_visibility(&mut self, _: &'ast Visibility) {
+        // `pub(in crate::plan)` is no dependency on `plan`.
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {

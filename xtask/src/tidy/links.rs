@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use pulldown_cmark::{Event, LinkType, Parser, Tag, TagEnd};
 
-use super::{Finding, sources};
+use super::finding::Finding;
+use crate::sources;
 
 /// Fails for each relative link to a file or heading that does not exist.
 pub(super) fn check() -> anyhow::Result<Vec<Finding>> {

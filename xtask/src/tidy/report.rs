@@ -6,9 +6,9 @@ use super::{
     imports,
     rust::{Role, RustFile, TextKind},
     shape::{self, Feature, Occurrence},
-    sources,
     terms::whole_words,
 };
+use crate::sources;
 
 /// Programs as persons.
 const PERSONS: &str =

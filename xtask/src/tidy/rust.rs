@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 use syn::{Attribute, Item};
 
-use super::sources;
+use crate::sources;
 
 /// What a source file is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use syn::{
 };
 
 use super::{
-    Finding,
+    finding::Finding,
     rust::{Role, RustFile, is_test_only},
 };
 

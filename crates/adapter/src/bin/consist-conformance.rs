@@ -38,7 +38,7 @@ struct Args {
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    let adapter = Client::at(&args.target, Duration::from_secs(10)).map_err(anyhow::Error::msg)?;
+    let adapter = Client::at(&args.target, Duration::from_secs(10))?;
     let addresses =
         args.addresses.try_into().ok().context("--addresses requires three addresses")?;
     let setup = Setup {

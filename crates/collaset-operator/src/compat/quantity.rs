@@ -23,11 +23,9 @@ const BINARY: [(&str, i128); 5] = [
 
 /// Parses a quantity to its value in billionths, and true if its suffix is a power of 1024.
 fn parse(text: &str) -> Option<(i128, bool)> {
-    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+');
-    let end = text.find(|c| !is_number(c)).unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let unit = |units: &[(&str, i128)]| units.iter().find(|(s, _)| *s == suffix).map(|(_, u)| *u);
-    let (unit, is_binary) = match (unit(&DECIMAL), unit(&BINARY), suffix) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'));
+    let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+    let (unit, is_binary) = match (unit(&DECIMAL, suffix), unit(&BINARY, suffix), suffix) {
         (Some(unit), _, _) => (unit, false),
         (_, Some(unit), _) => (unit, true),
         (None, None, "n") => (1, false),
@@ -37,6 +35,11 @@ fn parse(text: &str) -> Option<(i128, bool)> {
     let scale = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
     Some((digits.checked_mul(unit)? / scale, is_binary))
+}
+
+/// Returns the unit of a suffix in billionths.
+fn unit(units: &[(&str, i128)], suffix: &str) -> Option<i128> {
+    units.iter().find(|(known, _)| *known == suffix).map(|(_, unit)| *unit)
 }
 
 /// Returns a quantity's value in billionths; `None` if it cannot be parsed.

@@ -54,7 +54,7 @@ pub(super) fn create(
     fields.insert("ownerReferences".to_owned(), owner(observed));
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
-    Some(Write::Create(target(observed, CLAIMS, &name), body))
+    Some(Write::Create { target: target(observed, CLAIMS, &name), body })
 }
 
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
@@ -69,7 +69,7 @@ pub(super) fn adopt(observed: &Observed, claim: &ClaimView, instance: Option<Ins
             json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Write::Patch(target(observed, CLAIMS, &claim.name), body)
+    Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }
 }
 
 /// Removes the CollaSet from the PVC's owners; labels it as orphaned if its Pod is excluded.
@@ -80,7 +80,7 @@ pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReaso
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
-    Write::Patch(target(observed, CLAIMS, &claim.name), body)
+    Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }
 }
 
 /// Deletes the PVC; Kubernetes keeps it while a Pod uses it.

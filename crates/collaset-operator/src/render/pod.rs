@@ -88,7 +88,7 @@ pub(super) fn create(
     now: Timestamp,
 ) -> Option<Write> {
     let (target, body) = manifest(observed, instance, revision, new, now)?;
-    Some(Write::Create(target, body))
+    Some(Write::Create { target, body })
 }
 
 /// Returns the dry-run create of an instance's Pod; `None` if the revision does not exist.
@@ -99,7 +99,7 @@ pub(super) fn dry_run_create(
     now: Timestamp,
 ) -> Option<Write> {
     let (target, body) = manifest(observed, instance, revision, NewPod::Recreated, now)?;
-    Some(Write::DryRunCreate(target, body))
+    Some(Write::DryRunCreate { target, body })
 }
 
 fn manifest(
@@ -248,7 +248,7 @@ pub(super) fn resize(
         "metadata": { "uid": pod.uid, "resourceVersion": pod.resource_version },
         "spec": { "containers": containers },
     }));
-    Write::Patch(to, change)
+    Write::Patch { target: to, change }
 }
 
 /// Three-way merge of labels or annotations: keys changed by the new template are set, keys it no

@@ -64,7 +64,7 @@ pub(super) fn change_pod(
         }
         PodChange::Delete { operation } => return Some(delete(pod, to, *operation, now)),
     };
-    Some(Write::Patch(to, change))
+    Some(Write::Patch { target: to, change })
 }
 
 /// Adds the CollaSet to the Pod's owners, and sets the instance ID if there is one. Conditional on
@@ -79,7 +79,7 @@ pub(super) fn adopt_pod(observed: &Observed, pod: &PodView, instance: Option<Ins
         body["metadata"]["labels"] =
             json!({ well_known::INSTANCE_ID: id.to_string(), well_known::ORPHANED: null });
     }
-    Write::Patch(target(observed, PODS, &pod.name), Change::Strategic(body))
+    Write::Patch { target: target(observed, PODS, &pod.name), change: Change::Strategic(body) }
 }
 
 /// Requests the Pod's deletion. Conditional on the resourceVersion, because the CollaSet must still
@@ -108,7 +108,7 @@ fn delete(pod: &PodView, to: Target, operation: OwnOperation, now: Timestamp) ->
     if operation == OwnOperation::Update && !pod.has_label(well_known::PREPARING_TO_DELETE) {
         let changes = [(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
         let conditions = preconditions(pod, &[LabelKind::Operating, LabelKind::Operate]);
-        return Write::Patch(to, relabel(conditions, &changes).build());
+        return Write::Patch { target: to, change: relabel(conditions, &changes).build() };
     }
     let (uid, version) = (pod.uid.to_string(), Some(pod.resource_version.to_string()));
     Write::Delete { target: to, uid, version }

@@ -31,7 +31,10 @@ pub(super) fn finalizers(observed: &Observed, change: FinalizerChange) -> Write 
         list.push(well_known::PRE_RECLAIM);
     }
     let body = json!({ "metadata": { "resourceVersion": observed.resource_version.as_str(), "finalizers": list } });
-    Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
+    Write::Patch {
+        target: target(observed, COLLASETS, &observed.name),
+        change: Change::Merge(body),
+    }
 }
 
 /// Returns the write of a status.
@@ -48,10 +51,12 @@ pub fn status(observed: &Observed, status: &CollaSetStatus) -> Write {
             body[field] = Value::Null;
         }
     }
-    Write::Patch(
-        to,
-        Change::Merge(json!({ "metadata": { "uid": observed.uid.as_str() }, "status": body })),
-    )
+    Write::Patch {
+        target: to,
+        change: Change::Merge(
+            json!({ "metadata": { "uid": observed.uid.as_str() }, "status": body }),
+        ),
+    }
 }
 
 pub(super) fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
@@ -65,7 +70,7 @@ pub(super) fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
         "revision": new.revision,
         "data": new.data,
     });
-    Write::Create(target(observed, REVISIONS, &new.name), body)
+    Write::Create { target: target(observed, REVISIONS, &new.name), body }
 }
 
 /// Changes an existing ControllerRevision.
@@ -91,7 +96,7 @@ pub(super) fn change_revision(
             };
         }
     };
-    Write::Patch(to, Change::Merge(body))
+    Write::Patch { target: to, change: Change::Merge(body) }
 }
 
 /// Removes Pods from `podToDelete`.
@@ -106,7 +111,10 @@ pub(super) fn clear_pod_to_delete(observed: &Observed, names: &[PodName]) -> Wri
         "metadata": { "resourceVersion": observed.resource_version.as_str() },
         "spec": { "scaleStrategy": { "podToDelete": remaining } },
     });
-    Write::Patch(target(observed, COLLASETS, &observed.name), Change::Merge(body))
+    Write::Patch {
+        target: target(observed, COLLASETS, &observed.name),
+        change: Change::Merge(body),
+    }
 }
 
 /// Writes the entries of the ResourceContext; without entries, deletes it.
@@ -120,7 +128,7 @@ pub(super) fn write_contexts(observed: &Observed, entries: &[ContextDetail]) -> 
                 "metadata": { "name": observed.context_name() },
                 "spec": { "contexts": entries },
             });
-            Write::Create(to, body)
+            Write::Create { target: to, body }
         }
         Some(known) if entries.is_empty() => Write::Delete {
             target: to,
@@ -129,7 +137,7 @@ pub(super) fn write_contexts(observed: &Observed, entries: &[ContextDetail]) -> 
         },
         Some(known) => {
             let body = json!({ "metadata": { "resourceVersion": known.resource_version.as_str() }, "spec": { "contexts": entries } });
-            Write::Patch(to, Change::Merge(body))
+            Write::Patch { target: to, change: Change::Merge(body) }
         }
     }
 }

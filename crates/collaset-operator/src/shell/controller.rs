@@ -526,7 +526,7 @@ fn is_inconclusive(message: &str) -> bool {
 
 /// Returns the revision of a new Pod; empty for other writes.
 fn revision_of(write: &Write) -> String {
-    let (Write::Create(_, body) | Write::DryRunCreate(_, body)) = write else {
+    let (Write::Create { body, .. } | Write::DryRunCreate { body, .. }) = write else {
         return String::new();
     };
     body["metadata"]["labels"][well_known::REVISION].as_str().unwrap_or_default().to_owned()
@@ -571,7 +571,7 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> 
     // Results of dry runs are planned on and reported as blockers by the plan.
     let persisted = results
         .iter()
-        .filter(|(write, result)| !(matches!(write, Write::DryRunCreate(..)) && result.is_ok()));
+        .filter(|(write, result)| !(matches!(write, Write::DryRunCreate { .. }) && result.is_ok()));
     let failed = persisted.filter_map(|(write, result)| {
         let message = match result {
             Ok(Outcome::Rejected(message)) => format!("{}: {message}", write.target()),
@@ -582,13 +582,13 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> 
             Ok(Outcome::Done(_) | Outcome::Conflict | Outcome::NotFound) => return None,
         };
         let (scope, reason) = match write {
-            Write::Create(..) => (BlockerScope::Scaling, &reasons::SCALE_OUT_FAILED),
-            Write::DryRunCreate(..) => (BlockerScope::Updating, &reasons::TEMPLATE_REJECTED),
+            Write::Create { .. } => (BlockerScope::Scaling, &reasons::SCALE_OUT_FAILED),
+            Write::DryRunCreate { .. } => (BlockerScope::Updating, &reasons::TEMPLATE_REJECTED),
             Write::Delete { .. } => (BlockerScope::Scaling, &reasons::SCALE_IN_FAILED),
-            Write::Patch(..) if is_resize(write) => {
+            Write::Patch { .. } if is_resize(write) => {
                 (BlockerScope::Updating, &reasons::RESIZE_REJECTED)
             }
-            Write::Patch(..) => (BlockerScope::Updating, &reasons::UPDATE_FAILED),
+            Write::Patch { .. } => (BlockerScope::Updating, &reasons::UPDATE_FAILED),
         };
         Some(Blocker { scope, reason, message })
     });

@@ -105,7 +105,7 @@ impl Cluster {
         let plural = resource.plural;
         let found = self.get(plural, name).cloned();
         match write {
-            Write::Create(_, body) | Write::DryRunCreate(_, body) => {
+            Write::Create { body, .. } | Write::DryRunCreate { body, .. } => {
                 let image = body["spec"]["containers"][0]["image"].as_str().unwrap_or_default();
                 let rejected =
                     self.rejected_image.as_ref().filter(|(rejected, _)| rejected == image);
@@ -115,7 +115,7 @@ impl Cluster {
                 if found.is_some() {
                     return Outcome::AlreadyExists;
                 }
-                if matches!(write, Write::Create(..)) {
+                if matches!(write, Write::Create { .. }) {
                     self.put(plural, body.clone());
                 }
             }
@@ -129,7 +129,7 @@ impl Cluster {
                 }
                 self.delete(plural, name);
             }
-            Write::Patch(_, change) => {
+            Write::Patch { change, .. } => {
                 let Some(mut object) = found else { return Outcome::NotFound };
                 if !patch(&mut object, change) {
                     return Outcome::Conflict;

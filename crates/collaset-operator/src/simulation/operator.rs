@@ -110,7 +110,7 @@ impl World {
         let mut blockers = Vec::new();
         let mut succeeded = true;
         for dry_run in phases.dry_runs {
-            let Write::DryRunCreate(_, body) = &dry_run else { continue };
+            let Write::DryRunCreate { body, .. } = &dry_run else { continue };
             let revision = body["metadata"]["labels"][well_known::REVISION].as_str().unwrap();
             let result = if let Outcome::Rejected(message) = self.cluster.apply(&dry_run) {
                 DryRunResult::Rejected { message }
@@ -164,7 +164,7 @@ impl World {
             match outcome {
                 Outcome::Done(_) => self.check_write(&before, pending, &write),
                 Outcome::Rejected(message) => blockers.push(Blocker {
-                    scope: if matches!(write, Write::Create(..)) {
+                    scope: if matches!(write, Write::Create { .. }) {
                         BlockerScope::Scaling
                     } else {
                         BlockerScope::Updating
@@ -190,7 +190,7 @@ impl World {
     fn check_write(&mut self, before: &World, pending: &PendingPlan, write: &Write) {
         let (plural, name) = (write.target().resource.plural, write.target().name.as_str());
         match (plural, write) {
-            ("pods", Write::Create(..)) => {
+            ("pods", Write::Create { .. }) => {
                 self.assert_unique_ids();
                 self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
@@ -213,9 +213,9 @@ impl World {
                     "{name} was deleted without permission"
                 );
             }
-            ("pods", Write::Patch(..)) => self.assert_partition(before, pending),
+            ("pods", Write::Patch { .. }) => self.assert_partition(before, pending),
             // The name of a deleted claim may be reused.
-            ("persistentvolumeclaims", Write::Create(..)) => {
+            ("persistentvolumeclaims", Write::Create { .. }) => {
                 self.operator.mounted_claims.remove(name);
             }
             ("persistentvolumeclaims", Write::Delete { .. }) => {

@@ -275,6 +275,9 @@ fn hmac_sha256(key: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use podops_api::ids::PodName;
+    use podops_runtime::object::Uid;
+
     use super::*;
     use crate::traffic::DesiredTraffic;
 
@@ -305,8 +308,8 @@ mod tests {
         let servers: Vec<Server> = servers.iter().map(server).collect();
         let addresses = vec!["10.0.0.1".parse().unwrap()];
         let pod = DesiredMember {
-            name: String::new(),
-            uid: String::new(),
+            name: PodName::default(),
+            uid: Uid::default(),
             addresses,
             traffic: DesiredTraffic::Serve,
         };

@@ -235,7 +235,12 @@ mod tests {
 
     fn pod(last: u8, traffic: DesiredTraffic) -> DesiredMember {
         let addresses = vec![IpAddr::from([10, 0, 0, last])];
-        DesiredMember { name: last.to_string(), uid: last.to_string(), addresses, traffic }
+        DesiredMember {
+            name: last.to_string().into(),
+            uid: last.to_string().into(),
+            addresses,
+            traffic,
+        }
     }
 
     fn target_at(last: u8, port: i32, traffic: Traffic) -> Target {

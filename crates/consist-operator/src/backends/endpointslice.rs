@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use podops_api::consist;
+use podops_runtime::object::Uid;
 
 use super::{BackendError, DesiredMember, Employer, TrafficByPod};
 use crate::traffic::Traffic;
@@ -37,7 +38,7 @@ pub fn slice_selector(employer: &Employer) -> Result<String, BackendError> {
 pub fn observe(slices: &[EndpointSlice], members: &[DesiredMember]) -> TrafficByPod {
     let by_uid = traffic_by_uid(slices);
     let observed = members.iter().map(|member| {
-        let traffic = by_uid.get(member.uid.as_str()).copied().unwrap_or(Traffic::Absent);
+        let traffic = by_uid.get(&member.uid).copied().unwrap_or(Traffic::Absent);
         (member.uid.clone(), traffic)
     });
     observed.collect()
@@ -45,10 +46,11 @@ pub fn observe(slices: &[EndpointSlice], members: &[DesiredMember]) -> TrafficBy
 
 /// Returns the traffic of each Pod in the slices, by UID. A Pod that is ready in any slice has
 /// traffic.
-fn traffic_by_uid(slices: &[EndpointSlice]) -> BTreeMap<&str, Traffic> {
+fn traffic_by_uid(slices: &[EndpointSlice]) -> BTreeMap<Uid, Traffic> {
     let mut observed = BTreeMap::new();
     for endpoint in slices.iter().flat_map(|slice| slice.endpoints.iter().flatten()) {
-        let Some(uid) = endpoint.target_ref.as_ref().and_then(|pod| pod.uid.as_deref()) else {
+        let reference = endpoint.target_ref.as_ref();
+        let Some(uid) = reference.and_then(|pod| pod.uid.as_deref()).map(Uid::from) else {
             continue;
         };
         if is_ready(endpoint) {
@@ -90,6 +92,8 @@ mod tests {
             slice(json!(null)),
         ];
         let (on, off) = (Traffic::Serving, Traffic::Absent);
-        assert_eq!(traffic_by_uid(&slices), BTreeMap::from([("a", on), ("b", off), ("c", on)]));
+        let expected =
+            [("a", on), ("b", off), ("c", on)].map(|(uid, traffic)| (uid.into(), traffic));
+        assert_eq!(traffic_by_uid(&slices), BTreeMap::from(expected));
     }
 }

@@ -43,9 +43,9 @@ fn member(name: &str, words: &str) -> MemberView {
         .as_deref()
         .map(|text| serde_json::from_str::<AvailableConditions>(text).unwrap().expected_finalizers);
     MemberView {
-        name: name.to_owned(),
-        uid: name.to_owned(),
-        resource_version: "7".to_owned(),
+        name: name.into(),
+        uid: name.into(),
+        resource_version: "7".into(),
         addresses: if has("no-ip") { vec![] } else { vec!["10.0.0.1".parse().unwrap()] },
         selected: !has("unselected"),
         ready: has("ready"),
@@ -64,8 +64,8 @@ fn member(name: &str, words: &str) -> MemberView {
 fn observed(state: EmployerState, words: &str, traffic: &[(Traffic, i64)]) -> Observed {
     let members = vec![member("a", words)];
     let observation = TrafficObservation {
-        traffic: traffic.iter().map(|(traffic, _)| ("a".to_owned(), *traffic)).collect(),
-        off_since: traffic.iter().map(|(_, off)| ("a".to_owned(), at(*off))).collect(),
+        traffic: traffic.iter().map(|(traffic, _)| ("a".into(), *traffic)).collect(),
+        off_since: traffic.iter().map(|(_, off)| ("a".into(), at(*off))).collect(),
         ..TrafficObservation::default()
     };
     Observed { employer: employer(state), members, observation }
@@ -145,10 +145,10 @@ fn no_pod_is_released_while_the_backend_is_unavailable() {
     assert_eq!(planned(&unavailable, 200), refused);
     // The report of one instance, while another does not answer, is enough to protect a Pod, but
     // not to release it.
-    unavailable.observation.traffic.insert("a".to_owned(), Traffic::Serving);
+    unavailable.observation.traffic.insert("a".into(), Traffic::Serving);
     assert_eq!(planned(&unavailable, 200), "protect");
-    unavailable.observation.traffic.insert("a".to_owned(), Traffic::Absent);
-    unavailable.observation.off_since.insert("a".to_owned(), at(101));
+    unavailable.observation.traffic.insert("a".into(), Traffic::Absent);
+    unavailable.observation.off_since.insert("a".into(), at(101));
     unavailable.members = vec![member("a", "expected protected")];
     assert_eq!(planned(&unavailable, 200), refused);
 }
@@ -159,8 +159,8 @@ fn a_pod_that_the_backend_rejects_does_not_block_others() {
     let mut full = observed(EmployerState::Active, "ready expected", &[(Traffic::Absent, 101)]);
     full.observation.unfulfilled = Some("haproxy: no free slot".to_owned());
     full.members.push(member("b", "expected protected"));
-    full.observation.traffic.insert("b".to_owned(), Traffic::Absent);
-    full.observation.off_since.insert("b".to_owned(), at(101));
+    full.observation.traffic.insert("b".into(), Traffic::Absent);
+    full.observation.off_since.insert("b".into(), at(101));
     assert_eq!(planned(&full, 200), "release, wait: haproxy: no free slot");
 }
 
@@ -174,7 +174,7 @@ fn an_unready_pod_that_may_receive_traffic_is_protected() {
     let mut unavailable = observed(EmployerState::Active, "expected", &[]);
     unavailable.observation.error = Some("timeout".to_owned());
     assert_eq!(planned(&unavailable, 200), "");
-    unavailable.observation.possibly_serving.insert("a".to_owned());
+    unavailable.observation.possibly_serving.insert("a".into());
     assert_eq!(planned(&unavailable, 200), "protect");
 }
 
@@ -318,7 +318,7 @@ fn pods_without_an_ip_or_with_a_shared_ip_are_distinct() {
     let mut other = member("b", "protected expected ready");
     other.addresses = vec!["10.0.0.1".parse().unwrap()];
     both.members.push(other);
-    both.observation.traffic.insert("b".to_owned(), Traffic::Serving);
+    both.observation.traffic.insert("b".into(), Traffic::Serving);
     let plan = plan(&both, at(102));
     let changed: Vec<&str> = plan.pods.iter().map(|change| change.name.as_str()).collect();
     assert_eq!(changed, ["a"]);

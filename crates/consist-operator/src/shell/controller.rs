@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::Store;
 use podops_api::consist::employer_key;
 use podops_runtime::{
+    object::Uid,
     shell::{
         apply::{self, Applier},
         clock,
@@ -247,8 +248,8 @@ impl Context {
         let conditions = plan.conditions.iter();
         let conditions = conditions.map(|change| render::condition(&key.0, change, now));
         results.extend(self.applier.apply_all(conditions.collect()).await);
-        let uid = employer.metadata.uid.as_deref().unwrap_or_default();
-        if let Some(write) = render::employer(self.kind.resource, &observed.employer, uid, plan) {
+        let uid = Uid::from(employer.metadata.uid.clone().unwrap_or_default());
+        if let Some(write) = render::employer(self.kind.resource, &observed.employer, &uid, plan) {
             let result = self.applier.apply(&write).await;
             if matches!(result, Ok(Outcome::Done(_))) {
                 self.forget_released(employer, plan).await;

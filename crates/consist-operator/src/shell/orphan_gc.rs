@@ -1,6 +1,6 @@
 //! Orphan garbage collector: releases the Pods of deleted or unmanaged employers.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use kube::{Api, Client, Resource as _, core::DynamicObject};
 use podops_runtime::{
@@ -35,7 +35,7 @@ pub(super) struct OrphanCollector {
 
 impl OrphanCollector {
     /// Collects periodically while the process is the leader; never returns.
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(super) async fn run(self) -> Infallible {
         loop {
             sleep(INTERVAL).await;
             if !self.lease.is_leader() || !*self.pods.progress.ready().borrow() {
@@ -68,9 +68,11 @@ impl OrphanCollector {
                 self.events.publish(&pod.object_ref(&()), &event).await;
             }
             // The next collection tries again.
-            Ok(other) => tracing::debug!(?other, pod = change.name, "Orphaned Pod not released"),
+            Ok(other) => {
+                tracing::debug!(?other, pod = change.name.as_str(), "Orphaned Pod not released");
+            }
             Err(error) => {
-                tracing::warn!(%error, pod = change.name, "Cannot release orphaned Pod");
+                tracing::warn!(%error, pod = change.name.as_str(), "Cannot release orphaned Pod");
             }
         }
     }

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api, Client,
@@ -49,6 +48,7 @@ use super::{
         external::External,
         haproxy::Haproxy,
     },
+    config_error::ConfigError,
     controller::{Backends, Context, reconcile},
     metrics::Metrics,
     orphan_gc::OrphanCollector,
@@ -107,7 +107,7 @@ pub(super) fn start(operator: &mut Operator, args: &ConsistArgs) -> Result<(), O
     set_up(operator, args).map_err(OperatorError::config)
 }
 
-fn set_up(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
+fn set_up(operator: &mut Operator, args: &ConsistArgs) -> Result<(), ConfigError> {
     let kinds = args.employer_kinds.as_deref().map(read_kinds).transpose()?.unwrap_or_default();
     let (notifier, changes) = mpsc::unbounded_channel();
     let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
@@ -126,8 +126,9 @@ fn set_up(operator: &mut Operator, args: &ConsistArgs) -> anyhow::Result<()> {
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
     let default = args.default_backend.as_str();
-    let is_known = shared.backends.contains_key(default);
-    anyhow::ensure!(is_known, "--default-backend: unknown backend {default}");
+    if !shared.backends.contains_key(default) {
+        return Err(ConfigError::UnknownBackend { name: default.to_owned() });
+    }
     let controller = shared.controller(Kind::services(default)?, &services);
     operator.task("service controller", controller);
     for config in kinds {
@@ -144,20 +145,20 @@ fn backends(
     operator: &mut Operator,
     args: &ConsistArgs,
     notifier: &ChangeNotifier,
-) -> anyhow::Result<Backends> {
+) -> Result<Backends, ConfigError> {
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
         let listener = XdsListener { address, tls: args.xds_tls.clone() };
         operator.task("xds server", envoy.serve(listener, operator.lease.clone()));
     }
-    let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps).context("Alibaba Cloud")?;
+    let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps)?;
     let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_api_qps);
     let all: [(&'static str, Box<dyn Backend>); 6] = [
         ("alibaba-clb", Box::new(clb)),
         ("aws-elbv2", Box::new(elb)),
         (endpointslice::NAME, Box::new(EndpointSlices::new(operator.client.clone()))),
         ("envoy", Box::new(envoy)),
-        ("external", Box::new(External::new(&args.adapters, notifier).context("--adapters")?)),
+        ("external", Box::new(External::new(&args.adapters, notifier)?)),
         ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
     ];
     Ok(Arc::new(BTreeMap::from(all)))
@@ -176,7 +177,7 @@ impl Shared {
     }
 
     /// Watches Pods, and triggers the reconciles of their employers.
-    async fn watch_pods(self) -> anyhow::Result<()> {
+    async fn watch_pods(self) -> Result<(), ConfigError> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "pods", &self.common).modify(trim_pod);
         let pods = reflect(self.pods.clone(), events);
@@ -187,7 +188,7 @@ impl Shared {
     }
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
-    async fn watch_slices(self) -> anyhow::Result<()> {
+    async fn watch_slices(self) -> Result<(), ConfigError> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "endpointslices", &self.common)
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
@@ -204,7 +205,10 @@ impl Shared {
     }
 
     /// Triggers the reconciles of employers whose backends report a change.
-    async fn forward_changes(self, mut changes: UnboundedReceiver<String>) -> anyhow::Result<()> {
+    async fn forward_changes(
+        self,
+        mut changes: UnboundedReceiver<String>,
+    ) -> Result<(), ConfigError> {
         while let Some(key) = changes.recv().await {
             if let Some(changed) = EmployerKey::parse(&key) {
                 self.trigger(|controller| {
@@ -222,13 +226,15 @@ impl Shared {
     /// # Errors
     ///
     /// If the kind is not namespaced or its configuration is invalid, or the controller ends.
-    async fn controller_once_served(self, config: EmployerKindConfig) -> anyhow::Result<()> {
+    async fn controller_once_served(self, config: EmployerKindConfig) -> Result<(), ConfigError> {
         let gvk = config.gvk();
         let kind = loop {
             match oneshot::pinned_kind(&self.client, &gvk).await {
                 Ok((resource, capabilities)) => {
-                    let namespaced = capabilities.scope == Scope::Namespaced;
-                    anyhow::ensure!(namespaced, "employer kinds must be namespaced: {gvk:?}");
+                    if capabilities.scope != Scope::Namespaced {
+                        let kind = format!("{}, {}", gvk.api_version(), gvk.kind);
+                        return Err(ConfigError::NotNamespaced { kind });
+                    }
                     break Kind::new(config, &resource.plural)?;
                 }
                 Err(error) => tracing::warn!(%error, ?gvk, "Employer kind not available; retrying"),
@@ -243,7 +249,7 @@ impl Shared {
         &self,
         kind: Kind,
         progress: &WatchProgress,
-    ) -> impl Future<Output = anyhow::Result<()>> + use<> {
+    ) -> impl Future<Output = Result<(), ConfigError>> + use<> {
         let (store, writer) = reflector::store::<SlimEmployer>();
         let (sender, triggers) = mpsc::unbounded_channel();
         let (name, employers) = (kind.name(), store.clone());
@@ -275,7 +281,7 @@ impl Shared {
         async move {
             tokio::select! {
                 Ok(()) = controller => Ok(()),
-                result = orphan_collector.run() => result,
+                never = orphan_collector.run() => match never {},
             }
         }
     }
@@ -329,7 +335,7 @@ impl Shared {
 async fn for_each<K>(
     changed: impl Stream<Item = Arc<K>> + Send,
     f: impl Fn(Arc<K>) + Send,
-) -> anyhow::Result<()> {
+) -> Result<(), ConfigError> {
     let mut changed = std::pin::pin!(changed);
     while let Some(object) = changed.next().await {
         f(object);
@@ -360,8 +366,11 @@ fn slim_event(kind: &Kind, event: Event<DynamicObject>) -> Event<SlimEmployer> {
 /// # Errors
 ///
 /// If the file cannot be read, or its content is invalid.
-fn read_kinds(path: &Path) -> anyhow::Result<Vec<EmployerKindConfig>> {
-    let file = format!("employer kinds in {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {file}"))?;
-    EmployerKindConfig::parse_all(&text).context(file)
+fn read_kinds(path: &Path) -> Result<Vec<EmployerKindConfig>, ConfigError> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|source| ConfigError::ReadFile { path: path.to_owned(), source })?;
+    EmployerKindConfig::parse_all(&text).map_err(|source| ConfigError::InvalidKinds {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })
 }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::Time};
 use kube::core::{Selector, SelectorExt as _};
-use podops_api::lifecycle::Labels;
+use podops_api::{ids::PodName, lifecycle::Labels};
 use podops_runtime::write::{JsonPatch, Resource, Target, Write};
 use serde_json::json;
 
@@ -60,7 +60,7 @@ impl Denial {
 /// the Pod.
 pub fn consume_disruption(
     budgets: &[PodDisruptionBudget],
-    name: &str,
+    pod: &PodName,
     labels: &Labels,
     readiness: PodReadiness,
     now: Timestamp,
@@ -78,7 +78,7 @@ pub fn consume_disruption(
     if readiness == PodReadiness::Unready && may_evict_unready(budget) {
         return Ok(None);
     }
-    consume_from(budget, name, now)
+    consume_from(budget, pod, now)
 }
 
 /// Returns whether the budget's selector matches a Pod with these labels.
@@ -114,7 +114,7 @@ fn may_evict_unready(budget: &PodDisruptionBudget) -> bool {
 
 fn consume_from(
     budget: &PodDisruptionBudget,
-    pod: &str,
+    pod: &PodName,
     now: Timestamp,
 ) -> Result<Option<Write>, Denial> {
     let metadata = &budget.metadata;
@@ -126,7 +126,7 @@ fn consume_from(
         )));
     };
     let mut disrupted = status.disrupted_pods.clone().unwrap_or_default();
-    if disrupted.contains_key(pod) {
+    if disrupted.contains_key(&**pod) {
         return Ok(None);
     }
     let allowed = status.disruptions_allowed.unwrap_or_default();
@@ -136,7 +136,7 @@ fn consume_from(
             "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
         )));
     }
-    disrupted.insert(pod.to_owned(), Time(now));
+    disrupted.insert(pod.to_string(), Time(now));
     let change = JsonPatch::default()
         .test(&["metadata", "resourceVersion"], json!(metadata.resource_version))
         .add(&["status", "disruptionsAllowed"], json!(allowed - 1))
@@ -147,7 +147,7 @@ fn consume_from(
         name,
         subresource: Some("status"),
     };
-    Ok(Some(Write::Patch(target, change.build())))
+    Ok(Some(Write::Patch { target, change: change.build() }))
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
     fn consumes(budgets: &[PodDisruptionBudget], ready: bool) -> Result<bool, String> {
         let readiness = if ready { PodReadiness::Ready } else { PodReadiness::Unready };
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let consumed = consume_disruption(budgets, "web-1", &labels, readiness, now());
+        let consumed = consume_disruption(budgets, &"web-1".into(), &labels, readiness, now());
         consumed.map(|write| write.is_some()).map_err(|denial| denial.cause)
     }
 
@@ -193,11 +193,17 @@ mod tests {
     #[test]
     fn a_consumed_disruption_is_written_as_by_the_api_server() {
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let write =
-            consume_disruption(&[budget("web", 1)], "web-1", &labels, PodReadiness::Ready, now())
-                .unwrap()
-                .unwrap();
-        let Write::Patch(target, podops_runtime::write::Change::Json(patch)) = write else {
+        let write = consume_disruption(
+            &[budget("web", 1)],
+            &"web-1".into(),
+            &labels,
+            PodReadiness::Ready,
+            now(),
+        )
+        .unwrap()
+        .unwrap();
+        let Write::Patch { target, change: podops_runtime::write::Change::Json(patch) } = write
+        else {
             unreachable!("disruptions are consumed by a JSON patch")
         };
         assert_eq!(target.to_string(), "poddisruptionbudgets ns/b (status)");
@@ -217,7 +223,8 @@ mod tests {
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
         let several = [budget("web", 1), budget("web", 1)];
         let denial =
-            consume_disruption(&several, "web-1", &labels, PodReadiness::Ready, now()).unwrap_err();
+            consume_disruption(&several, &"web-1".into(), &labels, PodReadiness::Ready, now())
+                .unwrap_err();
         assert!(!denial.retryable, "{denial:?}");
     }
 
@@ -231,8 +238,13 @@ mod tests {
             Some("AlwaysAllow".to_owned());
         assert_eq!(consumes(&[too_few.clone()], false), Ok(false));
         let labels = Labels::from([("app".to_owned(), "web".to_owned())]);
-        let pending =
-            consume_disruption(&[budget("web", 0)], "web-1", &labels, PodReadiness::Pending, now());
+        let pending = consume_disruption(
+            &[budget("web", 0)],
+            &"web-1".into(),
+            &labels,
+            PodReadiness::Pending,
+            now(),
+        );
         assert_eq!(pending, Ok(None), "pending Pods consume no disruption");
     }
 }

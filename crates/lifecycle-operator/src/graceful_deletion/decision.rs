@@ -3,7 +3,8 @@
 
 use jiff::Timestamp;
 use podops_api::{
-    lifecycle::{self, LabelKind, Phase, PodLifecycle},
+    ids::LifecycleTime,
+    lifecycle::{LabelKind, Phase, PodLifecycle},
     transition_rule::RejectInfo,
     well_known,
 };
@@ -153,7 +154,8 @@ impl DeletionCandidate {
             }
         };
         let pod_lifecycle = PodLifecycle::parse(&self.pod.labels).ok()?;
-        lifecycle::time(pod_lifecycle.operations.get(&wait.id)?.get(kind)?)
+        let since = pod_lifecycle.operations.get(&wait.id)?.get(kind)?;
+        LifecycleTime::parse(since).map(|time| time.0)
     }
 }
 

@@ -9,7 +9,10 @@ use kube::core::{
     response::{StatusCause, StatusDetails},
 };
 use podops_api::well_known;
-use podops_runtime::event::EventReason;
+use podops_runtime::{
+    event::EventReason,
+    object::{ResourceVersion, Uid},
+};
 use serde_json::Value;
 
 use super::{
@@ -47,8 +50,8 @@ pub struct DeletionRequest {
 /// Values that the Pod must have; `None` if the request does not specify one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Preconditions {
-    uid: Option<String>,
-    resource_version: Option<String>,
+    uid: Option<Uid>,
+    resource_version: Option<ResourceVersion>,
 }
 
 /// What a request leads to.
@@ -83,8 +86,9 @@ impl DeletionRequest {
             dry_run: request.dry_run || is_dry_run(options),
             user: request.user_info.username.clone().unwrap_or_default(),
             preconditions: Preconditions {
-                uid: precondition(options, "uid"),
-                resource_version: precondition(options, "resourceVersion"),
+                uid: precondition(options, "uid").map(Uid::from),
+                resource_version: precondition(options, "resourceVersion")
+                    .map(ResourceVersion::from),
             },
         }
     }
@@ -94,8 +98,9 @@ impl DeletionRequest {
     #[must_use]
     pub fn matches_preconditions(&self, pod: &ObjectMeta) -> bool {
         let Preconditions { uid, resource_version } = &self.preconditions;
-        (uid.is_none() || *uid == pod.uid)
-            && (resource_version.is_none() || *resource_version == pod.resource_version)
+        (uid.is_none() || uid.as_deref() == pod.uid.as_ref())
+            && (resource_version.is_none()
+                || resource_version.as_deref() == pod.resource_version.as_ref())
     }
 
     /// Chooses the action. `default` applies if the Pod has no deletion policy.
@@ -141,8 +146,8 @@ fn is_dry_run(options: Option<&Value>) -> bool {
     values.is_some_and(|values| !values.is_empty())
 }
 
-fn precondition(options: Option<&Value>, field: &str) -> Option<String> {
-    Some(options?.get("preconditions")?.get(field)?.as_str()?.to_owned())
+fn precondition<'a>(options: Option<&'a Value>, field: &str) -> Option<&'a str> {
+    options?.get("preconditions")?.get(field)?.as_str()
 }
 
 impl RequestKind {

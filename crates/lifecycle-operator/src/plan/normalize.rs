@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use podops_api::lifecycle::{LabelKind, Operation, PodLifecycle};
+use podops_api::{
+    ids::OperationType,
+    lifecycle::{LabelKind, Operation, PodLifecycle},
+};
 
 /// Labels of an operation that has left phase Operate.
 const COMPLETION_LABELS: [LabelKind; 5] = [
@@ -28,7 +31,7 @@ pub(super) fn time(operation: &Operation, kind: LabelKind) -> Option<i128> {
     operation.get(kind)?.parse().ok()
 }
 
-fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) {
+fn normalize(operation: &mut Operation, permissions: &BTreeMap<OperationType, String>) {
     let has_completion_label = COMPLETION_LABELS.into_iter().any(|kind| operation.has(kind));
     if operation.has(LabelKind::UndoOperationType) {
         operation.keep_only(&[]);
@@ -58,7 +61,7 @@ fn normalize(operation: &mut Operation, permissions: &BTreeMap<String, String>) 
 ///
 /// A grant belongs to another instance if it is older than the request, or if its type is not
 /// permitted: checkers write the permission label of the type together with the grant.
-fn is_granted(operation: &Operation, permissions: &BTreeMap<String, String>) -> bool {
+fn is_granted(operation: &Operation, permissions: &BTreeMap<OperationType, String>) -> bool {
     if !operation.has(LabelKind::PreChecked) {
         return !operation.has(LabelKind::Preparing) && !operation.has(LabelKind::Operate);
     }

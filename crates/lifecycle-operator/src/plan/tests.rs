@@ -240,7 +240,7 @@ fn an_operation_without_a_type_waits_for_its_requester() {
     let waits = plan(&pod("open operating/a pre-check/a"), now()).unwrap().waits;
     assert_eq!(
         waits,
-        [Wait { id: "a".to_owned(), phase: Phase::PreCheck, waiting_for: WaitingFor::Requester }]
+        [Wait { id: "a".into(), phase: Phase::PreCheck, waiting_for: WaitingFor::Requester }]
     );
 }
 

@@ -13,7 +13,13 @@ use kube::{
 };
 use podops_admission::{Handler, Handlers, Verdict};
 use podops_runtime::{
-    shell::{apply::Applier, clock, events::Events, store::IndexedStore},
+    error::Chain,
+    shell::{
+        apply::{self, Applier},
+        clock,
+        events::Events,
+        store::IndexedStore,
+    },
     write::Outcome,
 };
 use tokio::time::timeout;
@@ -71,6 +77,26 @@ fn handler(deletion_webhook: Arc<DeletionWebhook>, kind: RequestKind) -> Handler
     Box::new(move |request| Box::pin(deletion_webhook.clone().review(kind, request)))
 }
 
+/// Why a review could not be answered; the client should retry.
+#[derive(Debug, thiserror::Error)]
+enum ReviewError {
+    /// The object in the request is not a Pod.
+    #[error(transparent)]
+    Decode(#[from] serde_json::Error),
+    /// The API server did not answer a read.
+    #[error(transparent)]
+    Read(#[from] kube::Error),
+    /// The API server did not answer a write.
+    #[error(transparent)]
+    Write(#[from] apply::Error),
+    /// The API server rejected a write, with this message.
+    #[error("{message}")]
+    Rejected { message: String },
+    /// The requested Pod does not exist any more.
+    #[error("the Pod was replaced by another one of the same name")]
+    PodReplaced,
+}
+
 impl DeletionWebhook {
     async fn review(
         self: Arc<Self>,
@@ -80,7 +106,7 @@ impl DeletionWebhook {
         let result = timeout(REVIEW_TIMEOUT, self.decide(kind, request)).await;
         let error = match result {
             Ok(Ok(verdict)) => return verdict,
-            Ok(Err(error)) => format!("{error:#}"),
+            Ok(Err(error)) => Chain(&error).to_string(),
             Err(_) => format!("timed out after {}s", REVIEW_TIMEOUT.as_secs()),
         };
         tracing::warn!(error, "Failed to review a delete or eviction request");
@@ -91,7 +117,7 @@ impl DeletionWebhook {
         &self,
         kind: RequestKind,
         request: AdmissionRequest<DynamicObject>,
-    ) -> anyhow::Result<Verdict> {
+    ) -> Result<Verdict, ReviewError> {
         let deletion = DeletionRequest::read(kind, &request);
         let Some(pod) = self.requested_pod(&request, &deletion).await? else {
             return Ok(Verdict::Allow);
@@ -120,7 +146,7 @@ impl DeletionWebhook {
         &self,
         request: &AdmissionRequest<DynamicObject>,
         deletion: &DeletionRequest,
-    ) -> anyhow::Result<Option<SlimPod>> {
+    ) -> Result<Option<SlimPod>, ReviewError> {
         if let Some(pod) = &request.old_object {
             return Ok(Some(serde_json::from_value(serde_json::to_value(pod)?)?));
         }
@@ -136,7 +162,7 @@ impl DeletionWebhook {
         pod: &SlimPod,
         label: &'static str,
         deletion: &DeletionRequest,
-    ) -> anyhow::Result<Labeled> {
+    ) -> Result<Labeled, ReviewError> {
         let write = render_request(label, &pod.identity(), clock::now());
         match self.applier.apply(&write).await? {
             Outcome::Done(_) => {
@@ -150,10 +176,8 @@ impl DeletionWebhook {
                 Ok(Labeled::Done)
             }
             Outcome::NotFound => Ok(Labeled::PodNotFound),
-            Outcome::Conflict | Outcome::AlreadyExists => {
-                anyhow::bail!("the Pod was replaced by another one of the same name")
-            }
-            Outcome::Rejected(message) => anyhow::bail!(message),
+            Outcome::Conflict | Outcome::AlreadyExists => Err(ReviewError::PodReplaced),
+            Outcome::Rejected(message) => Err(ReviewError::Rejected { message }),
         }
     }
 
@@ -162,7 +186,7 @@ impl DeletionWebhook {
     /// # Errors
     ///
     /// The outer error if a request fails, the inner one if the budget allows no disruption.
-    async fn consume_disruption(&self, pod: &SlimPod) -> anyhow::Result<Result<(), Denial>> {
+    async fn consume_disruption(&self, pod: &SlimPod) -> Result<Result<(), Denial>, ReviewError> {
         let identity = pod.identity();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         let budgets: Api<PodDisruptionBudget> =
@@ -180,7 +204,7 @@ impl DeletionWebhook {
             match self.applier.apply(&write).await? {
                 Outcome::Done(_) => return Ok(Ok(())),
                 Outcome::Conflict | Outcome::NotFound | Outcome::AlreadyExists => {}
-                Outcome::Rejected(message) => anyhow::bail!(message),
+                Outcome::Rejected(message) => return Err(ReviewError::Rejected { message }),
             }
         }
         Ok(Err(Denial::conflicted(BUDGET_ATTEMPTS)))

@@ -135,7 +135,7 @@ impl Applier {
         let request = self.request(write)?;
         let version = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
         match write {
-            Write::Create(..) | Write::DryRunCreate(..) | Write::Patch(..) => {
+            Write::Create { .. } | Write::DryRunCreate { .. } | Write::Patch { .. } => {
                 Ok(version(self.client.request(request).await?))
             }
             Write::Delete { .. } => {
@@ -148,14 +148,14 @@ impl Applier {
         let target = write.target();
         let at = Request::new(target.resource.path(&target.namespace));
         let built = match write {
-            Write::Create(_, body) | Write::DryRunCreate(_, body) => {
+            Write::Create { body, .. } | Write::DryRunCreate { body, .. } => {
                 let params = PostParams {
-                    dry_run: matches!(write, Write::DryRunCreate(..)),
+                    dry_run: matches!(write, Write::DryRunCreate { .. }),
                     field_manager: Some(self.manager.to_owned()),
                 };
                 at.create(&params, body.to_string().into_bytes())
             }
-            Write::Patch(_, change) => {
+            Write::Patch { change, .. } => {
                 let params = PatchParams {
                     field_manager: Some(self.manager.to_owned()),
                     ..PatchParams::default()
@@ -187,19 +187,19 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
     match (status.code, write) {
         (404, Write::Delete { .. }) => Some(Outcome::Done(None)),
         // For a create, 404 means that the namespace or the kind does not exist: a rejection.
-        (404, Write::Patch(..)) => Some(Outcome::NotFound),
-        (409, Write::Create(..) | Write::DryRunCreate(..)) if status.is_already_exists() => {
+        (404, Write::Patch { .. }) => Some(Outcome::NotFound),
+        (409, Write::Create { .. } | Write::DryRunCreate { .. }) if status.is_already_exists() => {
             Some(Outcome::AlreadyExists)
         }
         (409, _) => Some(Outcome::Conflict),
         // A failed `test` names no object, unlike an invalid value.
-        (422, Write::Patch(_, Change::Json(_)))
+        (422, Write::Patch { change: Change::Json(_), .. })
             if status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
             Some(Outcome::Conflict)
         }
         // A merge patch with a different UID: another object with the same name.
-        (422, Write::Patch(_, Change::Merge(_) | Change::Strategic(_)))
+        (422, Write::Patch { change: Change::Merge(_) | Change::Strategic(_), .. })
             if status.details.iter().flat_map(|d| &d.causes).any(|c| c.field == "metadata.uid") =>
         {
             Some(Outcome::Conflict)
@@ -240,7 +240,7 @@ pub fn unfinished(results: Vec<(Write, Result<Outcome, Error>)>) -> Option<Unfin
     let unfinished: Vec<UnfinishedWrite> = results
         .into_iter()
         .filter_map(|(write, result)| match result {
-            Ok(Outcome::AlreadyExists) if !matches!(write, Write::DryRunCreate(..)) => {
+            Ok(Outcome::AlreadyExists) if !matches!(write, Write::DryRunCreate { .. }) => {
                 Some(UnfinishedWrite::AlreadyExists(write.target().clone()))
             }
             Ok(_) => None,
@@ -275,14 +275,14 @@ mod tests {
         });
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let applier = Applier::new(Client::new(hanging, "default"), "test", metrics, 1);
-        let write = Write::Patch(pod(), JsonPatch::default().build());
+        let write = Write::Patch { target: pod(), change: JsonPatch::default().build() };
         let result = timeout(REQUEST_TIMEOUT * 10, applier.apply(&write)).await.expect("times out");
         assert!(matches!(result, Err(Error { source: Source::Timeout, .. })));
     }
 
     #[test]
     fn a_failed_test_is_a_conflict_and_an_invalid_value_is_not() {
-        let write = Write::Patch(pod(), JsonPatch::default().build());
+        let write = Write::Patch { target: pod(), change: JsonPatch::default().build() };
         assert_eq!(error_outcome(&write, &status(422, "")), Some(Outcome::Conflict));
         assert_eq!(
             error_outcome(&write, &status(422, "web-1")),
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_server_error_is_not_an_outcome() {
-        let write = Write::Create(pod(), serde_json::Value::Null);
+        let write = Write::Create { target: pod(), body: serde_json::Value::Null };
         assert_eq!(error_outcome(&write, &status(429, "")), None);
         assert_eq!(error_outcome(&write, &status(500, "")), None);
     }

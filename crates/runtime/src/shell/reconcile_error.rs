@@ -46,7 +46,7 @@ pub enum Cause {
         /// The API server's message.
         message: String,
     },
-    /// The API server could not be asked what it serves.
+    /// Discovery of what the API server serves failed.
     #[error("failed to discover the API")]
     Discovery(#[source] kube::Error),
     /// Objects could not be listed.

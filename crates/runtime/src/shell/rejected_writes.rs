@@ -86,12 +86,12 @@ fn fingerprint(write: &Write) -> u64 {
     let mut hasher = DefaultHasher::new();
     (write.verb(), write.target().to_string()).hash(&mut hasher);
     match write {
-        Write::Create(_, body)
-        | Write::DryRunCreate(_, body)
-        | Write::Patch(_, Change::Merge(body) | Change::Strategic(body)) => {
+        Write::Create { body, .. }
+        | Write::DryRunCreate { body, .. }
+        | Write::Patch { change: Change::Merge(body) | Change::Strategic(body), .. } => {
             digest(body, &mut hasher);
         }
-        Write::Patch(_, Change::Json(patch)) => {
+        Write::Patch { change: Change::Json(patch), .. } => {
             for operation in &patch.0 {
                 operation.path().as_str().hash(&mut hasher);
                 if let PatchOperation::Add(AddOperation { value, .. })
@@ -140,7 +140,7 @@ mod tests {
         let resource = Resource { group: "", version: "v1", plural: "pods" };
         let (namespace, name) = ("ns".to_owned(), "web-1".to_owned());
         let body = json!({ "metadata": { "labels": { "creating": timestamp } }, "spec": { "image": image } });
-        Write::Create(Target { resource, namespace, name, subresource: None }, body)
+        Write::Create { target: Target { resource, namespace, name, subresource: None }, body }
     }
 
     #[tokio::test(start_paused = true)]
@@ -171,7 +171,7 @@ mod tests {
         let patch = |image: &str| {
             let patch =
                 JsonPatch::default().test(&["metadata", "uid"], "1").add(&["spec", "image"], image);
-            Write::Patch(pod("", "").target().clone(), patch.build())
+            Write::Patch { target: pod("", "").target().clone(), change: patch.build() }
         };
         rejected_writes.record(&patch("bad"), &Outcome::Rejected("no".to_owned()));
         assert!(

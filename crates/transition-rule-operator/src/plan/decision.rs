@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use podops_api::transition_rule::{Detail, PodCounts, Reservation, RuleStage, RuleState};
+use podops_api::{
+    ids::PodName,
+    transition_rule::{Detail, PodCounts, Reservation, RuleStage, RuleState},
+};
+use podops_runtime::object::Uid;
 
 use crate::{
     rules::webhook::{RuleRef, Subject},
@@ -24,7 +28,7 @@ pub struct Plan {
     /// Webhook calls to start.
     pub webhook_calls: Vec<WebhookCall>,
     /// Names of Pods of which a rule needs the full object.
-    pub fetch: BTreeSet<String>,
+    pub fetch: BTreeSet<PodName>,
     /// Time after which to reconcile again without a change.
     pub requeue_after: Option<Duration>,
 }
@@ -35,7 +39,7 @@ pub struct RuleDecision {
     /// Number of selected Pods by state.
     pub counts: PodCounts,
     /// Names of the selected Pods.
-    pub targets: Vec<String>,
+    pub targets: Vec<PodName>,
     /// One entry for each Pod with an operation at one of the stages.
     pub details: Vec<Detail>,
     /// Limits and number of rejected Pods of each rule.
@@ -50,9 +54,9 @@ pub struct RuleDecision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodChange {
     /// Name of the Pod.
-    pub pod: String,
+    pub pod: PodName,
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Changes of gates, by label prefix.
     pub gates: BTreeMap<&'static str, GateChange>,
     /// Operations to grant.
@@ -103,7 +107,7 @@ pub struct WebhookCall {
     /// Stage that the Pods are in.
     pub stage: RuleStage,
     /// Operations to decide on, by Pod name.
-    pub subjects: BTreeMap<String, Subject>,
+    pub subjects: BTreeMap<PodName, Subject>,
 }
 
 impl fmt::Display for Plan {
@@ -112,7 +116,7 @@ impl fmt::Display for Plan {
         let pods = self.pods.iter().flat_map(PodChange::actions);
         let rules = self.rules.iter().flat_map(|(rule, decision)| decision.actions(rule));
         let calls = self.webhook_calls.iter().map(|call| {
-            let pods: Vec<&str> = call.subjects.keys().map(String::as_str).collect();
+            let pods: Vec<&str> = call.subjects.keys().map(|pod| pod.as_str()).collect();
             format!("call {} for {}", call.rule_ref.rule, pods.join(" "))
         });
         let fetches = self.fetch.iter().map(|pod| format!("fetch {pod}"));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    lifecycle,
+    ids::LifecycleTime,
     transition_rule::{Detail, RejectInfo, RuleStage},
 };
 use serde_json::json;
@@ -25,7 +25,8 @@ impl<'a> Planner<'a> {
     pub(super) fn reject(&mut self, waiting: &WaitingPod<'a>, rejections: &[Rejection<'a>]) {
         self.count_rejections(rejections);
         let WaitingPod { pod, stage, operations } = waiting;
-        let since = operations.iter().filter_map(|o| lifecycle::time(&o.instance)).min();
+        let started = operations.iter().filter_map(|o| LifecycleTime::parse(&o.instance)).min();
+        let since = started.map(|time| time.0);
         let annotate_at =
             since.unwrap_or(self.now).saturating_add(ANNOTATE_AFTER).unwrap_or(self.now);
         for owner in self.observed.selecting(pod) {
@@ -42,7 +43,7 @@ impl<'a> Planner<'a> {
                 self.change(pod).details.insert(owner.name.clone(), Some(text.to_string()));
             }
             let detail = Detail {
-                name: pod.name.clone(),
+                name: pod.name.to_string(),
                 stage: stage.as_str().to_owned(),
                 passed: false,
                 passed_rules: Vec::new(),

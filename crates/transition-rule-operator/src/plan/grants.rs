@@ -35,7 +35,7 @@ impl<'a> Planner<'a> {
                 .iter()
                 .filter(|defined| defined.owner.uid == owner.uid && defined.rule.is_enforced());
             let detail = Detail {
-                name: pod.name.clone(),
+                name: pod.name.to_string(),
                 stage: stage.as_str().to_owned(),
                 passed: true,
                 passed_rules: passed_rules.map(|d| d.rule.spec.name.clone()).collect(),

@@ -7,7 +7,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use podops_api::transition_rule::{Detail, Reservation, RuleStage};
+use podops_api::{
+    ids::PodName,
+    transition_rule::{Detail, Reservation, RuleStage},
+};
 
 use super::{
     decision::{Plan, PodChange, RuleDecision, WebhookCall},
@@ -45,9 +48,9 @@ impl WaitingPod<'_> {
     /// Reservations of the operations.
     pub(super) fn reservations(&self) -> Vec<Reservation> {
         let reservations = self.operations.iter().map(|operation| Reservation {
-            pod: self.pod.name.clone(),
-            uid: self.pod.uid.clone(),
-            id: operation.id.clone(),
+            pod: self.pod.name.to_string(),
+            uid: self.pod.uid.to_string(),
+            id: operation.id.to_string(),
             instance: operation.instance.clone(),
         });
         reservations.collect()
@@ -59,14 +62,14 @@ pub(super) struct Planner<'a> {
     pub(super) observed: &'a Observed,
     pub(super) now: Timestamp,
     pub(super) ledger: BudgetLedger<'a>,
-    changes: BTreeMap<&'a str, PodChange>,
+    changes: BTreeMap<&'a PodName, PodChange>,
     pub(super) decisions: BTreeMap<&'a str, RuleDecision>,
     /// Number of waiting Pods at the evaluated stage, by name of the PodTransitionRule.
     pub(super) waiting: BTreeMap<&'a str, i32>,
     /// Number of rejected Pods, by name of the PodTransitionRule and of the rule.
     pub(super) rejecting: BTreeMap<(&'a str, &'a str), i32>,
     pub(super) webhook_calls: Vec<WebhookCall>,
-    pub(super) fetch: BTreeSet<String>,
+    pub(super) fetch: BTreeSet<PodName>,
     pub(super) requeue_at: Vec<Timestamp>,
 }
 

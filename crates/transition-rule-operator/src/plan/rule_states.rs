@@ -73,7 +73,7 @@ fn granted_operations(pod: &PodView) -> Vec<PendingOperation> {
     granted
         .map(|(id, operation)| PendingOperation {
             id: id.clone(),
-            operation_type: operation.operation_type().unwrap_or_default().to_owned(),
+            operation_type: operation.operation_type().unwrap_or_default().into(),
             ..PendingOperation::default()
         })
         .collect()

@@ -147,7 +147,7 @@ fn a_restarted_operation_needs_a_new_reservation() {
     store(&mut observed);
     observed.pods[0] = waiting("a", 1);
     check(&observed, "budget reserves a");
-    observed.pods[0].uid = "another".to_owned();
+    observed.pods[0].uid = "another".into();
     assert_eq!(plan(&observed, now()).rules["budget"].reservations.len(), 1);
 }
 
@@ -176,12 +176,12 @@ fn min_available_is_respected() {
 #[test]
 fn pods_not_created_yet_count_as_unavailable() {
     let set = |replicas| SetView {
-        uid: "set".to_owned(),
+        uid: "set".into(),
         replicas,
         template_labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
         ..SetView::default()
     };
-    let owner = crate::view::Owner { uid: "set".to_owned(), ..crate::view::Owner::default() };
+    let owner = crate::view::Owner { uid: "set".into(), ..crate::view::Owner::default() };
     let of_set = PodView { owner: Some(owner), ..waiting("a", 1) };
     let mut observed = observed(vec![at_most(&json!(1))], vec![of_set]);
     observed.sets = vec![set(1)];
@@ -391,7 +391,7 @@ fn pod_disruption_budgets_of_a_pod_are_respected() {
     check(&observed, "a waits for r/pdb; b waits for r/pdb");
     // An eviction has consumed the disruption of its own Pod, not of others.
     observed.budgets =
-        vec![BudgetView { disrupted_pods: BTreeSet::from(["b".to_owned()]), ..budget(Some(0)) }];
+        vec![BudgetView { disrupted_pods: BTreeSet::from(["b".into()]), ..budget(Some(0)) }];
     check(&observed, "r reserves b; a waits for r/pdb");
 }
 

@@ -8,13 +8,14 @@ use podops_api::{
     int_or_percent::{Rounding, resolve},
     transition_rule::{AvailablePolicy, AvailableRule, ExpFunc, PodCounts},
 };
+use podops_runtime::object::Uid;
 
 use crate::view::{Observed, PodView, RuleView};
 
 /// UIDs of the Pods that are unavailable or permitted to become so. A set, so that a Pod never
 /// consumes the capacity of a budget twice.
 #[derive(Clone, Debug, Default)]
-pub struct UnavailablePods<'a>(BTreeSet<&'a str>);
+pub struct UnavailablePods<'a>(BTreeSet<&'a Uid>);
 
 impl<'a> UnavailablePods<'a> {
     /// Collects the Pods that are unavailable by their labels or have an active reservation.
@@ -26,13 +27,13 @@ impl<'a> UnavailablePods<'a> {
         let reserved =
             reservations.filter_map(|r| by_name.get(r.pod.as_str()).filter(|p| p.has_operation(r)));
         let unavailable = observed.pods.iter().filter(|pod| !pod.is_available());
-        Self(unavailable.chain(reserved.copied()).map(|pod| pod.uid.as_str()).collect())
+        Self(unavailable.chain(reserved.copied()).map(|pod| &pod.uid).collect())
     }
 
     /// Returns true if the Pod is in the set.
     #[must_use]
     pub fn contains(&self, pod: &PodView) -> bool {
-        self.0.contains(pod.uid.as_str())
+        self.0.contains(&pod.uid)
     }
 
     /// Adds a Pod.
@@ -52,12 +53,12 @@ pub fn count(
     observed: &Observed,
     unavailable_pods: &UnavailablePods<'_>,
 ) -> PodCounts {
-    let set_uids: BTreeSet<&str> = observed.sets.iter().map(|set| set.uid.as_str()).collect();
-    let mut live: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut selected_sets: BTreeSet<&str> = BTreeSet::new();
+    let set_uids: BTreeSet<&Uid> = observed.sets.iter().map(|set| &set.uid).collect();
+    let mut live: BTreeMap<&Uid, usize> = BTreeMap::new();
+    let mut selected_sets: BTreeSet<&Uid> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
     for pod in &observed.pods {
-        let set = pod.owner.as_ref().filter(|owner| set_uids.contains(owner.uid.as_str()));
+        let set = pod.owner.as_ref().filter(|owner| set_uids.contains(&owner.uid));
         let selected = rule.selects(pod);
         if let Some(set) = set {
             *live.entry(&set.uid).or_default() += usize::from(!pod.deleting);
@@ -71,7 +72,7 @@ pub fn count(
         }
     }
     for set in &observed.sets {
-        let uid = set.uid.as_str();
+        let uid = &set.uid;
         // By the template's labels too, because the set may have no Pod left.
         if selected_sets.contains(uid) || rule.selector.matches(&set.template_labels) {
             let missing = set.replicas.saturating_sub(live.get(uid).copied().unwrap_or_default());

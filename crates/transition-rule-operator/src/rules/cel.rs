@@ -80,13 +80,13 @@ mod tests {
         });
         let pod = PodView { object: Some(Arc::new(object)), ..PodView::default() };
         let operation = PendingOperation {
-            id: "collaset".to_owned(),
-            operation_type: "update".to_owned(),
+            id: "collaset".into(),
+            operation_type: "update".into(),
             instance: "1".to_owned(),
             check: "1".to_owned(),
         };
         let owner =
-            Owner { kind: "CollaSet".to_owned(), name: "web".to_owned(), uid: String::new() };
+            Owner { kind: "CollaSet".to_owned(), name: "web".to_owned(), ..Owner::default() };
         let counts = PodCounts { total: 4, available: 3, unavailable: 1, waiting: 2 };
         let owner = OwnerFacts { owner: &owner, replicas: Some(4) };
         let facts = Facts { owner: Some(owner), counts, operation: &operation };

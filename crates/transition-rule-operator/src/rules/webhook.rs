@@ -4,7 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::transition_rule::{Parameter, RuleStage, TransitionRule, WebhookStatus};
+use podops_api::{
+    ids::PodName,
+    transition_rule::{Parameter, RuleStage, TransitionRule, WebhookStatus},
+};
+use podops_runtime::object::Uid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,7 +22,7 @@ pub use error::{RESPONSE_MAX, WebhookError};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleRef {
     /// UID of the PodTransitionRule.
-    pub uid: String,
+    pub uid: Uid,
     /// Name of the rule.
     pub rule: String,
 }
@@ -27,7 +31,7 @@ pub struct RuleRef {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// UID of the Pod.
-    pub uid: String,
+    pub uid: Uid,
     /// Waiting operations as `<id>=<instance>`, separated by commas.
     pub instances: String,
 }
@@ -168,14 +172,14 @@ pub enum Outcome {
     /// Final verdict on all Pods.
     Decided {
         /// Names of the Pods that pass.
-        passed: BTreeSet<String>,
+        passed: BTreeSet<PodName>,
         /// Why the others are rejected.
         reason: String,
     },
     /// The service started a task that decides on the Pods not passed yet.
     Task {
         /// Names of the Pods that pass at once.
-        passed: BTreeSet<String>,
+        passed: BTreeSet<PodName>,
         /// ID that the service assigned to the task.
         id: String,
         /// Message of the service.
@@ -198,12 +202,17 @@ fn reason(text: &str) -> String {
     }
 }
 
+/// Returns the requested Pods that a response names as finished.
+fn finished(names: Option<BTreeSet<String>>, requested: &BTreeSet<PodName>) -> BTreeSet<PodName> {
+    let names = names.into_iter().flatten().map(PodName::from);
+    names.filter(|name| requested.contains(name)).collect()
+}
+
 /// Parses a response about the requested Pods. Returns `None` if it is invalid.
 #[must_use]
-pub fn read_response(body: &[u8], requested: &BTreeSet<String>) -> Option<Outcome> {
+pub fn read_response(body: &[u8], requested: &BTreeSet<PodName>) -> Option<Outcome> {
     let response: Response = serde_json::from_slice(body).ok()?;
-    let finished_names = response.finished_names.unwrap_or_default();
-    let finished = finished_names.intersection(requested).cloned().collect();
+    let finished = finished(response.finished_names, requested);
     let text = response.message.unwrap_or_default();
     if !response.success {
         return Some(Outcome::Decided { passed: finished, reason: reason(&text) });
@@ -234,7 +243,7 @@ struct TaskResponse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskProgress {
     /// Names of the Pods that pass now.
-    pub passed: BTreeSet<String>,
+    pub passed: BTreeSet<PodName>,
     /// True if the task has ended.
     pub terminal: bool,
     /// Message of the service.
@@ -243,12 +252,10 @@ pub struct TaskProgress {
 
 /// Parses the response about a task for the requested Pods. Returns `None` if it is invalid.
 #[must_use]
-pub fn read_task_response(body: &[u8], requested: &BTreeSet<String>) -> Option<TaskProgress> {
+pub fn read_task_response(body: &[u8], requested: &BTreeSet<PodName>) -> Option<TaskProgress> {
     let response: TaskResponse = serde_json::from_slice(body).ok()?;
     let all = response.success && response.finished == Some(true);
-    let finished = response.finished_names.unwrap_or_default();
-    let passed =
-        if all { requested.clone() } else { finished.intersection(requested).cloned().collect() };
+    let passed = if all { requested.clone() } else { finished(response.finished_names, requested) };
     let text = response.message.unwrap_or_default();
     Some(TaskProgress {
         passed,
@@ -262,8 +269,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn names(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
+    fn names(names: &[&str]) -> BTreeSet<PodName> {
+        names.iter().map(|name| (*name).into()).collect()
     }
 
     #[track_caller]
@@ -319,7 +326,7 @@ mod tests {
                 read_task_response(response.to_string().as_bytes(), &names(&["a", "b"])).unwrap();
             (progress.passed.into_iter().collect::<Vec<_>>(), progress.terminal)
         };
-        let some = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let some = |names: &[&str]| names.iter().map(|n| PodName::from(*n)).collect::<Vec<_>>();
         assert_eq!(
             progress(json!({ "success": false, "finishedNames": ["a"] })),
             (some(&["a"]), false)

@@ -22,7 +22,7 @@ use kube::{
     },
 };
 use podops_admission::AdmissionArgs;
-use podops_api::{GROUP, VERSION, well_known};
+use podops_api::{GROUP, VERSION, ids::PodName, well_known};
 use podops_runtime::{
     shell::{
         apply::{self, Applier},
@@ -197,12 +197,11 @@ async fn reconcile(
     context.webhooks.enqueue(&name, &observed, &plan.webhook_calls, now);
     let (writes, wait) = context.status_writes(&name, &observed, &plan, now);
     let mut results = context.write(&name, writes).await;
-    let by_name: BTreeMap<&str, &PodView> =
-        observed.pods.iter().map(|p| (p.name.as_str(), p)).collect();
+    let by_name: BTreeMap<&PodName, &PodView> =
+        observed.pods.iter().map(|p| (&p.name, p)).collect();
     let changes = plan.pods.iter().filter(|change| context.may_write(&name, change));
-    let pod_writes = changes.filter_map(|change| {
-        Some(render::pod(&name, by_name.get(change.pod.as_str())?, change, now))
-    });
+    let pod_writes = changes
+        .filter_map(|change| Some(render::pod(&name, by_name.get(&change.pod)?, change, now)));
     results.extend(context.write(&name, pod_writes.collect()).await);
     context.publish(events(&name, &observed, &plan)).await;
     let retry_after = context.applier.retry_after(&results);
@@ -316,7 +315,7 @@ impl Context {
         }
     }
 
-    async fn fetch(&self, namespace: &str, observed: &Observed, names: &BTreeSet<String>) {
+    async fn fetch(&self, namespace: &str, observed: &Observed, names: &BTreeSet<PodName>) {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
@@ -431,7 +430,9 @@ impl Context {
 async fn fetch_pod(api: Api<DynamicObject>, pod: PodToFetch) -> (PodToFetch, Option<Value>) {
     let fetched = api.get_opt(&pod.name).await;
     let object = fetched
-        .inspect_err(|error| tracing::warn!(%error, name = pod.name, "Failed to fetch Pod"))
+        .inspect_err(
+            |error| tracing::warn!(%error, name = pod.name.as_str(), "Failed to fetch Pod"),
+        )
         .ok()
         .flatten()
         .and_then(|mut object| {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -116,7 +117,7 @@ impl WebhookClient {
         self: Arc<Self>,
         mut jobs: mpsc::UnboundedReceiver<Job>,
         stop: Shutdown,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), Infallible> {
         let mut permits: BTreeMap<String, Arc<Semaphore>> = BTreeMap::new();
         let mut working = FuturesUnordered::new();
         let mut stop = std::pin::pin!(stop.wait());

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use podops_runtime::object::Uid;
+
 use super::{NewStatus, StatusChange};
 use crate::view::Observed;
 
@@ -17,7 +19,7 @@ const MINOR_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub struct StatusThrottle {
     /// Time of the last write, by UID of the PodTransitionRule.
-    written_at: BTreeMap<String, Instant>,
+    written_at: BTreeMap<Uid, Instant>,
 }
 
 /// Statuses to write now.

@@ -34,8 +34,8 @@ impl RuleView {
         }
         Ok(Self {
             name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            version: metadata.resource_version.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            version: metadata.resource_version.clone().unwrap_or_default().into(),
             generation: metadata.generation.unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             selector: Selector::try_from(rule.spec.selector.clone())?,
@@ -135,8 +135,8 @@ impl PodView {
             .collect();
         let owner = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
         Self {
-            name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
             version: version(metadata),
             // Operators ignore Pods with invalid lifecycle labels.
             lifecycle: PodLifecycle::parse(&labels).unwrap_or_default(),
@@ -148,7 +148,7 @@ impl PodView {
             owner: owner.map(|o| Owner {
                 kind: o.kind.clone(),
                 name: o.name.clone(),
-                uid: o.uid.clone(),
+                uid: o.uid.as_str().into(),
             }),
             deleting: metadata.deletion_timestamp.is_some(),
             ..Self::default()

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::SignedDuration;
-use podops_api::transition_rule::{Poll, TransitionRuleWebhook};
+use podops_api::{
+    ids::PodName,
+    transition_rule::{Poll, TransitionRuleWebhook},
+};
 
 use crate::rules::webhook::{Request, RuleRef, Subject, WebhookError};
 
@@ -28,7 +31,7 @@ pub enum JobKind {
         /// Request body.
         request: Request,
         /// Operations to decide on, by Pod name.
-        subjects: BTreeMap<String, Subject>,
+        subjects: BTreeMap<PodName, Subject>,
     },
     /// Polls a task that is already running.
     Poll {

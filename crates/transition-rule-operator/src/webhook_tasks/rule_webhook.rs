@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    lifecycle,
+    ids::{LifecycleTime, PodName},
     transition_rule::{FailurePolicy, TaskInfo, TransitionRuleWebhook, WebhookStatus},
 };
 use podops_runtime::backoff;
@@ -58,7 +58,7 @@ pub(super) struct Backoff {
 /// Task of a service, which decides on its Pods one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
-    subjects: BTreeMap<String, Subject>,
+    subjects: BTreeMap<PodName, Subject>,
     pub(super) info: TaskInfo,
 }
 
@@ -180,12 +180,12 @@ impl RuleWebhook {
     /// Records the result of a request. Returns the number of the task that it started, if any.
     pub(super) fn record_response(
         &mut self,
-        subjects: &BTreeMap<String, Subject>,
+        subjects: &BTreeMap<PodName, Subject>,
         response: Result<&[u8], &WebhookError>,
         now: Timestamp,
     ) -> Option<u64> {
         self.in_flight = false;
-        let names: BTreeSet<String> = subjects.keys().cloned().collect();
+        let names: BTreeSet<PodName> = subjects.keys().cloned().collect();
         let outcome = response
             .map_err(Clone::clone)
             .and_then(|body| read_response(body, &names).ok_or(WebhookError::Invalid));
@@ -208,7 +208,7 @@ impl RuleWebhook {
     /// Applies a response. Returns the number of the task that it started, if any.
     fn apply(
         &mut self,
-        subjects: &BTreeMap<String, Subject>,
+        subjects: &BTreeMap<PodName, Subject>,
         outcome: Outcome,
         now: Timestamp,
     ) -> Option<u64> {
@@ -239,8 +239,8 @@ impl RuleWebhook {
                 }
                 let info = TaskInfo {
                     task_id: id,
-                    processing: split.others.keys().copied().cloned().collect(),
-                    approved: split.passed.keys().copied().cloned().collect(),
+                    processing: split.others.keys().map(ToString::to_string).collect(),
+                    approved: split.passed.keys().map(ToString::to_string).collect(),
                     begin_time: Some(Time(whole_second(now))),
                     last_time: Some(Time(whole_second(now))),
                     message,
@@ -261,7 +261,7 @@ impl RuleWebhook {
             return TaskState::Ended;
         };
         let Some(mut task) = self.tasks.remove(&number) else { return TaskState::Ended };
-        let names: BTreeSet<String> = task.subjects.keys().cloned().collect();
+        let names: BTreeSet<PodName> = task.subjects.keys().cloned().collect();
         let progress = response
             .map_err(Clone::clone)
             .and_then(|body| read_task_response(body, &names).ok_or(WebhookError::Invalid));
@@ -309,10 +309,10 @@ impl RuleWebhook {
 
 impl Task {
     /// Moves these Pods from processing to approved.
-    fn approve(&mut self, names: &BTreeSet<String>) {
+    fn approve(&mut self, names: &BTreeSet<PodName>) {
         let (approved, left) = std::mem::take(&mut self.info.processing)
             .into_iter()
-            .partition::<Vec<_>, _>(|name| names.contains(name));
+            .partition::<Vec<_>, _>(|name| names.contains(&PodName::from(name.as_str())));
         self.info.processing = left;
         self.info.approved.extend(approved);
     }
@@ -320,18 +320,20 @@ impl Task {
     /// Subjects that the task has not decided on.
     fn undecided(&self) -> impl Iterator<Item = &Subject> {
         let subjects = self.subjects.iter();
-        subjects.filter(|(name, _)| self.info.processing.contains(name)).map(|(_, subject)| subject)
+        subjects
+            .filter(|(name, _)| self.info.processing.contains(&***name))
+            .map(|(_, subject)| subject)
     }
 }
 
 /// Subjects by Pod name, split by a verdict.
 struct Split<'a> {
-    passed: BTreeMap<&'a String, &'a Subject>,
-    others: BTreeMap<&'a String, &'a Subject>,
+    passed: BTreeMap<&'a PodName, &'a Subject>,
+    others: BTreeMap<&'a PodName, &'a Subject>,
 }
 
 impl<'a> Split<'a> {
-    fn of(subjects: &'a BTreeMap<String, Subject>, passed: &BTreeSet<String>) -> Self {
+    fn of(subjects: &'a BTreeMap<PodName, Subject>, passed: &BTreeSet<PodName>) -> Self {
         let (passed, others) = subjects.iter().partition(|(name, _)| passed.contains(*name));
         Self { passed, others }
     }
@@ -343,7 +345,8 @@ fn subject_of_task(pod: &PodView, defined: DefinedRule<'_>, info: &TaskInfo) -> 
     let started_at = info.begin_time.as_ref().map_or(Timestamp::MIN, |at| at.0).as_second();
     let waiting = pod.pending_operations(defined.rule.stage);
     let all_older = waiting.iter().all(|operation| {
-        lifecycle::time(&operation.instance).is_some_and(|at| at.as_second() <= started_at)
+        LifecycleTime::parse(&operation.instance)
+            .is_some_and(|time| time.0.as_second() <= started_at)
     });
     (!waiting.is_empty() && all_older).then(|| Subject::of(pod, &waiting))
 }

@@ -1,5 +1,6 @@
 //! Responses have the format of HAProxy 2.6.
 
+use podops_runtime::object::Uid;
 use serde_json::json;
 
 use super::{
@@ -34,8 +35,8 @@ fn slots(servers: &[(&str, u32, u32, u64)]) -> Vec<Slot> {
 
 fn member(address: &str, traffic: DesiredTraffic) -> DesiredMember {
     DesiredMember {
-        name: address.to_owned(),
-        uid: address.to_owned(),
+        name: address.into(),
+        uid: address.into(),
         addresses: vec![address.parse().unwrap()],
         traffic,
     }
@@ -112,7 +113,7 @@ fn a_pod_in_two_slots_keeps_one_and_has_traffic_in_both() {
 
 #[test]
 fn a_reused_address_belongs_to_the_pod_that_should_serve() {
-    let old = DesiredMember { uid: "old".to_owned(), ..member("10.0.0.1", DesiredTraffic::Off) };
+    let old = DesiredMember { uid: "old".into(), ..member("10.0.0.1", DesiredTraffic::Off) };
     let pods = [old, member("10.0.0.1", DesiredTraffic::Serve)];
     assert_eq!(sent(&[("10.0.0.1", 2, 4, 1)], &pods), "");
 }
@@ -157,9 +158,9 @@ fn a_pod_has_traffic_if_any_instance_sends_it_traffic() {
     let merged = |first, second| {
         let mut observed = TrafficByPod::new();
         for traffic in [first, second] {
-            merge(&mut observed, TrafficByPod::from([("10.0.0.1".to_owned(), traffic)]));
+            merge(&mut observed, TrafficByPod::from([("10.0.0.1".into(), traffic)]));
         }
-        observed["10.0.0.1"]
+        observed[&Uid::from("10.0.0.1")]
     };
     assert_eq!(merged(Serving, Serving), Serving);
     // Traffic at either instance blocks the Pod's operation.

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use http::{Method, Request};
 use http_body_util::Full;
 use podops_adapter::https;
-use podops_runtime::shell::clock;
+use podops_runtime::{error::Chain, shell::clock};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -16,6 +16,7 @@ use crate::backends::{
         Account, Call, Params, Server, load_balancer, read_servers, sign, without_load_balancer,
     },
 };
+use crate::shell::config_error::ConfigError;
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,10 +36,10 @@ impl AlibabaClb {
     /// # Errors
     ///
     /// If only some of them are set, or TLS cannot be initialized.
-    pub fn new(credentials: [Option<String>; 3], rate: NonZeroU32) -> anyhow::Result<Self> {
+    pub fn new(credentials: [Option<String>; 3], rate: NonZeroU32) -> Result<Self, ConfigError> {
         Ok(Self {
             account: Account::read(credentials)?,
-            client: https::client().map_err(anyhow::Error::msg)?,
+            client: https::client().map_err(|error| ConfigError::Tls(Box::new(error)))?,
             rate_limiter: RateLimiter::new(rate),
             circuit_breaker: CircuitBreaker::default(),
         })
@@ -80,7 +81,7 @@ impl AlibabaClb {
         let exchange = timeout(CALL_TIMEOUT, https::exchange(&self.client, request)).await;
         let response =
             exchange.map_err(|_| unreachable(format!("timeout after {CALL_TIMEOUT:?}")))?;
-        let (status, body) = response.map_err(unreachable)?;
+        let (status, body) = response.map_err(|error| unreachable(Chain(&error)))?;
         read_servers(status, &body)
     }
 }

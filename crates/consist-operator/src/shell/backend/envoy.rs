@@ -18,6 +18,7 @@ use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
     envoy::{Params, fleet::Fleet},
 };
+use crate::shell::config_error::ConfigError;
 
 /// The backend `envoy`.
 pub struct Envoy {
@@ -43,7 +44,7 @@ impl Envoy {
         &self,
         listener: XdsListener,
         leadership: Leadership,
-    ) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+    ) -> impl Future<Output = Result<(), ConfigError>> + Send + use<> {
         let fleet = self.fleet.clone();
         async move {
             leadership.wait().await;

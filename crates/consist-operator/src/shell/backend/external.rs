@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
 use podops_adapter::{
     client::{Client, Error},
     v1,
 };
 use podops_api::consist::employer_key;
-use podops_runtime::shell::clock;
+use podops_runtime::{object::Uid, shell::clock};
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, circuit_breaker::CircuitBreaker};
@@ -25,6 +24,7 @@ use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult, TrafficByPod,
     external::{AdapterFlag, Applied, Content, Params, is_desired, unknown_adapter},
 };
+use crate::shell::config_error::ConfigError;
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ struct Adapter {
 pub struct External {
     adapters: Vec<Arc<Adapter>>,
     /// Last apply requests, by UID of the employer.
-    applied: Mutex<BTreeMap<String, Applied>>,
+    applied: Mutex<BTreeMap<Uid, Applied>>,
     _watches: JoinSet<()>,
 }
 
@@ -57,10 +57,10 @@ impl External {
     /// # Errors
     ///
     /// If one does not have this form.
-    pub fn new(flags: &[String], notifier: &ChangeNotifier) -> anyhow::Result<Self> {
+    pub fn new(flags: &[String], notifier: &ChangeNotifier) -> Result<Self, ConfigError> {
         let mut adapters = Vec::new();
         for flag in flags {
-            adapters.push(Arc::new(Adapter::new(flag).with_context(|| flag.clone())?));
+            adapters.push(Arc::new(Adapter::new(flag)?));
         }
         let mut watches = JoinSet::new();
         for adapter in &adapters {
@@ -141,9 +141,11 @@ impl Backend for External {
 
 impl Adapter {
     /// Creates the client of an adapter from its flag.
-    fn new(flag: &str) -> anyhow::Result<Self> {
-        let flag = AdapterFlag::parse(flag)?;
-        let client = Client::at(&flag.address, CALL_TIMEOUT).map_err(anyhow::Error::msg)?;
+    fn new(text: &str) -> Result<Self, ConfigError> {
+        let flag = AdapterFlag::parse(text)
+            .map_err(|source| ConfigError::InvalidAdapter { flag: text.to_owned(), source })?;
+        let client = Client::at(&flag.address, CALL_TIMEOUT)
+            .map_err(|source| ConfigError::InvalidAddress { flag: text.to_owned(), source })?;
         let (handshake_done, circuit_breaker) = (AtomicBool::new(false), CircuitBreaker::default());
         Ok(Self { flag, client, handshake_done, circuit_breaker })
     }

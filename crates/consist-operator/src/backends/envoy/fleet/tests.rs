@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use podops_runtime::object::Uid;
+
 use super::*;
 use crate::traffic::{DesiredTraffic, InFlight};
 
@@ -22,8 +24,8 @@ fn ip(last: u8) -> IpAddr {
 
 fn pod(last: u8, traffic: DesiredTraffic) -> DesiredMember {
     DesiredMember {
-        name: last.to_string(),
-        uid: last.to_string(),
+        name: last.to_string().into(),
+        uid: last.to_string().into(),
         addresses: vec![ip(last)],
         traffic,
     }
@@ -94,7 +96,7 @@ impl World {
 }
 
 fn of(sync: &SyncResult, last: u8) -> Option<Traffic> {
-    sync.observed.get(&last.to_string()).copied()
+    sync.observed.get(&Uid::from(last.to_string())).copied()
 }
 
 const DRAINED: Option<Traffic> = Some(Traffic::Draining(InFlight::Count(0)));
@@ -272,7 +274,7 @@ fn disconnected_envoys_may_still_send_traffic() {
     world.ack(1);
     let sync = world.sync(&[2], &[1]);
     assert!(sync.error.is_some_and(|error| error.to_string().contains("node-2 is disconnected")));
-    assert_eq!(sync.observed.get("1"), Some(&Traffic::Serving));
+    assert_eq!(sync.observed.get(&Uid::from("1")), Some(&Traffic::Serving));
     world.second = 61;
     assert_eq!(world.sync(&[2], &[1]).error, None);
     world.params.proxies = Some(2);

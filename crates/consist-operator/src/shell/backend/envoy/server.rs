@@ -13,7 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
 use envoy_types::pb::envoy::service::{
     discovery::v3::{
         DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
@@ -41,6 +40,7 @@ use super::{
     shared_fleet::SharedFleet,
 };
 use crate::backends::envoy::stream::EndpointStream;
+use crate::shell::config_error::ConfigError;
 
 /// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
 const REPORT_MAX: usize = 64 << 20;
@@ -65,7 +65,10 @@ pub struct XdsListener {
 /// # Errors
 ///
 /// If the address cannot be bound, or a certificate cannot be read.
-pub(super) async fn serve(listener: XdsListener, fleet: Arc<SharedFleet>) -> anyhow::Result<()> {
+pub(super) async fn serve(
+    listener: XdsListener,
+    fleet: Arc<SharedFleet>,
+) -> Result<(), ConfigError> {
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE));
@@ -74,7 +77,7 @@ pub(super) async fn serve(listener: XdsListener, fleet: Arc<SharedFleet>) -> any
         let identity = Identity::from_pem(certificate, key);
         let ca = Certificate::from_pem(read(&directory, "ca.crt")?);
         let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
-        server = server.tls_config(tls).context("xDS certificates")?;
+        server = server.tls_config(tls).map_err(ConfigError::XdsCertificates)?;
     }
     let xds = Xds { fleet, next_stream: Arc::default() };
     tracing::info!(address = %listener.address, "Starting xDS server");
@@ -84,13 +87,13 @@ pub(super) async fn serve(listener: XdsListener, fleet: Arc<SharedFleet>) -> any
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
         .serve(listener.address)
         .await
-        .context("xDS server")
+        .map_err(ConfigError::XdsServer)
 }
 
 /// Reads a file of a directory.
-fn read(directory: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
+fn read(directory: &Path, name: &str) -> Result<Vec<u8>, ConfigError> {
     let path = directory.join(name);
-    std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+    std::fs::read(&path).map_err(|source| ConfigError::ReadFile { path, source })
 }
 
 /// The xDS services.

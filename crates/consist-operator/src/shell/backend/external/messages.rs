@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use podops_adapter::{ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY, v1};
+use podops_runtime::object::Uid;
 
 use crate::{
     backends::{BackendError, DesiredMember, Employer, TrafficByPod},
@@ -15,7 +16,7 @@ pub(super) fn employer(employer: &Employer, params: String) -> v1::Employer {
         kind: employer.kind.clone(),
         namespace: employer.namespace.clone(),
         name: employer.name.clone(),
-        uid: employer.uid.clone(),
+        uid: employer.uid.to_string(),
         params,
     }
 }
@@ -23,8 +24,8 @@ pub(super) fn employer(employer: &Employer, params: String) -> v1::Employer {
 /// Returns the identity of a Pod.
 pub(super) fn member(member: &DesiredMember) -> v1::Member {
     v1::Member {
-        uid: member.uid.clone(),
-        name: member.name.clone(),
+        uid: member.uid.to_string(),
+        name: member.name.to_string(),
         addresses: member.addresses.iter().map(ToString::to_string).collect(),
     }
 }
@@ -41,15 +42,16 @@ pub(super) fn traffic(
     members: &[DesiredMember],
     pattern: &str,
 ) -> Result<TrafficByPod, BackendError> {
-    let requested: BTreeSet<&str> = members.iter().map(|member| member.uid.as_str()).collect();
+    let requested: BTreeSet<&Uid> = members.iter().map(|member| &member.uid).collect();
     let mut observed = TrafficByPod::new();
     for member in response.members {
-        if requested.contains(member.uid.as_str()) {
+        let uid = Uid::from(member.uid.as_str());
+        if requested.contains(&uid) {
             let traffic = traffic_of(&member).ok_or_else(|| {
                 let state = &member.state;
                 BackendError::InvalidResponse(format!("adapter {pattern}: unknown state {state:?}"))
             })?;
-            observed.insert(member.uid, traffic);
+            observed.insert(uid, traffic);
         }
     }
     Ok(observed)

@@ -2,6 +2,7 @@
 
 use futures::{StreamExt as _, stream};
 use podops_adapter::{DRAINING, INVALID};
+use podops_api::ids::PodName;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -9,7 +10,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::traffic::{DesiredTraffic, InFlight, Traffic};
 
-fn external(adapters: &[&str]) -> anyhow::Result<External> {
+fn external(adapters: &[&str]) -> Result<External, ConfigError> {
     let adapters: Vec<String> = adapters.iter().map(|adapter| (*adapter).to_owned()).collect();
     External::new(&adapters, &ChangeNotifier(mpsc::unbounded_channel().0))
 }
@@ -106,11 +107,10 @@ async fn an_adapter_over_grpc_is_called_and_reports_changes() {
     let (namespace, params) = ("shop".to_owned(), json!({ "adapter": "test" }));
     let employer = Employer { namespace, params, ..Employer::default() };
     let addresses = vec!["10.0.0.1".parse().unwrap()];
-    let name = String::new();
-    let member =
-        DesiredMember { name, uid: "1".to_owned(), addresses, traffic: DesiredTraffic::Off };
+    let (name, uid) = (PodName::default(), Uid::from("1"));
+    let member = DesiredMember { name, uid: uid.clone(), addresses, traffic: DesiredTraffic::Off };
     let sync = external.sync(&employer, std::slice::from_ref(&member)).await;
-    assert_eq!(sync.observed.get("1"), Some(&Traffic::Draining(InFlight::Count(2))));
+    assert_eq!(sync.observed.get(&uid), Some(&Traffic::Draining(InFlight::Count(2))));
     assert_eq!(
         (sync.error, sync.unfulfilled),
         (None, Some(BackendError::InvalidParams("full".to_owned())))

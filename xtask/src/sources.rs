@@ -1,4 +1,4 @@
-//! The files that tidy reads: those that git tracks, and new ones that it does not ignore.
+//! The files of this repository: those that git tracks, and new ones that it does not ignore.
 
 use std::{
     fs,
@@ -9,12 +9,12 @@ use std::{
 use anyhow::{Context as _, ensure};
 
 /// The repository's root.
-pub(super) fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Paths of all files from the root, sorted, with forward slashes.
-pub(super) fn paths() -> anyhow::Result<Vec<String>> {
+pub(crate) fn paths() -> anyhow::Result<Vec<String>> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root())
@@ -32,18 +32,18 @@ pub(super) fn paths() -> anyhow::Result<Vec<String>> {
 }
 
 /// Paths of all files with this extension.
-pub(super) fn with_extension(extension: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn with_extension(extension: &str) -> anyhow::Result<Vec<String>> {
     let has = |path: &String| Path::new(path).extension().is_some_and(|found| found == extension);
     Ok(paths()?.into_iter().filter(has).collect())
 }
 
 /// The text of the file at `path` from the root.
-pub(super) fn text(path: &str) -> anyhow::Result<String> {
+pub(crate) fn text(path: &str) -> anyhow::Result<String> {
     fs::read_to_string(root().join(path)).with_context(|| format!("reading {path}"))
 }
 
 /// Hand-written pages: Markdown except what commands of this repository write.
-pub(super) fn pages() -> anyhow::Result<Vec<(String, String)>> {
+pub(crate) fn pages() -> anyhow::Result<Vec<(String, String)>> {
     let mut pages = Vec::new();
     for path in with_extension("md")? {
         let text = text(&path)?;
