@@ -70,7 +70,10 @@ fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     if cached.is_file() {
         return Ok(cached);
     }
-    std::fs::create_dir_all(&cache)?;
+    let _lock = lock(&cache)?;
+    if cached.is_file() {
+        return Ok(cached);
+    }
     let fetched = fetch(&cache).map(|dir| dir.join(name));
     if let Some(found) = fetched.filter(|path| path.is_file()) {
         return Ok(found);
@@ -104,10 +107,7 @@ pub fn python() -> anyhow::Result<PathBuf> {
     let requirements = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/requirements.txt");
     let required = std::fs::read_to_string(&requirements)?;
     let at = cache()?.join("python");
-    std::fs::create_dir_all(&at)?;
-    // Concurrent tests install the packages only once.
-    let lock = std::fs::File::create(at.join("lock"))?;
-    lock.lock()?;
+    let _lock = lock(&at)?;
     let installed = at.join("installed.txt");
     if std::fs::read_to_string(&installed).is_ok_and(|before| before == required) {
         return Ok(at);
@@ -134,6 +134,15 @@ fn cache() -> anyhow::Result<PathBuf> {
     Ok(home.join("podops").join(VERSION))
 }
 
+/// Creates a directory of the cache and locks it until the file is dropped, so that concurrent tests
+/// build or install its contents only once.
+fn lock(at: &Path) -> anyhow::Result<std::fs::File> {
+    std::fs::create_dir_all(at)?;
+    let file = std::fs::File::create(at.join("lock"))?;
+    file.lock()?;
+    Ok(file)
+}
+
 /// Downloads the prebuilt archive unless it is cached, and returns its directory; `None` if that
 /// fails, for example on a machine that can only reach the Go module proxy.
 fn fetch(cache: &Path) -> Option<PathBuf> {
@@ -153,7 +162,6 @@ fn fetch(cache: &Path) -> Option<PathBuf> {
 fn build(package: &str, to: &Path) -> anyhow::Result<()> {
     eprintln!("==> building {package} from Go modules; takes some minutes, only done once");
     let at = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
-    std::fs::create_dir_all(to.parent().context("cache path has no parent")?)?;
     let partial = to.with_extension("partial");
     let version = "k8s.io/component-base/version";
     let flags = format!(
