@@ -136,10 +136,10 @@ async fn serve(
     reviews: Arc<Reviews>,
     stop: Shutdown,
 ) -> Result<(), ServerError> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|source| ServerError::Listen { address, source })?;
-    tracing::info!(address = ?listener.local_addr(), "Listening for admission reviews");
+    let failed = |source| ServerError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "Listening for admission reviews");
     let provider = Arc::new(ring::default_provider());
     let config =
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

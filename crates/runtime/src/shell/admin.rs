@@ -31,10 +31,10 @@ pub(super) async fn serve(
     registry: Registry,
     ready: Readiness,
 ) -> Result<(), AdminError> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|source| AdminError::Listen { address, source })?;
-    tracing::info!(address = ?listener.local_addr(), "Serving probes and metrics");
+    let failed = |source| AdminError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    tracing::info!(%address, "Serving probes and metrics");
     let mut connections = JoinSet::new();
     loop {
         while connections.len() >= CONNECTIONS_MAX {
