@@ -3,7 +3,6 @@
 use podops_api::{
     ids::{InstanceId, RevisionName},
     template::ClaimTemplate,
-    well_known,
 };
 
 use crate::{
@@ -53,13 +52,14 @@ fn find<'a>(
     template: &ClaimTemplate,
 ) -> Option<&'a ClaimView> {
     let (name, hash) = (template_name(template), hash(template));
-    observed.claims.values().find(|claim| {
-        // An unowned PVC counts unless it was excluded: it is about to be adopted.
-        let is_excluded = claim.orphan && claim.labels.contains_key(well_known::ORPHANED);
+    // An unowned PVC counts unless it was excluded: it is about to be adopted. An owned one comes
+    // first, because adopting another would make it superfluous.
+    let matching = observed.claims.values().filter(|claim| {
         claim.instance == Some(instance)
             && !claim.deleting
-            && !is_excluded
+            && !claim.is_excluded()
             && claim.template() == name
             && claim.hash() == hash
-    })
+    });
+    matching.min_by_key(|claim| claim.orphan)
 }

@@ -1,12 +1,18 @@
 //! PersistentVolumeClaims.
 
-use podops_api::collaset::{ClaimRetention, Retention};
+use podops_api::{
+    collaset::{ClaimRetention, Retention},
+    ids::ClaimName,
+};
 
 use super::*;
 use crate::{
     compat::claim_hash,
-    plan::action::{ClaimChange, DeletionOrder},
-    view::{ClaimName, ClaimView},
+    plan::{
+        action::{ClaimChange, DeletionOrder},
+        state::claims::needed_claims,
+    },
+    view::ClaimView,
 };
 
 /// Adds the claim template `data` of 100m.
@@ -94,6 +100,17 @@ fn claims_are_created_before_pods_and_reused() {
     let mut new = observed(1, "", with_claims);
     new.contexts = None;
     assert!(action_text(&new).contains("record"), "claim templates are part of the revision");
+}
+
+#[test]
+fn an_owned_claim_is_preferred_to_an_unowned_one() {
+    let mut both = claimed(1, "", "0 100m", false);
+    let owned = both.claims[&ClaimName::from("0-100m")].clone();
+    let name = ClaimName::from("0-000m");
+    let unowned = ClaimView { name: name.clone(), orphan: true, ..owned };
+    both.claims.insert(name, unowned);
+    let needed = needed_claims(&both, InstanceId(0), &"v1".into());
+    assert_eq!(needed[0].claim.unwrap().name, ClaimName::from("0-100m"));
 }
 
 #[test]
