@@ -42,11 +42,11 @@ pub struct ControlPlane {
     pub admin: Client,
     kubectl: PathBuf,
     kubeconfig: Kubeconfig,
-    local: Option<LocalPrograms>,
+    local: Option<LocalProcesses>,
 }
 
 /// Processes of a locally started control plane.
-struct LocalPrograms {
+struct LocalProcesses {
     apiserver: Server,
     _others: [Server; 2],
 }
@@ -76,7 +76,7 @@ impl ControlPlane {
         apiserver.wait_ready(&admin).await?;
         let flags = controller_manager_flags(dir.path());
         let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
-        let local = Some(LocalPrograms { apiserver, _others: [store, controllers] });
+        let local = Some(LocalProcesses { apiserver, _others: [store, controllers] });
         Ok(Self { dir, admin, kubectl: programs.kubectl, kubeconfig, local })
     }
 
@@ -96,11 +96,11 @@ impl ControlPlane {
         Ok(Self { dir, admin, kubectl, kubeconfig, local: None })
     }
 
-    fn local(&self) -> anyhow::Result<&LocalPrograms> {
+    fn local(&self) -> anyhow::Result<&LocalProcesses> {
         self.local.as_ref().context("the control plane was not started by this process")
     }
 
-    fn local_mut(&mut self) -> anyhow::Result<&mut LocalPrograms> {
+    fn local_mut(&mut self) -> anyhow::Result<&mut LocalProcesses> {
         self.local.as_mut().context("the control plane was not started by this process")
     }
 
@@ -131,7 +131,7 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If it is not running.
-    pub fn freeze_apiserver(&self) -> anyhow::Result<()> {
+    pub fn suspend_apiserver(&self) -> anyhow::Result<()> {
         signal(self.local()?.apiserver.child.id(), process::Signal::STOP)
     }
 
@@ -140,7 +140,7 @@ impl ControlPlane {
     /// # Errors
     ///
     /// If it is not running.
-    pub fn thaw_apiserver(&self) -> anyhow::Result<()> {
+    pub fn resume_apiserver(&self) -> anyhow::Result<()> {
         signal(self.local()?.apiserver.child.id(), process::Signal::CONT)
     }
 

@@ -235,7 +235,7 @@ fn conditions(pod: &Pod) -> impl Iterator<Item = &PodCondition> {
 }
 
 /// IP of a Pod that is permitted to be operated on; `None` for other Pods.
-fn operable_ip(pod: &Pod) -> Option<String> {
+fn permitted_ip(pod: &Pod) -> Option<String> {
     let ip = pod.status.as_ref()?.pod_ip.clone()?;
     pod.labels().contains_key(&LabelKind::Operate.key(COLLASET)).then_some(ip)
 }
@@ -271,7 +271,7 @@ async fn aws_targets_are_released_when_deregistration_completes() {
     loop {
         let pods = cluster.pods_of("web").await.unwrap();
         let is_new = |pod: &Pod| image(pod) == "nginx:2";
-        if pods.iter().any(|pod| operable_ip(pod).is_some() || is_new(pod)) {
+        if pods.iter().any(|pod| permitted_ip(pod).is_some() || is_new(pod)) {
             waited.get_or_insert(began.elapsed());
         }
         if pods.iter().all(is_new) {
@@ -400,11 +400,11 @@ async fn alibaba_clb_is_observed_as_configured_for_kuperator() {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
         let pods = cluster.pods_of("web").await.unwrap();
-        let operable: Vec<String> = pods.iter().filter_map(operable_ip).collect();
+        let permitted: Vec<String> = pods.iter().filter_map(permitted_ip).collect();
         let servers = cloud.servers.lock().unwrap().clone();
         assert!(
-            !operable.iter().any(|ip| servers.contains(ip)),
-            "{operable:?}: operable with traffic"
+            !permitted.iter().any(|ip| servers.contains(ip)),
+            "{permitted:?}: permitted, with traffic"
         );
         if pods.iter().all(|pod| image(pod) == "nginx:2") {
             break;

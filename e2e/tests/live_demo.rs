@@ -1,4 +1,4 @@
-//! `podops-lab demo` on an existing cluster.
+//! `podops-e2e demo` on an existing cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use tokio::process::Command;
 async fn the_demo_runs_on_an_existing_cluster_and_cleans_up() {
     let programs = programs().unwrap();
     let cluster = TestCluster::start_empty(&programs).await.unwrap();
-    let demo = Command::new(programs.join("podops-lab"))
+    let demo = Command::new(programs.join("podops-e2e"))
         .args(["demo", "--context", "podops"])
         .env("KUBECONFIG", cluster.plane.dir.path().join("admin.kubeconfig"))
         .kill_on_drop(true)

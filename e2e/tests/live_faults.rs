@@ -85,10 +85,10 @@ async fn rollouts_complete_after_api_server_outages() {
     let exits_before = exits(&cluster);
     cluster.set_image("web", "nginx:frozen").await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    cluster.plane.freeze_apiserver().unwrap();
+    cluster.plane.suspend_apiserver().unwrap();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let exits_suspended = exits(&cluster);
-    cluster.plane.thaw_apiserver().unwrap();
+    cluster.plane.resume_apiserver().unwrap();
     assert_rollout_completes(&cluster, "after a freeze").await;
     assert!(
         exits_before.iter().zip(&exits_suspended).all(|(before, after)| after > before),

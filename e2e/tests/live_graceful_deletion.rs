@@ -97,12 +97,22 @@ async fn a_deleted_pod_leaves_service_first_and_is_recreated(cluster: &TestClust
         .await
         .unwrap();
     let message = delete(cluster, &name, &DeleteParams::default().grace_period(0)).await;
-    assert!(message.contains("operation pod-delete: Preparing since "), "{message}");
-    assert!(message.contains(", waiting for traffic controllers"), "{message}");
+    assert_operation_waits(&message, "Preparing", "traffic controllers");
     cluster.patch_pod_metadata(&name, json!({ "finalizers": null })).await.unwrap();
     cluster.wait_until_deleted(&name).await.unwrap();
     cluster.wait_for_replicas("deleted", [2; 4]).await.unwrap();
     cluster.wait_for_event(&name, "DeletionRequested").await.unwrap();
+}
+
+/// Asserts that the part of the message about the operation `pod-delete` names its phase, and the
+/// party that it waits for.
+fn assert_operation_waits(message: &str, phase: &str, party: &str) {
+    let prefix = format!("operation pod-delete: {phase} since ");
+    let suffix = format!(", waiting for {party}");
+    let found = message
+        .split("; ")
+        .any(|part| part.split_once(&prefix).is_some_and(|(_, rest)| rest.contains(&suffix)));
+    assert!(found, "{message}");
 }
 
 async fn rejections_state_the_cause_and_deletion_can_be_cancelled(cluster: &TestCluster) {
@@ -112,8 +122,7 @@ async fn rejections_state_the_cause_and_deletion_can_be_cancelled(cluster: &Test
     assert!(delete(cluster, &name, &DeleteParams::default()).await.contains(IN_PROGRESS));
     cluster.wait_for_pod(&name, |pod| lifecycle::is_operated_on(pod.labels())).await.unwrap();
     let message = delete(cluster, &name, &DeleteParams::default()).await;
-    assert!(message.contains("operation pod-delete: PreCheck since "), "{message}");
-    assert!(message.contains(", waiting for a rule checker"), "{message}");
+    assert_operation_waits(&message, "PreCheck", "a rule checker");
     cluster
         .patch_pod_metadata(&name, json!({ "labels": { well_known::TO_DELETE: null } }))
         .await

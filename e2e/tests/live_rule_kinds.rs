@@ -14,7 +14,7 @@ use podops_api::{
     lifecycle::{COLLASET, LabelKind},
     well_known,
 };
-use podops_e2e::cluster::{TIMEOUT, TestCluster, app, eventually, programs};
+use podops_e2e::cluster::{TIMEOUT, TestCluster, app, eventually, image, programs};
 use serde_json::{Value, json};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -150,8 +150,16 @@ async fn topology_spread_limits_unavailable_pods_per_zone(cluster: &TestCluster)
     cluster.create_rule("zones", app("zones"), rules(spread)).await.unwrap();
     protect(cluster, "zones", true).await;
     cluster.set_image("zones", "nginx:2").await.unwrap();
+    let unavailable_in = format!("1 Pods unavailable in {ZONE}=");
     cluster
-        .wait_until_rejected("zones", "one", &format!("1 Pods unavailable in {ZONE}="))
+        .wait_for_rule("zones", |status| {
+            let mut infos = status.details.iter().flat_map(|detail| &detail.reject_info);
+            infos.any(|info| {
+                info.rule_name == "one"
+                    && info.reason.starts_with(&unavailable_in)
+                    && info.reason.ends_with(", maxUnavailable=1")
+            })
+        })
         .await
         .unwrap();
     let preparing = LabelKind::Preparing.key(COLLASET);
@@ -198,8 +206,7 @@ async fn a_pod_with_a_skipped_rule_is_not_blocked(cluster: &TestCluster) {
         .unwrap();
     cluster.set_image("skip", "nginx:2").await.unwrap();
     let updated = |pod: &Pod| {
-        pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:2"))
-            && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
+        image(pod) == "nginx:2" && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
     cluster.wait_for_pod(&skipping, updated).await.unwrap();
     let pods = cluster.pods_of("skip").await.unwrap();

@@ -11,7 +11,7 @@ use kube::{
 use podops_api::{condition, lifecycle, well_known};
 use podops_e2e::{
     availability::AvailabilityMonitor,
-    cluster::{TIMEOUT, TestCluster, app, eventually, programs},
+    cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     scenarios::Scenario,
     soak,
 };
@@ -129,8 +129,7 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
         .await
         .unwrap();
     let updated = |pod: &k8s_openapi::api::core::v1::Pod| {
-        pod.spec.as_ref().is_some_and(|s| s.containers[0].image.as_deref() == Some("nginx:3"))
-            && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
+        image(pod) == "nginx:3" && pod.labels().contains_key(well_known::SERVICE_AVAILABLE)
     };
     cluster.wait_for_pod(&first, updated).await.unwrap();
     cluster.wait_for_event(&first, "RuleOverridden").await.unwrap();

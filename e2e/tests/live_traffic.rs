@@ -297,9 +297,9 @@ async fn a_pod_waits_for_its_last_request_not_for_a_timeout() {
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     let operate = LabelKind::Operate.key(COLLASET);
     cluster.wait_for_pod(&name, |pod| pod.labels().contains_key(&operate)).await.unwrap();
-    let (waited, completed) = (began.elapsed(), slow_request.try_join_next().is_some());
+    let (waited, completed) = (began.elapsed(), slow_request.try_join_next());
     assert!(
-        waited >= Duration::from_secs(10) && completed,
+        waited >= Duration::from_secs(10) && completed.is_some_and(|task| task.is_ok()),
         "released after {waited:?}, with the request in flight"
     );
     // The backend is polled every 5 s by then.
@@ -353,22 +353,22 @@ async fn unreliable_proxy(runtime: SocketAddr) -> (SocketAddr, JoinSet<()>) {
 }
 
 /// IPs of the Pods that are permitted to be operated on.
-async fn operable_ips(cluster: &TestCluster) -> BTreeSet<String> {
+async fn permitted_ips(cluster: &TestCluster) -> BTreeSet<String> {
     let key = LabelKind::Operate.key(COLLASET);
     let pods = cluster.pods_of("web").await.unwrap();
-    let operable = pods.iter().filter(|pod| pod.labels().contains_key(&key));
-    operable.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect()
+    let permitted = pods.iter().filter(|pod| pod.labels().contains_key(&key));
+    permitted.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect()
 }
 
 /// Returns whether HAProxy routes traffic to a Pod that is permitted to be operated on, both before
 /// and after HAProxy's state was read.
-async fn routes_to_operable_pod(cluster: &TestCluster, runtime: SocketAddr) -> bool {
-    let before = operable_ips(cluster).await;
+async fn routes_to_permitted_pod(cluster: &TestCluster, runtime: SocketAddr) -> bool {
+    let before = permitted_ips(cluster).await;
     let mut stream = TcpStream::connect(runtime).await.unwrap();
     stream.write_all(b"show servers state web\n").await.unwrap();
     let mut state = String::new();
     stream.read_to_string(&mut state).await.unwrap();
-    let after = operable_ips(cluster).await;
+    let after = permitted_ips(cluster).await;
     state.lines().any(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         // Operational state up, and neither drained nor in maintenance.
@@ -394,7 +394,7 @@ async fn a_failing_and_restarted_backend_releases_no_pod_early() {
     };
     while !complete().await {
         assert!(
-            !routes_to_operable_pod(&cluster, runtime).await,
+            !routes_to_permitted_pod(&cluster, runtime).await,
             "a Pod with traffic was permitted to be operated on"
         );
         assert!(Instant::now() < until, "the rollout did not complete in time");
@@ -437,7 +437,7 @@ async fn no_request_fails_behind_haproxy() {
     let load = Load::start(haproxy.balancer.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     let check = |after: &str| load.assert_no_failed_requests(after).unwrap();
-    check("at rest");
+    check("before any change");
 
     cluster.set_image("web", &format!("{}:2", server::IMAGE)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -134,15 +134,6 @@ fn webhook(url: &str, more: &Value) -> Value {
     json!([{ "name": "webhook", "webhook": webhook }])
 }
 
-/// Waits until a rule's status reports a waiting Pod with this reason.
-async fn wait_for_reason(cluster: &TestCluster, rule: &str, reason: &str) {
-    let reported = cluster.wait_for_rule(rule, |status| {
-        let infos = status.details.iter().flat_map(|detail| &detail.reject_info);
-        infos.into_iter().any(|info| info.reason.contains(reason))
-    });
-    reported.await.unwrap();
-}
-
 async fn clear(cluster: &TestCluster, name: &str) {
     cluster.rules().delete(name, &DeleteParams::default()).await.unwrap();
     cluster.sets().delete(name, &DeleteParams::default()).await.unwrap();
@@ -161,8 +152,8 @@ async fn the_python_and_go_examples_decide() {
     cluster.create_and_wait("py", 2, &template).await.unwrap();
     cluster.create_rule("py", app("py"), webhook(&url, &tier)).await.unwrap();
     cluster.set_image("py", "nginx:2").await.unwrap();
-    wait_for_reason(&cluster, "py", "rejected by the webhook: critical Pods wait for the file")
-        .await;
+    let rejection = "rejected by the webhook: critical Pods wait for the file";
+    cluster.wait_until_rejected("py", "webhook", rejection).await.unwrap();
     std::fs::write(at.path().join("open"), "").unwrap();
     cluster.wait_until_rolled_out("py", 2, TIMEOUT).await.unwrap();
 
@@ -172,7 +163,7 @@ async fn the_python_and_go_examples_decide() {
     cluster.create_and_wait("go", 3, &json!({})).await.unwrap();
     cluster.create_rule("go", app("go"), webhook(&url, &poll)).await.unwrap();
     cluster.set_image("go", "nginx:2").await.unwrap();
-    wait_for_reason(&cluster, "go", "webhook task in progress").await;
+    cluster.wait_until_rejected("go", "webhook", "webhook task in progress").await.unwrap();
     // The restarted operator finds the task in the status and polls it.
     cluster.kill_and_restart("transition-rule-operator").await.unwrap();
     cluster.wait_until_rolled_out("go", 3, TIMEOUT).await.unwrap();
@@ -253,7 +244,7 @@ async fn failing_webhooks_are_reported_and_block_no_other_rule() {
         cluster.set_image(name, "nginx:2").await.unwrap();
     }
     for (name, _, reason) in &cases {
-        wait_for_reason(&cluster, name, reason).await;
+        cluster.wait_until_rejected(name, "webhook", reason).await.unwrap();
         let degraded = |s: &podops_api::transition_rule::PodTransitionRuleStatus| {
             condition::find(&s.conditions, "Degraded").is_some_and(|c| {
                 c.status == "True" && c.message.as_ref().is_some_and(|m| m.contains(reason))

@@ -614,12 +614,7 @@ impl PodState {
     }
 
     fn change(&mut self, changes: LabelChanges) {
-        for (key, value) in changes {
-            match value {
-                Some(value) => drop(self.labels.insert(key, value)),
-                None => drop(self.labels.remove(&key)),
-            }
-        }
+        lifecycle::apply(&mut self.labels, changes);
     }
 
     fn view(&self) -> PodView {
