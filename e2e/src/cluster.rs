@@ -205,7 +205,7 @@ impl TestCluster {
         let plane = ControlPlane::start().await?;
         let mut node_tasks = JoinSet::new();
         let (client, delays) = (plane.admin.clone(), nodes::Delays::default());
-        let server = programs.join("podops-lab");
+        let server = programs.join("podops-e2e");
         let nodes = nodes::start(client, NODES, delays, server, &mut node_tasks).await?;
         let cluster = Self {
             plane,

@@ -1,4 +1,4 @@
-//! `podops-lab`: runs the demo, the benchmark and the soak test on a test cluster.
+//! `podops-e2e`: runs the demo, the benchmark and the soak test on a test cluster.
 
 use std::{
     future::Future,

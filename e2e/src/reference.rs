@@ -16,15 +16,19 @@ const HEAD: &str = "<!-- Written by `cargo xtask reference` from the operators; 
 /// Tables of one operator.
 struct OperatorTables {
     name: &'static str,
-    events: Vec<&'static EventReason>,
-    conditions: Vec<&'static ConditionReason>,
-    metrics: Vec<&'static Metric>,
+    events: &'static [&'static EventReason],
+    conditions: &'static [&'static ConditionReason],
+    metrics: &'static [&'static Metric],
     flags: clap::Command,
 }
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
-    let directory = args.first().context("usage: podops-reference DIRECTORY [--check]")?;
+    let (directory, is_check) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [directory] => (directory, false),
+        [directory, "--check"] => (directory, true),
+        _ => bail!("usage: podops-reference DIRECTORY [--check]"),
+    };
     let operators = operators();
     let pages = [
         ("events.md", events(&operators)?),
@@ -34,16 +38,13 @@ fn main() -> anyhow::Result<()> {
     ];
     for (name, page) in pages {
         let path = Path::new(directory).join(name);
-        if args.get(1).map(String::as_str) == Some("--check") {
+        if is_check {
             let written = fs::read_to_string(&path).unwrap_or_default();
             let path = path.display();
             ensure!(written == page, "{path} is out of date: run `cargo xtask reference`");
         } else {
             fs::write(&path, page).with_context(|| format!("writing {}", path.display()))?;
         }
-    }
-    if args.len() > 2 {
-        bail!("usage: podops-reference DIRECTORY [--check]");
     }
     Ok(())
 }
@@ -52,30 +53,30 @@ fn operators() -> Vec<OperatorTables> {
     vec![
         OperatorTables {
             name: collaset_operator::shell::NAME,
-            events: collaset_operator::reasons::EVENTS.to_vec(),
-            conditions: collaset_operator::reasons::CONDITIONS.to_vec(),
-            metrics: Vec::new(),
+            events: &collaset_operator::reasons::EVENTS,
+            conditions: &collaset_operator::reasons::CONDITIONS,
+            metrics: &[],
             flags: collaset_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
             name: consist_operator::shell::NAME,
-            events: consist_operator::reasons::EVENTS.to_vec(),
-            conditions: consist_operator::reasons::CONDITIONS.to_vec(),
-            metrics: consist_operator::shell::metrics::METRICS.to_vec(),
+            events: &consist_operator::reasons::EVENTS,
+            conditions: &consist_operator::reasons::CONDITIONS,
+            metrics: &consist_operator::shell::metrics::METRICS,
             flags: consist_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
             name: lifecycle_operator::shell::NAME,
-            events: lifecycle_operator::reasons::EVENTS.to_vec(),
-            conditions: lifecycle_operator::reasons::CONDITIONS.to_vec(),
-            metrics: lifecycle_operator::shell::metrics::METRICS.to_vec(),
+            events: &lifecycle_operator::reasons::EVENTS,
+            conditions: &lifecycle_operator::reasons::CONDITIONS,
+            metrics: &lifecycle_operator::shell::metrics::METRICS,
             flags: lifecycle_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
             name: transition_rule_operator::shell::NAME,
-            events: transition_rule_operator::reasons::EVENTS.to_vec(),
-            conditions: transition_rule_operator::reasons::CONDITIONS.to_vec(),
-            metrics: transition_rule_operator::shell::metrics::METRICS.to_vec(),
+            events: &transition_rule_operator::reasons::EVENTS,
+            conditions: &transition_rule_operator::reasons::CONDITIONS,
+            metrics: &transition_rule_operator::shell::metrics::METRICS,
             flags: transition_rule_operator::shell::PROGRAM.command(),
         },
     ]
@@ -88,7 +89,7 @@ fn events(operators: &[OperatorTables]) -> anyhow::Result<String> {
     for operator in operators {
         let header = "| reason | type | on | meaning |\n|---|---|---|---|";
         writeln!(page, "\n## {}\n\n{header}", operator.name)?;
-        for event in &operator.events {
+        for event in operator.events {
             let severity = match event.severity {
                 Severity::Normal => "Normal",
                 Severity::Warning => "Warning",
@@ -105,7 +106,7 @@ fn conditions(operators: &[OperatorTables]) -> anyhow::Result<String> {
     for operator in operators.iter().filter(|operator| !operator.conditions.is_empty()) {
         let header = "| condition | status | reason | meaning |\n|---|---|---|---|";
         writeln!(page, "\n## {}\n\n{header}", operator.name)?;
-        for reason in &operator.conditions {
+        for reason in operator.conditions {
             let ConditionReason { condition, status, name, meaning } = reason;
             let name = if name.is_empty() { "–".to_owned() } else { format!("`{name}`") };
             writeln!(page, "| `{condition}` | {} | {name} | {meaning} |", status.as_str())?;
@@ -122,7 +123,7 @@ fn metrics(operators: &[OperatorTables]) -> anyhow::Result<String> {
     let admission = "Operators with an admission webhook";
     metric_table(&mut page, admission, &podops_admission::METRICS)?;
     for operator in operators.iter().filter(|operator| !operator.metrics.is_empty()) {
-        metric_table(&mut page, operator.name, &operator.metrics)?;
+        metric_table(&mut page, operator.name, operator.metrics)?;
     }
     Ok(page)
 }

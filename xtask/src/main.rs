@@ -3,7 +3,6 @@
 use std::{
     env, fs,
     io::{self, Write as _},
-    path::Path,
     process::{Command, Stdio},
 };
 
@@ -61,36 +60,35 @@ const PURE: [&str; 5] = [
     "transition-rule-operator",
 ];
 
-/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that tests
-/// do not rebuild its dependencies with other features.
+/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that
+/// tests do not rebuild its dependencies with other features.
 const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
 /// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     cargo(&BUILD)?;
-    let lab = env::current_exe()?.with_file_name("podops-lab");
-    let status = Command::new(&lab).arg("demo").args(args).status();
-    if !status.with_context(|| format!("starting {}", lab.display()))?.success() {
+    let program = env::current_exe()?.with_file_name("podops-e2e");
+    let status = Command::new(&program).arg("demo").args(args).status();
+    if !status.with_context(|| format!("starting {}", program.display()))?.success() {
         bail!("the demo failed");
     }
     Ok(())
 }
 
-/// Runs a `podops-lab` command with release builds, and writes the page that it prints to `page`.
+/// Runs a `podops-e2e` command with release builds, and writes the page that it prints to `page`.
 fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     cargo(&["build", "--release", "--workspace", "--bins"])?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let target = env::current_exe()?;
     let target =
         target.ancestors().nth(2).context("path of this program is not in a target directory")?;
-    let lab = target.join("release/podops-lab");
-    let output = Command::new(&lab).arg(command).args(args).stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("starting {}", lab.display()))?;
+    let program = target.join("release/podops-e2e");
+    let output = Command::new(&program).arg(command).args(args).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("starting {}", program.display()))?;
     if !output.status.success() {
         bail!("{command} failed");
     }
     io::stdout().write_all(&output.stdout)?;
-    fs::write(root.join(page), output.stdout).with_context(|| format!("writing {page}"))
+    fs::write(sources::root().join(page), output.stdout).with_context(|| format!("writing {page}"))
 }
 
 /// Runs all checks, the fastest first.
@@ -116,7 +114,7 @@ fn reference(args: &[&str]) -> anyhow::Result<()> {
 
 fn run_reference(args: &[&str]) -> anyhow::Result<()> {
     let program = env::current_exe()?.with_file_name("podops-reference");
-    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference");
+    let pages = sources::root().join("docs/reference");
     let status = Command::new(&program).arg(pages).args(args).status();
     if !status.with_context(|| format!("starting {}", program.display()))?.success() {
         bail!("docs/reference: generation or check failed");

@@ -10,7 +10,8 @@ use anyhow::{Context as _, ensure};
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
 }
 
 /// Paths of all files from the root, sorted, with forward slashes.

@@ -2,30 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use syn::spanned::Spanned as _;
+
 use super::{
     imports,
-    rust::{Role, RustFile, TextKind},
+    rust::{Role, RustFile, TextKind, attributes, is_test_only},
     shape::{self, Feature, Occurrence},
-    terms::whole_words,
+    terms::{ASK, LOOK, PERSONS, SAY, TELL, whole_words},
 };
 use crate::sources;
-
-/// Programs as persons.
-const PERSONS: &str =
-    "nobody|somebody|anybody|everybody|whoever|whomever|no one|someone|anyone|everyone";
-
-/// Everyday verbs for what an API does.
-const SPEECH: &str = "tells?|told|telling|says?|said|saying|asks?|asked|asking";
-
-/// An everyday verb for reconcile, observe and read.
-const LOOK: &str = "looks?|looked|looking";
 
 /// The table.
 pub(super) fn table(rust: &[RustFile]) -> anyhow::Result<String> {
     let mut rows = Vec::new();
     let (comments, docs) = (comments(rust), docs()?);
+    let speech = [TELL, SAY, ASK].join("|");
     for (name, words) in
-        [("persons for programs", PERSONS), ("tell, say, ask", SPEECH), ("look", LOOK)]
+        [("persons for programs", PERSONS), ("tell, say, ask", speech.as_str()), ("look", LOOK)]
     {
         let (in_comments, in_docs) = (rate(words, &comments)?, rate(words, &docs)?);
         rows.push(format!(
@@ -124,9 +117,8 @@ struct CodeLines {
 
 /// Code lines of the test modules in a file.
 fn test_lines(file: &RustFile) -> usize {
-    use syn::spanned::Spanned as _;
     let items = file.syntax.items.iter();
-    let tests = items.filter(|item| super::rust::is_test_only(super::rust::attributes(item)));
+    let tests = items.filter(|item| is_test_only(attributes(item)));
     let lines = tests.map(|item| file.count_code(item.span().start().line, item.span().end().line));
     lines.sum()
 }

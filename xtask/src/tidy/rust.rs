@@ -122,10 +122,13 @@ pub(super) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg = attribute.path().is_ident("cfg");
         let tokens = || attribute.meta.require_list().map(|list| list.tokens.to_string());
-        attribute.path().is_ident("test")
-            || attribute.path().segments.last().is_some_and(|last| last.ident == "test")
-            || (is_cfg && tokens().is_ok_and(|tokens| names_test(&tokens)))
+        is_test(attribute) || (is_cfg && tokens().is_ok_and(|tokens| names_test(&tokens)))
     })
+}
+
+/// True for `#[test]`, `#[tokio::test]` and the like.
+pub(super) fn is_test(attribute: &Attribute) -> bool {
+    attribute.path().segments.last().is_some_and(|last| last.ident == "test")
 }
 
 fn names_test(tokens: &str) -> bool {

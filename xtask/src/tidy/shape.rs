@@ -10,7 +10,7 @@ use syn::{
 
 use super::{
     finding::Finding,
-    rust::{Role, RustFile, is_test_only},
+    rust::{Role, RustFile, attributes, is_test, is_test_only},
 };
 
 /// Code lines that a function may have.
@@ -149,17 +149,13 @@ impl Visitor<'_> {
 impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.in_test;
-        self.in_test |= is_test_only(super::rust::attributes(item));
+        self.in_test |= is_test_only(attributes(item));
         visit::visit_item(self, item);
         self.in_test = before;
     }
 
     fn visit_item_fn(&mut self, item: &'ast ItemFn) {
-        let is_test = item
-            .attrs
-            .iter()
-            .any(|a| a.path().segments.last().is_some_and(|last| last.ident == "test"));
-        if is_test {
+        if item.attrs.iter().any(is_test) {
             let name = item.sig.ident.to_string();
             let length = name.len();
             self.add(Feature::Test, item.sig.span(), name, length);

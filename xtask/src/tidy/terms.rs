@@ -17,16 +17,25 @@ struct Term {
     standard: &'static str,
 }
 
+/// Programs as persons.
+pub(super) const PERSONS: &str =
+    "nobody|somebody|anybody|everybody|no one|someone|anyone|everyone|whoever|whomever|whom";
+
+// Everyday verbs for what an API and its clients do.
+pub(super) const TELL: &str = "tells?|told|telling";
+pub(super) const SAY: &str = "says?|said|saying";
+pub(super) const ASK: &str = "asks?|asked|asking";
+
+/// An everyday verb for reconcile, observe and read.
+pub(super) const LOOK: &str = "looks?|looked|looking";
+
 /// Patterns (case-insensitive, whole words) and the standard terms.
 const TERMS: [(&str, &str); 22] = [
-    (
-        "nobody|somebody|anybody|everybody|no one|someone|anyone|everyone|whoever|whomever|whom",
-        "name the component: controller, client, adapter, leader, kubelet, user",
-    ),
-    ("tells?|told|telling", "report (status, events), configure (flags), return"),
-    ("says?|said|saying", "specify (spec), report (status), return (API)"),
-    ("asks?|asked|asking", "request, call"),
-    ("looks?|looked|looking", "reconcile, observe, read, check"),
+    (PERSONS, "name the component: controller, client, adapter, leader, kubelet, user"),
+    (TELL, "report (status, events), configure (flags), return"),
+    (SAY, "specify (spec), report (status), return (API)"),
+    (ASK, "request, call"),
+    (LOOK, "reconcile, observe, read, check"),
     ("lets? go|letting go", "release"),
     ("(hold|holds|held|holding) back", "block"),
     ("hinder|hinders|hindered|hindrances?", "block, blocker"),
