@@ -16,9 +16,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use podops_api::{
     consist::{self, employer_key},
-    ids::PodName,
+    ids::{PodName, Uid},
 };
-use podops_runtime::object::Uid;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

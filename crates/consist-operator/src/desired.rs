@@ -41,13 +41,6 @@ fn desired_member(state: EmployerState, member: &MemberView) -> DesiredMember {
 #[must_use]
 pub fn is_stable(state: EmployerState, members: &[MemberView], finalizer: &str) -> bool {
     members.iter().all(|member| {
-        has_finalizer(member, finalizer)
-            == (desired_traffic(state, member) == DesiredTraffic::Serve)
+        member.has_finalizer(finalizer) == (desired_traffic(state, member) == DesiredTraffic::Serve)
     })
-}
-
-/// Returns whether a Pod has this finalizer.
-#[must_use]
-pub fn has_finalizer(member: &MemberView, finalizer: &str) -> bool {
-    member.finalizers.iter().any(|other| other == finalizer)
 }

@@ -10,6 +10,7 @@ use kube::{
     core::{DynamicObject, Selector, SelectorExt as _},
 };
 use podops_api::consist;
+use podops_runtime::error::Chain;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -52,15 +53,6 @@ pub struct InvalidAnnotation<E: Error + 'static> {
     pub key: &'static str,
     /// What is wrong with its text.
     pub source: E,
-}
-
-/// Returns the text of an error and its cause, as in an event.
-#[must_use]
-pub fn with_cause(error: &dyn Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 /// Fields of an employer that planning needs.
@@ -131,7 +123,7 @@ impl SlimEmployer {
         }
         let (pod_selector, error) = match kind.read_selector(&object.data) {
             Ok(selector) => (selector, None),
-            Err(error) => (None, Some(with_cause(&error))),
+            Err(error) => (None, Some(Chain(&error).to_string())),
         };
         let is_service = kind.name() == consist::SERVICE;
         let spec = &object.data["spec"];
@@ -265,7 +257,7 @@ impl SlimEmployer {
         let metadata = &self.metadata;
         let (drain, error) = match self.drain_policy() {
             Ok(drain) => (drain, None),
-            Err(error) => (DrainPolicy::default(), Some(with_cause(&error))),
+            Err(error) => (DrainPolicy::default(), Some(Chain(&error).to_string())),
         };
         EmployerView {
             kind: self.kind.to_owned(),
@@ -348,7 +340,7 @@ mod tests {
         );
         let errors = wrong.view().validation_errors;
         assert_eq!(errors.len(), 2, "{errors:?}");
-        let error = with_cause(&wrong.for_backend().unwrap_err());
+        let error = Chain(&wrong.for_backend().unwrap_err()).to_string();
         assert!(error.starts_with(consist::BACKEND_PARAMS) && error.contains("EOF"), "{error}");
     }
 

@@ -6,7 +6,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use podops_runtime::{freshness::LastWrite, object::Uid};
+use podops_api::ids::Uid;
+use podops_runtime::freshness::LastWrite;
 use serde_json::Value;
 
 use crate::{

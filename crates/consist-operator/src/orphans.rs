@@ -74,7 +74,7 @@ pub fn orphaned(
         }
         let found = lookup(namespace, name);
         let finalizer = lifecycle_finalizer(kind, namespace, name);
-        let has_finalizer = member.finalizers.contains(&finalizer);
+        let has_finalizer = member.has_finalizer(&finalizer);
         // lifecycle-operator removes entries of deleted Services without a finalizer, but not those
         // of other kinds.
         let by_lifecycle =

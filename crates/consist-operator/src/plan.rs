@@ -7,8 +7,11 @@
 //! enough.
 
 use jiff::{SignedDuration, Timestamp};
-use podops_api::{availability::AvailableConditions, consist, ids::PodName};
-use podops_runtime::object::{ResourceVersion, Uid};
+use podops_api::{
+    availability::AvailableConditions,
+    consist,
+    ids::{PodName, ResourceVersion, Uid},
+};
 
 use crate::{
     desired::desired_traffic,
@@ -36,7 +39,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the plan removes the clean finalizer of an employer, or leaves it without.
+    /// Returns whether the plan writes the employer's finalizers, and the clean finalizer is not one
+    /// of them.
     #[must_use]
     pub fn removes_clean_finalizer(&self) -> bool {
         self.finalizers
@@ -105,13 +109,13 @@ const CONDITION_MIN_INTERVAL: SignedDuration = SignedDuration::from_secs(60);
 pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let active = observed.employer.state == EmployerState::Active;
-    let has_finalizer = observed.employer.has_clean_finalizer();
+    let has_clean_finalizer = observed.employer.has_clean_finalizer();
     let finalizer = observed.employer.finalizer();
     plan.report_finalizer =
         active && observed.employer.reported_finalizer.as_ref() != Some(&finalizer);
     // An employer that can be deleted without notice would leave finalizers on Pods that no
     // controller removes.
-    if active && !has_finalizer {
+    if active && !has_clean_finalizer {
         plan.finalizers = Some(employer_finalizers(observed, true));
         return plan;
     }
@@ -122,7 +126,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         plan.conditions.extend(plan_condition(observed, &finalizer, member, waiting, now));
     }
     let released = !active && plan.pods.is_empty() && plan.waiting.is_empty();
-    let finalizers = employer_finalizers(observed, !released && has_finalizer);
+    let finalizers = employer_finalizers(observed, !released && has_clean_finalizer);
     if finalizers != observed.employer.finalizers {
         plan.finalizers = Some(finalizers);
     }
@@ -150,7 +154,7 @@ fn plan_member(
     now: Timestamp,
     plan: &mut Plan,
 ) {
-    let has_finalizer = member.finalizers.contains(finalizer);
+    let has_finalizer = member.has_finalizer(finalizer);
     let desired = desired_traffic(observed.employer.state, member);
     let mut change = PodChange {
         name: member.name.clone(),

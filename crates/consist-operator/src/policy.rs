@@ -97,14 +97,13 @@ impl DrainPolicy {
         })
     }
 
-    /// Message of a Pod without traffic that counts as drained at `drained`, with the seconds left,
-    /// rounded up.
-    fn converging(&self, drained: Option<Timestamp>, now: Timestamp) -> String {
-        let seconds = drained.map_or(self.min_seconds.into(), |drained| {
-            let left = drained.duration_since(now);
-            left.as_secs() + i64::from(left.subsec_nanos() > 0)
-        });
-        format!("no traffic observed; waiting {seconds}s (minSeconds) for proxies to converge")
+    /// Message of a Pod without traffic that does not count as drained yet; without the seconds
+    /// left, so that it stays the same between reconciles.
+    fn converging(&self) -> String {
+        format!(
+            "no traffic observed for less than {}s (minSeconds); waiting for proxies to converge",
+            self.min_seconds
+        )
     }
 
     /// Returns the drain status of a Pod that left service at `unready_since`, for which the
@@ -150,7 +149,7 @@ impl DrainPolicy {
             return DrainStatus::Drained;
         }
         DrainStatus::Pending {
-            reason: self.converging(drained, now),
+            reason: self.converging(),
             until: drained.into_iter().chain(wake).min(),
         }
     }

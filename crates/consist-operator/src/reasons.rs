@@ -51,7 +51,7 @@ const fn waiting(name: &'static str, meaning: &'static str) -> ConditionReason {
 /// The backend of a Pod's employer cannot be observed.
 pub const POD_BACKEND_UNAVAILABLE: ConditionReason = waiting(
     "BackendUnavailable",
-    "On a Pod, for more than 30 seconds: the backend cannot be reached, so it is unknown whether the Pod has traffic.",
+    "On a Pod, for more than 10 seconds: the backend cannot be reached, so it is unknown whether the Pod has traffic.",
 );
 /// The Pod's traffic has not ended.
 pub const POD_DRAIN_PENDING: ConditionReason = waiting(

@@ -1,11 +1,8 @@
 //! Renders the planned changes of one employer and its Pods as API writes.
 
 use jiff::Timestamp;
-use podops_api::{consist, lifecycle::nanos, well_known};
-use podops_runtime::{
-    object::Uid,
-    write::{Change, JsonPatch, Resource, Target, Write},
-};
+use podops_api::{consist, ids::Uid, lifecycle::nanos, well_known};
+use podops_runtime::write::{Change, JsonPatch, PODS, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -13,8 +10,6 @@ use crate::{
     view::EmployerView,
 };
 
-/// Core Pods.
-pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// Core Services.
 pub const SERVICES: Resource = Resource { group: "", version: "v1", plural: "services" };
 
@@ -30,20 +25,14 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
         patch = patch.test(&["metadata", "resourceVersion"], change.resource_version.as_str());
     }
     if let Some((before, after)) = &change.finalizers {
-        let at = ["metadata", "finalizers"];
-        let before = if before.is_empty() { Value::Null } else { json!(before) };
-        patch = patch.test(&at, before);
-        patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
+        patch = replace_finalizers(patch, before, after);
     }
     if let Some((before, after)) = &change.available_conditions {
         let at = ["metadata", "annotations", well_known::AVAILABLE_CONDITIONS];
         patch = match before {
             Some(before) => patch.test(&at, before.as_str()),
             None if change.has_annotations => patch.test(&at, Value::Null),
-            None => {
-                let all = ["metadata", "annotations"];
-                patch.test(&all, Value::Null).add(&all, json!({}))
-            }
+            None => create_annotations(patch),
         };
         patch = patch.add(&at, after.as_str());
     }
@@ -82,16 +71,11 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &Uid, plan: &Plan)
     }
     let mut patch = JsonPatch::default().test(&["metadata", "uid"], uid.as_str());
     if let Some(after) = &plan.finalizers {
-        let at = ["metadata", "finalizers"];
-        let before = &employer.finalizers;
-        let before = if before.is_empty() { Value::Null } else { json!(before) };
-        patch = patch.test(&at, before);
-        patch = if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) };
+        patch = replace_finalizers(patch, &employer.finalizers, after);
     }
     if plan.report_finalizer {
         if !employer.has_annotations {
-            let all = ["metadata", "annotations"];
-            patch = patch.test(&all, Value::Null).add(&all, json!({}));
+            patch = create_annotations(patch);
         }
         patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
     }
@@ -99,6 +83,20 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &Uid, plan: &Plan)
         target: target(kind, &employer.namespace, &employer.name),
         change: patch.build(),
     })
+}
+
+/// Replaces the finalizers, provided that they are still the observed ones.
+fn replace_finalizers(patch: JsonPatch, before: &[String], after: &[String]) -> JsonPatch {
+    let at = ["metadata", "finalizers"];
+    let before = if before.is_empty() { Value::Null } else { json!(before) };
+    let patch = patch.test(&at, before);
+    if after.is_empty() { patch.remove(&at) } else { patch.add(&at, json!(after)) }
+}
+
+/// Creates `metadata.annotations`, provided that the object still has none.
+fn create_annotations(patch: JsonPatch) -> JsonPatch {
+    let at = ["metadata", "annotations"];
+    patch.test(&at, Value::Null).add(&at, json!({}))
 }
 
 fn target(resource: Resource, namespace: &str, name: &str) -> Target {

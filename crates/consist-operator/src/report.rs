@@ -3,13 +3,12 @@
 use jiff::{SignedDuration, Timestamp};
 use podops_runtime::{
     event::ObjectEvent,
-    write::{Target, Write},
+    write::{PODS, Target, Write},
 };
 
 use crate::{
     plan::{Plan, REPORT_AFTER, WaitingPod},
     reasons,
-    render::PODS,
     view::Observed,
 };
 

@@ -9,9 +9,8 @@ use std::{
 use jiff::Timestamp;
 use podops_api::{
     consist::{CLEAN_FINALIZER, employer_key, lifecycle_finalizer},
-    ids::PodName,
+    ids::{PodName, ResourceVersion, Uid},
 };
-use podops_runtime::object::{ResourceVersion, Uid};
 
 use crate::{policy::DrainPolicy, traffic::Traffic};
 
@@ -121,6 +120,14 @@ pub struct MemberView {
     pub available_conditions: Option<String>,
     /// Finalizers expected by that annotation, by employer key; `None` if it is malformed.
     pub expected_finalizers: Option<BTreeMap<String, String>>,
+}
+
+impl MemberView {
+    /// Returns whether the Pod has a finalizer.
+    #[must_use]
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|other| other == finalizer)
+    }
 }
 
 /// Condition of a Pod that reports why its traffic is not in the desired state.

@@ -275,8 +275,7 @@ fn hmac_sha256(key: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use podops_api::ids::PodName;
-    use podops_runtime::object::Uid;
+    use podops_api::ids::{PodName, Uid};
 
     use super::*;
     use crate::traffic::DesiredTraffic;

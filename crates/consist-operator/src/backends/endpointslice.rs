@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use podops_api::consist;
-use podops_runtime::object::Uid;
+use podops_api::{consist, ids::Uid};
 
 use super::{BackendError, DesiredMember, Employer, TrafficByPod};
 use crate::traffic::Traffic;

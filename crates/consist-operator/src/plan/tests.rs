@@ -117,7 +117,8 @@ fn a_pod_is_released_after_min_seconds_without_traffic() {
     let routed = "wait: backend still routes traffic to this Pod";
     check("expected protected", Traffic::Serving, routed);
     let young = observed(EmployerState::Active, "expected protected", &[(Traffic::Absent, 198)]);
-    let converging = "wait: no traffic observed; waiting 3s (minSeconds) for proxies to converge";
+    let converging = "wait: no traffic observed for less than 5s (minSeconds); waiting for \
+                      proxies to converge";
     assert_eq!(planned(&young, 200), converging);
     assert_eq!(plan(&young, at(200)).requeue_after, Some(SignedDuration::from_secs(3)));
     check("expected protected deleting", Traffic::Absent, "release");

@@ -1,15 +1,15 @@
-//! Why the operator cannot start with its flags, or a task of it ended.
+//! Why the operator cannot start with its flags, or why one of its tasks failed.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use podops_adapter::client::AddressError;
 
 use crate::{
-    backends::{alibaba_clb::InvalidAccount, external::InvalidAdapterFlag},
+    backends::{UnknownBackend, alibaba_clb::InvalidAccount, external::InvalidAdapterFlag},
     employer::kind::{InvalidKind, InvalidKinds},
 };
 
-/// Why the operator cannot start, or a task of it ended.
+/// Why the operator cannot start, or why one of its tasks failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A metric is registered twice.
@@ -41,18 +41,15 @@ pub enum ConfigError {
         kind: String,
     },
     /// `--default-backend` names no backend.
-    #[error("--default-backend: unknown backend {name}")]
-    UnknownBackend {
-        /// Name in the flag.
-        name: String,
-    },
+    #[error("--default-backend")]
+    UnknownBackend(#[source] UnknownBackend),
     /// The credentials of Alibaba Cloud are incomplete.
     #[error("invalid credentials of Alibaba Cloud")]
     AlibabaCloud(#[from] InvalidAccount),
     /// TLS for Alibaba Cloud cannot be initialized.
     #[error("failed to initialize TLS")]
     Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// An entry of `--adapters` has not the form `<namespace>/<adapter>=<address>`.
+    /// An entry of `--adapters` does not have the form `<namespace>/<adapter>=<address>`.
     #[error("--adapters: {flag}")]
     InvalidAdapter {
         /// The entry.
@@ -69,9 +66,19 @@ pub enum ConfigError {
         source: AddressError,
     },
     /// The xDS server's certificates are invalid.
-    #[error("invalid xDS certificates")]
-    XdsCertificates(#[source] tonic::transport::Error),
+    #[error("invalid xDS certificates in {directory}")]
+    XdsCertificates {
+        /// Directory of the certificates.
+        directory: PathBuf,
+        /// Cause.
+        source: tonic::transport::Error,
+    },
     /// The xDS server failed.
-    #[error("xDS server failed")]
-    XdsServer(#[source] tonic::transport::Error),
+    #[error("failed to serve xDS on {address}")]
+    XdsServer {
+        /// Address of the server.
+        address: SocketAddr,
+        /// Cause.
+        source: tonic::transport::Error,
+    },
 }

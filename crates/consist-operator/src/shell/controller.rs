@@ -9,9 +9,9 @@ use std::{
 
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
-use podops_api::consist::employer_key;
+use podops_api::{consist::employer_key, ids::Uid};
 use podops_runtime::{
-    object::Uid,
+    error::Chain,
     shell::{
         apply::{self, Applier},
         clock,
@@ -20,19 +20,18 @@ use podops_runtime::{
         reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, Key, WatchProgress, key},
     },
-    write::{Outcome, Write},
+    write::{Outcome, PODS, Write},
 };
 
 use super::{backend::Backend, metrics::Metrics};
 use crate::{
     backends::{Employer, SyncResult, UnknownBackend},
-    desired::{desired_members, has_finalizer, is_stable},
-    employer::{SlimEmployer, kind::Kind, with_cause},
+    desired::{desired_members, is_stable},
+    employer::{SlimEmployer, kind::Kind},
     local_state::{BackendAddress, DesiredState, LocalState, Now},
     observe::SlimPod,
     plan::{self, Plan},
-    reasons,
-    render::{self, PODS},
+    reasons, render,
     report::WaitingCounts,
     view::{EmployerState, EmployerView, MemberView, Observed, TrafficObservation},
 };
@@ -180,10 +179,10 @@ impl Context {
         };
         let mut request = match employer.for_backend() {
             Ok(request) => request,
-            Err(error) => return TrafficObservation::failed(with_cause(&error)),
+            Err(error) => return TrafficObservation::failed(Chain(&error).to_string()),
         };
         let (key, finalizer) = (key(employer), view.finalizer());
-        request.protects_pods = members.iter().any(|member| has_finalizer(member, &finalizer));
+        request.protects_pods = members.iter().any(|member| member.has_finalizer(&finalizer));
         let desired = DesiredState {
             address: BackendAddress { name: name.to_owned(), params: request.params.clone() },
             members: desired_members(view.state, members),

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     future::Future,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -54,7 +55,10 @@ use super::{
     orphan_gc::OrphanCollector,
 };
 use crate::{
-    backends::endpointslice::{self, SERVICE_NAME},
+    backends::{
+        UnknownBackend,
+        endpointslice::{self, SERVICE_NAME},
+    },
     employer::{
         EmployerKey, SlimEmployer,
         kind::{EmployerKindConfig, Kind},
@@ -127,7 +131,9 @@ fn set_up(operator: &mut Operator, args: &ConsistArgs) -> Result<(), ConfigError
     operator.ready_when("services", services.ready());
     let default = args.default_backend.as_str();
     if !shared.backends.contains_key(default) {
-        return Err(ConfigError::UnknownBackend { name: default.to_owned() });
+        let supported: Vec<&str> = shared.backends.keys().copied().collect();
+        let unknown = UnknownBackend::new(Some(default), &supported);
+        return Err(ConfigError::UnknownBackend(unknown));
     }
     let controller = shared.controller(Kind::services(default)?, &services);
     operator.task("service controller", controller);
@@ -177,7 +183,7 @@ impl Shared {
     }
 
     /// Watches Pods, and triggers the reconciles of their employers.
-    async fn watch_pods(self) -> Result<(), ConfigError> {
+    async fn watch_pods(self) -> Result<(), Infallible> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "pods", &self.common).modify(trim_pod);
         let pods = reflect(self.pods.clone(), events);
@@ -188,7 +194,7 @@ impl Shared {
     }
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
-    async fn watch_slices(self) -> Result<(), ConfigError> {
+    async fn watch_slices(self) -> Result<(), Infallible> {
         let all = Api::all(self.client.clone());
         let events = events(all, watcher::Config::default(), "endpointslices", &self.common)
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
@@ -208,7 +214,7 @@ impl Shared {
     async fn forward_changes(
         self,
         mut changes: UnboundedReceiver<String>,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), Infallible> {
         while let Some(key) = changes.recv().await {
             if let Some(changed) = EmployerKey::parse(&key) {
                 self.trigger(|controller| {
@@ -225,7 +231,7 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// If the kind is not namespaced or its configuration is invalid, or the controller ends.
+    /// If the kind is not namespaced or its configuration is invalid.
     async fn controller_once_served(self, config: EmployerKindConfig) -> Result<(), ConfigError> {
         let gvk = config.gvk();
         let kind = loop {
@@ -335,7 +341,7 @@ impl Shared {
 async fn for_each<K>(
     changed: impl Stream<Item = Arc<K>> + Send,
     f: impl Fn(Arc<K>) + Send,
-) -> Result<(), ConfigError> {
+) -> Result<(), Infallible> {
     let mut changed = std::pin::pin!(changed);
     while let Some(object) = changed.next().await {
         f(object);

@@ -1,6 +1,6 @@
 //! Responses have the format of HAProxy 2.6.
 
-use podops_runtime::object::Uid;
+use podops_api::ids::Uid;
 use serde_json::json;
 
 use super::{

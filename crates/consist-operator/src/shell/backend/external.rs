@@ -15,8 +15,8 @@ use podops_adapter::{
     client::{Client, Error},
     v1,
 };
-use podops_api::consist::employer_key;
-use podops_runtime::{object::Uid, shell::clock};
+use podops_api::{consist::employer_key, ids::Uid};
+use podops_runtime::shell::clock;
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, circuit_breaker::CircuitBreaker};

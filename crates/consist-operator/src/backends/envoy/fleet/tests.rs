@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use podops_runtime::object::Uid;
+use podops_api::ids::Uid;
 
 use super::*;
 use crate::traffic::{DesiredTraffic, InFlight};

@@ -77,7 +77,9 @@ pub(super) async fn serve(
         let identity = Identity::from_pem(certificate, key);
         let ca = Certificate::from_pem(read(&directory, "ca.crt")?);
         let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
-        server = server.tls_config(tls).map_err(ConfigError::XdsCertificates)?;
+        server = server
+            .tls_config(tls)
+            .map_err(|source| ConfigError::XdsCertificates { directory, source })?;
     }
     let xds = Xds { fleet, next_stream: Arc::default() };
     tracing::info!(address = %listener.address, "Starting xDS server");
@@ -87,7 +89,7 @@ pub(super) async fn serve(
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
         .serve(listener.address)
         .await
-        .map_err(ConfigError::XdsServer)
+        .map_err(|source| ConfigError::XdsServer { address: listener.address, source })
 }
 
 /// Reads a file of a directory.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use podops_adapter::{ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY, v1};
-use podops_runtime::object::Uid;
+use podops_api::ids::Uid;
 
 use crate::{
     backends::{BackendError, DesiredMember, Employer, TrafficByPod},
