@@ -32,6 +32,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 use serde_json::json;
+
 /// Validity of a certificate.
 const VALIDITY: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// Time before the expiry at which a certificate is renewed. The previous CA stays trusted until

@@ -32,13 +32,13 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 enum SyncError {
     #[error("failed to read the Secret of the admission certificate")]
-    ReadSecret { source: kube::Error },
+    ReadSecret(#[source] kube::Error),
     #[error("failed to write the Secret of the admission certificate")]
-    WriteSecret { source: kube::Error },
+    WriteSecret(#[source] kube::Error),
     #[error("failed to read the webhook configuration")]
-    ReadConfiguration { source: kube::Error },
+    ReadConfiguration(#[source] kube::Error),
     #[error("failed to write the webhook configuration")]
-    WriteConfiguration { source: kube::Error },
+    WriteConfiguration(#[source] kube::Error),
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     #[error("timed out after {}s", SYNC_TIMEOUT.as_secs())]
@@ -103,10 +103,7 @@ impl CertificateManager {
     ) -> Result<StoredCertificate, SyncError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         loop {
-            let found = secrets
-                .get_opt(&self.secret)
-                .await
-                .map_err(|source| SyncError::ReadSecret { source })?;
+            let found = secrets.get_opt(&self.secret).await.map_err(SyncError::ReadSecret)?;
             let now = clock::now();
             // If the Secret was deleted, restore the served certificate, which API servers trust.
             let stored = found.as_ref().and_then(StoredCertificate::read);
@@ -130,7 +127,7 @@ impl CertificateManager {
                 Ok(_) => return Ok(stored),
                 // Another replica wrote first; use its certificate.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(source) => return Err(SyncError::WriteSecret { source }),
+                Err(source) => return Err(SyncError::WriteSecret(source)),
             }
         }
     }
@@ -139,7 +136,7 @@ impl CertificateManager {
     async fn publish(&self, stored: &StoredCertificate) -> Result<bool, SyncError> {
         let all: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
         let found = all.get(&self.configuration).await;
-        let found = found.map_err(|source| SyncError::ReadConfiguration { source })?;
+        let found = found.map_err(SyncError::ReadConfiguration)?;
         let hooks = found.webhooks.iter().flatten();
         let patches: Vec<_> = hooks
             .filter_map(|hook| stored.webhook_patch(&hook.name, &hook.client_config))
@@ -151,7 +148,7 @@ impl CertificateManager {
         let body = json!({ "metadata": { "resourceVersion": version }, "webhooks": patches });
         all.patch(&self.configuration, &PatchParams::default(), &Patch::Strategic(body))
             .await
-            .map_err(|source| SyncError::WriteConfiguration { source })?;
+            .map_err(SyncError::WriteConfiguration)?;
         Ok(true)
     }
 }

@@ -88,9 +88,8 @@ pub fn start(
     operator.ready_when("admission", is_ready);
     let namespace = operator.args.lease.leader_elect_resource_namespace.clone();
     let object = format!("{name}-admission");
-    let default_hosts = || vec![format!("{object}.{namespace}.svc")];
     let hosts = if args.admission_hosts.is_empty() {
-        default_hosts()
+        vec![format!("{object}.{namespace}.svc")]
     } else {
         args.admission_hosts.clone()
     };

@@ -7,6 +7,30 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Declares an identifier that is text, with its documentation.
+macro_rules! text_id {
+    ($(#[$doc:meta])+ $name:ident) => {
+        $(#[$doc])+
+        #[derive(
+            Clone,
+            Debug,
+            Default,
+            PartialEq,
+            Eq,
+            PartialOrd,
+            Ord,
+            Hash,
+            AsRef,
+            Deref,
+            Display,
+            From,
+            Serialize,
+        )]
+        #[from(String, &str)]
+        pub struct $name(String);
+    };
+}
+
 /// Number that identifies one instance of a workload across recreation and replacement of its Pod.
 ///
 /// On the wire: decimal in the label `collaset.kusionstack.io/instance-id`, a number in a
@@ -32,82 +56,41 @@ use serde::{Deserialize, Serialize};
 #[schemars(transparent)]
 pub struct InstanceId(pub i64);
 
-/// Name of a ControllerRevision, the value of the label `controller-revision-hash`.
-#[derive(
-    Clone,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Display,
-    From,
-    Deref,
-    AsRef,
-    Serialize,
-)]
-#[from(String, &str)]
-pub struct RevisionName(String);
+text_id! {
+    /// UID of an object: unlike its name, never used again.
+    Uid
+}
 
-/// Name of a Pod in its namespace.
-#[derive(
-    Clone,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Display,
-    From,
-    Deref,
-    AsRef,
-    Serialize,
-)]
-#[from(String, &str)]
-pub struct PodName(String);
+text_id! {
+    /// `metadata.resourceVersion` of an object, the precondition of an optimistic write.
+    ResourceVersion
+}
 
-/// Name under which one controller runs its operations on Pods: the part of a lifecycle label's key
-/// after the slash.
-#[derive(
-    Clone,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Display,
-    From,
-    Deref,
-    AsRef,
-    Serialize,
-)]
-#[from(String, &str)]
-pub struct OperationId(String);
+text_id! {
+    /// Name of a ControllerRevision, the value of the label `controller-revision-hash`.
+    RevisionName
+}
 
-/// What an operation does: the value of the label `operation-type…`, such as `update`.
-#[derive(
-    Clone,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Display,
-    From,
-    Deref,
-    AsRef,
-    Serialize,
-)]
-#[from(String, &str)]
-pub struct OperationType(String);
+text_id! {
+    /// Name of a Pod in its namespace.
+    PodName
+}
+
+text_id! {
+    /// Name of a PersistentVolumeClaim in its namespace.
+    ClaimName
+}
+
+text_id! {
+    /// Name under which one controller runs its operations on Pods: the part of a lifecycle label's key
+    /// after the slash.
+    OperationId
+}
+
+text_id! {
+    /// What an operation does: the value of the label `operation-type…`, such as `update`.
+    OperationType
+}
 
 impl Borrow<str> for OperationId {
     fn borrow(&self) -> &str {
@@ -134,6 +117,12 @@ impl LifecycleTime {
         let nanos = value.parse::<i128>().ok()?;
         Timestamp::from_nanosecond(nanos).ok().map(Self)
     }
+}
+
+/// Truncates a time to whole seconds, the precision in which the API server stores times.
+#[must_use]
+pub fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 impl fmt::Display for LifecycleTime {

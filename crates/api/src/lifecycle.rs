@@ -256,10 +256,20 @@ pub fn difference(from: &Labels, to: &Labels) -> LabelChanges {
     removed.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
 }
 
+/// Applies changes to labels, as the API server does.
+pub fn apply(labels: &mut Labels, changes: LabelChanges) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(labels.insert(key, value)),
+            None => drop(labels.remove(&key)),
+        }
+    }
+}
+
 /// Formats a time for a label value: decimal Unix nanoseconds.
 #[must_use]
 pub fn nanos(at: Timestamp) -> String {
-    at.as_nanosecond().to_string()
+    LifecycleTime(at).to_string()
 }
 
 /// Returns the changes that start an operation and remove the labels of an earlier one with the
@@ -286,6 +296,17 @@ pub fn begin(labels: &Labels, id: &str, operation_type: &str, now: Timestamp) ->
         changes.insert(LabelKind::PreCheck.key(id), Some(instance.to_string()));
     }
     changes
+}
+
+/// Returns the value of a label that grants an operation whose label `operating` has this value.
+///
+/// It is never earlier than the request, despite clock skew: a grant older than the start of the
+/// operation would count as one of an earlier operation.
+#[must_use]
+pub fn grant_time(operating: Option<&str>, now: Timestamp) -> String {
+    let now = now.as_nanosecond();
+    let started_at = operating.and_then(|value| value.parse::<i128>().ok());
+    started_at.map_or(now, |at| at.max(now)).to_string()
 }
 
 /// Returns the changes that finish an operation: the Pod may return to service.
@@ -491,12 +512,7 @@ mod tests {
             to in prop::collection::btree_map("[a-d]", "[0-2]", 0..5),
         ) {
             let mut result = from.clone();
-            for (key, value) in difference(&from, &to) {
-                match value {
-                    Some(value) => drop(result.insert(key, value)),
-                    None => drop(result.remove(&key)),
-                }
-            }
+            apply(&mut result, difference(&from, &to));
             prop_assert_eq!(result, to);
         }
     }

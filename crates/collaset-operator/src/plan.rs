@@ -32,7 +32,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         reclaim::plan(&mut planner);
         return planner.plan;
     }
-    if !observed.finalizers.iter().any(|f| f == well_known::PRE_RECLAIM) {
+    if !observed.has_finalizer(well_known::PRE_RECLAIM) {
         planner.add(Action::Set(SetChange::AddFinalizer));
     }
     revision::plan(&mut planner);

@@ -15,7 +15,7 @@ pub mod pod;
 mod pod_change;
 mod set;
 
-pub use object::{CLAIMS, COLLASETS, CONTEXTS, PODS, REVISIONS};
+pub use object::{CLAIMS, CONTEXTS, REVISIONS};
 pub use set::status;
 
 use pod::NewPod;

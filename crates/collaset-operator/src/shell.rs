@@ -4,7 +4,6 @@ mod controller;
 pub(crate) mod observe;
 mod program;
 
-pub use observe::{SlimPod, SlimRevision};
 pub use program::PROGRAM;
 
 /// Name of the operator in its Lease and events, and as field manager.

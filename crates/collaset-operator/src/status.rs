@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use podops_api::{
     collaset::CollaSetStatus,
     condition::{Condition, ConditionReason, remove, set},
+    ids::whole_second,
 };
 
 use crate::{
@@ -139,7 +140,7 @@ fn last_progress(
     }
     let unchanged = progress(&observed.status) == progress(status);
     let previous = observed.status.last_progress_time.clone().filter(|_| unchanged);
-    Some(previous.unwrap_or_else(|| Time(Timestamp::from_second(now.as_second()).unwrap_or(now))))
+    Some(previous.unwrap_or_else(|| Time(whole_second(now))))
 }
 
 /// What changes in a status when a rollout progresses or gets another goal.

@@ -2,32 +2,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::Duration,
 };
 
-use derive_more::{AsRef, Deref, Display, From};
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     collaset::{
         ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, RollingUpdate,
     },
-    ids::{InstanceId, LifecycleTime, PodName, RevisionName},
+    ids::{ClaimName, InstanceId, LifecycleTime, PodName, ResourceVersion, RevisionName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, LabelKind, Labels},
     resource_context::ContextDetail,
     well_known,
 };
-use podops_runtime::object::{ResourceVersion, Uid};
 use serde_json::Value;
 
 use crate::template::resources::Resources;
-
-/// Name of a PersistentVolumeClaim in its namespace.
-#[derive(
-    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, From, Deref, AsRef,
-)]
-#[from(String, &str)]
-pub struct ClaimName(String);
 
 /// Operation that a CollaSet runs on its Pods, under the operation ID `collaset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +101,45 @@ pub struct Observed {
 }
 
 impl Observed {
+    /// Returns whether `spec.selector` matches the labels.
+    #[must_use]
+    pub fn selects(&self, labels: &Labels) -> bool {
+        let selector = &self.spec.selector;
+        let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+        let expressions = selector.match_expressions.iter().flatten();
+        equal
+            && expressions.into_iter().all(|e| {
+                let value = labels.get(&e.key);
+                let listed =
+                    value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
+                match e.operator.as_str() {
+                    "In" => listed,
+                    "NotIn" => !listed,
+                    "Exists" => value.is_some(),
+                    "DoesNotExist" => value.is_none(),
+                    _ => false,
+                }
+            })
+    }
+
+    /// Returns whether the CollaSet has this finalizer.
+    #[must_use]
+    pub fn has_finalizer(&self, name: &str) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == name)
+    }
+
+    /// Entries of the ResourceContext, also those of other workloads.
+    #[must_use]
+    pub fn instance_entries(&self) -> &[ContextDetail] {
+        self.contexts.as_ref().map_or(&[], |contexts| &contexts.entries)
+    }
+
+    /// Returns whether an entry of the ResourceContext belongs to the CollaSet.
+    #[must_use]
+    pub fn owns(&self, entry: &ContextDetail) -> bool {
+        entry.data.get(well_known::context::OWNER).is_some_and(|owner| *owner == self.name)
+    }
+
     /// Returns the desired number of Pods.
     #[must_use]
     pub fn replicas(&self) -> usize {
@@ -267,6 +298,23 @@ pub enum Resize {
     Infeasible(String),
 }
 
+impl fmt::Display for Resize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InProgress => write!(f, "kubelet is applying the resources"),
+            Self::Failing(message) => {
+                write!(f, "kubelet failed to apply the resources: {message}")
+            }
+            Self::Deferred(message) => {
+                write!(f, "resize deferred, node lacks free resources: {message}")
+            }
+            Self::Infeasible(message) => {
+                write!(f, "resize infeasible, node cannot provide the resources: {message}")
+            }
+        }
+    }
+}
+
 /// Returns the instance ID in the labels; `None` if it is missing or not a number.
 #[must_use]
 pub fn instance_id(labels: &Labels) -> Option<InstanceId> {
@@ -304,11 +352,16 @@ impl PodView {
         self.has_label(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
     }
 
+    /// Value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
     /// Value of an integer annotation; 0 if it is missing or invalid.
     #[must_use]
     pub fn int_annotation(&self, key: &str) -> i32 {
-        let annotation = self.annotations.as_ref().and_then(|a| a.get(key));
-        annotation.and_then(|number| number.parse().ok()).unwrap_or_default()
+        self.annotation(key).and_then(|number| number.parse().ok()).unwrap_or_default()
     }
 
     /// Time since which the Pod is in service; `None` if it is not.
@@ -340,6 +393,12 @@ pub struct ClaimView {
 }
 
 impl ClaimView {
+    /// Returns whether the PVC is unowned because its Pod was excluded.
+    #[must_use]
+    pub fn is_excluded(&self) -> bool {
+        self.orphan && self.labels.contains_key(well_known::ORPHANED)
+    }
+
     /// Name of the claim template that the PVC was created from.
     #[must_use]
     pub fn template(&self) -> &str {

@@ -25,10 +25,7 @@ use podops_api::{
 };
 
 pub use self::deletion::{is_being_deleted, may_be_deleted};
-use self::{
-    deletion::is_marked_by_graceful_deletion,
-    normalize::{normalize_all, time},
-};
+use self::{deletion::is_marked_by_graceful_deletion, normalize::normalize_all};
 use crate::{
     machine::{Facts, Step, WaitingFor, step},
     pod::PodView,
@@ -188,10 +185,8 @@ impl<'a> Planner<'a> {
     /// was removed.
     fn request_deletion(&mut self) {
         let requested = self.has_label(well_known::TO_DELETE);
-        let operation = self.state.lifecycle.operations.get(lifecycle::POD_DELETE);
-        let in_progress = operation.is_some_and(|o| {
-            o.has(LabelKind::Operating) && o.operation_type() == Some(lifecycle::DELETE)
-        });
+        let in_progress =
+            lifecycle::is_during(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
         if requested && !in_progress {
             let begin_labels = lifecycle::begin(
                 &self.pod.labels,
@@ -226,9 +221,9 @@ impl<'a> Planner<'a> {
         let allowed =
             lifecycle::allowed_since(&self.pod.labels, lifecycle::POD_DELETE, lifecycle::DELETE);
         self.has_label(well_known::TO_DELETE) && allowed.is_some() && {
-            let mut normalized = self.state.clone();
-            normalize_all(&mut normalized.lifecycle);
-            normalized.lifecycle == self.state.lifecycle
+            let mut normalized = self.state.lifecycle.clone();
+            normalize_all(&mut normalized);
+            normalized == self.state.lifecycle
         }
     }
 
@@ -239,15 +234,14 @@ impl<'a> Planner<'a> {
     /// Sets the gate to False while an operation disrupts the Pod, and to True when no operation or
     /// label requires it to be out of service.
     fn set_gate(&mut self) {
-        let phases: BTreeSet<Phase> =
-            self.state.lifecycle.operations.values().map(Phase::of).collect();
+        let mut operations = self.state.lifecycle.operations.values();
         if self.is_disrupted() {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
             if self.pod.has_readiness_gate {
                 self.state.gate_open = Some(false);
             }
         } else if self.pod.has_readiness_gate
-            && phases.iter().all(|phase| *phase == Phase::Completing)
+            && operations.all(|operation| Phase::of(operation) == Phase::Completing)
             && !self.has_label(well_known::STAY_OFFLINE)
             && !self.is_new()
         {
@@ -346,8 +340,8 @@ impl<'a> Planner<'a> {
             Phase::PreCheck => operation.set(LabelKind::PreCheck, timestamp),
             Phase::PreChecked => {
                 // Not earlier than the request, despite clock skew: see `is_granted`.
-                let granted_at = time(operation, LabelKind::Operating)
-                    .map_or(timestamp, |at| at.max(self.now.as_nanosecond()).to_string());
+                let granted_at =
+                    lifecycle::grant_time(operation.get(LabelKind::Operating), self.now);
                 operation.set(LabelKind::PreChecked, granted_at);
             }
             Phase::Preparing => {

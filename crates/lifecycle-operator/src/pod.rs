@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use podops_api::{ids::PodName, lifecycle::Labels, well_known};
-use podops_runtime::object::{ResourceVersion, Uid};
+use podops_api::{
+    ids::{PodName, ResourceVersion, Uid},
+    lifecycle::Labels,
+    well_known,
+};
 use thiserror::Error;
 
 /// Identity and observed version of the Pod that a plan was made for.
@@ -63,6 +66,12 @@ impl PodView {
     /// Returns whether a protection finalizer blocks operations on the Pod.
     #[must_use]
     pub fn is_protected(&self) -> bool {
-        self.finalizers.iter().any(|f| f.starts_with(well_known::PROTECTION_FINALIZER))
+        self.protection_finalizers().next().is_some()
+    }
+
+    /// Protection finalizers of the Pod.
+    pub fn protection_finalizers(&self) -> impl Iterator<Item = &str> {
+        let finalizers = self.finalizers.iter().map(String::as_str);
+        finalizers.filter(|finalizer| finalizer.starts_with(well_known::PROTECTION_FINALIZER))
     }
 }

@@ -3,13 +3,10 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{availability::AvailableConditions, lifecycle::nanos, well_known};
-use podops_runtime::write::{Change, Resource, Target, Write};
+use podops_runtime::write::{Change, PODS, Target, Write};
 use serde_json::{Map, Value, json};
 
-use crate::{plan::Plan, pod::Identity};
-
-/// Resource of core/v1 Pods.
-const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+use crate::{plan::Plan, pod::Identity, reasons};
 
 /// Message of the readiness gate's condition.
 const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
@@ -41,10 +38,10 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     }
     let mut body = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
     if let Some(open) = plan.gate_open {
-        let status = if open { "True" } else { "False" };
+        let reason = if open { &reasons::IN_SERVICE } else { &reasons::OUT_OF_SERVICE };
         let condition = json!({
-            "type": well_known::SERVICE_READY,
-            "status": status,
+            "type": reason.condition,
+            "status": reason.status.as_str(),
             "message": GATE_MESSAGE,
             "lastTransitionTime": Time(now),
         });

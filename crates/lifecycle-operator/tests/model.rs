@@ -169,15 +169,6 @@ fn view(pod: &Pod) -> PodView {
     }
 }
 
-fn apply(labels: &mut Labels, changes: &LabelChanges) {
-    for (key, value) in changes {
-        match value {
-            Some(value) => drop(labels.insert(key.clone(), value.clone())),
-            None => drop(labels.remove(key)),
-        }
-    }
-}
-
 impl Lifecycle {
     /// Returns the shipped plan without the disabled protection.
     fn plan(&self, pod: &Pod, now: Timestamp) -> Plan {
@@ -245,7 +236,7 @@ impl Lifecycle {
             return;
         }
         let mut pod = world.pod.clone();
-        apply(&mut pod.labels, &write.labels);
+        lifecycle::apply(&mut pod.labels, write.labels.clone());
         pod.gate = write.gate.or(pod.gate);
         for id in [OURS, FOREIGN] {
             if write.labels.get(&LabelKind::Operate.key(id)).is_some_and(Option::is_some) {
@@ -316,7 +307,7 @@ impl Lifecycle {
 
     fn relabel(world: &mut World, changes: &LabelChanges) {
         let mut pod = world.pod.clone();
-        apply(&mut pod.labels, changes);
+        lifecycle::apply(&mut pod.labels, changes.clone());
         Self::put(world, pod);
     }
 

@@ -9,7 +9,6 @@ pub mod error;
 pub mod event;
 pub mod freshness;
 pub mod metric;
-pub mod object;
 pub mod write;
 
 #[cfg(feature = "shell")]

@@ -30,6 +30,9 @@ impl Resource {
     }
 }
 
+/// Pods.
+pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
+
 /// Object or subresource that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -215,7 +218,6 @@ mod tests {
 
     #[test]
     fn the_path_of_the_core_group_starts_with_api() {
-        let pods = Resource { group: "", version: "v1", plural: "pods" };
-        assert_eq!(pods.path("ns"), "/api/v1/namespaces/ns/pods");
+        assert_eq!(PODS.path("ns"), "/api/v1/namespaces/ns/pods");
     }
 }

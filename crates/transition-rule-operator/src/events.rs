@@ -3,17 +3,17 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use podops_api::{
-    ids::PodName,
+    ids::{PodName, Uid},
     transition_rule::{PodTransitionRule, RuleStage},
     well_known,
 };
-use podops_runtime::{event::ObjectEvent, object::Uid};
+use podops_runtime::event::ObjectEvent;
 
 use crate::{
     observe::InvalidRule,
     plan::{Plan, PodChange},
     reasons,
-    status::validation_errors,
+    status::evaluation_errors,
     view::{Observed, PodView, RuleView},
 };
 
@@ -52,7 +52,7 @@ pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<Targeted
 }
 
 fn rule_errors(namespace: &str, observed: &Observed, rule: &RuleView) -> Option<TargetedEvent> {
-    let errors = validation_errors(observed, rule);
+    let errors = evaluation_errors(observed, rule);
     (!errors.is_empty()).then(|| TargetedEvent {
         object: ObjectReference {
             api_version: Some(PodTransitionRule::api_version(&()).into_owned()),

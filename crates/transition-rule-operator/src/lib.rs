@@ -11,7 +11,6 @@
 //! operation instance; the reservation is *released* once the end of the operation is observed.
 
 pub mod reasons;
-pub mod time;
 
 pub mod rules;
 pub mod view;

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podops_api::ids::PodName;
-use podops_runtime::{freshness::LastWrite, object::Uid};
+use podops_api::ids::{PodName, Uid};
+use podops_runtime::freshness::LastWrite;
 use serde_json::Value;
 
 use crate::{

@@ -25,7 +25,6 @@ mod rule_states;
 mod webhooks;
 
 pub use decision::{GateChange, Grant, Plan, PodChange, RuleDecision, WebhookCall};
-pub use ledger::BudgetLedger;
 
 /// Plans the writes and webhook calls for one namespace.
 #[must_use]
@@ -63,7 +62,8 @@ impl<'a> Planner<'a> {
     fn evaluate_pod(&mut self, waiting: &WaitingPod<'a>) {
         let rules = self.rules_for(waiting);
         let mut rejections = self.pod_rejections(waiting, &rules);
-        rejections.extend(self.webhook_rejections(waiting, &rules));
+        let subject = waiting.subject();
+        rejections.extend(self.webhook_rejections(&subject, &rules));
         let checks = Rejections::split(rejections);
         self.count_rejections(&checks.dry_run);
         if !checks.enforced.is_empty() {
@@ -75,7 +75,7 @@ impl<'a> Planner<'a> {
             return self.reject(waiting, &budgets.enforced);
         }
         self.ledger.consume(waiting.pod);
-        let pending = self.call_webhooks(waiting, &rules);
+        let pending = self.call_webhooks(waiting, &subject, &rules);
         if !pending.is_empty() {
             return self.reject(waiting, &pending);
         }

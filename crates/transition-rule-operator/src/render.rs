@@ -8,7 +8,7 @@ use podops_api::{
     transition_rule::{PodTransitionRuleStatus, RuleStage},
     well_known,
 };
-use podops_runtime::write::{Change, JsonPatch, Resource, Target, Write};
+use podops_runtime::write::{Change, JsonPatch, PODS, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,11 +16,8 @@ use crate::{
     view::{PodView, RuleView},
 };
 
-/// Resource of Pods.
-pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// Resource of PodTransitionRules.
-pub const RULES: Resource =
-    Resource { group: GROUP, version: VERSION, plural: "podtransitionrules" };
+const RULES: Resource = Resource { group: GROUP, version: VERSION, plural: "podtransitionrules" };
 
 /// Writes the status of a rule, conditional on its observed resourceVersion, so that two leaders
 /// cannot reserve the same capacity.
@@ -91,9 +88,7 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
 fn grant(patch: JsonPatch, grant: &Grant, now: Timestamp) -> JsonPatch {
     let Grant { stage, operation } = grant;
     let id = &operation.id;
-    // A grant older than the start of the operation would count as one of an earlier operation.
-    let started_at = operation.instance.parse::<i128>().unwrap_or_default();
-    let stamp = started_at.max(now.as_nanosecond()).to_string();
+    let stamp = lifecycle::grant_time(Some(&operation.instance), now);
     match stage {
         RuleStage::PreCheck => {
             let permission = lifecycle::permission_key(&operation.operation_type);

@@ -51,7 +51,7 @@ pub fn statuses<'a>(observed: &'a Observed, plan: &Plan, now: Timestamp) -> Vec<
         observed.rules.iter().filter_map(|rule| Some((rule, plan.rules.get(&rule.name)?)));
     decided
         .map(|(rule, decision)| {
-            let errors = validation_errors(observed, rule);
+            let errors = evaluation_errors(observed, rule);
             let status = status(rule, decision, &errors, observed.pods_version, now);
             NewStatus { rule, change: classify(&rule.status, &status), status }
         })
@@ -60,7 +60,7 @@ pub fn statuses<'a>(observed: &'a Observed, plan: &Plan, now: Timestamp) -> Vec<
 
 /// Errors of a rule's spec and of its webhooks, each with its field.
 #[must_use]
-pub fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
+pub fn evaluation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
     let own_webhooks =
         observed.webhooks.errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
     let webhook_errors = own_webhooks
@@ -74,7 +74,7 @@ pub fn validation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
 pub fn status(
     rule: &RuleView,
     decision: &RuleDecision,
-    validation_errors: &[String],
+    evaluation_errors: &[String],
     pods_version: u64,
     now: Timestamp,
 ) -> PodTransitionRuleStatus {
@@ -87,8 +87,8 @@ pub fn status(
     };
     condition::set(&mut conditions, enforced, message.to_owned(), now);
     let degraded =
-        if validation_errors.is_empty() { &reasons::RULES_EVALUATED } else { &reasons::DEGRADED };
-    condition::set(&mut conditions, degraded, validation_errors.join("; "), now);
+        if evaluation_errors.is_empty() { &reasons::RULES_EVALUATED } else { &reasons::DEGRADED };
+    condition::set(&mut conditions, degraded, evaluation_errors.join("; "), now);
     let old_pods_version =
         old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {

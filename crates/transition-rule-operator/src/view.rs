@@ -7,12 +7,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::{
-    ids::{OperationId, OperationType, PodName},
+    ids::{OperationId, OperationType, PodName, ResourceVersion, Uid},
     lifecycle::{LabelKind, Labels, Operation, Phase, PodLifecycle},
     transition_rule::{PodTransitionRuleStatus, Reservation, RuleMode, RuleStage, TransitionRule},
     well_known,
 };
-use podops_runtime::object::{ResourceVersion, Uid};
 use serde_json::Value;
 
 use crate::rules::{

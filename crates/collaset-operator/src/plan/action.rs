@@ -3,15 +3,12 @@
 use std::{collections::BTreeMap, fmt};
 
 use podops_api::{
-    ids::{InstanceId, PodName, RevisionName},
+    ids::{ClaimName, InstanceId, PodName, RevisionName},
     resource_context::ContextDetail,
 };
 
 use super::state::revisions::NewRevision;
-use crate::{
-    template::resources::Resources,
-    view::{ClaimName, OwnOperation},
-};
+use crate::{template::resources::Resources, view::OwnOperation};
 
 /// One planned change.
 #[derive(Clone, Debug, PartialEq)]

@@ -64,6 +64,18 @@ pub struct Blocker {
     pub message: String,
 }
 
+impl Blocker {
+    /// Why Pods are not scaled, included or excluded.
+    pub(super) fn scaling(reason: &'static EventReason, message: String) -> Self {
+        Self { scope: BlockerScope::Scaling, reason, message }
+    }
+
+    /// Why Pods are not updated.
+    pub(super) fn updating(reason: &'static EventReason, message: String) -> Self {
+        Self { scope: BlockerScope::Updating, reason, message }
+    }
+}
+
 /// What a [`Blocker`] blocks, and thereby which condition reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockerScope {

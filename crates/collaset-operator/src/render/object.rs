@@ -6,13 +6,12 @@ use serde_json::{Value, json};
 
 use crate::view::Observed;
 
-/// Pods.
-pub const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// ControllerRevisions.
 pub const REVISIONS: Resource =
     Resource { group: "apps", version: "v1", plural: "controllerrevisions" };
 /// CollaSets.
-pub const COLLASETS: Resource = Resource { group: GROUP, version: VERSION, plural: "collasets" };
+pub(super) const COLLASETS: Resource =
+    Resource { group: GROUP, version: VERSION, plural: "collasets" };
 /// PersistentVolumeClaims.
 pub const CLAIMS: Resource =
     Resource { group: "", version: "v1", plural: "persistentvolumeclaims" };

@@ -9,12 +9,12 @@ use podops_api::{
     template::PodTemplate,
     well_known,
 };
-use podops_runtime::write::{Change, JsonPatch, Target, Write};
+use podops_runtime::write::{Change, JsonPatch, PODS, Target, Write};
 use serde_json::{Map, Value, json};
 
 use super::{
     claim,
-    object::{PODS, owner, target},
+    object::{owner, target},
 };
 use crate::{
     compat::{revision_data::pod_template, revision_hash::suffix},

@@ -6,11 +6,11 @@ use podops_api::{
     lifecycle::{self, LabelChanges, LabelKind, nanos},
     well_known,
 };
-use podops_runtime::write::{Change, Target, Write};
+use podops_runtime::write::{Change, PODS, Target, Write};
 use serde_json::{Value, json};
 
 use super::{
-    object::{PODS, owner, target},
+    object::{owner, target},
     patch::{preconditions, relabel},
     pod,
 };
@@ -125,7 +125,7 @@ const PAIR_LABELS: [&str; 4] = [
 /// Returns the label changes that request a Pod's replacement.
 fn replace_changes(pod: &PodView, update: Option<&RevisionName>, now: Timestamp) -> LabelChanges {
     let mut changes = LabelChanges::new();
-    if !pod.labels.contains_key(well_known::TO_REPLACE) {
+    if !pod.has_label(well_known::TO_REPLACE) {
         changes.insert(well_known::TO_REPLACE.to_owned(), Some(nanos(now)));
     }
     if let Some(revision) = update {
@@ -137,7 +137,7 @@ fn replace_changes(pod: &PodView, update: Option<&RevisionName>, now: Timestamp)
 
 /// Removes the labels that the Pod has.
 fn remove_labels(pod: &PodView, labels: &[&str]) -> Change {
-    let existing = labels.iter().filter(|label| pod.labels.contains_key(**label));
+    let existing = labels.iter().filter(|label| pod.has_label(label));
     let changes: LabelChanges = existing.map(|label| ((*label).to_owned(), None)).collect();
     relabel(preconditions(pod, &[]), &changes).build()
 }
@@ -154,12 +154,11 @@ fn disown(observed: &Observed, pod: &PodView, mut labels: Value) -> Change {
 
 fn finish(pod: &PodView) -> Change {
     let mut changes = lifecycle::finish(lifecycle::COLLASET);
-    if pod.labels.contains_key(well_known::UPDATE_INCLUDED) {
+    if pod.has_label(well_known::UPDATE_INCLUDED) {
         changes.insert(well_known::UPDATE_INCLUDED.to_owned(), None);
     }
     let patch = relabel(preconditions(pod, &[LabelKind::Operating]), &changes);
-    let has_last_status =
-        pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
+    let has_last_status = pod.annotation(well_known::LAST_POD_STATUS).is_some();
     let annotation = ["metadata", "annotations", well_known::LAST_POD_STATUS];
     if has_last_status { patch.remove(&annotation) } else { patch }.build()
 }

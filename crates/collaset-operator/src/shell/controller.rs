@@ -18,7 +18,7 @@ use kube::{
 };
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    ids::{InstanceId, PodName, RevisionName},
+    ids::{InstanceId, PodName, RevisionName, Uid},
     resource_context::ResourceContext,
     well_known,
 };
@@ -26,7 +26,6 @@ use podops_runtime::{
     error::Chain,
     event::ObjectEvent,
     freshness::LastWrite,
-    object::Uid,
     shell::{
         apply::{self, Applier, UnfinishedWrites},
         clock,
@@ -38,7 +37,7 @@ use podops_runtime::{
         reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, WatchProgress, events, reflect},
     },
-    write::{Outcome, Write},
+    write::{Outcome, PODS, Write},
 };
 use tokio::sync::OnceCell;
 
@@ -55,7 +54,7 @@ use crate::{
         action::{Action, ApplyMode, PodChange, SetChange},
     },
     reasons,
-    render::{self, CLAIMS, CONTEXTS, PODS, REVISIONS},
+    render::{self, CLAIMS, CONTEXTS, REVISIONS},
     status::{StatusReport, is_progress, status},
     view::{DryRunResult, Observed, OwnOperation, record_last_pods},
 };

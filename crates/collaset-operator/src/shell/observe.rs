@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use podops_api::{
-    collaset::CollaSet, ids::RevisionName, resource_context::ResourceContext, well_known,
+    collaset::CollaSet,
+    ids::{ClaimName, RevisionName},
+    resource_context::ResourceContext,
+    well_known,
 };
 use podops_runtime::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
@@ -17,8 +20,8 @@ use crate::{
     compat::revision_hash,
     template::resources::Resources,
     view::{
-        ClaimName, ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView,
-        instance_id, revision_name,
+        ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView, instance_id,
+        revision_name,
     },
 };
 
@@ -28,7 +31,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Parts of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
-pub struct SlimPod {
+pub(crate) struct SlimPod {
     /// Metadata.
     pub metadata: ObjectMeta,
     #[serde(default)]
@@ -133,7 +136,7 @@ pub(crate) struct SlimClaim {
 /// ControllerRevision; its data is kept only if no other kind of controller owns it.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::apps::v1::ControllerRevision")]
-pub struct SlimRevision {
+pub(crate) struct SlimRevision {
     /// Metadata.
     pub metadata: ObjectMeta,
     #[serde(default)]

@@ -9,13 +9,12 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::runtime::watcher::Event;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, Retention},
-    ids::{InstanceId, RevisionName},
+    ids::{InstanceId, RevisionName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
     well_known,
 };
 use podops_runtime::{
-    object::Uid,
     shell::store::IndexedStore,
     write::{Outcome, Write},
 };

@@ -7,14 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     availability::AvailableConditions,
     collaset::WaitingPods,
-    ids::LifecycleTime,
+    ids::{LifecycleTime, whole_second},
     lifecycle::{self, LabelKind, Operation, Phase, PodLifecycle},
     well_known,
 };
 
 use crate::{
     plan::Plan,
-    view::{Observed, PodView, Resize},
+    view::{Observed, PodView},
 };
 
 /// How long a Pod may stay in a phase before it is reported as waiting. Operations without problems
@@ -101,7 +101,7 @@ impl Groups {
         }
         // In whole seconds, as serialized.
         let Some(since) = since else { return };
-        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+        let since = whole_second(since);
         if group.since.as_ref().is_none_or(|known| since < known.0) {
             group.since = Some(Time(since));
         }
@@ -165,25 +165,13 @@ fn drain_reason(pod: &PodView) -> String {
 }
 
 fn operate_reason(pod: &PodView) -> String {
-    match &pod.resize {
-        Some(Resize::Deferred(message)) => {
-            return format!("resize deferred, node lacks free resources: {message}");
-        }
-        Some(Resize::Infeasible(message)) => {
-            return format!("resize infeasible, node cannot provide the resources: {message}");
-        }
-        Some(Resize::Failing(message)) => {
-            return format!("kubelet failed to apply the resources: {message}");
-        }
-        Some(Resize::InProgress) => return "kubelet is applying the resources".to_owned(),
-        None => {}
+    if let Some(resize) = &pod.resize {
+        return resize.to_string();
     }
     if let Some(not_running_reason) = &pod.not_running_reason {
         return not_running_reason.clone();
     }
-    let is_updated =
-        pod.annotations.as_ref().is_some_and(|a| a.contains_key(well_known::LAST_POD_STATUS));
-    if is_updated {
+    if pod.annotation(well_known::LAST_POD_STATUS).is_some() {
         "containers do not run the new images yet"
     } else {
         "permitted; operation not applied yet"
@@ -192,7 +180,7 @@ fn operate_reason(pod: &PodView) -> String {
 }
 
 fn service_reason(pod: &PodView) -> String {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::AVAILABLE_CONDITIONS));
+    let annotation = pod.annotation(well_known::AVAILABLE_CONDITIONS);
     let expected: AvailableConditions =
         annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let missing = expected.expected_finalizers.iter().filter(|(_, f)| !pod.finalizers.contains(f));

@@ -2,31 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use podops_api::{lifecycle::Labels, template::PodTemplate};
+use podops_api::template::PodTemplate;
 use serde_json::{Map, Value};
 
 use super::resources;
 use crate::compat::quantity;
-
-/// Returns whether a label selector matches the labels.
-#[must_use]
-pub fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
-    let equal = selector.match_labels.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
-    let expressions = selector.match_expressions.iter().flatten();
-    equal
-        && expressions.into_iter().all(|e| {
-            let value = labels.get(&e.key);
-            let listed = value.is_some_and(|v| e.values.iter().flatten().any(|known| known == v));
-            match e.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                "DoesNotExist" => value.is_none(),
-                _ => false,
-            }
-        })
-}
 
 /// Normalizes a template so that equivalent templates are equal: no empty values, and quantities as
 /// numbers.

@@ -38,6 +38,16 @@ impl From<Value> for Resources {
 }
 
 impl Resources {
+    /// Returns the specified amounts that differ from `other`; `None` if there are none.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<Self> {
+        let difference = Self {
+            requests: self.requests.difference(other.requests),
+            limits: self.limits.difference(other.limits),
+        };
+        (difference != Self::default()).then_some(difference)
+    }
+
     /// Overwrites the amounts that `other` specifies.
     pub fn set(&mut self, other: &Self) {
         self.requests = other.requests.or(self.requests);
@@ -88,8 +98,7 @@ impl Amounts {
     }
 
     /// Returns the specified amounts that differ from `other`.
-    #[must_use]
-    pub fn difference(self, other: Self) -> Self {
+    fn difference(self, other: Self) -> Self {
         Self {
             cpu: self.cpu.filter(|_| self.cpu != other.cpu),
             memory: self.memory.filter(|_| self.memory != other.memory),
@@ -160,11 +169,8 @@ pub fn differ(from: &PodTemplate, to: &PodTemplate) -> bool {
 pub fn changes(from: &PodTemplate, to: &PodTemplate) -> BTreeMap<String, Resources> {
     let (old, new) = (by_name(from), by_name(to));
     let changed = new.into_iter().filter_map(|(name, wanted)| {
-        let known = old.get(&name)?;
-        let requests = wanted.requests.difference(known.requests);
-        let limits = wanted.limits.difference(known.limits);
-        let changes = Resources { requests, limits };
-        (changes != Resources::default()).then_some((name, changes))
+        let changes = wanted.difference(old.get(&name)?)?;
+        Some((name, changes))
     });
     changed.collect()
 }

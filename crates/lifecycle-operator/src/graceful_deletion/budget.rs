@@ -9,7 +9,7 @@ use podops_runtime::write::{JsonPatch, Resource, Target, Write};
 use serde_json::json;
 
 /// Resource of policy/v1 PodDisruptionBudgets.
-pub const BUDGETS: Resource =
+const BUDGETS: Resource =
     Resource { group: "policy", version: "v1", plural: "poddisruptionbudgets" };
 
 /// Maximum number of `disruptedPods` entries; the same limit as in the API server.

@@ -59,7 +59,7 @@ pub enum Decision {
 impl DeletionCandidate {
     /// Returns whether graceful deletion applies: to Pods under control that have the readiness
     /// gate and are neither being deleted nor terminal.
-    fn is_protected(&self) -> bool {
+    fn has_graceful_deletion(&self) -> bool {
         well_known::is_controlled(&self.pod.labels)
             && self.pod.has_readiness_gate
             && !self.pod.deleting
@@ -90,7 +90,7 @@ impl DeletionCandidate {
     #[must_use]
     pub fn decide(&self, default: DeletionPolicy, now: Timestamp) -> Decision {
         let labels = &self.pod.labels;
-        if !self.is_protected() || may_be_deleted(labels) {
+        if !self.has_graceful_deletion() || may_be_deleted(labels) {
             return Decision::Allow;
         }
         if is_being_deleted(labels) {
@@ -109,13 +109,7 @@ impl DeletionCandidate {
     /// Describes what the Pod waits for. Starts with Kuperator's message, because users search for
     /// it.
     fn message(&self, now: Timestamp) -> String {
-        let finalizers: Vec<&str> = self
-            .pod
-            .finalizers
-            .iter()
-            .map(String::as_str)
-            .filter(|finalizer| finalizer.starts_with(well_known::PROTECTION_FINALIZER))
-            .collect();
+        let finalizers: Vec<&str> = self.pod.protection_finalizers().collect();
         let prefix = "pod deletion process is underway and being managed by PodOpsLifecycle";
         let mut parts = vec![if finalizers.is_empty() {
             prefix.to_owned()

@@ -8,11 +8,11 @@ use kube::core::{
     admission::AdmissionRequest,
     response::{StatusCause, StatusDetails},
 };
-use podops_api::well_known;
-use podops_runtime::{
-    event::EventReason,
-    object::{ResourceVersion, Uid},
+use podops_api::{
+    ids::{ResourceVersion, Uid},
+    well_known,
 };
+use podops_runtime::event::EventReason;
 use serde_json::Value;
 
 use super::{

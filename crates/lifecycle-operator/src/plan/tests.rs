@@ -83,12 +83,7 @@ fn check(text: &str, expected: &str) {
 fn after(text: &str) -> PodView {
     let mut pod = pod(text);
     let plan = plan(&pod, now()).unwrap();
-    for (key, value) in plan.labels {
-        match value {
-            Some(value) => drop(pod.labels.insert(key, value)),
-            None => drop(pod.labels.remove(&key)),
-        }
-    }
+    lifecycle::apply(&mut pod.labels, plan.labels);
     pod.gate_open = plan.gate_open.or(pod.gate_open);
     pod
 }

@@ -98,6 +98,7 @@ enum ReviewError {
 }
 
 impl DeletionWebhook {
+    #[tracing::instrument(skip_all, fields(namespace = request.namespace, pod = request.name))]
     async fn review(
         self: Arc<Self>,
         kind: RequestKind,

@@ -84,10 +84,10 @@ impl Applier {
         if let Ok(outcome) = &result {
             self.rejected_writes.record(write, outcome);
         }
-        let class = result.as_ref().map_or("error", Outcome::class);
-        if class == "conflict" {
+        if matches!(result, Ok(Outcome::Conflict)) {
             self.metrics.conflicts.inc();
         }
+        let class = result.as_ref().map_or("error", Outcome::class);
         self.metrics.writes.with_label_values(&[write.verb(), target.resource.plural, class]).inc();
         tracing::debug!(verb = write.verb(), %target, class, "API write");
         result
@@ -253,11 +253,15 @@ pub fn unfinished(results: Vec<(Write, Result<Outcome, Error>)>) -> Option<Unfin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write::{JsonPatch, Resource};
+    use crate::write::{JsonPatch, PODS};
 
     fn pod() -> Target {
-        let resource = Resource { group: "", version: "v1", plural: "pods" };
-        Target { resource, namespace: "ns".to_owned(), name: "web-1".to_owned(), subresource: None }
+        Target {
+            resource: PODS,
+            namespace: "ns".to_owned(),
+            name: "web-1".to_owned(),
+            subresource: None,
+        }
     }
 
     fn status(code: u16, name: &str) -> Status {

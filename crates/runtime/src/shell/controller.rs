@@ -99,10 +99,14 @@ impl Context {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn report_depth(&self, state: &QueueState) {
+        self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
+    }
+
     fn enqueue(&self, key: Key) {
         let mut state = self.state();
         state.waiting.insert(key);
-        self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
+        self.report_depth(&state);
     }
 
     /// Removes an object from the queue; returns the rest of its minimum interval, if it is not
@@ -113,7 +117,7 @@ impl Context {
             state.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
         if left.is_none() {
             state.waiting.remove(key);
-            self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
+            self.report_depth(&state);
         }
         left.filter(|left| !left.is_zero())
     }
@@ -124,7 +128,7 @@ impl Context {
         state.failures.remove(key);
         state.not_before.remove(key);
         state.waiting.remove(key);
-        self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
+        self.report_depth(&state);
     }
 
     /// Records the result of a reconcile, and returns when to requeue the object.

@@ -144,10 +144,9 @@ impl Elector {
             stop.wait().await;
             return Ok(());
         }
-        let mut observed = LeaseObservation::default();
         let lost = tokio::select! {
             () = stop.wait() => false,
-            () = self.contend(&mut observed) => true,
+            () = self.contend() => true,
         };
         let was_leader = self.is_leading.send_replace(false);
         self.metrics.leader.set(0);
@@ -161,11 +160,12 @@ impl Elector {
     }
 
     /// Contends for the Lease until leadership is acquired and lost.
-    async fn contend(&self, observed: &mut LeaseObservation) {
+    async fn contend(&self) {
         let timing = Timing {
             duration: self.args.leader_elect_lease_duration,
             renew_deadline: self.args.leader_elect_renew_deadline,
         };
+        let mut observed = LeaseObservation::default();
         let mut renewed: Option<Instant> = None;
         loop {
             // A read that hangs must not exceed the renew deadline.
@@ -173,7 +173,7 @@ impl Elector {
                 timeout(self.args.leader_elect_retry_period, self.api.get_opt(self.name)).await;
             let lease = match read {
                 Ok(Ok(lease)) => {
-                    observe(observed, lease.as_ref());
+                    observe(&mut observed, lease.as_ref());
                     Some(lease)
                 }
                 Ok(Err(error)) => {
@@ -182,7 +182,7 @@ impl Elector {
                 }
                 Err(_) => None,
             };
-            match next(&self.identity, observed, renewed, Instant::now(), timing) {
+            match next(&self.identity, &observed, renewed, Instant::now(), timing) {
                 ElectionAction::StepDown => return,
                 ElectionAction::Follow => {}
                 ElectionAction::Acquire => {

@@ -134,13 +134,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::write::{JsonPatch, Resource, Target};
+    use crate::write::{JsonPatch, PODS, Target};
 
     fn pod(timestamp: &str, image: &str) -> Write {
-        let resource = Resource { group: "", version: "v1", plural: "pods" };
         let (namespace, name) = ("ns".to_owned(), "web-1".to_owned());
         let body = json!({ "metadata": { "labels": { "creating": timestamp } }, "spec": { "image": image } });
-        Write::Create { target: Target { resource, namespace, name, subresource: None }, body }
+        Write::Create {
+            target: Target { resource: PODS, namespace, name, subresource: None },
+            body,
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use super::planner::{Planner, Rejection, WaitingPod};
 use crate::{
     rules::{
         Verdict,
-        cel::{Facts, OwnerFacts},
+        cel::{Facts, OwnerFacts, POD_NOT_FETCHED},
         evaluate, schedule, webhook,
     },
     view::{DefinedRule, PodView, Rule, RuleView},
@@ -78,7 +78,7 @@ impl<'a> Planner<'a> {
                 self.fetch.insert(pod.name.clone());
             }
             if needs_object && pod.object.is_none() {
-                let reason = "full Pod not fetched yet".to_owned();
+                let reason = POD_NOT_FETCHED.to_owned();
                 rejections.push(Rejection { defined, reason });
             } else if let Verdict::Reject(reason) = self.verdict(waiting, defined) {
                 rejections.push(Rejection { defined, reason });

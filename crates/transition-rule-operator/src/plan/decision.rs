@@ -8,10 +8,9 @@ use std::{
 };
 
 use podops_api::{
-    ids::PodName,
+    ids::{PodName, Uid},
     transition_rule::{Detail, PodCounts, Reservation, RuleStage, RuleState},
 };
-use podops_runtime::object::Uid;
 
 use crate::{
     rules::webhook::{RuleRef, Subject},

@@ -5,16 +5,13 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    ids::LifecycleTime,
+    ids::{LifecycleTime, whole_second},
     transition_rule::{Detail, RejectInfo, RuleStage},
 };
 use serde_json::json;
 
 use super::planner::{Planner, Rejection, WaitingPod};
-use crate::{
-    time::whole_second,
-    view::{PodView, RuleView},
-};
+use crate::view::{PodView, RuleView};
 
 /// Time that an operation waits before the reason is written to the Pod's annotation. The rule's
 /// status reports it at once; most Pods of a rollout wait for less than this.

@@ -11,7 +11,7 @@ use crate::{
 
 /// Unavailable Pods, and the capacity that they leave in each budget.
 #[derive(Clone, Debug)]
-pub struct BudgetLedger<'a> {
+pub(super) struct BudgetLedger<'a> {
     observed: &'a Observed,
     unavailable: UnavailablePods<'a>,
     /// Pod counts by name of the PodTransitionRule.
@@ -25,8 +25,7 @@ pub struct BudgetLedger<'a> {
 
 impl<'a> BudgetLedger<'a> {
     /// Builds the ledger from the observed state, before any operation is passed.
-    #[must_use]
-    pub fn new(observed: &'a Observed) -> Self {
+    pub(super) fn new(observed: &'a Observed) -> Self {
         let unavailable = UnavailablePods::of(observed);
         let counts = observed
             .rules
@@ -41,7 +40,7 @@ impl<'a> BudgetLedger<'a> {
                 .map(|budget| uncounted(observed, budget, &unavailable))
                 .collect(),
             spread: BTreeMap::new(),
-            unavailable: unavailable.clone(),
+            unavailable,
         };
         for rule in &observed.rules {
             let keys = rule.rules.iter().filter_map(|r| r.spec.topology_spread.as_ref());
@@ -50,7 +49,7 @@ impl<'a> BudgetLedger<'a> {
                 for pod in observed
                     .pods
                     .iter()
-                    .filter(|pod| rule.selects(pod) && unavailable.contains(pod))
+                    .filter(|pod| rule.selects(pod) && ledger.unavailable.contains(pod))
                 {
                     *by_value.entry(topology_value(observed, pod, key)).or_default() += 1;
                 }
@@ -60,20 +59,17 @@ impl<'a> BudgetLedger<'a> {
     }
 
     /// Number of Pods that a PodTransitionRule selects, by state.
-    #[must_use]
-    pub fn counts(&self, owner: &RuleView) -> PodCounts {
+    pub(super) fn counts(&self, owner: &RuleView) -> PodCounts {
         self.counts.get(owner.name.as_str()).copied().unwrap_or_default()
     }
 
     /// Returns true if a Pod is unavailable or permitted to become so.
-    #[must_use]
-    pub fn is_unavailable(&self, pod: &PodView) -> bool {
+    pub(super) fn is_unavailable(&self, pod: &PodView) -> bool {
         self.unavailable.contains(pod)
     }
 
     /// Limits of an availablePolicy; none for other rules.
-    #[must_use]
-    pub fn limits(&self, defined: DefinedRule<'_>) -> Limits {
+    pub(super) fn limits(&self, defined: DefinedRule<'_>) -> Limits {
         let policy = defined.rule.spec.available_policy.as_ref();
         policy.map_or_else(Limits::default, |policy| {
             Limits::of(policy, self.counts(defined.owner).total)
@@ -81,8 +77,7 @@ impl<'a> BudgetLedger<'a> {
     }
 
     /// Number of Pods in operation above the rule's limits, according to `counts`.
-    #[must_use]
-    pub fn excess(&self, defined: DefinedRule<'_>, counts: PodCounts) -> i32 {
+    pub(super) fn excess(&self, defined: DefinedRule<'_>, counts: PodCounts) -> i32 {
         let Limits { max_unavailable, min_available } = self.limits(defined);
         let beyond = max_unavailable.map_or(0, |max| counts.unavailable - max);
         let below = min_available.map_or(0, |min| min - counts.available);
@@ -93,8 +88,11 @@ impl<'a> BudgetLedger<'a> {
 
     /// Returns why the rule has no capacity for a Pod, or `None` if it has. A Pod that is
     /// unavailable already needs none.
-    #[must_use]
-    pub fn rejection_reason(&self, defined: DefinedRule<'_>, pod: &PodView) -> Option<String> {
+    pub(super) fn rejection_reason(
+        &self,
+        defined: DefinedRule<'_>,
+        pod: &PodView,
+    ) -> Option<String> {
         if self.unavailable.contains(pod) {
             return None;
         }
@@ -151,7 +149,7 @@ impl<'a> BudgetLedger<'a> {
     }
 
     /// Consumes the capacity for a Pod in every budget that selects it.
-    pub fn consume(&mut self, pod: &'a PodView) {
+    pub(super) fn consume(&mut self, pod: &'a PodView) {
         if self.unavailable.contains(pod) {
             return;
         }

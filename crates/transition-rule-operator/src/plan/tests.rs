@@ -91,12 +91,7 @@ fn store(observed: &mut Observed) {
 }
 
 fn relabel(pod: &mut PodView, changes: LabelChanges) {
-    for (key, value) in changes {
-        match value {
-            Some(value) => pod.labels.insert(key, value),
-            None => pod.labels.remove(&key),
-        };
-    }
+    lifecycle::apply(&mut pod.labels, changes);
     pod.lifecycle = lifecycle::PodLifecycle::parse(&pod.labels).unwrap();
 }
 

@@ -17,14 +17,13 @@ impl<'a> Planner<'a> {
     /// Rejections by webhooks that may not be called again yet.
     pub(super) fn webhook_rejections(
         &mut self,
-        waiting: &WaitingPod<'a>,
+        subject: &Subject,
         rules: &[DefinedRule<'a>],
     ) -> Vec<Rejection<'a>> {
-        let subject = waiting.subject();
         let mut rejections = Vec::new();
         for defined in webhooks(rules) {
             if let Some(WebhookVerdict::Rejected { reason, until }) =
-                self.webhook_verdict(defined, &subject)
+                self.webhook_verdict(defined, subject)
                 && self.now < *until
             {
                 self.requeue_at.push(*until);
@@ -47,16 +46,16 @@ impl<'a> Planner<'a> {
     pub(super) fn call_webhooks(
         &mut self,
         waiting: &WaitingPod<'a>,
+        subject: &Subject,
         rules: &[DefinedRule<'a>],
     ) -> Vec<Rejection<'a>> {
-        let subject = waiting.subject();
         let mut pending = Vec::new();
         for defined in webhooks(rules) {
-            let reason = match self.webhook_verdict(defined, &subject) {
+            let reason = match self.webhook_verdict(defined, subject) {
                 Some(WebhookVerdict::Passed) => continue,
                 // Only a DryRun rule: an enforced one has rejected the Pod before.
                 Some(WebhookVerdict::Rejected { until, .. }) if self.now < *until => continue,
-                Some(WebhookVerdict::Pending(reason)) => reason.clone(),
+                Some(WebhookVerdict::Pending(reason)) => (*reason).to_owned(),
                 Some(WebhookVerdict::Rejected { .. }) | None => {
                     let call = self.webhook_call(defined.rule_ref(), waiting.stage);
                     call.subjects.insert(waiting.pod.name.clone(), subject.clone());

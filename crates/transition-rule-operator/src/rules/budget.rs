@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::SelectorExt as _;
 use podops_api::{
+    ids::Uid,
     int_or_percent::{Rounding, resolve},
     transition_rule::{AvailablePolicy, AvailableRule, ExpFunc, PodCounts},
 };
-use podops_runtime::object::Uid;
 
 use crate::view::{Observed, PodView, RuleView};
 

@@ -48,6 +48,9 @@ impl Facts<'_> {
     }
 }
 
+/// Reason to reject a Pod that a rule needs as a whole, until it has been read.
+pub const POD_NOT_FETCHED: &str = "full Pod not fetched yet";
+
 /// Evaluates an expression for a Pod. Any result other than true rejects; `message` is the reason
 /// if the result is false.
 #[must_use]
@@ -58,7 +61,7 @@ pub fn verdict(
     message: Option<&str>,
 ) -> Verdict {
     let Some(object) = &pod.object else {
-        return Verdict::Reject("full Pod not fetched yet".to_owned());
+        return Verdict::Reject(POD_NOT_FETCHED.to_owned());
     };
     match expression.evaluate(&facts.variables(object)) {
         Ok(true) => Verdict::Pass,

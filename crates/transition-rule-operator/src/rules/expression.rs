@@ -44,7 +44,11 @@ static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 type Compiled = Result<Arc<Expression>, CompileError>;
 
 /// Compiled expression.
-pub struct Expression(Program);
+pub struct Expression {
+    program: Program,
+    /// Depth of nested macros, which determines the cost of an evaluation.
+    nesting: usize,
+}
 
 /// Why an expression cannot be compiled. Each text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,7 +111,7 @@ pub struct Variables<'a> {
 
 impl fmt::Debug for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Expression").field(&self.0.source_info().source).finish()
+        f.debug_tuple("Expression").field(&self.program.source_info().source).finish()
     }
 }
 
@@ -147,13 +151,14 @@ impl Expression {
         if let Some(name) = unknown_variable(&program) {
             return Err(CompileError::UnknownVariable { name });
         }
-        if nesting(expression) > NESTED_MAX {
+        let nesting = nesting(expression);
+        if nesting > NESTED_MAX {
             return Err(CompileError::NestedMacros);
         }
         if longest_list(expression) > LIST_MAX {
             return Err(CompileError::LongList);
         }
-        Ok(Self(program))
+        Ok(Self { program, nesting })
     }
 
     /// Evaluates the expression.
@@ -164,14 +169,14 @@ impl Expression {
     /// if its result is not a bool.
     pub fn evaluate(&self, variables: &Variables<'_>) -> Result<bool, EvaluationError> {
         let Variables { pod, owner, rule, operation } = variables;
-        if nesting(self.0.expression()) > 1 && values(pod) > VALUES_MAX {
+        if self.nesting > 1 && values(pod) > VALUES_MAX {
             return Err(EvaluationError::LargePod);
         }
         let mut context = Context::with_env(ENV.clone());
         for (name, value) in VARIABLES.into_iter().zip([pod, owner, rule, operation]) {
             context.add_variable_from_value(name, to_cel(value));
         }
-        match self.0.execute(&context) {
+        match self.program.execute(&context) {
             Ok(Value::Bool(passes)) => Ok(passes),
             Ok(_) => Err(EvaluationError::NotBool),
             Err(error) => {

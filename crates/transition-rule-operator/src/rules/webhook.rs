@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use podops_api::{
-    ids::PodName,
+    ids::{PodName, Uid},
     transition_rule::{Parameter, RuleStage, TransitionRule, WebhookStatus},
 };
-use podops_runtime::object::Uid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -54,7 +53,7 @@ pub enum WebhookVerdict {
         until: Timestamp,
     },
     /// A request or a task is in progress, described by this text.
-    Pending(String),
+    Pending(&'static str),
 }
 
 /// Known state of the webhooks of one namespace.

@@ -33,7 +33,7 @@ use podops_runtime::{
         reconcile_error::{Cause, ReconcileError},
         store::events as watch,
     },
-    write::{Outcome, Write},
+    write::{Outcome, PODS, Write},
 };
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -53,7 +53,7 @@ use crate::{
         trim_namespace, trim_pod,
     },
     plan::{self, Plan, PodChange},
-    render::{self, PODS},
+    render,
     rules::{Kind, webhook::AddressPolicy},
     status::{DueStatuses, statuses},
     view::{Observed, PodView, RuleView},

@@ -177,8 +177,8 @@ impl WebhookClient {
         let timer = self.metrics.request_seconds.start_timer();
         let response = send(call).await;
         timer.observe_duration();
-        let outcome = response.as_ref().map_or_else(WebhookError::class, |_| "answered");
-        self.metrics.requests.with_label_values(&[outcome]).inc();
+        let result = response.as_ref().map_or_else(WebhookError::class, |_| "success");
+        self.metrics.requests.with_label_values(&[result]).inc();
         response
     }
 

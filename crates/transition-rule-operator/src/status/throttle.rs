@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podops_runtime::object::Uid;
+use podops_api::ids::Uid;
 
 use super::{NewStatus, StatusChange};
 use crate::view::Observed;

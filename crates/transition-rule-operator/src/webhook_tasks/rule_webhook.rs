@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    ids::{LifecycleTime, PodName},
+    ids::{LifecycleTime, PodName, whole_second},
     transition_rule::{FailurePolicy, TaskInfo, TransitionRuleWebhook, WebhookStatus},
 };
 use podops_runtime::backoff;
@@ -16,7 +16,6 @@ use crate::{
         Outcome, REQUEST_IN_PROGRESS, Subject, TASK_IN_PROGRESS, WebhookError, WebhookVerdict,
         read_response, read_task_response,
     },
-    time::whole_second,
     view::{DefinedRule, Observed, PodView},
 };
 
@@ -101,7 +100,7 @@ impl RuleWebhook {
             for pod in &observed.pods {
                 let Some(subject) = subject_of_task(pod, defined, info) else { continue };
                 let verdict = if info.processing.contains(&pod.name) {
-                    WebhookVerdict::Pending(TASK_IN_PROGRESS.to_owned())
+                    WebhookVerdict::Pending(TASK_IN_PROGRESS)
                 } else if info.approved.contains(&pod.name) {
                     WebhookVerdict::Passed
                 } else {
@@ -142,10 +141,12 @@ impl RuleWebhook {
     /// Marks a request about these subjects as in progress.
     pub(super) fn begin_request<'a>(&mut self, subjects: impl Iterator<Item = &'a Subject>) {
         self.in_flight = true;
-        for subject in subjects {
-            let pending = WebhookVerdict::Pending(REQUEST_IN_PROGRESS.to_owned());
-            self.verdicts.insert(subject.clone(), pending);
-        }
+        self.wait(subjects, REQUEST_IN_PROGRESS);
+    }
+
+    fn wait<'a>(&mut self, subjects: impl Iterator<Item = &'a Subject>, reason: &'static str) {
+        let pending = WebhookVerdict::Pending(reason);
+        self.verdicts.extend(subjects.map(|subject| (subject.clone(), pending.clone())));
     }
 
     /// Applies the rule's failurePolicy to the subjects of a failed call.
@@ -213,30 +214,24 @@ impl RuleWebhook {
         now: Timestamp,
     ) -> Option<u64> {
         let retry_at = now.checked_add(RETRY_INTERVAL).unwrap_or(now);
+        let (Outcome::Decided { passed, .. } | Outcome::Task { passed, .. }) = &outcome;
+        let split = Split::of(subjects, passed);
+        self.pass(split.passed.values().copied());
         match outcome {
-            Outcome::Decided { passed, reason } => {
-                let split = Split::of(subjects, &passed);
-                self.pass(split.passed.values().copied());
+            Outcome::Decided { reason, .. } => {
                 self.reject(split.others.values().copied(), &reason, retry_at);
                 None
             }
-            Outcome::Task { passed, .. } if self.spec.client_config.poll.is_none() => {
-                let split = Split::of(subjects, &passed);
-                self.pass(split.passed.values().copied());
+            Outcome::Task { .. } if self.spec.client_config.poll.is_none() => {
                 let reason = "webhook returned a task, but the rule has no clientConfig.poll";
                 self.reject(split.others.values().copied(), reason, retry_at);
                 None
             }
-            Outcome::Task { passed, id, message } => {
-                let split = Split::of(subjects, &passed);
-                self.pass(split.passed.values().copied());
+            Outcome::Task { id, message, .. } => {
                 if split.others.is_empty() {
                     return None;
                 }
-                for &subject in split.others.values() {
-                    let pending = WebhookVerdict::Pending(TASK_IN_PROGRESS.to_owned());
-                    self.verdicts.insert(subject.clone(), pending);
-                }
+                self.wait(split.others.values().copied(), TASK_IN_PROGRESS);
                 let info = TaskInfo {
                     task_id: id,
                     processing: split.others.keys().map(ToString::to_string).collect(),

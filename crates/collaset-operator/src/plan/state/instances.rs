@@ -75,12 +75,6 @@ fn id_in(data: &Data, key: &str) -> Option<InstanceId> {
     data.get(key).and_then(|id| id.parse().ok())
 }
 
-/// Returns whether the entry belongs to the CollaSet of this name.
-#[must_use]
-pub fn is_owned(entry: &ContextDetail, set: &str) -> bool {
-    entry.data.get(context::OWNER).is_some_and(|owner| owner == set)
-}
-
 impl Instances {
     /// Reads the ResourceContext and reconciles it with the existing Pods.
     pub(in crate::plan) fn recover(observed: &Observed, revisions: &Revisions<'_>) -> Self {
@@ -95,9 +89,8 @@ impl Instances {
     }
 
     fn read(observed: &Observed) -> Self {
-        let entries = observed.contexts.as_ref().map(|c| c.entries.clone()).unwrap_or_default();
-        let (own, others): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|e| is_owned(e, &observed.name));
+        let entries = observed.instance_entries().iter().cloned();
+        let (own, others): (Vec<_>, Vec<_>) = entries.partition(|entry| observed.owns(entry));
         Self {
             owner: observed.name.clone(),
             own: own.into_iter().map(|entry| (entry.id, entry.data)).collect(),
@@ -371,9 +364,9 @@ impl Instances {
         self,
         observed: &Observed,
     ) -> Option<Vec<ContextDetail>> {
-        let entries = observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+        let stored = observed.instance_entries().iter().filter(|entry| observed.owns(entry));
         let stored: BTreeMap<InstanceId, &Data> =
-            entries.iter().filter(|e| is_owned(e, &self.owner)).map(|e| (e.id, &e.data)).collect();
+            stored.map(|entry| (entry.id, &entry.data)).collect();
         let desired: BTreeMap<InstanceId, &Data> =
             self.own.iter().map(|(id, data)| (*id, data)).collect();
         let is_unused =

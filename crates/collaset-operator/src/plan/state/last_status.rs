@@ -45,11 +45,8 @@ pub struct LastContainerState {
 #[must_use]
 pub fn missing(pod: &PodView, wanted: &BTreeMap<String, Resources>) -> BTreeMap<String, Resources> {
     let missing = pod.containers.iter().filter_map(|container| {
-        let wanted = wanted.get(&container.name)?;
-        let requests = wanted.requests.difference(container.resources.requests);
-        let limits = wanted.limits.difference(container.resources.limits);
-        let missing = Resources { requests, limits };
-        (missing != Resources::default()).then(|| (container.name.clone(), missing))
+        let missing = wanted.get(&container.name)?.difference(&container.resources)?;
+        Some((container.name.clone(), missing))
     });
     missing.collect()
 }
@@ -97,7 +94,7 @@ pub fn is_changed(pod: &PodView) -> bool {
 /// Returns the status recorded before the update under way; empty if missing or invalid.
 #[must_use]
 pub fn last_pod_status(pod: &PodView) -> LastPodStatus {
-    let annotation = pod.annotations.as_ref().and_then(|a| a.get(well_known::LAST_POD_STATUS));
+    let annotation = pod.annotation(well_known::LAST_POD_STATUS);
     annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 

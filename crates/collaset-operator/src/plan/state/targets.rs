@@ -13,7 +13,7 @@ use podops_api::{
 use super::{facts::Facts, instances::Instances, last_status::is_changed, pairs::Pairs};
 use crate::view::{OwnOperation, PodView};
 
-/// Pods that count as replicas, by instance.
+/// Active Pods, by instance.
 type PodsByInstance<'a> = BTreeMap<InstanceId, &'a PodView>;
 
 /// Target revision of each instance.

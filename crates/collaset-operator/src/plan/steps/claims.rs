@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::{
     collaset::Retention,
-    ids::{InstanceId, RevisionName},
-    well_known,
+    ids::{ClaimName, InstanceId, RevisionName},
 };
 
 use crate::{
@@ -17,8 +16,7 @@ use crate::{
             instances::{Instances, RemovalReason},
         },
     },
-    template::compare::selects,
-    view::{ClaimName, ClaimView, Observed, PodView},
+    view::{ClaimView, Observed, PodView},
 };
 
 /// Creates the missing PVCs of an instance's next Pod; returns whether all exist already.
@@ -46,8 +44,7 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     let observed = planner.observed;
     for claim in observed.claims.values().filter(|claim| claim.orphan && !claim.deleting) {
         let is_ours = claim.instance.is_some() && !claim.hash().is_empty();
-        let is_excluded = claim.labels.contains_key(well_known::ORPHANED);
-        if is_ours && !is_excluded && selects(&observed.spec.selector, &claim.labels) {
+        if is_ours && !claim.is_excluded() && observed.selects(&claim.labels) {
             let name = claim.name.clone();
             planner.add(Action::Claim { name, change: ClaimChange::Adopt });
         }

@@ -1,16 +1,14 @@
 //! Membership: which Pods the CollaSet adopts, includes, releases and excludes.
 
 use podops_api::{collaset::ScaleStrategy, well_known};
-use podops_runtime::event::EventReason;
 
 use crate::{
     plan::{
         action::{Action, ClaimChange, DisownReason, PodChange},
-        planner::{Blocker, BlockerScope, Planner},
+        planner::{Blocker, Planner},
         state::{counted::lists, instances::Instances},
     },
     reasons,
-    template::compare::selects,
     view::{PodView, ids},
 };
 
@@ -36,7 +34,7 @@ fn adopt(planner: &mut Planner<'_>, requested: &ScaleStrategy) -> bool {
             && !pod.has_label(well_known::ORPHANED)
             && !lists(&requested.pod_to_include, pod)
             && pod.instance.is_some_and(|id| !used.contains(&id))
-            && selects(&observed.spec.selector, &pod.labels);
+            && observed.selects(&pod.labels);
         if is_ours {
             planner.act_on(pod, Action::AdoptPod { pod: pod.name.clone(), instance: None });
             adopted = true;
@@ -49,7 +47,7 @@ fn adopt(planner: &mut Planner<'_>, requested: &ScaleStrategy) -> bool {
 fn release(planner: &mut Planner<'_>) {
     let observed = planner.observed;
     for pod in observed.pods.values().filter(|pod| !pod.deleting) {
-        if !selects(&observed.spec.selector, &pod.labels) {
+        if !observed.selects(&pod.labels) {
             planner.released.insert(pod.name.clone());
             planner.change_pod(pod, PodChange::Release);
         }
@@ -101,7 +99,7 @@ fn include(
         }
         if lists(&requested.pod_to_exclude, pod) || pod.has_label(well_known::TO_EXCLUDE) {
             planner.plan.blockers.push(conflicting_request(pod));
-        } else if !selects(&observed.spec.selector, &pod.labels) {
+        } else if !observed.selects(&pod.labels) {
             planner.plan.blockers.push(not_selected(pod));
         } else if planner.capacity_left() > 0 {
             let is_known = !pod.revision.is_empty();
@@ -124,7 +122,7 @@ fn include(
 }
 
 fn conflicting_request(pod: &PodView) -> Blocker {
-    scaling_blocker(
+    Blocker::scaling(
         &reasons::CONFLICTING_MEMBERSHIP,
         format!(
             "{}: both inclusion and exclusion are requested; neither is done, remove one of them",
@@ -134,7 +132,7 @@ fn conflicting_request(pod: &PodView) -> Blocker {
 }
 
 fn exclude_not_possible(pod: &PodView) -> Blocker {
-    scaling_blocker(
+    Blocker::scaling(
         &reasons::EXCLUDE_NOT_POSSIBLE,
         format!(
             "{}: cannot be excluded with podNamingSuffixPolicy PersistentSequence, because its successor needs the same name",
@@ -144,17 +142,13 @@ fn exclude_not_possible(pod: &PodView) -> Blocker {
 }
 
 fn not_selected(pod: &PodView) -> Blocker {
-    scaling_blocker(
+    Blocker::scaling(
         &reasons::POD_TO_INCLUDE_NOT_MATCHING,
         format!(
             "spec.scaleStrategy.podToInclude: spec.selector does not match the labels of Pod {}",
             pod.name
         ),
     )
-}
-
-fn scaling_blocker(reason: &'static EventReason, message: String) -> Blocker {
-    Blocker { scope: BlockerScope::Scaling, reason, message }
 }
 
 /// Returns whether the Pod is being replaced or replaces another.

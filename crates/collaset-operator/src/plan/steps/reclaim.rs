@@ -5,7 +5,6 @@ use podops_api::{collaset::Retention, resource_context::ContextDetail, well_know
 use crate::plan::{
     action::{Action, ClaimChange, DisownReason, PodChange, SetChange},
     planner::Planner,
-    state::instances::is_owned,
 };
 
 /// Finalizer of an orphaning deletion (`kubectl delete --cascade=orphan`). Kubernetes' garbage
@@ -16,9 +15,8 @@ const ORPHAN_DEPENDENTS: &str = "orphan";
 /// the finalizer.
 pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
     let observed = planner.observed;
-    let finalizers = &observed.finalizers;
-    let is_protected = finalizers.iter().any(|f| f == well_known::PRE_RECLAIM);
-    if !is_protected || finalizers.iter().any(|f| f == ORPHAN_DEPENDENTS) {
+    let is_protected = observed.has_finalizer(well_known::PRE_RECLAIM);
+    if !is_protected || observed.has_finalizer(ORPHAN_DEPENDENTS) {
         return;
     }
     if observed.claim_retention().when_deleted == Retention::Retain && disown_claims(planner) {
@@ -32,9 +30,9 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
     if !observed.pods.is_empty() {
         return;
     }
-    let entries = observed.contexts.as_ref().map(|c| c.entries.as_slice()).unwrap_or_default();
+    let entries = observed.instance_entries();
     let others: Vec<ContextDetail> =
-        entries.iter().filter(|entry| !is_owned(entry, &observed.name)).cloned().collect();
+        entries.iter().filter(|entry| !observed.owns(entry)).cloned().collect();
     if observed.contexts.is_some() && others.len() < entries.len() {
         planner.add(Action::WriteInstances(others));
     }

@@ -7,8 +7,8 @@ use podops_api::{ids::RevisionName, well_known};
 use crate::{
     plan::{
         action::{Action, RevisionChange},
-        planner::{Blocker, BlockerScope, Planner},
-        state::{instances::is_owned, revisions::Record},
+        planner::{Blocker, Planner},
+        state::revisions::Record,
     },
     reasons,
     view::{Observed, RevisionView},
@@ -19,13 +19,10 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
     let observed = planner.observed;
     record(planner);
     if let Some(name) = planner.revisions.missing.clone() {
-        planner.block(Blocker {
-            scope: BlockerScope::Updating,
-            reason: &reasons::REVISION_NOT_FOUND,
-            message: format!(
-                "spec.updateStrategy.revision: this CollaSet has no ControllerRevision {name}"
-            ),
-        });
+        planner.block(Blocker::updating(
+            &reasons::REVISION_NOT_FOUND,
+            format!("spec.updateStrategy.revision: this CollaSet has no ControllerRevision {name}"),
+        ));
     }
     for orphan in observed.revisions.values().filter(|r| r.orphan) {
         let name = orphan.name.clone();
@@ -64,10 +61,8 @@ fn record(planner: &mut Planner<'_>) {
 /// Revisions that Pods have, or that instances' next Pods will have.
 fn used_revisions(observed: &Observed) -> BTreeSet<&str> {
     let of_pods = observed.pods.values().map(|pod| pod.revision.as_str());
-    let entries = observed.contexts.iter().flat_map(|c| &c.entries);
-    let of_instances = entries
-        .filter(|entry| is_owned(entry, &observed.name))
-        .filter_map(|entry| entry.data.get(well_known::context::REVISION))
-        .map(String::as_str);
+    let own = observed.instance_entries().iter().filter(|entry| observed.owns(entry));
+    let of_instances =
+        own.filter_map(|entry| entry.data.get(well_known::context::REVISION)).map(String::as_str);
     of_pods.chain(of_instances).collect()
 }

@@ -12,7 +12,7 @@ use super::replace;
 use crate::{
     plan::{
         action::{Action, ApplyMode, OperationEnd, PodChange},
-        planner::{Blocker, BlockerScope, Planner},
+        planner::{Blocker, Planner},
         state::{
             instances::Instances,
             last_status::{LastPodStatus, is_finished, last_pod_status, missing},
@@ -228,11 +228,10 @@ fn apply_update(
 fn is_revision_accepted(planner: &mut Planner<'_>, target: &RevisionName) -> bool {
     match planner.observed.dry_runs.get(target) {
         Some(DryRunResult::Accepted) => return true,
-        Some(DryRunResult::Rejected { message }) => planner.block(Blocker {
-            scope: BlockerScope::Updating,
-            reason: &reasons::TEMPLATE_REJECTED,
-            message: message.clone(),
-        }),
+        Some(DryRunResult::Rejected { message }) => planner.block(Blocker::updating(
+            &reasons::TEMPLATE_REJECTED,
+            format!("revision {target}: the API server rejects its Pods: {message}"),
+        )),
         None => {}
     }
     let is_planned =
@@ -282,13 +281,14 @@ fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<Blocker> {
     if last.resized.is_empty() {
         return None;
     }
-    let (reason, message) = match pod.resize.as_ref()? {
-        Resize::Deferred(message) => (&reasons::RESIZE_DEFERRED, message),
-        Resize::Infeasible(message) => (&reasons::RESIZE_INFEASIBLE, message),
-        Resize::Failing(message) => (&reasons::RESIZE_FAILING, message),
+    let resize = pod.resize.as_ref()?;
+    let reason = match resize {
+        Resize::Deferred(_) => &reasons::RESIZE_DEFERRED,
+        Resize::Infeasible(_) => &reasons::RESIZE_INFEASIBLE,
+        Resize::Failing(_) => &reasons::RESIZE_FAILING,
         Resize::InProgress => return None,
     };
-    Some(Blocker { scope: BlockerScope::Updating, reason, message: message.clone() })
+    Some(Blocker::updating(reason, resize.to_string()))
 }
 
 /// Returns the update method under the CollaSet's policy.
@@ -306,13 +306,12 @@ fn chosen_method(
     let method = methods.get(&step).copied().unwrap_or(UpdateMethod::Recreate);
     match planner.observed.spec.update_strategy.pod_upgrade_policy {
         PodUpgradePolicy::Recreate => Ok(UpdateMethod::Recreate),
-        PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker {
-            scope: BlockerScope::Updating,
-            reason: &reasons::IN_PLACE_UPDATE_NOT_POSSIBLE,
-            message: "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, but the template \
-                      changes more than images, metadata and resources that can be resized in place"
+        PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker::updating(
+            &reasons::IN_PLACE_UPDATE_NOT_POSSIBLE,
+            "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, but the template changes more \
+             than images, metadata and resources that can be resized in place"
                 .to_owned(),
-        }),
+        )),
         // Under Replace, this handles only Pods whose update began under another policy.
         PodUpgradePolicy::InPlaceIfPossible
         | PodUpgradePolicy::InPlaceOnly

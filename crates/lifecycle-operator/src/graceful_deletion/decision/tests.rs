@@ -1,5 +1,7 @@
 //! Decisions for Pods in the text form of the plan's tests.
 
+use podops_api::lifecycle;
+
 use super::*;
 use crate::plan::tests::{now, pod};
 
@@ -104,12 +106,7 @@ fn preparing_to_delete_of_a_deletion_marks_no_update() {
     let mut cancelled = candidate(&without_request);
     let labels = plan(&cancelled.pod, now()).unwrap().labels;
     assert_eq!(labels.get(well_known::PREPARING_TO_DELETE), Some(&None));
-    for (key, value) in labels {
-        match value {
-            Some(value) => cancelled.pod.labels.insert(key, value),
-            None => cancelled.pod.labels.remove(&key),
-        };
-    }
+    lifecycle::apply(&mut cancelled.pod.labels, labels);
     assert_eq!(may_delete(&cancelled), Err(Some(well_known::TO_DELETE)));
     // A controller that recreates the Pod set the label before the deletion was requested.
     assert_eq!(

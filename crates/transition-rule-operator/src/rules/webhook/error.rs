@@ -29,25 +29,25 @@ pub enum WebhookError {
     Status(u16),
     /// The response is larger than [`RESPONSE_MAX`].
     #[error("webhook response is larger than {} KiB", RESPONSE_MAX / 1024)]
-    Long,
+    TooLarge,
     /// The response is not of the protocol.
     #[error("webhook response is invalid")]
     Invalid,
 }
 
 impl WebhookError {
-    /// Value of the metric label `outcome`.
+    /// Value of the metric label `result`.
     #[must_use]
     pub fn class(&self) -> &'static str {
         match self {
             Self::Address => "address",
             Self::Forbidden => "forbidden",
-            Self::CaBundle => "authority",
+            Self::CaBundle => "ca_bundle",
             Self::Unreachable => "unreachable",
             Self::Timeout(_) => "timeout",
             Self::Status(_) => "status",
-            Self::Long => "long",
-            Self::Invalid => "invalid",
+            Self::TooLarge => "response_too_large",
+            Self::Invalid => "invalid_response",
         }
     }
 }

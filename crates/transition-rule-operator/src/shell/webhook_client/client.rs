@@ -81,7 +81,7 @@ async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
     }
     match Limited::new(response.into_body(), RESPONSE_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(WebhookError::Long),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(WebhookError::TooLarge),
         Err(_) => Err(WebhookError::Unreachable),
     }
 }
