@@ -1,10 +1,7 @@
 //! Measures availability from the Pod watch stream alone, independently of the operators' code: the
 //! most instances that operations made unavailable at a time, and the fewest available Pods.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +9,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, WatchEvent, WatchParams},
 };
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::cluster::TestCluster;
@@ -56,10 +54,10 @@ impl AvailabilityMonitor {
         let list = pods.list(&ListParams::default()).await?;
         let state = Arc::<Mutex<State>>::default();
         for pod in &list.items {
-            state.lock().unwrap_or_else(PoisonError::into_inner).observe(pod, false);
+            state.lock().observe(pod, false);
         }
         // The minimum counted while the list was read is too low.
-        state.lock().unwrap_or_else(PoisonError::into_inner).reset();
+        state.lock().reset();
         let mut version = list.metadata.resource_version.unwrap_or_default();
         let (shared, mut task) = (state.clone(), JoinSet::new());
         task.spawn(async move {
@@ -74,7 +72,7 @@ impl AvailabilityMonitor {
                         WatchEvent::Error(status) => anyhow::bail!("{status:?}"),
                     };
                     version = pod.resource_version().unwrap_or_default();
-                    shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&pod, deleted);
+                    shared.lock().observe(&pod, deleted);
                 }
             }
         });
@@ -103,13 +101,13 @@ impl AvailabilityMonitor {
 
     /// Resets the maximum and minimum; the current state of the instances is kept.
     pub fn reset(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).reset();
+        self.state.lock().reset();
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
-        let ended = self.task.lock().unwrap_or_else(PoisonError::into_inner).try_join_next();
+        let ended = self.task.lock().try_join_next();
         assert!(ended.is_none(), "the watch ended: {ended:?}");
-        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.state.lock())
     }
 }
 

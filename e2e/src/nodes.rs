@@ -13,7 +13,7 @@ use std::{
     net::Ipv4Addr,
     path::PathBuf,
     process::Stdio,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,7 +25,8 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::{WatchStreamExt as _, watcher},
 };
-use podops_runtime::shell::store::watch_backoff;
+use parking_lot::{Mutex, MutexGuard};
+use podops_client::shell::store::watch_backoff;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -656,7 +657,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock()
 }
 
 #[allow(clippy::disallowed_methods, reason = "fake nodes run in real time")]

@@ -4,11 +4,12 @@ use std::{
     fs::{File, OpenOptions},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use tokio::{process::Command, task::JoinSet};
@@ -101,7 +102,7 @@ impl SupervisedProcess {
     }
 
     fn read<T>(&self, read: impl FnOnce(&State) -> T) -> T {
-        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.state.lock())
     }
 }
 
@@ -117,10 +118,10 @@ async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let starting = || format!("starting {}", spec.program.display());
         let mut child = command.spawn().with_context(starting)?;
-        state.lock().unwrap_or_else(PoisonError::into_inner).pid = child.id();
+        state.lock().pid = child.id();
         let exit = child.wait().await?;
         {
-            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = state.lock();
             state.pid = None;
             state.exits.push(exit);
         }

@@ -5,11 +5,11 @@ use std::{env, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, bail, ensure};
 use podops_api::condition::ConditionReason;
-use podops_runtime::{
+use podops_client::{
     event::{EventReason, Severity},
     metric::{Metric, MetricKind},
-    shell::args::OperatorArgs,
 };
+use podops_runtime::args::OperatorArgs;
 
 const HEAD: &str = "<!-- Written by `cargo xtask reference` from the operators; do not edit. -->\n";
 
@@ -119,7 +119,9 @@ fn metrics(operators: &[OperatorTables]) -> anyhow::Result<String> {
     let mut page = format!(
         "{HEAD}# Metrics\n\nServed at `/metrics` of `--metrics-bind-address`, port 8080 by default.\n"
     );
-    metric_table(&mut page, "All operators", &podops_runtime::shell::metrics::METRICS)?;
+    let shared =
+        [podops_runtime::metrics::METRICS, podops_client::shell::metrics::METRICS].concat();
+    metric_table(&mut page, "All operators", &shared)?;
     let admission = "Operators with an admission webhook";
     metric_table(&mut page, admission, &podops_admission::METRICS)?;
     for operator in operators.iter().filter(|operator| !operator.metrics.is_empty()) {

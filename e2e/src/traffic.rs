@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,6 +15,7 @@ use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams},
 };
+use parking_lot::Mutex;
 use podops_api::{
     consist::{SERVICE, lifecycle_finalizer},
     well_known,
@@ -146,7 +147,7 @@ impl Load {
             clients.spawn(async move {
                 loop {
                     if let Err(error) = run_connection(target, &path, &stats).await {
-                        let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut stats = stats.lock();
                         stats.failed += 1;
                         if stats.failures.len() < FAILURES_MAX {
                             stats.failures.push((started.elapsed(), format!("{path}: {error:#}")));
@@ -161,7 +162,7 @@ impl Load {
     /// Results so far.
     #[must_use]
     pub fn stats(&self) -> LoadStats {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stats.lock().clone()
     }
 
     /// Prints the results so far and checks that no request failed.
@@ -207,7 +208,7 @@ async fn run_connection(
         let body = timeout(RESPONSE_TIMEOUT, response.into_body().collect()).await;
         body.context("response body timed out")??;
         anyhow::ensure!(code.is_success(), "status {code}");
-        stats.lock().unwrap_or_else(PoisonError::into_inner).succeeded += 1;
+        stats.lock().succeeded += 1;
     }
     Ok(())
 }

@@ -9,13 +9,13 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use podops_api::{condition, lifecycle, well_known};
+use podops_client::shell::clock;
 use podops_e2e::{
     availability::AvailabilityMonitor,
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     scenarios::Scenario,
     soak,
 };
-use podops_runtime::shell::clock;
 use serde_json::{Value, json};
 
 fn gate() -> String {

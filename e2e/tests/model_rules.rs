@@ -26,7 +26,7 @@ use podops_api::{
     transition_rule::{PodTransitionRule, RuleStage},
     well_known,
 };
-use podops_runtime::write::{Change, Write};
+use podops_client::write::{Change, Write};
 use serde_json::{Value, json};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use transition_rule_operator::{

@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Crates that must compile without default features, that is without I/O.
 const PURE: [&str; 5] = [
-    "podops-runtime",
+    "podops-client",
     "collaset-operator",
     "consist-operator",
     "lifecycle-operator",

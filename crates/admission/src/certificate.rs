@@ -12,11 +12,7 @@
 //! rotated hourly, because API server errors may expose the path to clients. All replicas accept
 //! the current, the previous and the next token.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use k8s_openapi::{
@@ -24,6 +20,7 @@ use k8s_openapi::{
     api::{admissionregistration::v1::WebhookClientConfig, core::v1::Secret},
 };
 use kube::api::ObjectMeta;
+use parking_lot::RwLock;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::{
     crypto::ring,
@@ -294,19 +291,19 @@ impl fmt::Debug for ServedCertificate {
 impl ServedCertificate {
     pub(crate) fn serve(&self, key: CertifiedKey, tokens: PathTokens) {
         let served = Some((Arc::new(key), tokens));
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = served;
+        *self.0.write() = served;
     }
 
     /// Returns whether this is a valid path token.
     pub(crate) fn accepts_token(&self, token: &str) -> bool {
-        let serving = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let serving = self.0.read();
         serving.as_ref().is_some_and(|(_, tokens)| tokens.contains(token))
     }
 }
 
 impl ResolvesServerCert for ServedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let serving = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let serving = self.0.read();
         serving.as_ref().map(|(key, _)| key.clone())
     }
 }

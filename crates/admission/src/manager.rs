@@ -9,7 +9,7 @@ use kube::{
     Api, Client,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use podops_runtime::{error::Chain, shell::clock};
+use podops_client::{error::Chain, shell::clock};
 use prometheus::IntGauge;
 use serde_json::json;
 use tokio::{

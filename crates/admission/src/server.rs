@@ -30,10 +30,11 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use podops_runtime::{
+use podops_client::{
     metric::{Metric, SHORT_DURATIONS},
-    shell::{metrics, operator::Operator, shutdown::Shutdown},
+    shell::metrics,
 };
+use podops_runtime::{operator::Operator, shutdown::Shutdown};
 
 use crate::{args::AdmissionArgs, certificate::ServedCertificate, manager::CertificateManager};
 
@@ -77,7 +78,6 @@ pub type Handlers = BTreeMap<&'static str, Handler>;
 /// If the metrics cannot be registered.
 pub fn start(
     operator: &mut Operator,
-    name: &'static str,
     args: &AdmissionArgs,
     handlers: Handlers,
 ) -> Result<(), prometheus::Error> {
@@ -86,25 +86,25 @@ pub fn start(
     let serving = Arc::new(ServedCertificate::default());
     let (ready, is_ready) = watch::channel(false);
     operator.ready_when("admission", is_ready);
-    let namespace = operator.args.lease.leader_elect_resource_namespace.clone();
-    let object = format!("{name}-admission");
+    let namespace = operator.process.args.lease.leader_elect_resource_namespace.clone();
+    let object = format!("{}-admission", operator.process.name);
     let hosts = if args.admission_hosts.is_empty() {
         vec![format!("{object}.{namespace}.svc")]
     } else {
         args.admission_hosts.clone()
     };
     let certificate_manager = CertificateManager {
-        client: operator.client.clone(),
+        client: operator.process.client.clone(),
         namespace,
         secret: object,
-        configuration: format!("podops-{name}"),
+        configuration: format!("podops-{}", operator.process.name),
         hosts,
         serving: serving.clone(),
         expiry: metrics.expiry.clone(),
         ready,
     };
     let reviews = Arc::new(Reviews { serving, handlers, metrics });
-    let stop = operator.stop();
+    let stop = operator.process.stop.clone();
     operator.task("admission", async move {
         tokio::select! {
             never = certificate_manager.run() => match never {},

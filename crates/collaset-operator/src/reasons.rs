@@ -7,7 +7,7 @@ use podops_api::condition::{
     ConditionReason,
     ConditionStatus::{self, False, True},
 };
-use podops_runtime::event::EventReason;
+use podops_client::event::EventReason;
 
 const SET: &str = "CollaSet";
 

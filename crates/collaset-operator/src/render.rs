@@ -1,7 +1,7 @@
 //! Renders a plan as API writes, each conditional on the observed state that it depends on.
 
 use jiff::Timestamp;
-use podops_runtime::write::Write;
+use podops_client::write::Write;
 
 use crate::{
     plan::action::{Action, ClaimChange, DeletionOrder, PodChange, RevisionChange, SetChange},

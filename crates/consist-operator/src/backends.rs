@@ -7,8 +7,10 @@
 
 pub mod alibaba_clb;
 pub mod aws_elbv2;
+pub mod circuit_breaker;
 pub mod endpointslice;
 pub mod envoy;
+pub mod exclusive_backends;
 pub mod external;
 pub mod haproxy;
 

@@ -10,7 +10,7 @@ use kube::{
     core::{DynamicObject, Selector, SelectorExt as _},
 };
 use podops_api::consist;
-use podops_runtime::error::Chain;
+use podops_client::error::Chain;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use podops_api::ids::Uid;
-use podops_runtime::freshness::LastWrite;
+use podops_client::freshness::LastWrites;
 use serde_json::Value;
 
 use crate::{
@@ -26,10 +26,8 @@ const POLL_MAX: Duration = Duration::from_secs(5);
 /// In-memory state of one employer. It is lost when the process restarts.
 #[derive(Debug, Default)]
 pub struct LocalState {
-    /// Last write to a Pod of the employer.
-    pub pods: LastWrite,
-    /// Last write to the employer.
-    pub employers: LastWrite,
+    /// Last writes to the employer and to its Pods.
+    pub writes: LastWrites,
     /// Desired state that the backend last applied completely.
     last_applied: Option<LastApplied>,
     /// Desired traffic of each Pod by UID.

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use podops_api::{consist, ids::Uid, lifecycle::nanos, well_known};
-use podops_runtime::write::{Change, JsonPatch, PODS, Resource, Target, Write};
+use podops_client::write::{Change, JsonPatch, PODS, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -41,7 +41,7 @@ pub fn pod(namespace: &str, change: &PodChange, now: Timestamp) -> Write {
     if change.releases && (change.has_annotations || change.available_conditions.is_some()) {
         patch = patch.add(&["metadata", "annotations", well_known::RELEASED_AT], nanos(now));
     }
-    Write::Patch { target: target(PODS, namespace, &change.name), change: patch.build() }
+    Write::Patch { target: Target::new(PODS, namespace, &change.name), change: patch.build() }
 }
 
 /// Renders the strategic merge patch of a Pod's condition. No other controller writes conditions of
@@ -59,7 +59,7 @@ pub fn condition(namespace: &str, change: &ConditionChange, now: Timestamp) -> W
     let patch = json!({
         "metadata": { "uid": change.uid }, "status": { "conditions": [condition] },
     });
-    let pod = Target { subresource: Some("status"), ..target(PODS, namespace, &change.pod) };
+    let pod = Target::new(PODS, namespace, &change.pod).subresource("status");
     Write::Patch { target: pod, change: Change::Strategic(patch) }
 }
 
@@ -80,7 +80,7 @@ pub fn employer(kind: Resource, employer: &EmployerView, uid: &Uid, plan: &Plan)
         patch = patch.add(&["metadata", "annotations", consist::FINALIZER], employer.finalizer());
     }
     Some(Write::Patch {
-        target: target(kind, &employer.namespace, &employer.name),
+        target: Target::new(kind, &employer.namespace, &employer.name),
         change: patch.build(),
     })
 }
@@ -97,10 +97,6 @@ fn replace_finalizers(patch: JsonPatch, before: &[String], after: &[String]) -> 
 fn create_annotations(patch: JsonPatch) -> JsonPatch {
     let at = ["metadata", "annotations"];
     patch.test(&at, Value::Null).add(&at, json!({}))
-}
-
-fn target(resource: Resource, namespace: &str, name: &str) -> Target {
-    Target { resource, namespace: namespace.to_owned(), name: name.to_owned(), subresource: None }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What is reported about an employer's Pods that wait for their traffic: metrics and events.
 
 use jiff::{SignedDuration, Timestamp};
-use podops_runtime::{
+use podops_client::{
     event::ObjectEvent,
     write::{PODS, Target, Write},
 };

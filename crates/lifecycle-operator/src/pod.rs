@@ -8,6 +8,7 @@ use podops_api::{
     lifecycle::Labels,
     well_known,
 };
+use podops_client::write::{PODS, Target};
 use thiserror::Error;
 
 /// Identity and observed version of the Pod that a plan was made for.
@@ -21,6 +22,14 @@ pub struct Identity {
     pub uid: Uid,
     /// Observed resourceVersion.
     pub version: ResourceVersion,
+}
+
+impl Identity {
+    /// Returns the target of a write to the Pod.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        Target::new(PODS, &self.namespace, &self.name)
+    }
 }
 
 /// The annotation `available-conditions` is not valid JSON.

@@ -7,7 +7,7 @@ use podops_api::{
     condition::{ConditionReason, ConditionStatus},
     well_known,
 };
-use podops_runtime::event::EventReason;
+use podops_client::event::EventReason;
 
 const POD: &str = "Pod";
 

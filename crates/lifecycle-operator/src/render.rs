@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{availability::AvailableConditions, lifecycle::nanos, well_known};
-use podops_runtime::write::{Change, PODS, Target, Write};
+use podops_client::write::{Change, Write};
 use serde_json::{Map, Value, json};
 
 use crate::{plan::Plan, pod::Identity, reasons};
@@ -19,7 +19,7 @@ const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
 pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
     if plan.delete {
         let (uid, version) = (pod.uid.to_string(), Some(pod.version.to_string()));
-        return Some(Write::Delete { target: target(pod, None), uid, version });
+        return Some(Write::Delete { target: pod.target(), uid, version });
     }
     if plan.is_empty() {
         return None;
@@ -48,7 +48,7 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
         body.insert("status".to_owned(), json!({ "conditions": [condition] }));
     }
     Some(Write::Patch {
-        target: target(pod, Some("status")),
+        target: pod.target().subresource("status"),
         change: Change::Strategic(Value::Object(body)),
     })
 }
@@ -59,14 +59,5 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
 #[must_use]
 pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
     let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
-    Write::Patch { target: target(pod, Some("status")), change: Change::Merge(body) }
-}
-
-fn target(pod: &Identity, subresource: Option<&'static str>) -> Target {
-    Target {
-        resource: PODS,
-        namespace: pod.namespace.clone(),
-        name: pod.name.to_string(),
-        subresource,
-    }
+    Write::Patch { target: pod.target().subresource("status"), change: Change::Merge(body) }
 }

@@ -1,15 +1,22 @@
-//! Shared runtime of the operators.
+//! Shared runtime of the operators: what runs in each process.
 //!
-//! Independent of the custom resources and their labels. The pure parts are at the root: writes as
-//! data ([`write`](mod@write)), cache freshness ([`freshness`]) and retry delays ([`backoff`]). All
-//! I/O is in [`shell`], behind the feature of that name.
+//! A [`program`] parses the flags and starts an [`operator`]; its tasks share a [`process`], and run
+//! a [`controller`] for each collection that they reconcile.
 
-pub mod backoff;
-pub mod error;
-pub mod event;
-pub mod freshness;
-pub mod metric;
-pub mod write;
+pub mod args;
+pub mod telemetry;
 
-#[cfg(feature = "shell")]
-pub mod shell;
+pub mod metrics;
+
+pub mod shutdown;
+
+pub mod lease;
+
+mod admin;
+
+pub mod controller;
+pub mod process;
+pub mod reconcile_error;
+
+pub mod operator;
+pub mod program;

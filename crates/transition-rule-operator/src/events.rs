@@ -7,7 +7,7 @@ use podops_api::{
     transition_rule::{PodTransitionRule, RuleStage},
     well_known,
 };
-use podops_runtime::event::ObjectEvent;
+use podops_client::event::ObjectEvent;
 
 use crate::{
     observe::InvalidRule,

@@ -7,13 +7,13 @@ use std::{
 };
 
 use podops_api::ids::{PodName, Uid};
-use podops_runtime::freshness::LastWrite;
+use podops_client::freshness::LastWrites;
 use serde_json::Value;
 
 use crate::{
     measurements::{LimitKey, Measurements, RejectionKey},
     plan::PodChange,
-    status::StatusThrottle,
+    status::StatusThrottles,
     view::{Observed, PodView},
 };
 
@@ -24,12 +24,10 @@ const ANNOTATE_INTERVAL: Duration = Duration::from_secs(60);
 /// Pods, and the values last exported as metrics.
 #[derive(Debug, Default)]
 pub struct NamespaceState {
-    /// Last write to a Pod.
-    pub pods: LastWrite,
-    /// Last write to a PodTransitionRule.
-    pub rules: LastWrite,
+    /// Last writes to Pods and PodTransitionRules.
+    pub writes: LastWrites,
     /// Rate limit of status writes.
-    pub statuses: StatusThrottle,
+    pub statuses: StatusThrottles,
     /// Rejections of the last reconcile.
     pub rejections: BTreeSet<RejectionKey>,
     /// Limits exported last.

@@ -4,7 +4,7 @@
 //! [`CONDITIONS`].
 
 use podops_api::condition::{ConditionReason, ConditionStatus};
-use podops_runtime::event::EventReason;
+use podops_client::event::EventReason;
 
 const RULE: &str = "PodTransitionRule";
 const POD: &str = "Pod";

@@ -8,7 +8,7 @@ use podops_api::{
     transition_rule::{PodTransitionRuleStatus, RuleStage},
     well_known,
 };
-use podops_runtime::write::{Change, JsonPatch, PODS, Resource, Target, Write};
+use podops_client::write::{Change, JsonPatch, PODS, Resource, Target, Write};
 use serde_json::{Value, json};
 
 use crate::{
@@ -28,7 +28,7 @@ pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) 
         .test(&["metadata", "resourceVersion"], rule.version.as_str())
         .add(&["status"], json!(status));
     Write::Patch {
-        target: target(RULES, namespace, &rule.name, Some("status")),
+        target: Target::new(RULES, namespace, &rule.name).subresource("status"),
         change: change.build(),
     }
 }
@@ -49,7 +49,7 @@ pub fn release(rule: &ObjectMeta) -> Option<Write> {
         "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": remaining,
     } });
     let (namespace, name) = (rule.namespace.as_deref()?, rule.name.as_deref()?);
-    Some(Write::Patch { target: target(RULES, namespace, name, None), change: Change::Merge(body) })
+    Some(Write::Patch { target: Target::new(RULES, namespace, name), change: Change::Merge(body) })
 }
 
 /// Writes gates, grants and detail annotations of a Pod. The patch fails unless each granted
@@ -80,7 +80,7 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
         };
     }
     Write::Patch {
-        target: target(PODS, namespace, &change.pod, Some("status")),
+        target: Target::new(PODS, namespace, &change.pod).subresource("status"),
         change: patch.build(),
     }
 }
@@ -108,13 +108,4 @@ fn grant(patch: JsonPatch, grant: &Grant, now: Timestamp) -> JsonPatch {
 /// Path of a label in an object.
 fn label(key: &str) -> [&str; 3] {
     ["metadata", "labels", key]
-}
-
-fn target(
-    resource: Resource,
-    namespace: &str,
-    name: &str,
-    subresource: Option<&'static str>,
-) -> Target {
-    Target { resource, namespace: namespace.to_owned(), name: name.to_owned(), subresource }
 }

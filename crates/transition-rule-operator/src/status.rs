@@ -6,6 +6,7 @@ use podops_api::{
     condition,
     transition_rule::{Detail, PodTransitionRuleStatus},
 };
+use podops_client::status_throttle::StatusChange;
 
 use crate::{
     plan::{Plan, RuleDecision},
@@ -15,23 +16,12 @@ use crate::{
 
 mod throttle;
 
-pub use throttle::{DueStatuses, StatusThrottle};
+pub use throttle::{DueStatuses, StatusThrottles};
 
 /// Maximum number of entries in `status.details`: the object must fit into etcd.
 const DETAILS_MAX: usize = 1000;
 /// Maximum size of `status.details`, in bytes.
 const DETAILS_BYTES_MAX: usize = 512 << 10;
-
-/// Significance of a status change, which determines how soon it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusChange {
-    /// Nothing to write.
-    None,
-    /// Only counts and details changed.
-    Minor,
-    /// A reservation, condition, generation or task changed, which clients and grants wait for.
-    Significant,
-}
 
 /// New status of a PodTransitionRule.
 #[derive(Clone, Debug)]
@@ -44,16 +34,16 @@ pub struct NewStatus<'a> {
     pub change: StatusChange,
 }
 
-/// Builds the new statuses of all rules of a plan.
+/// Builds the new statuses of the rules of a plan whose status changes.
 #[must_use]
 pub fn statuses<'a>(observed: &'a Observed, plan: &Plan, now: Timestamp) -> Vec<NewStatus<'a>> {
     let decided =
         observed.rules.iter().filter_map(|rule| Some((rule, plan.rules.get(&rule.name)?)));
     decided
-        .map(|(rule, decision)| {
+        .filter_map(|(rule, decision)| {
             let errors = evaluation_errors(observed, rule);
             let status = status(rule, decision, &errors, observed.pods_version, now);
-            NewStatus { rule, change: classify(&rule.status, &status), status }
+            Some(NewStatus { rule, change: classify(&rule.status, &status)?, status })
         })
         .collect()
 }
@@ -124,9 +114,13 @@ fn details(all: &[Detail]) -> Vec<Detail> {
     fits.cloned().collect()
 }
 
-/// Classifies the change from one status to the next.
+/// Classifies the change from one status to the next; `None` if there is nothing to write. Clients
+/// and grants wait for reservations, conditions, generations and tasks, so these are significant.
 #[must_use]
-pub fn classify(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) -> StatusChange {
+pub fn classify(
+    old: &PodTransitionRuleStatus,
+    new: &PodTransitionRuleStatus,
+) -> Option<StatusChange> {
     let (before, after) = (without_times(old.clone()), without_times(new.clone()));
     let reserves = after.reservations.iter().any(|r| !before.reservations.contains(r));
     if reserves
@@ -134,9 +128,9 @@ pub fn classify(old: &PodTransitionRuleStatus, new: &PodTransitionRuleStatus) ->
         || before.conditions != after.conditions
         || running_tasks(&before) != running_tasks(&after)
     {
-        return StatusChange::Significant;
+        return Some(StatusChange::Significant);
     }
-    if before == after { StatusChange::None } else { StatusChange::Minor }
+    (before != after).then_some(StatusChange::Minor)
 }
 
 /// Removes what changes with every reconcile.

@@ -7,7 +7,7 @@ use podops_api::{
     ids::{PodName, RevisionName},
     well_known,
 };
-use podops_runtime::event::EventReason;
+use podops_client::event::EventReason;
 
 use super::{
     action::{Action, PodChange},

@@ -240,8 +240,8 @@ fn a_status_patch_removes_fields_that_are_unset() {
     let mut observed = observed(1, "0 v1 ready", |_| ());
     observed.status.waiting.push(podops_api::collaset::WaitingPods::default());
     let report = crate::status::status(&observed, &Plan::default(), &[], Timestamp::UNIX_EPOCH);
-    let podops_runtime::write::Write::Patch {
-        change: podops_runtime::write::Change::Merge(body),
+    let podops_client::write::Write::Patch {
+        change: podops_client::write::Change::Merge(body),
         ..
     } = crate::render::status(&observed, &report.status)
     else {

@@ -4,7 +4,7 @@ use podops_api::{
     ids::{InstanceId, RevisionName},
     well_known,
 };
-use podops_runtime::write::{Change, Write};
+use podops_client::write::{Change, Write};
 use serde_json::{Value, json};
 
 use super::object::{CLAIMS, owner, target};

@@ -1,7 +1,7 @@
 //! What the writes of all kinds share: kinds of objects, targets, owner references.
 
 use podops_api::{GROUP, VERSION};
-use podops_runtime::write::{Resource, Target};
+use podops_client::write::{Resource, Target};
 use serde_json::{Value, json};
 
 use crate::view::Observed;
@@ -21,12 +21,7 @@ pub const CONTEXTS: Resource =
 
 /// Returns the target of a write to an object of this name.
 pub(super) fn target(observed: &Observed, resource: Resource, name: &str) -> Target {
-    Target {
-        resource,
-        namespace: observed.namespace.clone(),
-        name: name.to_owned(),
-        subresource: None,
-    }
+    Target::new(resource, &observed.namespace, name)
 }
 
 /// Returns the owner references of an object created for the CollaSet.

@@ -1,7 +1,7 @@
 //! Conditional patches of a Pod's labels.
 
 use podops_api::lifecycle::{self, LabelChanges, LabelKind};
-use podops_runtime::write::JsonPatch;
+use podops_client::write::JsonPatch;
 use serde_json::Value;
 
 use crate::view::PodView;

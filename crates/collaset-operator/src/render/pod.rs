@@ -9,7 +9,7 @@ use podops_api::{
     template::PodTemplate,
     well_known,
 };
-use podops_runtime::write::{Change, JsonPatch, PODS, Target, Write};
+use podops_client::write::{Change, JsonPatch, PODS, Target, Write};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -243,7 +243,7 @@ pub(super) fn resize(
         .iter()
         .map(|(name, wanted)| json!({ "name": name, "resources": Value::from(*wanted) }));
     let containers: Vec<Value> = containers.collect();
-    let to = Target { subresource: Some("resize"), ..target(observed, PODS, &pod.name) };
+    let to = target(observed, PODS, &pod.name).subresource("resize");
     let change = Change::Strategic(json!({
         "metadata": { "uid": pod.uid, "resourceVersion": pod.resource_version },
         "spec": { "containers": containers },

@@ -6,7 +6,7 @@ use podops_api::{
     lifecycle::{self, LabelChanges, LabelKind, nanos},
     well_known,
 };
-use podops_runtime::write::{Change, PODS, Target, Write};
+use podops_client::write::{Change, PODS, Target, Write};
 use serde_json::{Value, json};
 
 use super::{

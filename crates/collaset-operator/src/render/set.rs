@@ -4,7 +4,7 @@ use podops_api::{
     GROUP, VERSION, collaset::CollaSetStatus, ids::PodName, resource_context::ContextDetail,
     well_known,
 };
-use podops_runtime::write::{Change, Target, Write};
+use podops_client::write::{Change, Write};
 use serde_json::{Value, json};
 
 use super::object::{COLLASETS, CONTEXTS, REVISIONS, owner, target};
@@ -40,7 +40,7 @@ pub(super) fn finalizers(observed: &Observed, change: FinalizerChange) -> Write 
 /// Returns the write of a status.
 #[must_use]
 pub fn status(observed: &Observed, status: &CollaSetStatus) -> Write {
-    let to = Target { subresource: Some("status"), ..target(observed, COLLASETS, &observed.name) };
+    let to = target(observed, COLLASETS, &observed.name).subresource("status");
     // Conditional on the UID, not on the resourceVersion: the status has one writer, and it remains
     // correct for its observedGeneration even if the spec changes meanwhile.
     let mut body = json!(status);

@@ -2,13 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use kube::{
-    Api, Client, Resource,
+    Resource,
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
@@ -16,37 +16,38 @@ use kube::{
         watcher,
     },
 };
+use parking_lot::Mutex;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
     ids::{InstanceId, PodName, RevisionName, Uid},
     resource_context::ResourceContext,
     well_known,
 };
-use podops_runtime::{
+use podops_client::{
     error::Chain,
     event::ObjectEvent,
-    freshness::LastWrite,
+    freshness::LastWrites,
     shell::{
         apply::{self, Applier, UnfinishedWrites},
         clock,
-        controller::{ControllerConfig, Requeue, run},
+        discovery::OptionalResource,
         events::Events,
-        metrics::Metrics,
-        operator::{Operator, OperatorError},
-        program::NoArgs,
-        reconcile_error::{Cause, ReconcileError},
-        store::{IndexedStore, WatchProgress, events, reflect},
+        store::{IndexedStore, WatchProgress, reflect},
     },
-    write::{Outcome, PODS, Write},
+    status_throttle::{StatusChange, StatusThrottle},
+    write::{self, Outcome, PODS, Write},
 };
-use tokio::sync::OnceCell;
+use podops_runtime::{
+    controller::{ControllerConfig, Requeue},
+    operator::{Operator, OperatorError},
+    process::Process,
+    program::NoArgs,
+    reconcile_error::{Cause, ReconcileError},
+};
 
-use super::{
-    NAME,
-    observe::{
-        Caches, SlimClaim, SlimPod, SlimRevision, is_controlled, is_labelled, observe, owner,
-        owner_name, trim_claim, trim_pod, trim_revision,
-    },
+use super::observe::{
+    Caches, is_controlled, is_labelled, observe, owner, owner_name, trim_claim, trim_pod,
+    trim_revision,
 };
 use crate::{
     plan::{
@@ -61,24 +62,20 @@ use crate::{
 
 /// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(50);
-/// Minimum interval between two status writes of one CollaSet.
-const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between two status writes that change only the counts of a rollout.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
+
+/// Subresource with which Pods are resized; not every cluster serves it.
+const POD_RESIZES: write::Resource =
+    write::Resource { group: "", version: "v1", plural: "pods/resize" };
 
 type Guarded = DeserializeGuard<CollaSet>;
 
 /// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
 #[derive(Debug, Default)]
 struct SetState {
-    pods: LastWrite,
-    claims: LastWrite,
-    revisions: LastWrite,
-    contexts: LastWrite,
-    set: LastWrite,
-    status_at: Option<Instant>,
+    writes: LastWrites,
+    status: StatusThrottle,
     last_pods: BTreeMap<InstanceId, Uid>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
     dry_runs: BTreeMap<RevisionName, DryRunResult>,
@@ -95,9 +92,8 @@ struct ApplyResult {
 }
 
 struct Context {
-    client: Client,
-    /// True if the cluster serves `pods/resize`; discovered once.
-    can_resize: OnceCell<bool>,
+    /// Subresource with which Pods are resized.
+    resize: OptionalResource,
     applier: Applier,
     events: Events,
     caches: Caches,
@@ -112,7 +108,7 @@ struct Context {
 /// Never; the signature is that of every operator.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of every operator")]
 pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorError> {
-    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let process = operator.process.clone();
     let caches = Caches {
         pods: IndexedStore::new(owner),
         claims: IndexedStore::new(owner),
@@ -130,23 +126,17 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
         operator.ready_when(part, progress.ready());
     }
     let (store, writer) = reflector::store::<Guarded>();
-    let triggers = triggers(&client, &caches, &store, &shared);
+    let triggers = triggers(&process, &caches, &store);
     let progress = sets.clone();
-    let all = watcher::Config::default();
-    let objects = events(Api::<Guarded>::all(client.clone()), all, "collasets", &shared)
+    let objects = process
+        .watch(watcher::Config::default(), "collasets")
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
         .touched_objects();
     let context = Arc::new(Context {
-        client: client.clone(),
-        can_resize: OnceCell::new(),
-        applier: Applier::new(
-            client.clone(),
-            NAME,
-            shared.clone(),
-            operator.args.max_concurrent_reconciles,
-        ),
-        events: Events::new(client, NAME),
+        resize: OptionalResource::new(process.client.clone(), POD_RESIZES),
+        applier: process.applier(process.args.max_concurrent_reconciles),
+        events: process.events(),
         caches,
         sets,
         states: Mutex::default(),
@@ -155,36 +145,24 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
         objects: objects.boxed(),
         store,
         triggers,
-        concurrency: operator.args.max_concurrent_reconciles,
         min_interval: RECONCILE_INTERVAL,
-        deadline: operator.args.reconcile_timeout,
-        grace_period: operator.args.shutdown_grace,
-        lease: operator.lease.clone(),
-        metrics: shared,
     };
-    let stop = operator.stop();
-    let controller = run(config, stop, move |set| reconcile(set, context.clone()));
-    operator.task("collaset controller", controller);
+    operator.controller("collaset controller", config, move |set| reconcile(set, context.clone()));
     Ok(())
 }
 
 /// Watches the owned objects into the caches; yields the CollaSets that each change concerns.
 fn triggers(
-    client: &Client,
+    process: &Process,
     caches: &Caches,
     sets: &Store<Guarded>,
-    shared: &Metrics,
 ) -> BoxStream<'static, ObjectRef<Guarded>> {
     let controlled = || watcher::Config::default().labels(well_known::CONTROLLED);
     let all = watcher::Config::default;
-    let pods =
-        events(Api::<SlimPod>::all(client.clone()), controlled(), "pods", shared).modify(trim_pod);
-    let claims = Api::<SlimClaim>::all(client.clone());
-    let claims = events(claims, controlled(), "persistentvolumeclaims", shared).modify(trim_claim);
-    let revisions = Api::<SlimRevision>::all(client.clone());
-    let revisions = events(revisions, all(), "controllerrevisions", shared).modify(trim_revision);
-    let contexts = Api::<ResourceContext>::all(client.clone());
-    let contexts = events(contexts, all(), "resourcecontexts", shared);
+    let pods = process.watch(controlled(), "pods").modify(trim_pod);
+    let claims = process.watch(controlled(), "persistentvolumeclaims").modify(trim_claim);
+    let revisions = process.watch(all(), "controllerrevisions").modify(trim_revision);
+    let contexts = process.watch(all(), "resourcecontexts");
     let known = sets.clone();
     let pods = reflect(caches.pods.clone(), pods)
         .flat_map(move |o| stream::iter(interested_sets(&*o, &known)))
@@ -258,7 +236,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
     }
     let (mut observed, now) = (observe(set, &context.caches), clock::now());
     context.restore_state(&mut observed);
-    observed.can_resize = context.can_resize().await?;
+    observed.can_resize = context.resize.is_served().await.map_err(Cause::Discovery)?;
     let plan = plan::plan(&observed, now);
     if !plan.actions.is_empty() {
         tracing::debug!(%plan, "Planned");
@@ -282,7 +260,7 @@ async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, 
         return Err(Cause::from(unfinished).requeue_within(wait));
     }
     if finalizing {
-        context.states.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        context.states.lock().remove(&uid);
     }
     // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
     let plan_due = plan.requeue_after.filter(|wait| !wait.is_zero() || retry_after.is_none());
@@ -301,35 +279,28 @@ impl Context {
         parts.into_iter().all(|progress| progress.version().lists_done > 0)
     }
 
-    /// Returns whether the cluster serves `pods/resize`. Discovery is cached once it succeeded.
-    ///
-    /// # Errors
-    ///
-    /// If discovery fails; nothing can be planned without the result.
-    async fn can_resize(&self) -> Result<bool, ReconcileError> {
-        let discover = async || {
-            let core = self.client.list_core_api_resources("v1").await?;
-            Ok::<_, kube::Error>(core.resources.iter().any(|r| r.name == "pods/resize"))
-        };
-        let result = self.can_resize.get_or_try_init(discover).await;
-        result.copied().map_err(|error| Cause::Discovery(error).into())
+    /// Returns the progress of a collection's cache.
+    fn progress(&self, resource: write::Resource) -> &WatchProgress {
+        match resource {
+            PODS => &self.caches.pods.progress,
+            CLAIMS => &self.caches.claims.progress,
+            REVISIONS => &self.caches.revisions.progress,
+            CONTEXTS => &self.caches.contexts.progress,
+            _ => &self.sets,
+        }
     }
 
     fn is_fresh(&self, uid: &Uid) -> bool {
-        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self.states.lock();
         states.get(uid).is_none_or(|state| {
-            state.pods.is_observed_by(self.caches.pods.progress.version())
-                && state.claims.is_observed_by(self.caches.claims.progress.version())
-                && state.revisions.is_observed_by(self.caches.revisions.progress.version())
-                && state.contexts.is_observed_by(self.caches.contexts.progress.version())
-                && state.set.is_observed_by(self.sets.version())
+            state.writes.are_observed_by(|resource| self.progress(resource).version())
         })
     }
 
     /// Adds the remembered state of earlier reconciles to the observed state, and drops what is
     /// outdated.
     fn restore_state(&self, observed: &mut Observed) {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock();
         let known = states.entry(observed.uid.clone()).or_default();
         record_last_pods(&mut known.last_pods, observed.pods.values());
         if !known.rejected_resizes.is_empty() {
@@ -346,21 +317,10 @@ impl Context {
     }
 
     fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = states.entry(uid.clone()).or_default();
+        let mut states = self.states.lock();
         let resource = write.target().resource;
-        let (last_write, progress) = if resource == PODS {
-            (&mut state.pods, &self.caches.pods.progress)
-        } else if resource == CLAIMS {
-            (&mut state.claims, &self.caches.claims.progress)
-        } else if resource == REVISIONS {
-            (&mut state.revisions, &self.caches.revisions.progress)
-        } else if resource == CONTEXTS {
-            (&mut state.contexts, &self.caches.contexts.progress)
-        } else {
-            (&mut state.set, &self.sets)
-        };
-        last_write.record(version, progress.version());
+        let cache = self.progress(resource).version();
+        states.entry(uid.clone()).or_default().writes.record(resource, version, cache);
     }
 
     /// Executes a plan, phase by phase.
@@ -406,7 +366,7 @@ impl Context {
 
     /// Remembers for which revisions the API server accepts Pods.
     fn record_dry_runs(&self, uid: &Uid, results: &[(Write, Result<Outcome, apply::Error>)]) {
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock();
         let known = &mut states.entry(uid.clone()).or_default().dry_runs;
         for (write, result) in results {
             let verdict = match result {
@@ -431,7 +391,7 @@ impl Context {
         results: &[(Write, Result<Outcome, apply::Error>)],
     ) {
         let resizes = results.iter().filter(|(write, _)| is_resize(write));
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock();
         let known = &mut states.entry(observed.uid.clone()).or_default().rejected_resizes;
         for (write, result) in resizes {
             let name = PodName::from(write.target().name.as_str());
@@ -475,16 +435,14 @@ impl Context {
         if *new_status == observed.status {
             return Ok(None);
         }
-        let last_write = {
-            let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-            states.get(&observed.uid).and_then(|state| state.status_at)
-        };
-        let interval = if is_progress(&observed.status, new_status) {
-            PROGRESS_INTERVAL
+        let change = if is_progress(&observed.status, new_status) {
+            StatusChange::Minor
         } else {
-            STATUS_INTERVAL
+            StatusChange::Significant
         };
-        if let Some(left) = last_write.and_then(|at| interval.checked_sub(at.elapsed())) {
+        let throttle = self.states.lock().get(&observed.uid).map(|state| state.status);
+        let left = throttle.unwrap_or_default().wait(change, Instant::now());
+        if !left.is_zero() {
             return Ok(Some(left));
         }
         let write = render::status(observed, new_status);
@@ -492,8 +450,8 @@ impl Context {
         match outcome.map_err(Cause::Status)? {
             Outcome::Done(version) => {
                 self.record_write(&observed.uid, &write, version.as_deref());
-                let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-                states.entry(observed.uid.clone()).or_default().status_at = Some(Instant::now());
+                let mut states = self.states.lock();
+                states.entry(observed.uid.clone()).or_default().status.record(Instant::now());
                 Ok(None)
             }
             Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),

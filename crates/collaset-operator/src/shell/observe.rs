@@ -12,7 +12,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_runtime::shell::store::IndexedStore;
+use podops_client::shell::store::IndexedStore;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The operator as a program.
 
-use podops_runtime::shell::program::{NoArgs, Program};
+use podops_runtime::program::{NoArgs, Program};
 
 use super::{NAME, controller::start};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use podops_runtime::write::{Change, Outcome, Target, Write};
+use podops_client::write::{Change, Outcome, Target, Write};
 use serde_json::{Value, json};
 
 /// Objects of one namespace, by plural and name.

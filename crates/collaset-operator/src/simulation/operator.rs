@@ -14,7 +14,7 @@ use podops_api::{
     lifecycle::{self, COLLASET, LabelKind},
     well_known,
 };
-use podops_runtime::{
+use podops_client::{
     shell::store::IndexedStore,
     write::{Outcome, Write},
 };

@@ -5,6 +5,7 @@
 
 mod cluster;
 pub mod fleet;
+mod messages;
 pub mod stream;
 mod traffic;
 

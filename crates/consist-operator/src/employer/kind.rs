@@ -9,7 +9,7 @@ use jsonpath_rust::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{ApiResource, GroupVersionKind, ParseExpressionError, Selector, SelectorExt as _};
 use podops_api::{consist, well_known};
-use podops_runtime::write;
+use podops_client::write;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

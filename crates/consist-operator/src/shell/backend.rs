@@ -4,19 +4,42 @@
 
 pub mod alibaba_clb;
 pub mod aws_elbv2;
-mod circuit_breaker;
 pub mod endpointslice;
 pub mod envoy;
-mod exclusive_backends;
 pub mod external;
 pub mod haproxy;
 mod rate_limiter;
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::backends::{DesiredMember, Employer, SyncResult};
+use crate::backends::{
+    BackendError, DesiredMember, Employer, SyncResult, circuit_breaker::CircuitBreaker,
+};
+
+/// Calls an endpoint through a circuit breaker.
+///
+/// # Errors
+///
+/// The error of this call, or while the circuit is open the error that opened it.
+async fn call_endpoint<T>(
+    circuit_breaker: &Mutex<CircuitBreaker>,
+    endpoint: &str,
+    request: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, BackendError> {
+    let started = Instant::now();
+    circuit_breaker.lock().permit(endpoint, started)?;
+    let response = request.await;
+    let error = response.as_ref().err();
+    circuit_breaker.lock().record(endpoint, started, Instant::now(), error);
+    response
+}
 
 /// Triggers a reconcile of an employer when its traffic changes, instead of polling the backend.
 #[derive(Clone, Debug)]

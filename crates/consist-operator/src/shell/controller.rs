@@ -3,24 +3,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
+use parking_lot::{Mutex, MutexGuard};
 use podops_api::{consist::employer_key, ids::Uid};
-use podops_runtime::{
+use podops_client::{
     error::Chain,
     shell::{
         apply::{self, Applier},
         clock,
-        controller::Requeue,
         events::Events,
-        reconcile_error::{Cause, ReconcileError},
         store::{IndexedStore, Key, WatchProgress, key},
     },
-    write::{Outcome, PODS, Write},
+    write::{Outcome, PODS, Resource, Write},
+};
+use podops_runtime::{
+    controller::Requeue,
+    reconcile_error::{Cause, ReconcileError},
 };
 
 use super::{backend::Backend, metrics::Metrics};
@@ -50,7 +53,7 @@ pub(super) struct Context {
     pub(super) employers: Store<SlimEmployer>,
     pub(super) kind: Kind,
     /// Progress of the watch of employers.
-    pub(super) progress: WatchProgress,
+    pub(super) employers_progress: WatchProgress,
     pub(super) backends: Backends,
     pub(super) metrics: Metrics,
     /// State of each employer between reconciles.
@@ -91,7 +94,7 @@ pub(super) async fn reconcile(
 
 impl Context {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, LocalState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.lock()
     }
 
     /// Calls a function with the state of an employer, which is created if missing.
@@ -99,10 +102,14 @@ impl Context {
         f(self.lock().entry(key.clone()).or_default())
     }
 
+    /// Returns the progress of the cache of Pods or employers.
+    fn progress(&self, resource: Resource) -> &WatchProgress {
+        if resource == PODS { &self.pods.progress } else { &self.employers_progress }
+    }
+
     fn is_fresh(&self, key: &Key) -> bool {
-        let (pods, employers) = (self.pods.progress.version(), self.progress.version());
         self.with_state(key, |state| {
-            state.pods.is_observed_by(pods) && state.employers.is_observed_by(employers)
+            state.writes.are_observed_by(|resource| self.progress(resource).version())
         })
     }
 
@@ -123,7 +130,7 @@ impl Context {
 
     /// Drops the state of deleted employers, once per [`CLEANUP_INTERVAL`].
     fn forget_deleted(&self) {
-        let mut last = self.last_cleanup.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_cleanup.lock();
         if last.is_some_and(|last| last.elapsed() < CLEANUP_INTERVAL) {
             return;
         }
@@ -309,11 +316,8 @@ impl Context {
     /// Records a write, which the caches must observe before the next reconcile.
     fn record_write(&self, key: &Key, write: &Write, resource_version: Option<&str>) {
         self.with_state(key, |state| {
-            if write.target().resource == PODS {
-                state.pods.record(resource_version, self.pods.progress.version());
-            } else {
-                state.employers.record(resource_version, self.progress.version());
-            }
+            let resource = write.target().resource;
+            state.writes.record(resource, resource_version, self.progress(resource).version());
         });
     }
 

@@ -1,6 +1,6 @@
 //! Metrics of consist-operator.
 
-use podops_runtime::{
+use podops_client::{
     metric::{Metric, SHORT_DURATIONS},
     shell::metrics::{counters, gauges, histogram, histograms},
 };

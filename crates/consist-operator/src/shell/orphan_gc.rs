@@ -3,10 +3,11 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use kube::{Api, Client, Resource as _, core::DynamicObject};
-use podops_runtime::{
-    shell::{apply::Applier, clock, events::Events, lease::Leadership, store::IndexedStore},
+use podops_client::{
+    shell::{apply::Applier, clock, events::Events, store::IndexedStore},
     write::Outcome,
 };
+use podops_runtime::lease::Leadership;
 use tokio::time::sleep;
 
 use crate::{

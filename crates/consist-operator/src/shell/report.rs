@@ -1,6 +1,6 @@
 //! Sends what is reported about Pods that wait for their traffic: metrics and events.
 
-use podops_runtime::{
+use podops_client::{
     event::ObjectEvent,
     shell::{
         clock,

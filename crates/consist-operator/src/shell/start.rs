@@ -1,17 +1,13 @@
 //! Starts the operator: its watches, its backends, and one controller for each kind of employers.
 
 use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    future::Future,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeMap, convert::Infallible, future::Future, path::Path, sync::Arc,
     time::Duration,
 };
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use kube::{
-    Api, Client,
+    Api,
     core::DynamicObject,
     discovery::{Scope, oneshot},
     runtime::{
@@ -20,17 +16,13 @@ use kube::{
         watcher::{self, Event},
     },
 };
+use parking_lot::Mutex;
 use podops_api::consist;
-use podops_runtime::shell::{
-    apply::Applier,
-    args::OperatorArgs,
+use podops_client::shell::store::{IndexedStore, WatchProgress, reflect};
+use podops_runtime::{
     controller::{ControllerConfig, run},
-    events::Events,
-    lease::Leadership,
-    metrics::Metrics as SharedMetrics,
     operator::{Operator, OperatorError},
-    shutdown::Shutdown,
-    store::{IndexedStore, WatchProgress, events, reflect},
+    process::Process,
 };
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -38,7 +30,6 @@ use tokio::{
 };
 
 use super::{
-    NAME,
     args::ConsistArgs,
     backend::{
         Backend, ChangeNotifier,
@@ -72,11 +63,10 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum interval between two events of one reason with different messages, because a backend's
 /// error may contain a new text each time.
 const EVENT_MIN_INTERVAL: Duration = Duration::from_secs(60);
+/// Minimum interval between two reconciles of one employer; batches the events of many Pods.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 /// Number of concurrent writes for one employer.
 const WRITES: u16 = 8;
-
-/// Employers that a controller must reconcile.
-type Triggers = UnboundedReceiver<ObjectRef<SlimEmployer>>;
 
 /// A running controller, with the sender of its triggers.
 struct RunningController {
@@ -91,11 +81,7 @@ type RunningControllers = Arc<Mutex<Vec<RunningController>>>;
 /// Dependencies that all controllers share.
 #[derive(Clone)]
 struct Shared {
-    client: Client,
-    args: OperatorArgs,
-    lease: Leadership,
-    stop: Shutdown,
-    common: SharedMetrics,
+    process: Process,
     metrics: Metrics,
     pods: Arc<IndexedStore<SlimPod>>,
     backends: Backends,
@@ -116,11 +102,7 @@ fn set_up(operator: &mut Operator, args: &ConsistArgs) -> Result<(), ConfigError
     let (notifier, changes) = mpsc::unbounded_channel();
     let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let shared = Shared {
-        client: operator.client.clone(),
-        args: operator.args.clone(),
-        lease: operator.lease.clone(),
-        stop: operator.stop(),
-        common: operator.metrics.clone(),
+        process: operator.process.clone(),
         metrics: Metrics::register(&operator.registry)?,
         pods: pods.clone(),
         backends: backends(operator, args, &ChangeNotifier(notifier))?,
@@ -155,14 +137,14 @@ fn backends(
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
         let listener = XdsListener { address, tls: args.xds_tls.clone() };
-        operator.task("xds server", envoy.serve(listener, operator.lease.clone()));
+        operator.task("xds server", envoy.serve(listener, operator.process.lease.clone()));
     }
     let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps)?;
     let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_api_qps);
     let all: [(&'static str, Box<dyn Backend>); 6] = [
         ("alibaba-clb", Box::new(clb)),
         ("aws-elbv2", Box::new(elb)),
-        (endpointslice::NAME, Box::new(EndpointSlices::new(operator.client.clone()))),
+        (endpointslice::NAME, Box::new(EndpointSlices::new(operator.process.client.clone()))),
         ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, notifier)?)),
         ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
@@ -173,7 +155,7 @@ fn backends(
 impl Shared {
     /// Triggers reconciles of the employers that a function selects for each controller.
     fn trigger(&self, select: impl Fn(&RunningController) -> Vec<ObjectRef<SlimEmployer>>) {
-        let controllers = self.controllers.lock().unwrap_or_else(PoisonError::into_inner);
+        let controllers = self.controllers.lock();
         for controller in &*controllers {
             for employer in select(controller) {
                 // The receiver is dropped at shutdown.
@@ -184,8 +166,7 @@ impl Shared {
 
     /// Watches Pods, and triggers the reconciles of their employers.
     async fn watch_pods(self) -> Result<(), Infallible> {
-        let all = Api::all(self.client.clone());
-        let events = events(all, watcher::Config::default(), "pods", &self.common).modify(trim_pod);
+        let events = self.process.watch(watcher::Config::default(), "pods").modify(trim_pod);
         let pods = reflect(self.pods.clone(), events);
         for_each(pods, |pod| {
             self.trigger(|controller| employers(&controller.employers, &pod));
@@ -195,8 +176,9 @@ impl Shared {
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
     async fn watch_slices(self) -> Result<(), Infallible> {
-        let all = Api::all(self.client.clone());
-        let events = events(all, watcher::Config::default(), "endpointslices", &self.common)
+        let events = self
+            .process
+            .watch(watcher::Config::default(), "endpointslices")
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
         for_each(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
             let labels = slice.metadata.labels.as_ref();
@@ -235,7 +217,7 @@ impl Shared {
     async fn controller_once_served(self, config: EmployerKindConfig) -> Result<(), ConfigError> {
         let gvk = config.gvk();
         let kind = loop {
-            match oneshot::pinned_kind(&self.client, &gvk).await {
+            match oneshot::pinned_kind(&self.process.client, &gvk).await {
                 Ok((resource, capabilities)) => {
                     if capabilities.scope != Scope::Namespaced {
                         let kind = format!("{}, {}", gvk.api_version(), gvk.kind);
@@ -257,43 +239,46 @@ impl Shared {
         progress: &WatchProgress,
     ) -> impl Future<Output = Result<(), ConfigError>> + use<> {
         let (store, writer) = reflector::store::<SlimEmployer>();
-        let (sender, triggers) = mpsc::unbounded_channel();
+        let (sender, mut triggers) = mpsc::unbounded_channel();
         let (name, employers) = (kind.name(), store.clone());
         let running = RunningController { kind: name, employers, triggers: sender };
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner).push(running);
-        let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind.api);
+        self.controllers.lock().push(running);
+        let all: Api<DynamicObject> = Api::all_with(self.process.client.clone(), &kind.api);
         let (slim, watched) = (kind.clone(), progress.clone());
-        let objects = events(all, watcher::Config::default(), kind.resource.plural, &self.common)
+        let objects = self
+            .process
+            .watch_api(all, watcher::Config::default(), kind.resource.plural)
             .map_ok(move |event| slim_event(&slim, event))
             .reflect(writer)
             .inspect(move |event| event.iter().for_each(|event| watched.record(event)))
             .touched_objects();
         let context = Arc::new(Context {
-            applier: self.applier(WRITES),
-            events: Events::new(self.client.clone(), NAME).with_min_interval(EVENT_MIN_INTERVAL),
+            applier: self.process.applier(WRITES),
+            events: self.process.events().with_min_interval(EVENT_MIN_INTERVAL),
             pods: self.pods.clone(),
             employers: store.clone(),
             kind: kind.clone(),
-            progress: progress.clone(),
+            employers_progress: progress.clone(),
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             states: Mutex::default(),
             last_cleanup: Mutex::default(),
         });
         let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
-        let config = self.config(objects, store, triggers);
+        let config = ControllerConfig {
+            objects: objects.boxed(),
+            store,
+            triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
+            min_interval: MIN_INTERVAL,
+        };
         let controller =
-            run(config, self.stop.clone(), move |employer| reconcile(employer, context.clone()));
+            run(self.process.clone(), config, move |employer| reconcile(employer, context.clone()));
         async move {
             tokio::select! {
                 Ok(()) = controller => Ok(()),
                 never = orphan_collector.run() => match never {},
             }
         }
-    }
-
-    fn applier(&self, concurrency: u16) -> Applier {
-        Applier::new(self.client.clone(), NAME, self.common.clone(), concurrency)
     }
 
     fn orphan_collector(
@@ -304,35 +289,16 @@ impl Shared {
     ) -> OrphanCollector {
         let listed = progress.ready();
         OrphanCollector {
-            client: self.client.clone(),
-            applier: self.applier(1),
-            events: Events::new(self.client.clone(), NAME),
+            client: self.process.client.clone(),
+            applier: self.process.applier(1),
+            events: self.process.events(),
             pods: self.pods.clone(),
             kind,
             lookup: Box::new(move |namespace, name| {
                 let cached = employers.get(&ObjectRef::new(name).within(namespace));
                 EmployerLookup::new(cached.as_deref(), *listed.borrow())
             }),
-            lease: self.lease.clone(),
-        }
-    }
-
-    fn config(
-        &self,
-        objects: impl Stream<Item = Result<SlimEmployer, watcher::Error>> + Send + 'static,
-        store: Store<SlimEmployer>,
-        mut triggers: Triggers,
-    ) -> ControllerConfig<SlimEmployer> {
-        ControllerConfig {
-            objects: objects.boxed(),
-            store,
-            triggers: stream::poll_fn(move |cx| triggers.poll_recv(cx)).boxed(),
-            concurrency: self.args.max_concurrent_reconciles,
-            min_interval: Duration::from_millis(50),
-            deadline: self.args.reconcile_timeout,
-            grace_period: self.args.shutdown_grace,
-            lease: self.lease.clone(),
-            metrics: self.common.clone(),
+            lease: self.process.lease.clone(),
         }
     }
 }

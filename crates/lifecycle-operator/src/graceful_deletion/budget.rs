@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::Time};
 use kube::core::{Selector, SelectorExt as _};
 use podops_api::{ids::PodName, lifecycle::Labels};
-use podops_runtime::write::{JsonPatch, Resource, Target, Write};
+use podops_client::write::{JsonPatch, Resource, Target, Write};
 use serde_json::json;
 
 /// Resource of policy/v1 PodDisruptionBudgets.
@@ -141,12 +141,8 @@ fn consume_from(
         .test(&["metadata", "resourceVersion"], json!(metadata.resource_version))
         .add(&["status", "disruptionsAllowed"], json!(allowed - 1))
         .add(&["status", "disruptedPods"], json!(disrupted));
-    let target = Target {
-        resource: BUDGETS,
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name,
-        subresource: Some("status"),
-    };
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let target = Target::new(BUDGETS, namespace, &name).subresource("status");
     Ok(Some(Write::Patch { target, change: change.build() }))
 }
 
@@ -202,7 +198,7 @@ mod tests {
         )
         .unwrap()
         .unwrap();
-        let Write::Patch { target, change: podops_runtime::write::Change::Json(patch) } = write
+        let Write::Patch { target, change: podops_client::write::Change::Json(patch) } = write
         else {
             unreachable!("disruptions are consumed by a JSON patch")
         };

@@ -12,7 +12,7 @@ use podops_api::{
     ids::{ResourceVersion, Uid},
     well_known,
 };
-use podops_runtime::event::EventReason;
+use podops_client::event::EventReason;
 use serde_json::Value;
 
 use super::{

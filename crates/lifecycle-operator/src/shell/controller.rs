@@ -2,39 +2,41 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
 use kube::{
-    Api, Resource as _,
+    Resource as _,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
         watcher,
     },
 };
+use parking_lot::Mutex;
 use podops_admission::AdmissionArgs;
 use podops_api::well_known;
-use podops_runtime::{
+use podops_client::{
     event::ObjectEvent,
     freshness::{CacheVersion, LastWrite},
     shell::{
         apply::Applier,
         clock,
-        controller::{ControllerConfig, Requeue, run},
         events::Events,
-        operator::{Operator, OperatorError},
-        reconcile_error::{Cause, ReconcileError},
-        store::{IndexedStore, Key, WatchProgress, events, key, reflect},
+        store::{IndexedStore, Key, WatchProgress, key, reflect},
     },
     write::Outcome,
 };
+use podops_runtime::{
+    controller::{ControllerConfig, Requeue},
+    operator::{Operator, OperatorError},
+    reconcile_error::{Cause, ReconcileError},
+};
 
 use super::{
-    NAME,
     deletion_webhook::{self, DeletionWebhook},
     metrics::Metrics,
 };
@@ -95,14 +97,14 @@ struct Context {
 ///
 /// If the metrics cannot be registered.
 pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(), OperatorError> {
-    let (client, shared) = (operator.client.clone(), operator.metrics.clone());
+    let process = operator.process.clone();
     let services = IndexedStore::new(|_| None);
     let pods = WatchProgress::default();
     operator.ready_when("pods", pods.ready());
     operator.ready_when("services", services.progress.ready());
     let context = Arc::new(Context {
-        applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
-        events: Events::new(client.clone(), NAME),
+        applier: process.applier(1),
+        events: process.events(),
         services: services.clone(),
         pods: pods.clone(),
         checkers: args.gate_new_pods.clone(),
@@ -112,44 +114,35 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     });
 
     let deletion_webhook = DeletionWebhook {
-        client: client.clone(),
-        applier: Applier::new(client.clone(), NAME, shared.clone(), 1),
-        events: Events::new(client.clone(), NAME),
+        client: process.client.clone(),
+        applier: process.applier(1),
+        events: process.events(),
         services: services.clone(),
         deletion_policy: args.deletion_policy,
     };
-    podops_admission::start(
-        operator,
-        NAME,
-        &args.admission,
-        deletion_webhook::handlers(&Arc::new(deletion_webhook)),
-    )?;
+    let handlers = deletion_webhook::handlers(&Arc::new(deletion_webhook));
+    podops_admission::start(operator, &args.admission, handlers)?;
 
     let (store, writer) = reflector::store::<SlimPod>();
     let config = watcher::Config::default().labels(well_known::CONTROLLED);
-    let objects = events(Api::all(client.clone()), config, "pods", &shared)
+    let objects = process
+        .watch(config, "pods")
         .modify(trim)
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| pods.record(event)))
         .touched_objects();
-    let service_events = events(Api::all(client), watcher::Config::default(), "services", &shared);
+    let service_events = process.watch(watcher::Config::default(), "services");
     let pod_store = store.clone();
     let triggers = reflect(services.clone(), service_events)
         .flat_map(move |service| stream::iter(pods_of_service(&pod_store, &key(&*service))));
 
-    let work = ControllerConfig {
+    let config = ControllerConfig {
         objects: objects.boxed(),
         store,
         triggers: triggers.boxed(),
-        concurrency: operator.args.max_concurrent_reconciles,
         min_interval: Duration::ZERO,
-        deadline: operator.args.reconcile_timeout,
-        grace_period: operator.args.shutdown_grace,
-        lease: operator.lease.clone(),
-        metrics: shared,
     };
-    let stop = operator.stop();
-    operator.task("pod controller", run(work, stop, move |pod| reconcile(pod, context.clone())));
+    operator.controller("pod controller", config, move |pod| reconcile(pod, context.clone()));
     Ok(())
 }
 
@@ -214,7 +207,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
 
 impl Context {
     fn has_observed_last_write(&self, key: &Key) -> bool {
-        let mut last_writes = self.last_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_writes = self.last_writes.lock();
         let fresh = last_writes.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
         if fresh {
             last_writes.remove(key);
@@ -223,7 +216,7 @@ impl Context {
     }
 
     fn record_write(&self, key: Key, version: Option<&str>, observed: CacheVersion) {
-        let mut last_writes = self.last_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_writes = self.last_writes.lock();
         if last_writes.len() > LAST_WRITES_MAX {
             let now = self.pods.version();
             last_writes.retain(|_, w| !w.is_observed_by(now));
@@ -233,7 +226,7 @@ impl Context {
 
     async fn report_invalid_label(&self, pod: &SlimPod, message: &str) {
         let count = {
-            let mut pods = self.invalid_label_pods.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pods = self.invalid_label_pods.lock();
             pods.insert(key(pod));
             pods.len()
         };
@@ -243,7 +236,7 @@ impl Context {
     }
 
     fn clear_invalid_label(&self, key: &Key) {
-        let mut pods = self.invalid_label_pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pods = self.invalid_label_pods.lock();
         if pods.remove(key) {
             self.metrics.invalid_labels.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
         }
@@ -291,12 +284,12 @@ mod tests {
     async fn a_write_by_another_client_does_not_count_as_observed() {
         let writes = Arc::new(AtomicUsize::new(0));
         let (client, registry) = (server(writes.clone()), Registry::new());
-        let shared = podops_runtime::shell::metrics::Metrics::register(&registry).unwrap();
+        let shared = podops_client::shell::metrics::Metrics::register(&registry).unwrap();
         let services = IndexedStore::new(|_| None);
         services.apply_event(Event::InitDone);
         let context = Arc::new(Context {
-            applier: Applier::new(client.clone(), NAME, shared, 1),
-            events: Events::new(client, NAME),
+            applier: Applier::new(client.clone(), "test", shared, 1),
+            events: Events::new(client, "test"),
             services,
             pods: WatchProgress::default(),
             checkers: Vec::new(),

@@ -12,7 +12,7 @@ use kube::{
     core::{DynamicObject, admission::AdmissionRequest},
 };
 use podops_admission::{Handler, Handlers, Verdict};
-use podops_runtime::{
+use podops_client::{
     error::Chain,
     shell::{
         apply::{self, Applier},

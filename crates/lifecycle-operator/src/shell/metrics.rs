@@ -1,6 +1,6 @@
 //! Metrics specific to this operator.
 
-use podops_runtime::{
+use podops_client::{
     metric::Metric,
     shell::metrics::{counter, gauge},
 };

@@ -360,7 +360,7 @@ fn a_stored_status_is_not_written_again() {
     let new = crate::status::status(&observed.rules[0], &decided, &[], 0, now());
     let stored: PodTransitionRuleStatus =
         serde_json::from_value(serde_json::to_value(&new).unwrap()).unwrap();
-    assert_eq!(crate::status::classify(&stored, &new), crate::status::StatusChange::None);
+    assert_eq!(crate::status::classify(&stored, &new), None);
 }
 
 #[test]

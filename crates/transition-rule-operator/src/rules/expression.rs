@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
     thread,
 };
 
@@ -12,6 +12,7 @@ use cel::{
     Context, Env, Program, Value,
     common::ast::{EntryExpr, Expr, IdedExpr},
 };
+use parking_lot::Mutex;
 use serde_json::Value as Json;
 
 /// Variables available to expressions.
@@ -122,7 +123,7 @@ impl Expression {
     ///
     /// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
     pub fn compile(source: &str) -> Result<Arc<Self>, CompileError> {
-        let mut cache = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = COMPILED.lock();
         if let Some(compiled) = cache.get(source) {
             return compiled.clone();
         }

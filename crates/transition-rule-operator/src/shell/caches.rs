@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use kube::{
-    Api, Client, Resource,
+    Resource,
     runtime::{WatchStreamExt as _, reflector::ObjectRef, watcher},
 };
 use podops_api::{lifecycle::Labels, well_known};
-use podops_runtime::shell::{
-    metrics::Metrics,
-    store::{IndexedStore, WatchProgress, events, reflect},
-};
+use podops_client::shell::store::{IndexedStore, WatchProgress, reflect};
+use podops_runtime::process::Process;
 
 use crate::{
     observe::{
@@ -85,24 +83,15 @@ impl Caches {
     }
 
     /// Updates the caches from watches, and returns the namespaces of changed objects.
-    pub(super) fn watch(
-        &self,
-        client: &Client,
-        metrics: &Metrics,
-    ) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
+    pub(super) fn watch(&self, process: &Process) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
         let (controlled, all) =
             (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
-        let rules = Api::<Guarded>::all(client.clone());
-        let rule_events = events(rules, all.clone(), "podtransitionrules", metrics);
-        let pods = Api::<SlimPod>::all(client.clone());
-        let pod_events = events(pods, controlled, "pods", metrics).modify(trim_pod);
-        let sets = Api::<SlimSet>::all(client.clone());
-        let set_events = events(sets, all.clone(), "collasets", metrics);
-        let budgets = Api::<SlimBudget>::all(client.clone());
-        let budget_events = events(budgets, all.clone(), "poddisruptionbudgets", metrics);
-        let nodes = Api::<SlimNode>::all(client.clone());
+        let rule_events = process.watch::<Guarded>(all.clone(), "podtransitionrules");
+        let pod_events = process.watch::<SlimPod>(controlled, "pods").modify(trim_pod);
+        let set_events = process.watch::<SlimSet>(all.clone(), "collasets");
+        let budget_events = process.watch::<SlimBudget>(all.clone(), "poddisruptionbudgets");
         let node_events =
-            events(nodes, all, "nodes", metrics).modify(|node| node.metadata.annotations = None);
+            process.watch::<SlimNode>(all, "nodes").modify(|node| node.metadata.annotations = None);
         stream::select_all([
             reflect(self.rules.clone(), rule_events).flat_map(|o| trigger(&*o)).boxed(),
             reflect(self.pods.clone(), pod_events).flat_map(|o| trigger(&*o)).boxed(),

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,25 +21,28 @@ use kube::{
         watcher,
     },
 };
+use parking_lot::{Mutex, MutexGuard};
 use podops_admission::AdmissionArgs;
 use podops_api::{GROUP, VERSION, ids::PodName, well_known};
-use podops_runtime::{
+use podops_client::{
     shell::{
         apply::{self, Applier},
         clock,
-        controller::{ControllerConfig, Requeue, run},
+        discovery::OptionalResource,
         events::Events,
-        operator::{Operator, OperatorError},
-        reconcile_error::{Cause, ReconcileError},
-        store::events as watch,
+        store::WatchProgress,
     },
-    write::{Outcome, PODS, Write},
+    write::{Outcome, PODS, Resource, Write},
+};
+use podops_runtime::{
+    controller::{ControllerConfig, Requeue},
+    operator::{Operator, OperatorError},
+    reconcile_error::{Cause, ReconcileError},
 };
 use serde_json::Value;
-use tokio::sync::OnceCell;
 
 use super::{
-    NAME, admit,
+    admit,
     caches::{Caches, Pods},
     metrics::Metrics,
     webhook_client::WebhookClient,
@@ -65,6 +68,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const FETCH_RETRY: Duration = Duration::from_secs(5);
 /// Time between reconciles of a namespace without changes.
 const RESYNC: Duration = Duration::from_secs(600);
+
+/// CollaSets; not every cluster serves them.
+const COLLASETS: Resource = Resource { group: GROUP, version: VERSION, plural: "collasets" };
 
 /// Command-line arguments specific to this operator.
 #[derive(Args, Clone, Debug, Default)]
@@ -93,7 +99,8 @@ struct Context {
     applier: Applier,
     events: Events,
     caches: Caches,
-    has_sets: OnceCell<bool>,
+    /// CollaSets, which are optional in a cluster.
+    sets: OptionalResource,
     webhooks: Arc<WebhookClient>,
     skipped: BTreeSet<String>,
     metrics: Metrics,
@@ -106,8 +113,8 @@ struct Context {
 ///
 /// If the metrics cannot be registered or the admission webhook cannot be started.
 pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), OperatorError> {
-    podops_admission::start(operator, NAME, &args.admission, admit::handlers())?;
-    let (client, runtime_metrics) = (operator.client.clone(), operator.metrics.clone());
+    podops_admission::start(operator, &args.admission, admit::handlers())?;
+    let process = operator.process.clone();
     let skipped: BTreeSet<String> =
         args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();
     for kind in skipped.iter().filter(|kind| !Kind::ALL.iter().any(|k| k.as_str() == *kind)) {
@@ -119,12 +126,11 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
         operator.ready_when(part, progress.ready());
     }
     let (store, writer) = reflector::store::<SlimNamespace>();
-    let all = watcher::Config::default();
-    let objects =
-        watch(Api::<SlimNamespace>::all(client.clone()), all, "namespaces", &runtime_metrics)
-            .modify(trim_namespace)
-            .reflect(writer)
-            .touched_objects();
+    let objects = process
+        .watch(watcher::Config::default(), "namespaces")
+        .modify(trim_namespace)
+        .reflect(writer)
+        .touched_objects();
     let metrics = Metrics::register(&operator.registry)?;
     let addresses = if args.webhook_allow_private_addresses {
         AddressPolicy::Any
@@ -132,40 +138,26 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
         AddressPolicy::Restricted
     };
     let (webhooks, receivers) = WebhookClient::new(addresses, metrics.clone());
-    let changes = caches.watch(&client, &runtime_metrics);
+    let changes = caches.watch(&process);
     let responses = receivers.wake.map(|namespace| ObjectRef::new(&namespace));
     let triggers = stream::select(changes, responses).boxed();
     let context = Arc::new(Context {
-        client: client.clone(),
-        applier: Applier::new(
-            client.clone(),
-            NAME,
-            runtime_metrics.clone(),
-            operator.args.max_concurrent_reconciles,
-        ),
-        events: Events::new(client, NAME),
+        sets: OptionalResource::new(process.client.clone(), COLLASETS),
+        client: process.client.clone(),
+        applier: process.applier(process.args.max_concurrent_reconciles),
+        events: process.events(),
         caches,
         skipped,
-        has_sets: OnceCell::new(),
         webhooks: webhooks.clone(),
         metrics,
         states: Mutex::default(),
     });
-    let work = ControllerConfig {
-        objects: objects.boxed(),
-        store,
-        triggers,
-        concurrency: operator.args.max_concurrent_reconciles,
-        min_interval: MIN_INTERVAL,
-        deadline: operator.args.reconcile_timeout,
-        grace_period: operator.args.shutdown_grace,
-        lease: operator.lease.clone(),
-        metrics: runtime_metrics,
-    };
-    operator.task("webhooks", webhooks.run(receivers.jobs, operator.stop()));
-    let stop = operator.stop();
-    let controller = run(work, stop, move |namespace| reconcile(namespace, context.clone()));
-    operator.task("namespace controller", controller);
+    operator.task("webhooks", webhooks.run(receivers.jobs, process.stop));
+    let config =
+        ControllerConfig { objects: objects.boxed(), store, triggers, min_interval: MIN_INTERVAL };
+    operator.controller("namespace controller", config, move |namespace| {
+        reconcile(namespace, context.clone())
+    });
     Ok(())
 }
 
@@ -221,7 +213,7 @@ impl Context {
     }
 
     fn states(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.lock()
     }
 
     /// Returns true once all caches are synced. Without the CollaSet CRD its cache is not required,
@@ -231,19 +223,7 @@ impl Context {
         if missing != ["collasets"] {
             return Ok(missing.is_empty());
         }
-        Ok(!self.has_sets().await?)
-    }
-
-    /// Returns whether the API server serves CollaSets; requested once.
-    async fn has_sets(&self) -> Result<bool, ReconcileError> {
-        let has_sets = self.has_sets.get_or_try_init(|| self.discover_sets()).await;
-        has_sets.copied().map_err(|error| Cause::Discovery(error).into())
-    }
-
-    async fn discover_sets(&self) -> Result<bool, kube::Error> {
-        let version = format!("{GROUP}/{VERSION}");
-        let group = self.client.list_api_group_resources(&version).await?;
-        Ok(group.resources.iter().any(|resource| resource.name == "collasets"))
+        Ok(!self.sets.is_served().await.map_err(Cause::Discovery)?)
     }
 
     /// Returns true if the namespace has a rule, or a Pod with labels or annotations left by one.
@@ -254,9 +234,14 @@ impl Context {
 
     fn is_fresh(&self, namespace: &str) -> bool {
         self.states().get(namespace).is_none_or(|state| {
-            state.pods.is_observed_by(self.caches.pods.progress.version())
-                && state.rules.is_observed_by(self.caches.rules.progress.version())
+            state.writes.are_observed_by(|resource| self.progress(resource).version())
         })
+    }
+
+    /// Returns the progress of the cache of Pods or PodTransitionRules.
+    fn progress(&self, resource: Resource) -> &WatchProgress {
+        let caches = &self.caches;
+        if resource == PODS { &caches.pods.progress } else { &caches.rules.progress }
     }
 
     /// Observes and plans; if rules need full Pods, fetches them and plans again. Also returns the
@@ -362,12 +347,8 @@ impl Context {
         let state = states.entry(namespace.to_owned()).or_default();
         for (write, result) in &results {
             let Ok(Outcome::Done(version)) = result else { continue };
-            let (written, progress) = if write.target().resource == PODS {
-                (&mut state.pods, &self.caches.pods.progress)
-            } else {
-                (&mut state.rules, &self.caches.rules.progress)
-            };
-            written.record(version.as_deref(), progress.version());
+            let resource = write.target().resource;
+            state.writes.record(resource, version.as_deref(), self.progress(resource).version());
         }
         results
     }

@@ -1,6 +1,6 @@
 //! The operator as a program.
 
-use podops_runtime::shell::program::Program;
+use podops_runtime::program::Program;
 
 use super::{
     NAME,

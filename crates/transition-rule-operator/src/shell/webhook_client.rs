@@ -1,16 +1,14 @@
 //! Calls the services of webhook rules in the background, never inside a reconcile: verdicts are
 //! kept in memory and used by the next reconcile.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 
 use futures::{StreamExt as _, channel::mpsc, stream::FuturesUnordered};
 use hyper::body::Bytes;
 use jiff::Timestamp;
-use podops_runtime::shell::{clock, shutdown::Shutdown};
+use parking_lot::{Mutex, MutexGuard};
+use podops_client::shell::clock;
+use podops_runtime::shutdown::Shutdown;
 use tokio::{sync::Semaphore, time::sleep};
 
 use self::client::{Call, send};
@@ -59,7 +57,7 @@ impl WebhookClient {
     }
 
     fn tasks(&self) -> MutexGuard<'_, WebhookTasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tasks.lock()
     }
 
     /// Returns the known verdicts and tasks of a namespace, and queues polls of the tasks that

@@ -1,4 +1,4 @@
-//! Limits the rate of status writes.
+//! Selects the statuses of a namespace that are due.
 
 use std::{
     collections::BTreeMap,
@@ -6,21 +6,14 @@ use std::{
 };
 
 use podops_api::ids::Uid;
+use podops_client::status_throttle::StatusThrottle;
 
-use super::{NewStatus, StatusChange};
+use super::NewStatus;
 use crate::view::Observed;
 
-/// Minimum time between a status write and a significant change.
-const SIGNIFICANT_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum time between a status write and a minor change, of counts and details only.
-const MINOR_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Times of the last status writes of one namespace.
+/// Rate limits of the status writes of one namespace, by UID of the PodTransitionRule.
 #[derive(Clone, Debug, Default)]
-pub struct StatusThrottle {
-    /// Time of the last write, by UID of the PodTransitionRule.
-    written_at: BTreeMap<Uid, Instant>,
-}
+pub struct StatusThrottles(BTreeMap<Uid, StatusThrottle>);
 
 /// Statuses to write now.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +24,7 @@ pub struct DueStatuses<'a> {
     pub next_in: Option<Duration>,
 }
 
-impl StatusThrottle {
+impl StatusThrottles {
     /// Selects the changed statuses that are due at `now`, and counts them as written.
     pub fn select<'a>(
         &mut self,
@@ -39,29 +32,18 @@ impl StatusThrottle {
         statuses: Vec<NewStatus<'a>>,
         now: Instant,
     ) -> DueStatuses<'a> {
-        self.written_at.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
+        self.0.retain(|uid, _| observed.rules.iter().any(|rule| rule.uid == *uid));
         let mut selected = DueStatuses::default();
         for status in statuses {
-            let Some(interval) = min_interval(status.change) else { continue };
-            let uid = &status.rule.uid;
-            let elapsed = self.written_at.get(uid).map_or(interval, |at| now.duration_since(*at));
-            let left = interval.saturating_sub(elapsed);
+            let throttle = self.0.entry(status.rule.uid.clone()).or_default();
+            let left = throttle.wait(status.change, now);
             if left.is_zero() {
-                self.written_at.insert(uid.clone(), now);
+                throttle.record(now);
                 selected.due.push(status);
             } else {
                 selected.next_in = Some(selected.next_in.map_or(left, |wait| wait.min(left)));
             }
         }
         selected
-    }
-}
-
-/// Minimum time since the last write; `None` if there is nothing to write.
-fn min_interval(change: StatusChange) -> Option<Duration> {
-    match change {
-        StatusChange::None => None,
-        StatusChange::Minor => Some(MINOR_INTERVAL),
-        StatusChange::Significant => Some(SIGNIFICANT_INTERVAL),
     }
 }

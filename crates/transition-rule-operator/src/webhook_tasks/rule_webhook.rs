@@ -8,7 +8,7 @@ use podops_api::{
     ids::{LifecycleTime, PodName, whole_second},
     transition_rule::{FailurePolicy, TaskInfo, TransitionRuleWebhook, WebhookStatus},
 };
-use podops_runtime::backoff;
+use podops_client::backoff;
 
 use super::job::task_timeout;
 use crate::{

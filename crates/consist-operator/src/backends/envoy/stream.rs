@@ -1,12 +1,31 @@
-//! One Envoy's stream of endpoint discovery: its clusters, and the versions that it was sent.
+//! Streams of one Envoy: endpoint discovery and load reports. Pure: messages in, messages out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
-use super::fleet::{Assignment, ClusterVersion, Fleet};
+use envoy_types::pb::envoy::service::{
+    discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+    load_stats::v3::{LoadStatsRequest, LoadStatsResponse},
+};
 
-/// State of one stream.
-#[derive(Debug, Default)]
+use super::{
+    fleet::{Assignment, ClusterVersion, Fleet},
+    messages::{ENDPOINTS, in_flight, report_request, response},
+};
+
+/// Maximum length of an Envoy's rejection in a message, in characters: it repeats the rejected
+/// resource.
+const MESSAGE_MAX: usize = 200;
+
+/// One Envoy's stream of endpoint discovery.
+#[derive(Debug)]
 pub struct EndpointStream {
+    /// ID of the stream.
+    id: u64,
+    /// Node ID of the Envoy; empty before the first request.
+    node: String,
     /// Subscribed clusters.
     clusters: BTreeSet<String>,
     /// Last version sent, by cluster.
@@ -15,18 +34,83 @@ pub struct EndpointStream {
     unacknowledged: BTreeMap<String, ClusterVersion>,
 }
 
-/// A response to send.
+/// What a request changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestResult {
+    /// Clusters whose employers must be reconciled.
+    pub changed: Vec<String>,
+    /// Rejection of a response, if the request contains one.
+    pub rejection: Option<Rejection>,
+}
+
+/// An Envoy's rejection of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NextResponse {
-    /// Cluster as it is served now.
-    pub assignment: Assignment,
-    /// Nonce by which the Envoy acknowledges or rejects the response.
-    pub nonce: String,
+pub struct Rejection {
+    /// Node ID of the Envoy.
+    pub node: String,
+    /// Cluster of the response.
+    pub cluster: String,
+    /// Envoy's message.
+    pub message: String,
 }
 
 impl EndpointStream {
+    /// Creates the state of a new stream.
+    #[must_use]
+    pub fn new(id: u64) -> Self {
+        Self {
+            id,
+            node: String::new(),
+            clusters: BTreeSet::new(),
+            sent: BTreeMap::new(),
+            unacknowledged: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the next response to send, and records that it is sent; `None` if there is none.
+    pub fn next_response(&mut self, fleet: &Fleet) -> Option<DiscoveryResponse> {
+        let assignment = self.next_assignment(fleet)?;
+        Some(response(&assignment, &nonce(&assignment.version)))
+    }
+
+    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
+    pub fn handle_request(
+        &mut self,
+        fleet: &mut Fleet,
+        request: DiscoveryRequest,
+        now: Instant,
+    ) -> RequestResult {
+        // Only the first request of a stream has to contain the node. An aggregated stream may also
+        // request types that are not served here.
+        if let Some(node) = request.node {
+            self.node = node.id;
+        }
+        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
+            return RequestResult::default();
+        }
+        let clusters: BTreeSet<String> = request.resource_names.into_iter().collect();
+        fleet.subscribe(self.id, &self.node, &clusters);
+        let mut changed = self.subscribe(clusters);
+        let Some(sent) = self.take_version(&request.response_nonce) else {
+            return RequestResult { changed, rejection: None };
+        };
+        let message = request
+            .error_detail
+            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
+        fleet.record_response(self.id, &sent, message.clone(), now);
+        changed.push(sent.cluster.clone());
+        let (node, cluster) = (self.node.clone(), sent.cluster);
+        let rejection = message.map(|message| Rejection { node, cluster, message });
+        RequestResult { changed, rejection }
+    }
+
+    /// Records the end of the stream. Returns the clusters whose employers must be reconciled.
+    pub fn end(&self, fleet: &mut Fleet, now: Instant) -> Vec<String> {
+        fleet.disconnect(self.id, now)
+    }
+
     /// Sets the subscribed clusters. Returns those that were not subscribed before.
-    pub fn subscribe(&mut self, clusters: BTreeSet<String>) -> Vec<String> {
+    fn subscribe(&mut self, clusters: BTreeSet<String>) -> Vec<String> {
         let new = clusters.difference(&self.clusters).cloned().collect();
         self.sent.retain(|cluster, _| clusters.contains(cluster));
         self.clusters = clusters;
@@ -34,52 +118,174 @@ impl EndpointStream {
     }
 
     /// Takes the version that a request with this nonce acknowledges or rejects, if there is one.
-    pub fn take_version(&mut self, nonce: &str) -> Option<ClusterVersion> {
+    fn take_version(&mut self, nonce: &str) -> Option<ClusterVersion> {
         self.unacknowledged.remove(nonce)
     }
 
-    /// Returns a response with the current version of a cluster, if one was not sent yet, and
-    /// records that it is sent.
+    /// Returns the current version of a cluster, if one was not sent yet, and records that it is
+    /// sent.
     ///
     /// Each response contains one cluster, because Envoy rejects responses as a whole.
-    pub fn next_response(&mut self, fleet: &Fleet) -> Option<NextResponse> {
+    fn next_assignment(&mut self, fleet: &Fleet) -> Option<Assignment> {
         let mut all = self.clusters.iter().filter_map(|cluster| fleet.assignment(cluster));
         let assignment = all.find(|found| {
             let ClusterVersion { cluster, version } = &found.version;
             self.sent.get(cluster) != Some(version)
         })?;
         let next = assignment.version.clone();
-        let nonce = format!("{}@{}", next.cluster, next.version);
         self.unacknowledged.retain(|_, version| version.cluster != next.cluster);
         self.sent.insert(next.cluster.clone(), next.version);
-        self.unacknowledged.insert(nonce.clone(), next);
-        Some(NextResponse { assignment, nonce })
+        self.unacknowledged.insert(nonce(&next), next);
+        Some(assignment)
+    }
+}
+
+/// Nonce by which an Envoy acknowledges or rejects a response with this version.
+fn nonce(version: &ClusterVersion) -> String {
+    format!("{}@{}", version.cluster, version.version)
+}
+
+/// One Envoy's stream of load reports.
+#[derive(Debug)]
+pub struct LoadStream {
+    /// ID of the stream.
+    id: u64,
+    /// True once the Envoy has sent its node ID.
+    has_node: bool,
+    /// Whether reports of all clusters were last requested; none before the first request.
+    requested: Option<bool>,
+}
+
+impl LoadStream {
+    /// Creates the state of a new stream.
+    #[must_use]
+    pub fn new(id: u64) -> Self {
+        Self { id, has_node: false, requested: None }
+    }
+
+    /// Returns the next request to send, and records that it is sent: for reports of all clusters
+    /// while an endpoint drains, and for empty ones otherwise. `None` if nothing changes.
+    pub fn next_request(&mut self, fleet: &Fleet) -> Option<LoadStatsResponse> {
+        let needs_reports = fleet.needs_load_reports();
+        // An Envoy sends its node ID before it expects a request.
+        if !self.has_node || self.requested == Some(needs_reports) {
+            return None;
+        }
+        self.requested = Some(needs_reports);
+        Some(report_request(needs_reports))
+    }
+
+    /// Records a report. Returns the clusters whose employers must be reconciled.
+    pub fn handle_report(
+        &mut self,
+        fleet: &mut Fleet,
+        report: LoadStatsRequest,
+        now: Instant,
+    ) -> Vec<String> {
+        if let Some(node) = report.node.filter(|_| !self.has_node) {
+            fleet.start_reports(self.id, &node.id, now);
+            self.has_node = true;
+        }
+        let mut changed = Vec::new();
+        for (cluster, in_flight) in in_flight(&report.cluster_stats) {
+            if fleet.record_report(self.id, &cluster, in_flight, now) {
+                changed.push(cluster);
+            }
+        }
+        changed
+    }
+
+    /// Records the end of the stream.
+    pub fn end(&self, fleet: &mut Fleet) {
+        fleet.end_reports(self.id);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
+    use envoy_types::pb::{
+        envoy::config::{core::v3::Node, endpoint::v3::ClusterStats},
+        google::rpc,
+    };
 
     use super::*;
     use crate::backends::envoy::Params;
 
+    fn sync(fleet: &mut Fleet) {
+        let params: Params = serde_json::from_str(r#"{"port":80}"#).unwrap();
+        fleet.sync("web", &params, &[], Instant::now());
+    }
+
+    fn request(clusters: &[&str], nonce: &str) -> DiscoveryRequest {
+        DiscoveryRequest {
+            node: Some(Node { id: "envoy-1".to_owned(), ..Node::default() }),
+            resource_names: clusters.iter().map(ToString::to_string).collect(),
+            response_nonce: nonce.to_owned(),
+            ..DiscoveryRequest::default()
+        }
+    }
+
     #[test]
     fn each_version_is_sent_once_until_subscribed_again() {
-        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::default());
-        let params: Params = serde_json::from_str(r#"{"port":80}"#).unwrap();
-        let web = || BTreeSet::from(["web".to_owned()]);
-        assert_eq!(stream.subscribe(web()), ["web"]);
+        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        let handle = |stream: &mut EndpointStream, fleet: &mut Fleet, clusters, nonce: &str| {
+            stream.handle_request(fleet, request(clusters, nonce), Instant::now()).changed
+        };
+        assert_eq!(handle(&mut stream, &mut fleet, &["web"], ""), ["web"]);
         assert_eq!(stream.next_response(&fleet), None, "before the first sync");
-        fleet.sync("web", &params, &[], Instant::now());
+        sync(&mut fleet);
         let first = stream.next_response(&fleet).unwrap();
         assert_eq!(stream.next_response(&fleet), None);
-        assert_eq!(stream.take_version(&first.nonce), Some(first.assignment.version));
-        assert_eq!(stream.take_version(&first.nonce), None);
-        assert!(stream.subscribe(web()).is_empty());
+        assert_eq!(handle(&mut stream, &mut fleet, &["web"], &first.nonce), ["web"]);
+        let repeated = handle(&mut stream, &mut fleet, &["web"], &first.nonce);
+        assert!(repeated.is_empty(), "a response is acknowledged once: {repeated:?}");
         assert_eq!(stream.next_response(&fleet), None);
-        stream.subscribe(BTreeSet::new());
-        assert_eq!(stream.subscribe(web()), ["web"]);
+        handle(&mut stream, &mut fleet, &[], "");
+        assert_eq!(handle(&mut stream, &mut fleet, &["web"], ""), ["web"]);
         assert!(stream.next_response(&fleet).is_some());
+    }
+
+    #[test]
+    fn a_rejection_names_the_envoy_and_the_cluster() {
+        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        sync(&mut fleet);
+        stream.handle_request(&mut fleet, request(&["web"], ""), Instant::now());
+        let response = stream.next_response(&fleet).unwrap();
+        let message = "x".repeat(MESSAGE_MAX + 1);
+        let error_detail = Some(rpc::Status { message, ..rpc::Status::default() });
+        let rejected = DiscoveryRequest { error_detail, ..request(&["web"], &response.nonce) };
+        let result = stream.handle_request(&mut fleet, rejected, Instant::now());
+        assert_eq!(result.changed, ["web"]);
+        let expected = Rejection {
+            node: "envoy-1".to_owned(),
+            cluster: "web".to_owned(),
+            message: "x".repeat(MESSAGE_MAX),
+        };
+        assert_eq!(result.rejection, Some(expected));
+    }
+
+    #[test]
+    fn requests_for_other_types_are_ignored() {
+        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        sync(&mut fleet);
+        let type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
+        let other = DiscoveryRequest { type_url, ..request(&["web"], "") };
+        let result = stream.handle_request(&mut fleet, other, Instant::now());
+        assert_eq!(result, RequestResult::default());
+        assert_eq!(stream.next_response(&fleet), None);
+    }
+
+    #[test]
+    fn load_reports_are_requested_after_the_node_id_is_known() {
+        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), LoadStream::new(1));
+        assert_eq!(stream.next_request(&fleet), None);
+        let report = LoadStatsRequest {
+            node: Some(Node { id: "envoy-1".to_owned(), ..Node::default() }),
+            cluster_stats: vec![ClusterStats::default()],
+        };
+        stream.handle_report(&mut fleet, report, Instant::now());
+        let first = stream.next_request(&fleet).unwrap();
+        assert!(!first.send_all_clusters, "no endpoint drains");
+        assert_eq!(stream.next_request(&fleet), None, "nothing changed");
     }
 }

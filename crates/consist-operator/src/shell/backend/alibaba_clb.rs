@@ -4,17 +4,19 @@ use std::{num::NonZeroU32, time::Duration};
 
 use http::{Method, Request};
 use http_body_util::Full;
+use parking_lot::Mutex;
 use podops_adapter::https;
-use podops_runtime::{error::Chain, shell::clock};
+use podops_client::{error::Chain, shell::clock};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Backend, SyncFuture, circuit_breaker::CircuitBreaker, rate_limiter::RateLimiter};
+use super::{Backend, SyncFuture, call_endpoint, rate_limiter::RateLimiter};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
     alibaba_clb::{
         Account, Call, Params, Server, load_balancer, read_servers, sign, without_load_balancer,
     },
+    circuit_breaker::CircuitBreaker,
 };
 use crate::shell::config_error::ConfigError;
 
@@ -27,7 +29,7 @@ pub struct AlibabaClb {
     account: Option<Account>,
     client: https::Client,
     rate_limiter: RateLimiter,
-    circuit_breaker: CircuitBreaker,
+    circuit_breaker: Mutex<CircuitBreaker>,
 }
 
 impl AlibabaClb {
@@ -41,7 +43,7 @@ impl AlibabaClb {
             account: Account::read(credentials)?,
             client: https::client().map_err(|error| ConfigError::Tls(Box::new(error)))?,
             rate_limiter: RateLimiter::new(rate),
-            circuit_breaker: CircuitBreaker::default(),
+            circuit_breaker: Mutex::default(),
         })
     }
 
@@ -61,7 +63,8 @@ impl AlibabaClb {
         })?;
         let call = Call::health(id)?;
         let servers =
-            self.circuit_breaker.call(account.endpoint(), self.describe(account, &call)).await?;
+            call_endpoint(&self.circuit_breaker, account.endpoint(), self.describe(account, &call))
+                .await?;
         Ok(SyncResult::complete(params.observe(&servers, members)))
     }
 

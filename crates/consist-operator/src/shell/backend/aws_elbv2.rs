@@ -1,6 +1,10 @@
 //! Calls of backend `aws-elbv2` to AWS Elastic Load Balancing.
 
-use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    time::{Duration, Instant},
+};
 
 use aws_config::{BehaviorVersion, Region, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_sdk_elasticloadbalancingv2::{
@@ -14,13 +18,12 @@ use aws_smithy_http_client::{
 };
 use tokio::sync::Mutex;
 
-use super::{
-    Backend, SyncFuture, circuit_breaker::CircuitBreaker, exclusive_backends::ExclusiveBackends,
-    rate_limiter::RateLimiter,
-};
+use super::{Backend, SyncFuture, call_endpoint, rate_limiter::RateLimiter};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
     aws_elbv2::{CallFailure, Changes, Params, Target, TargetId, changes, sync_result},
+    circuit_breaker::CircuitBreaker,
+    exclusive_backends::ExclusiveBackends,
 };
 
 /// Timeout of one call.
@@ -34,7 +37,7 @@ pub struct AwsElbV2 {
     allowed: Vec<String>,
     rate_limiter: RateLimiter,
     exclusive_backends: ExclusiveBackends,
-    circuit_breaker: CircuitBreaker,
+    circuit_breaker: parking_lot::Mutex<CircuitBreaker>,
     /// Clients by region, created on first use.
     clients: Mutex<BTreeMap<String, Client>>,
 }
@@ -48,7 +51,7 @@ impl AwsElbV2 {
             allowed,
             rate_limiter: RateLimiter::new(rate),
             exclusive_backends: ExclusiveBackends::default(),
-            circuit_breaker: CircuitBreaker::default(),
+            circuit_breaker: parking_lot::Mutex::default(),
             clients: Mutex::default(),
         }
     }
@@ -73,9 +76,10 @@ impl AwsElbV2 {
         let (arn, region) = (&params.target_group, params.region()?);
         let client = self.client(region).await;
         if !params.observe_only {
-            self.exclusive_backends.claim(employer, std::slice::from_ref(arn))?;
+            self.exclusive_backends.claim(employer, std::slice::from_ref(arn), Instant::now())?;
         }
-        let targets = self.circuit_breaker.call(region, self.describe(&client, arn)).await?;
+        let targets =
+            call_endpoint(&self.circuit_breaker, region, self.describe(&client, arn)).await?;
         let changes = changes(&targets, &params, members);
         if params.observe_only || changes.is_empty() {
             return Ok(sync_result(&targets, members, None));

@@ -1,6 +1,5 @@
 //! Backend `envoy`: the xDS server, and the fleet that it shares with syncs.
 
-mod messages;
 mod server;
 mod shared_fleet;
 
@@ -9,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use podops_runtime::shell::lease::Leadership;
+use podops_runtime::lease::Leadership;
 
 pub use self::server::XdsListener;
 use self::shared_fleet::SharedFleet;

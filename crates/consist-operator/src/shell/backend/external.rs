@@ -5,23 +5,25 @@ mod messages;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use podops_adapter::{
     client::{Client, Error},
     v1,
 };
 use podops_api::{consist::employer_key, ids::Uid};
-use podops_runtime::shell::clock;
+use podops_client::shell::clock;
 use tokio::{task::JoinSet, time::sleep};
 
-use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, circuit_breaker::CircuitBreaker};
+use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, call_endpoint};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult, TrafficByPod,
+    circuit_breaker::CircuitBreaker,
     external::{AdapterFlag, Applied, Content, Params, is_desired, unknown_adapter},
 };
 use crate::shell::config_error::ConfigError;
@@ -39,7 +41,7 @@ struct Adapter {
     client: Client,
     /// True once the adapter has confirmed the protocol version.
     handshake_done: AtomicBool,
-    circuit_breaker: CircuitBreaker,
+    circuit_breaker: Mutex<CircuitBreaker>,
 }
 
 /// The backend `external`.
@@ -77,7 +79,7 @@ impl External {
 
     /// Calls `with` with the last apply request for an employer.
     fn applied<T>(&self, employer: &Employer, with: impl FnOnce(&mut Applied) -> T) -> T {
-        let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut applied = self.applied.lock();
         with(applied.entry(employer.uid.clone()).or_default())
     }
 
@@ -91,7 +93,8 @@ impl External {
         let content = Content { params: params.to_json(), members: members.to_vec() };
         let target = messages::employer(employer, content.params.clone());
         let first = adapter.handshake_and_observe(&target, members);
-        let observed = adapter.circuit_breaker.call(&adapter.flag.pattern, first).await?;
+        let observed =
+            call_endpoint(&adapter.circuit_breaker, &adapter.flag.pattern, first).await?;
         let acknowledged = self.applied(employer, |applied| applied.is_acknowledged(&content));
         if acknowledged && is_desired(members, &observed) {
             return Ok(SyncResult::complete(observed));
@@ -126,7 +129,7 @@ impl Backend for External {
 
     fn forget<'a>(&'a self, employer: &'a Employer) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            self.applied.lock().unwrap_or_else(PoisonError::into_inner).remove(&employer.uid);
+            self.applied.lock().remove(&employer.uid);
             let Ok(params) = employer.params::<Params>() else { return };
             let Ok(adapter) = self.adapter(&employer.namespace, &params.adapter) else { return };
             let target = messages::employer(employer, params.to_json());
@@ -146,7 +149,7 @@ impl Adapter {
             .map_err(|source| ConfigError::InvalidAdapter { flag: text.to_owned(), source })?;
         let client = Client::at(&flag.address, CALL_TIMEOUT)
             .map_err(|source| ConfigError::InvalidAddress { flag: text.to_owned(), source })?;
-        let (handshake_done, circuit_breaker) = (AtomicBool::new(false), CircuitBreaker::default());
+        let (handshake_done, circuit_breaker) = (AtomicBool::new(false), Mutex::default());
         Ok(Self { flag, client, handshake_done, circuit_breaker })
     }
 

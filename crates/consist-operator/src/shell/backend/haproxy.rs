@@ -2,22 +2,22 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{TcpStream, UnixStream},
     time::timeout,
 };
 
-use super::{
-    Backend, SyncFuture, circuit_breaker::CircuitBreaker, exclusive_backends::ExclusiveBackends,
-};
+use super::{Backend, SyncFuture, call_endpoint};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
+    circuit_breaker::CircuitBreaker,
+    exclusive_backends::ExclusiveBackends,
     haproxy::{
         Params, Slot, commands, merge, no_free_slot, observe, rejection,
         response::{
@@ -38,7 +38,7 @@ pub struct Haproxy {
     /// Instances that employers may use, as patterns.
     allowed: Vec<String>,
     exclusive_backends: ExclusiveBackends,
-    circuit_breaker: CircuitBreaker,
+    circuit_breaker: Mutex<CircuitBreaker>,
     backend_ids: BackendIds,
 }
 
@@ -58,7 +58,7 @@ impl Haproxy {
         members: &[DesiredMember],
     ) -> Result<SyncResult, BackendError> {
         let params = Params::read(employer, &self.allowed)?;
-        self.exclusive_backends.claim(employer, &params.exclusive_backends())?;
+        self.exclusive_backends.claim(employer, &params.exclusive_backends(), Instant::now())?;
         // An unreachable instance must not prevent changes on the others.
         let syncs = params.instances.iter().map(|at| self.sync_instance(at, &params, members));
         let mut result = SyncResult::default();
@@ -78,7 +78,7 @@ impl Haproxy {
         members: &[DesiredMember],
     ) -> SyncResult {
         let read = self.read_slots(instance, &params.backend);
-        let mut slots = match self.circuit_breaker.call(instance, read).await {
+        let mut slots = match call_endpoint(&self.circuit_breaker, instance, read).await {
             Ok(slots) => slots,
             Err(error) => return error.into(),
         };
@@ -100,8 +100,7 @@ impl Haproxy {
     /// backend is known. The ID is needed because a frontend may have the same name.
     async fn read_slots(&self, instance: &str, backend: &str) -> Result<Vec<Slot>, BackendError> {
         let key = (instance.to_owned(), backend.to_owned());
-        let known_id =
-            self.backend_ids.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known_id = self.backend_ids.lock().get(&key).cloned();
         if let Some(id) = known_id {
             let response = request(instance, &both_commands(backend, &id)).await?;
             let slots = slots_of_backend(&response, backend, &id);
@@ -114,7 +113,7 @@ impl Haproxy {
         let statistics = request(instance, &statistics_command(servers.backend_id)).await?;
         let slots = servers.slots(&statistics).map_err(|error| invalid(instance, &error))?;
         let id = servers.backend_id.to_owned();
-        self.backend_ids.lock().unwrap_or_else(PoisonError::into_inner).insert(key, id);
+        self.backend_ids.lock().insert(key, id);
         Ok(slots)
     }
 }

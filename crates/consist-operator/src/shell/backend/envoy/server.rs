@@ -2,7 +2,6 @@
 //! (LRS).
 
 use std::{
-    collections::BTreeSet,
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::Pin,
@@ -35,18 +34,12 @@ use tonic::{
     transport::{Certificate, Identity, Server, ServerTlsConfig},
 };
 
-use super::{
-    messages::{ENDPOINTS, in_flight, report_request, response},
-    shared_fleet::SharedFleet,
-};
-use crate::backends::envoy::stream::EndpointStream;
+use super::shared_fleet::SharedFleet;
+use crate::backends::envoy::stream::{EndpointStream, LoadStream, Rejection};
 use crate::shell::config_error::ConfigError;
 
 /// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
 const REPORT_MAX: usize = 64 << 20;
-/// Maximum length of an Envoy's rejection in a message, in characters: it repeats the rejected
-/// resource.
-const MESSAGE_MAX: usize = 200;
 /// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
 /// time.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -117,9 +110,7 @@ impl Xds {
             changes: self.fleet.changes(),
             fleet: self.fleet.clone(),
             requests,
-            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
-            node: String::new(),
-            state: EndpointStream::default(),
+            state: EndpointStream::new(self.next_stream.fetch_add(1, Ordering::Relaxed)),
         };
         futures::stream::unfold(stream, async |mut stream: EndpointCall| {
             stream.next().await.map(|response| (Ok(response), stream))
@@ -175,14 +166,11 @@ impl AggregatedDiscoveryService for Xds {
     }
 }
 
-/// One Envoy's stream of endpoint discovery.
+/// One call of an Envoy for endpoint discovery.
 struct EndpointCall {
     fleet: Arc<SharedFleet>,
     changes: watch::Receiver<u64>,
     requests: Streaming<DiscoveryRequest>,
-    id: u64,
-    /// Node ID of the Envoy; empty before the first request.
-    node: String,
     state: EndpointStream,
 }
 
@@ -191,8 +179,8 @@ impl EndpointCall {
     async fn next(&mut self) -> Option<DiscoveryResponse> {
         loop {
             let next = self.state.next_response(&self.fleet.lock());
-            if let Some(next) = next {
-                return Some(response(&next.assignment, &next.nonce));
+            if next.is_some() {
+                return next;
             }
             tokio::select! {
                 request = self.requests.message() => self.handle_request(request.ok()??),
@@ -201,40 +189,19 @@ impl EndpointCall {
         }
     }
 
-    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
     fn handle_request(&mut self, request: DiscoveryRequest) {
-        // Only the first request of a stream has to contain the node. An aggregated stream may also
-        // request types that are not served here.
-        if let Some(node) = request.node {
-            self.node = node.id;
+        let result = self.state.handle_request(&mut self.fleet.lock(), request, Instant::now());
+        if let Some(Rejection { node, cluster, message }) = result.rejection {
+            tracing::warn!(node, cluster, message, "Envoy rejected its endpoints");
         }
-        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
-            return;
-        }
-        let clusters: BTreeSet<String> = request.resource_names.into_iter().collect();
-        let now = Instant::now();
-        self.fleet.lock().subscribe(self.id, &self.node, &clusters);
-        for cluster in self.state.subscribe(clusters) {
-            self.fleet.notify(&cluster);
-        }
-        let Some(sent) = self.state.take_version(&request.response_nonce) else { return };
-        let cluster = &sent.cluster;
-        let rejection = request
-            .error_detail
-            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
-        if let Some(message) = &rejection {
-            tracing::warn!(node = self.node, cluster, message, "Envoy rejected its endpoints");
-        }
-        self.fleet.lock().record_response(self.id, &sent, rejection, now);
-        self.fleet.notify(cluster);
+        self.fleet.notify_all(&result.changed);
     }
 }
 
 impl Drop for EndpointCall {
     fn drop(&mut self) {
-        for cluster in self.fleet.lock().disconnect(self.id, Instant::now()) {
-            self.fleet.notify(&cluster);
-        }
+        let changed = self.state.end(&mut self.fleet.lock(), Instant::now());
+        self.fleet.notify_all(&changed);
     }
 }
 
@@ -246,43 +213,34 @@ impl LoadReportingService for Xds {
         &self,
         request: Request<Streaming<LoadStatsRequest>>,
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
-        let stream = LoadStream {
+        let stream = LoadCall {
             changes: self.fleet.changes(),
             fleet: self.fleet.clone(),
             reports: request.into_inner(),
-            id: self.next_stream.fetch_add(1, Ordering::Relaxed),
-            has_node: false,
-            requested: None,
+            state: LoadStream::new(self.next_stream.fetch_add(1, Ordering::Relaxed)),
         };
-        let requests = futures::stream::unfold(stream, async |mut stream: LoadStream| {
+        let requests = futures::stream::unfold(stream, async |mut stream: LoadCall| {
             stream.next().await.map(|request| (Ok(request), stream))
         });
         Ok(Response::new(requests.boxed()))
     }
 }
 
-/// One Envoy's stream of load reports.
-struct LoadStream {
+/// One call of an Envoy for load reporting.
+struct LoadCall {
     fleet: Arc<SharedFleet>,
     changes: watch::Receiver<u64>,
     reports: Streaming<LoadStatsRequest>,
-    id: u64,
-    /// True once the Envoy has sent its node ID.
-    has_node: bool,
-    /// Whether reports of all clusters were last requested; none before the first request.
-    requested: Option<bool>,
+    state: LoadStream,
 }
 
-impl LoadStream {
-    /// Waits for the next request to send: reports of all clusters while an endpoint drains, and
-    /// empty ones otherwise. None when the stream ends.
+impl LoadCall {
+    /// Waits for the next request to send; none when the stream ends.
     async fn next(&mut self) -> Option<LoadStatsResponse> {
         loop {
-            let needs_reports = self.fleet.lock().needs_load_reports();
-            // An Envoy sends its node ID before it expects a request.
-            if self.has_node && self.requested != Some(needs_reports) {
-                self.requested = Some(needs_reports);
-                return Some(report_request(needs_reports));
+            let next = self.state.next_request(&self.fleet.lock());
+            if next.is_some() {
+                return next;
             }
             tokio::select! {
                 report = self.reports.message() => self.handle_report(report.ok()??),
@@ -292,21 +250,13 @@ impl LoadStream {
     }
 
     fn handle_report(&mut self, report: LoadStatsRequest) {
-        let now = Instant::now();
-        if let Some(node) = report.node.filter(|_| !self.has_node) {
-            self.fleet.lock().start_reports(self.id, &node.id, now);
-            self.has_node = true;
-        }
-        for (cluster, in_flight) in in_flight(&report.cluster_stats) {
-            if self.fleet.lock().record_report(self.id, &cluster, in_flight, now) {
-                self.fleet.notify(&cluster);
-            }
-        }
+        let changed = self.state.handle_report(&mut self.fleet.lock(), report, Instant::now());
+        self.fleet.notify_all(&changed);
     }
 }
 
-impl Drop for LoadStream {
+impl Drop for LoadCall {
     fn drop(&mut self) {
-        self.fleet.lock().end_reports(self.id);
+        self.state.end(&mut self.fleet.lock());
     }
 }

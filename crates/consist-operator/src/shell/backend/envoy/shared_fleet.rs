@@ -1,7 +1,6 @@
 //! Fleet that the xDS server and syncs share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::{backends::envoy::fleet::Fleet, shell::backend::ChangeNotifier};
@@ -20,7 +19,7 @@ impl SharedFleet {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Fleet> {
-        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fleet.lock()
     }
 
     /// Wakes all streams, because something may have changed.
@@ -32,8 +31,10 @@ impl SharedFleet {
         self.changes.subscribe()
     }
 
-    /// Triggers a reconcile of a cluster's employer.
-    pub(super) fn notify(&self, cluster: &str) {
-        self.notifier.notify(cluster.to_owned());
+    /// Triggers reconciles of the clusters' employers.
+    pub(super) fn notify_all(&self, clusters: &[String]) {
+        for cluster in clusters {
+            self.notifier.notify(cluster.clone());
+        }
     }
 }

@@ -6,11 +6,11 @@
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
     hash::{Hash as _, Hasher as _},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use json_patch::{AddOperation, PatchOperation, TestOperation};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -76,7 +76,7 @@ impl RejectedWrites {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, RejectedWrite>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -137,12 +137,8 @@ mod tests {
     use crate::write::{JsonPatch, PODS, Target};
 
     fn pod(timestamp: &str, image: &str) -> Write {
-        let (namespace, name) = ("ns".to_owned(), "web-1".to_owned());
         let body = json!({ "metadata": { "labels": { "creating": timestamp } }, "spec": { "image": image } });
-        Write::Create {
-            target: Target { resource: PODS, namespace, name, subresource: None },
-            body,
-        }
+        Write::Create { target: Target::new(PODS, "ns", "web-1"), body }
     }
 
     #[tokio::test(start_paused = true)]

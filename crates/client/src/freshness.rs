@@ -4,6 +4,10 @@
 //! that has reached the resource version of a write therefore contains that write and all earlier
 //! ones: one number per collection is enough, and deleted objects need no bookkeeping.
 
+use std::collections::BTreeMap;
+
+use crate::write::Resource;
+
 /// How far a cache has followed its watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheVersion {
@@ -38,6 +42,28 @@ impl LastWrite {
     #[must_use]
     pub fn is_observed_by(&self, cache: CacheVersion) -> bool {
         cache.resource_version >= self.resource_version || cache.lists_done > self.lists_begun
+    }
+}
+
+/// The operator's last write to each collection that a reconcile reads.
+#[derive(Clone, Debug, Default)]
+pub struct LastWrites(BTreeMap<Resource, LastWrite>);
+
+impl LastWrites {
+    /// Records a write to a collection; see [`LastWrite::record`].
+    pub fn record(
+        &mut self,
+        resource: Resource,
+        resource_version: Option<&str>,
+        cache: CacheVersion,
+    ) {
+        self.0.entry(resource).or_default().record(resource_version, cache);
+    }
+
+    /// Returns whether the caches contain all writes; `cache` returns the version of a
+    /// collection's cache.
+    pub fn are_observed_by(&self, cache: impl Fn(Resource) -> CacheVersion) -> bool {
+        self.0.iter().all(|(resource, write)| write.is_observed_by(cache(*resource)))
     }
 }
 

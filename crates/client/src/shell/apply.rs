@@ -256,12 +256,7 @@ mod tests {
     use crate::write::{JsonPatch, PODS};
 
     fn pod() -> Target {
-        Target {
-            resource: PODS,
-            namespace: "ns".to_owned(),
-            name: "web-1".to_owned(),
-            subresource: None,
-        }
+        Target::new(PODS, "ns", "web-1")
     }
 
     fn status(code: u16, name: &str) -> Status {

@@ -1,9 +1,17 @@
 //! Lifecycle of an operator process: client, metrics and tasks, from startup to graceful shutdown.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, future::Future, sync::Arc, time::Duration};
 
-use kube::Client;
+use kube::Resource;
+use podops_client::{
+    error::Chain,
+    shell::{
+        connect::{ConnectError, connect},
+        metrics::Metrics as ClientMetrics,
+    },
+};
 use prometheus::Registry;
+use serde::de::DeserializeOwned;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -11,19 +19,18 @@ use tokio::{
     time::timeout,
 };
 
-use crate::error::Chain;
-
-use super::{
+use crate::{
     admin,
     args::OperatorArgs,
-    client::{self, ConnectError},
+    controller::{self, ControllerConfig, Requeue},
     lease::{self, LeadershipLost},
     metrics::Metrics,
+    process::Process,
+    reconcile_error::ReconcileError,
     shutdown::Shutdown,
     telemetry::{self, LoggingError},
 };
 
-/// Error of a task, of any type.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why an operator cannot start, or ended.
@@ -76,18 +83,12 @@ impl OperatorError {
 
 /// Running operator process.
 pub struct Operator {
-    /// Flags.
-    pub args: OperatorArgs,
-    /// Client of the API server.
-    pub client: Client,
+    /// What the tasks share.
+    pub process: Process,
     /// Registry of the metrics.
     pub registry: Registry,
-    /// Metrics that all operators share.
-    pub metrics: Metrics,
-    /// Leadership of this replica.
-    pub lease: lease::Leadership,
     readiness: BTreeMap<&'static str, watch::Receiver<bool>>,
-    stop: (watch::Sender<bool>, Shutdown),
+    stop: watch::Sender<bool>,
     lease_stop: watch::Sender<bool>,
     tasks: JoinSet<FinishedTask>,
     lease_task: JoinSet<Result<(), LeadershipLost>>,
@@ -109,30 +110,25 @@ impl Operator {
         telemetry::install(&args)?;
         let registry = Registry::new();
         let metrics = Metrics::register(&registry)?;
-        let client = client::connect(&metrics).await?;
+        let client_metrics = ClientMetrics::register(&registry)?;
+        let client = connect(&client_metrics).await?;
         let (lease_stop, stopping) = Shutdown::new();
-        let (lease, elector) =
-            lease::elector(name, &args.lease, client::connect(&metrics).await?, &metrics);
+        let lease_client = connect(&client_metrics).await?;
+        let (lease, elector) = lease::elector(name, &args.lease, lease_client, &metrics);
         let mut lease_task = JoinSet::new();
         lease_task.spawn(elector.run(stopping));
+        let (stop, stopping) = Shutdown::new();
+        let process =
+            Process { name, args, client, lease, stop: stopping, metrics, client_metrics };
         Ok(Self {
-            args,
-            client,
+            process,
             registry,
-            metrics,
-            lease,
             readiness: BTreeMap::new(),
-            stop: Shutdown::new(),
+            stop,
             lease_stop,
             tasks: JoinSet::new(),
             lease_task,
         })
-    }
-
-    /// Returns the shutdown signal of the process.
-    #[must_use]
-    pub fn stop(&self) -> Shutdown {
-        self.stop.1.clone()
     }
 
     /// Makes `/readyz` fail until `ready` is true.
@@ -150,6 +146,20 @@ impl Operator {
             .spawn(async move { FinishedTask { name, result: task.await.map_err(Into::into) } });
     }
 
+    /// Adds the controller of a collection; see [`controller::run`].
+    pub fn controller<K, F, Fut>(
+        &mut self,
+        name: &'static str,
+        config: ControllerConfig<K>,
+        reconcile: F,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Requeue, ReconcileError>> + Send + 'static,
+    {
+        self.task(name, controller::run(self.process.clone(), config, reconcile));
+    }
+
     /// Runs until a signal, the loss of the Lease or the end of a task. After a signal, reconciles
     /// in progress may complete within the grace period; the Lease is released last, so that the
     /// next leader finds no incomplete work.
@@ -159,7 +169,7 @@ impl Operator {
     /// If it ends for any reason other than a signal.
     pub async fn run(mut self) -> Result<(), OperatorError> {
         let admin = admin::serve(
-            self.args.metrics_bind_address,
+            self.process.args.metrics_bind_address,
             self.registry.clone(),
             Arc::new(self.readiness.clone()),
         );
@@ -174,9 +184,9 @@ impl Operator {
         };
         let reason = ended.as_ref().err().map(|error| Chain(error).to_string());
         tracing::info!(reason, "Shutting down");
-        self.stop.0.send_replace(true);
+        self.stop.send_replace(true);
         // After losing the Lease, stop at once: completing work would overlap with the next leader.
-        let grace = if ended.is_ok() { self.args.shutdown_grace } else { Duration::ZERO };
+        let grace = if ended.is_ok() { self.process.args.shutdown_grace } else { Duration::ZERO };
         let drained = timeout(grace, async {
             while self.tasks.len() > 1 && self.tasks.join_next().await.is_some() {}
         });
@@ -185,7 +195,7 @@ impl Operator {
         }
         self.tasks.shutdown().await;
         self.lease_stop.send_replace(true);
-        let released = timeout(self.args.shutdown_grace, async {
+        let released = timeout(self.process.args.shutdown_grace, async {
             while self.lease_task.join_next().await.is_some() {}
         });
         if released.await.is_err() {

@@ -2,7 +2,7 @@
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 
-use super::{
+use crate::{
     args::OperatorArgs,
     operator::{Operator, OperatorError},
 };

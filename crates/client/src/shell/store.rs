@@ -3,19 +3,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
+use backon::ExponentialBuilder;
 use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{
         WatchStreamExt as _,
         utils::{Backoff, ResetTimerBackoff},
-        watcher::{self, Event, watcher},
+        watcher::{self, Event, ExponentialBackoff, watcher},
     },
 };
+use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -46,7 +48,7 @@ pub fn events<K>(
     config: watcher::Config,
     resource: &'static str,
     metrics: &Metrics,
-) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -68,7 +70,12 @@ where
 /// they would be idle for that long after the API server is available again.
 #[must_use]
 pub fn watch_backoff() -> impl Backoff {
-    ResetTimerBackoff::new(WatchBackoff(0), RESET_AFTER)
+    let delays = ExponentialBuilder::default()
+        .with_min_delay(RETRY_FIRST)
+        .with_max_delay(RETRY_MAX)
+        .with_factor(2.0)
+        .without_max_times();
+    ResetTimerBackoff::new(ExponentialBackoff::from(delays), RESET_AFTER)
 }
 
 /// Delay after the first failure of a watch.
@@ -77,25 +84,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(4);
 /// Time without a failure after which the backoff is reset.
 const RESET_AFTER: Duration = Duration::from_secs(60);
-
-/// Backoff after this number of consecutive failures.
-struct WatchBackoff(u32);
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        let wait = RETRY_FIRST * 2_u32.saturating_pow(self.0.min(8));
-        self.0 = self.0.saturating_add(1);
-        Some(wait.min(RETRY_MAX))
-    }
-}
-
-impl Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0 = 0;
-    }
-}
 
 /// Progress of a watch: the version of its cache, and whether the first list is complete.
 #[derive(Clone, Debug)]
@@ -114,7 +102,7 @@ impl WatchProgress {
     /// Returns how far the cache has followed its watch.
     #[must_use]
     pub fn version(&self) -> CacheVersion {
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.version.lock()
     }
 
     /// Returns a channel that becomes true with the first complete list.
@@ -125,7 +113,7 @@ impl WatchProgress {
 
     /// Records an event. Call it after the cache has applied the event.
     pub fn record<K: Resource>(&self, event: &Event<K>) {
-        let mut cache = self.version.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.version.lock();
         match event {
             Event::Init => cache.lists_begun += 1,
             Event::InitDone => {
@@ -207,7 +195,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
     /// include the objects that were deleted while the watch was interrupted.
     #[allow(clippy::needless_pass_by_value, reason = "the event is consumed")]
     pub fn apply_event(&self, event: Event<K>) -> Vec<Arc<K>> {
-        let mut contents = self.contents.write().unwrap_or_else(PoisonError::into_inner);
+        let mut contents = self.contents.write();
         let changed = match &event {
             Event::Init => {
                 contents.listed = Some(BTreeSet::new());
@@ -261,7 +249,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
     }
 
     fn read<T>(&self, read_contents: impl FnOnce(&Contents<K>) -> T) -> T {
-        read_contents(&self.contents.read().unwrap_or_else(PoisonError::into_inner))
+        read_contents(&self.contents.read())
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use serde_json::Value;
 
 /// Kind of object, as in the path of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -44,6 +44,20 @@ pub struct Target {
     pub name: String,
     /// Subresource; `None` for the object itself.
     pub subresource: Option<&'static str>,
+}
+
+impl Target {
+    /// Returns the target of an object itself, without a subresource.
+    #[must_use]
+    pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
+        Self { resource, namespace: namespace.to_owned(), name: name.to_owned(), subresource: None }
+    }
+
+    /// Returns the target of a subresource of the object.
+    #[must_use]
+    pub fn subresource(self, subresource: &'static str) -> Self {
+        Self { subresource: Some(subresource), ..self }
+    }
 }
 
 impl fmt::Display for Target {

@@ -10,7 +10,7 @@ use std::{
     fmt::Debug,
     future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,17 +24,21 @@ use kube::{
         watcher,
     },
 };
+use parking_lot::{Mutex, MutexGuard};
+use podops_client::{
+    backoff,
+    error::Chain,
+    shell::store::{Key, key},
+};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::{
+use crate::{
     lease::Leadership,
     metrics::Metrics,
+    process::Process,
     reconcile_error::{Cause, ReconcileError},
-    shutdown::Shutdown,
-    store::{Key, key},
 };
-use crate::{backoff, error::Chain};
 
 /// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +66,8 @@ pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
     pub store: Store<K>,
     /// Stream of objects to reconcile because related objects changed.
     pub triggers: futures::stream::BoxStream<'static, ObjectRef<K>>,
-    /// Maximum number of objects that are reconciled concurrently.
-    pub concurrency: u16,
     /// Minimum interval between two reconciles of one object.
     pub min_interval: Duration,
-    /// Timeout of a reconcile.
-    pub deadline: Duration,
-    /// Grace period for reconciles in progress at shutdown.
-    pub grace_period: Duration,
-    /// Leadership of this replica; followers do not reconcile.
-    pub lease: Leadership,
-    /// Metrics of the operator.
-    pub metrics: Metrics,
 }
 
 #[derive(Default)]
@@ -96,7 +90,7 @@ struct Context {
 
 impl Context {
     fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn report_depth(&self, state: &QueueState) {
@@ -184,8 +178,8 @@ impl Context {
 ///
 /// Never; `Result` is the type of an operator's [task](super::operator::Operator::task).
 pub async fn run<K, F, Fut>(
+    process: Process,
     config: ControllerConfig<K>,
-    stop: Shutdown,
     reconcile: F,
 ) -> Result<(), Infallible>
 where
@@ -193,18 +187,19 @@ where
     F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Requeue, ReconcileError>> + Send + 'static,
 {
+    let Process { args, lease, metrics, stop, .. } = process;
     let context = Arc::new(Context {
         state: Mutex::default(),
         min_interval: config.min_interval,
-        deadline: config.deadline,
-        lease: config.lease.clone(),
-        metrics: config.metrics,
+        deadline: args.reconcile_timeout,
+        lease: lease.clone(),
+        metrics,
     });
     let reconcile = Arc::new(reconcile);
-    let (shutdown, grace_period) = (stop.clone(), config.grace_period);
+    let (concurrency, grace_period) = (args.max_concurrent_reconciles, args.shutdown_grace);
     let run =
         Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
-            .with_config(controller::Config::default().concurrency(config.concurrency))
+            .with_config(controller::Config::default().concurrency(concurrency))
             .reconcile_on(config.triggers.inspect({
                 let context = context.clone();
                 move |object| {
@@ -214,8 +209,8 @@ where
                     ));
                 }
             }))
-            .reconcile_all_on(stream::once(config.lease.wait()))
-            .graceful_shutdown_on(stop.wait())
+            .reconcile_all_on(stream::once(lease.wait()))
+            .graceful_shutdown_on(stop.clone().wait())
             .run(
                 move |object: Arc<K>, context: Arc<Context>| {
                     let reconcile = reconcile.clone();
@@ -241,7 +236,7 @@ where
     // ready.
     tokio::select! {
         () = run => Ok(()),
-        () = async { shutdown.wait().await; tokio::time::sleep(grace_period).await } => Ok(()),
+        () = async { stop.wait().await; sleep(grace_period).await } => Ok(()),
     }
 }
 
@@ -289,13 +284,41 @@ where
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use clap::Parser as _;
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::runtime::{WatchStreamExt as _, reflector, watcher::Event};
+    use kube::{
+        Client,
+        client::Body,
+        runtime::{WatchStreamExt as _, reflector, watcher::Event},
+    };
+    use podops_client::shell::metrics::Metrics as ClientMetrics;
     use prometheus::Registry;
 
     use super::*;
+    use crate::{args::OperatorArgs, shutdown::Shutdown};
 
-    const GRACE: Duration = Duration::from_secs(5);
+    /// Returns a process with default flags whose API server never answers.
+    fn process(stop: Shutdown) -> Process {
+        let registry = Registry::new();
+        let hanging = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, tower::BoxError>>()
+        });
+        Process {
+            name: "test",
+            args: Flags::parse_from(["test"]).shared,
+            client: Client::new(hanging, "default"),
+            lease: Leadership::always(),
+            stop,
+            metrics: Metrics::register(&registry).unwrap(),
+            client_metrics: ClientMetrics::register(&registry).unwrap(),
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        shared: OperatorArgs,
+    }
 
     /// Returns a configuration whose watch delivers these events and then stays silent.
     fn config(events: Vec<Event<ConfigMap>>) -> ControllerConfig<ConfigMap> {
@@ -305,12 +328,7 @@ mod tests {
             objects: events.reflect(writer).touched_objects().boxed(),
             store,
             triggers: stream::pending().boxed(),
-            concurrency: 1,
             min_interval: Duration::ZERO,
-            deadline: Duration::from_secs(60),
-            grace_period: GRACE,
-            lease: Leadership::always(),
-            metrics: Metrics::register(&Registry::new()).unwrap(),
         }
     }
 
@@ -318,11 +336,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn shutdown_completes_if_a_watch_never_became_ready() {
         let (end, stop) = Shutdown::new();
-        let controller = run(config(Vec::new()), stop, |_| async { Ok(Requeue::AwaitChange) });
+        let process = process(stop);
+        let grace_period = process.args.shutdown_grace;
+        let reconcile = |_| async { Ok(Requeue::AwaitChange) };
+        let controller = run(process, config(Vec::new()), reconcile);
         end.send_replace(true);
         let started = Instant::now();
-        timeout(GRACE * 10, controller).await.expect("shutdown hangs").unwrap();
-        assert_eq!(started.elapsed().as_secs(), GRACE.as_secs());
+        timeout(grace_period * 10, controller).await.expect("shutdown hangs").unwrap();
+        assert_eq!(started.elapsed().as_secs(), grace_period.as_secs());
     }
 
     /// Without a timeout, a request without a response would block its object indefinitely.
@@ -331,10 +352,11 @@ mod tests {
         let mut object = ConfigMap::default();
         object.metadata.name = Some("a".to_owned());
         let config = config(vec![Event::Init, Event::InitApply(object), Event::InitDone]);
-        let reconciles = config.metrics.reconciles.clone();
         let (end, stop) = Shutdown::new();
+        let process = process(stop);
+        let reconciles = process.metrics.reconciles.clone();
         let (end, tries) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
-        let controller = run(config, stop, move |_| {
+        let controller = run(process, config, move |_| {
             let (end, tries) = (end.clone(), tries.clone());
             async move {
                 if tries.fetch_add(1, Ordering::Relaxed) == 0 {

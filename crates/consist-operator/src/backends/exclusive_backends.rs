@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use crate::backends::{BackendError, Employer};
+use parking_lot::Mutex;
+
+use super::{BackendError, Employer};
 
 /// Time after a restart in which only employers with protected Pods may claim a backend, so that no
 /// other employer claims one that is in use.
@@ -14,7 +15,7 @@ const STARTUP_CLAIM_DELAY: Duration = Duration::from_secs(10);
 
 /// Exclusive claims on backends: two employers on one backend would drain each other's Pods.
 #[derive(Debug, Default)]
-pub(super) struct ExclusiveBackends(Mutex<Claims>);
+pub struct ExclusiveBackends(Mutex<Claims>);
 
 #[derive(Debug, Default)]
 struct Claims {
@@ -31,13 +32,14 @@ impl ExclusiveBackends {
     ///
     /// [`BackendError::InvalidParams`] if another employer owns one of them,
     /// [`BackendError::Unreachable`] if another employer may still claim it after a restart.
-    pub(super) fn claim(
+    pub fn claim(
         &self,
         employer: &Employer,
         backends: &[String],
+        now: Instant,
     ) -> Result<(), BackendError> {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, key) = (*claims.since.get_or_insert_with(Instant::now), employer.key());
+        let mut claims = self.0.lock();
+        let (since, key) = (*claims.since.get_or_insert(now), employer.key());
         let owners = &mut claims.owners;
         owners.retain(|backend, owner| *owner != key || backends.contains(backend));
         let conflict = backends.iter().find_map(|backend| {
@@ -48,7 +50,7 @@ impl ExclusiveBackends {
             return Err(BackendError::InvalidParams(conflict));
         }
         let is_new = backends.iter().any(|backend| !owners.contains_key(backend));
-        if is_new && !employer.protects_pods && since.elapsed() < STARTUP_CLAIM_DELAY {
+        if is_new && !employer.protects_pods && now.duration_since(since) < STARTUP_CLAIM_DELAY {
             return Err(BackendError::Unreachable(format!(
                 "operator restarted; waiting up to {STARTUP_CLAIM_DELAY:?} for Services \
                  that already hold Pods to claim their backends"
@@ -59,8 +61,8 @@ impl ExclusiveBackends {
     }
 
     /// Releases all claims of the employer with this key.
-    pub(super) fn release(&self, employer: &str) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn release(&self, employer: &str) {
+        let mut claims = self.0.lock();
         claims.owners.retain(|_, owner| owner != employer);
     }
 }
@@ -74,8 +76,9 @@ mod tests {
         let (exclusive_backends, employer) = (ExclusiveBackends::default(), |name: &str| {
             Employer { name: name.to_owned(), protects_pods: true, ..Employer::default() }
         });
+        let now = Instant::now();
         let claim = |name: &str, backend: &str| {
-            exclusive_backends.claim(&employer(name), &[backend.to_owned()]).is_ok()
+            exclusive_backends.claim(&employer(name), &[backend.to_owned()], now).is_ok()
         };
         assert!(claim("a", "x") && claim("a", "x") && !claim("b", "x"));
         assert!(claim("a", "y") && claim("b", "x"), "a claimed another backend");
@@ -86,20 +89,18 @@ mod tests {
     #[test]
     fn employers_with_protected_pods_claim_first_after_a_start() {
         let exclusive_backends = ExclusiveBackends::default();
-        let claim = |name: &str, protects_pods: bool| {
+        let started = Instant::now();
+        let claim_at = |now: Instant, name: &str, protects_pods: bool| {
             let employer = Employer { name: name.to_owned(), protects_pods, ..Employer::default() };
-            exclusive_backends.claim(&employer, &["x".to_owned()]).map_err(|error| error.class())
+            let claimed = exclusive_backends.claim(&employer, &["x".to_owned()], now);
+            claimed.map_err(|error| error.class())
         };
-        let set_age = |age: Duration| {
-            let mut claims = exclusive_backends.0.lock().unwrap();
-            claims.since = Some(Instant::now().checked_sub(age).unwrap());
-        };
+        let claim = |name, protects_pods| claim_at(started, name, protects_pods);
         assert_eq!(claim("new", false), Err("unreachable"));
         assert_eq!(claim("old", true), Ok(()));
         assert_eq!(claim("new", true), Err("invalid_params"));
         assert_eq!(claim("old", false), Ok(()), "an existing claim is kept");
         exclusive_backends.release("//old");
-        set_age(STARTUP_CLAIM_DELAY);
-        assert_eq!(claim("new", false), Ok(()));
+        assert_eq!(claim_at(started + STARTUP_CLAIM_DELAY, "new", false), Ok(()));
     }
 }

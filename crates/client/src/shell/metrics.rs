@@ -1,28 +1,13 @@
-//! Metrics that all operators share, and the functions that register metrics. Label values are from
-//! closed sets, never names of objects.
+//! Metrics of the access to the API server, and the functions that register metrics. Label values
+//! are from closed sets, never names of objects.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, Result, core::Collector, process_collector::ProcessCollector,
+    Registry, Result, core::Collector,
 };
 
 use crate::metric::{Metric, MetricKind, SHORT_DURATIONS};
 
-const RECONCILES: Metric =
-    Metric::counter("podops_reconciles_total", &["result"], "Reconciles, by result.");
-const RECONCILE_DURATION: Metric = Metric::histogram(
-    "podops_reconcile_duration_seconds",
-    &[],
-    SHORT_DURATIONS,
-    "Duration of reconciles.",
-);
-const STALE_SKIPS: Metric = Metric::counter(
-    "podops_stale_skips_total",
-    &[],
-    "Reconciles postponed because the cache had not observed the last write.",
-);
-const QUEUE_DEPTH: Metric =
-    Metric::gauge("podops_queue_depth", &[], "Number of objects waiting to be reconciled.");
 const WRITES: Metric = Metric::counter(
     "podops_api_writes_total",
     &["verb", "resource", "result"],
@@ -44,36 +29,16 @@ const REQUEST_DURATION: Metric = Metric::histogram(
     SHORT_DURATIONS,
     "Duration of API requests, by verb.",
 );
-const LEADER: Metric =
-    Metric::gauge("podops_leader", &[], "1 while this replica is the leader, 0 otherwise.");
 const WATCH_ERRORS: Metric =
     Metric::counter("podops_watch_errors_total", &["resource"], "Watch errors, by resource.");
 
-/// The metrics that all operators share.
-pub const METRICS: [&Metric; 10] = [
-    &RECONCILES,
-    &RECONCILE_DURATION,
-    &STALE_SKIPS,
-    &QUEUE_DEPTH,
-    &WRITES,
-    &CONFLICTS,
-    &REQUESTS,
-    &REQUEST_DURATION,
-    &LEADER,
-    &WATCH_ERRORS,
-];
+/// Metrics of the access to the API server.
+pub const METRICS: [&Metric; 5] =
+    [&WRITES, &CONFLICTS, &REQUESTS, &REQUEST_DURATION, &WATCH_ERRORS];
 
-/// Metrics that all operators share.
+/// Metrics of the access to the API server.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Reconciles by result.
-    pub reconciles: IntCounterVec,
-    /// Duration of reconciles.
-    pub reconcile_seconds: Histogram,
-    /// Reconciles postponed because the cache had not observed the last write.
-    pub stale_skips: IntCounter,
-    /// Number of objects waiting to be reconciled.
-    pub queue_depth: IntGauge,
     /// API writes by verb, resource and result.
     pub writes: IntCounterVec,
     /// API writes that failed because the object had changed.
@@ -82,33 +47,22 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// Duration of API requests by verb.
     pub request_seconds: HistogramVec,
-    /// 1 while this replica is the leader, 0 otherwise.
-    pub leader: IntGauge,
     /// Watch errors by resource.
     pub watch_errors: IntCounterVec,
 }
 
 impl Metrics {
-    /// Registers these metrics and those of the process.
+    /// Registers these metrics.
     ///
     /// # Errors
     ///
     /// If a metric of the same name is already registered.
     pub fn register(registry: &Registry) -> Result<Self> {
-        registry.register(Box::new(ProcessCollector::for_self()))?;
-        let reconciles = counters(registry, &RECONCILES)?;
-        // Initialized, so that rates are defined from the start.
-        reconciles.with_label_values(&["success"]);
         Ok(Self {
-            reconciles,
-            reconcile_seconds: histogram(registry, &RECONCILE_DURATION)?,
-            stale_skips: counter(registry, &STALE_SKIPS)?,
-            queue_depth: gauge(registry, &QUEUE_DEPTH)?,
             writes: counters(registry, &WRITES)?,
             conflicts: counter(registry, &CONFLICTS)?,
             requests: counters(registry, &REQUESTS)?,
             request_seconds: histograms(registry, &REQUEST_DURATION)?,
-            leader: gauge(registry, &LEADER)?,
             watch_errors: counters(registry, &WATCH_ERRORS)?,
         })
     }

@@ -19,7 +19,7 @@ use envoy_types::pb::{
     google::protobuf::{Any, Duration as ProtoDuration},
 };
 
-use crate::backends::envoy::fleet::{AssignedEndpoint, Assignment};
+use super::fleet::{AssignedEndpoint, Assignment};
 
 /// Type URL of the served resources.
 pub(super) const ENDPOINTS: &str =

@@ -9,12 +9,13 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{Api, Client, api::PostParams};
+use podops_client::shell::clock;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 
-use super::{args::LeaseArgs, clock, metrics::Metrics, shutdown::Shutdown};
+use crate::{args::LeaseArgs, metrics::Metrics, shutdown::Shutdown};
 
 /// Leadership of this replica.
 #[derive(Clone, Debug)]
@@ -90,7 +91,7 @@ fn next(
 }
 
 /// Participant in one leader election.
-pub(super) struct Elector {
+pub(crate) struct Elector {
     identity: String,
     name: &'static str,
     api: Api<Lease>,
@@ -100,7 +101,7 @@ pub(super) struct Elector {
 }
 
 /// Creates the leadership of this replica and the elector that determines it.
-pub(super) fn elector(
+pub(crate) fn elector(
     name: &'static str,
     args: &LeaseArgs,
     client: Client,
@@ -139,7 +140,7 @@ impl Elector {
     /// # Errors
     ///
     /// If this replica was the leader and has lost the Lease.
-    pub(super) async fn run(self, stop: Shutdown) -> Result<(), LeadershipLost> {
+    pub(crate) async fn run(self, stop: Shutdown) -> Result<(), LeadershipLost> {
         if !self.args.leader_elect {
             stop.wait().await;
             return Ok(());

@@ -1,4 +1,4 @@
-//! Client of the API server, with request metrics.
+//! Connects to the API server, and counts requests.
 
 use std::{
     task::{Context, Poll},

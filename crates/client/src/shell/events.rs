@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -11,6 +10,7 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::event::{ObjectEvent, Severity};
@@ -76,7 +76,7 @@ impl Events {
     }
 
     fn is_due(&self, uid: &str, event: &ObjectEvent) -> bool {
-        let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.lock();
         if published.len() > CAPACITY {
             published.retain(|_, (_, at)| at.elapsed() < REPEAT_AFTER);
         }

@@ -9,7 +9,7 @@ use prometheus::{Encoder, Registry, TextEncoder};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 /// Readiness of each part by name; `/readyz` succeeds once all are true.
-pub(super) type Readiness = Arc<BTreeMap<&'static str, watch::Receiver<bool>>>;
+pub(crate) type Readiness = Arc<BTreeMap<&'static str, watch::Receiver<bool>>>;
 
 /// Maximum number of concurrent connections; further ones wait.
 const CONNECTIONS_MAX: usize = 64;
@@ -18,7 +18,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the server for probes and metrics stopped.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AdminError {
+pub(crate) enum AdminError {
     #[error("failed to listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("failed to accept a connection")]
@@ -26,7 +26,7 @@ pub(super) enum AdminError {
 }
 
 /// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     address: SocketAddr,
     registry: Registry,
     ready: Readiness,

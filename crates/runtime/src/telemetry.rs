@@ -7,7 +7,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt as _, TryInitError},
 };
 
-use super::args::{LogFormat, OperatorArgs};
+use crate::args::{LogFormat, OperatorArgs};
 
 /// Default filter directives, which the user can override: kube's client logs entire responses that
 /// it cannot decode.
@@ -18,7 +18,7 @@ const DEFAULT_DIRECTIVES: &str = "kube_client::client=off";
 /// # Errors
 ///
 /// If the filter is invalid, or a subscriber is already installed.
-pub fn install(args: &OperatorArgs) -> Result<(), LoggingError> {
+pub(crate) fn install(args: &OperatorArgs) -> Result<(), LoggingError> {
     let filter = EnvFilter::try_new(format!("{DEFAULT_DIRECTIVES},{}", args.log))?;
     let lines = fmt().with_env_filter(filter).with_target(false);
     match args.log_format {

@@ -2,8 +2,11 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use super::apply::{self, UnfinishedWrites};
-use crate::{backoff::Kind, write::Target};
+use podops_client::{
+    backoff::Kind,
+    shell::apply::{self, UnfinishedWrites},
+    write::Target,
+};
 
 /// Why a reconcile failed.
 #[derive(Debug)]

@@ -1,0 +1,14 @@
+//! All parts with I/O.
+
+pub mod clock;
+pub mod metrics;
+
+pub mod connect;
+pub mod discovery;
+
+pub mod store;
+
+pub mod apply;
+mod rejected_writes;
+
+pub mod events;

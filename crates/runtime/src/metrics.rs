@@ -1,0 +1,68 @@
+//! Metrics of the controllers and of leader election.
+
+use podops_client::{
+    metric::{Metric, SHORT_DURATIONS},
+    shell::metrics::{counter, counters, gauge, histogram},
+};
+use prometheus::{
+    Histogram, IntCounter, IntCounterVec, IntGauge, Registry, Result,
+    process_collector::ProcessCollector,
+};
+
+const RECONCILES: Metric =
+    Metric::counter("podops_reconciles_total", &["result"], "Reconciles, by result.");
+const RECONCILE_DURATION: Metric = Metric::histogram(
+    "podops_reconcile_duration_seconds",
+    &[],
+    SHORT_DURATIONS,
+    "Duration of reconciles.",
+);
+const STALE_SKIPS: Metric = Metric::counter(
+    "podops_stale_skips_total",
+    &[],
+    "Reconciles postponed because the cache had not observed the last write.",
+);
+const QUEUE_DEPTH: Metric =
+    Metric::gauge("podops_queue_depth", &[], "Number of objects waiting to be reconciled.");
+const LEADER: Metric =
+    Metric::gauge("podops_leader", &[], "1 while this replica is the leader, 0 otherwise.");
+
+/// Metrics of the controllers and of leader election.
+pub const METRICS: [&Metric; 5] =
+    [&RECONCILES, &RECONCILE_DURATION, &STALE_SKIPS, &QUEUE_DEPTH, &LEADER];
+
+/// Metrics of the controllers and of leader election.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Reconciles by result.
+    pub reconciles: IntCounterVec,
+    /// Duration of reconciles.
+    pub reconcile_seconds: Histogram,
+    /// Reconciles postponed because the cache had not observed the last write.
+    pub stale_skips: IntCounter,
+    /// Number of objects waiting to be reconciled.
+    pub queue_depth: IntGauge,
+    /// 1 while this replica is the leader, 0 otherwise.
+    pub leader: IntGauge,
+}
+
+impl Metrics {
+    /// Registers these metrics and those of the process.
+    ///
+    /// # Errors
+    ///
+    /// If a metric of the same name is already registered.
+    pub fn register(registry: &Registry) -> Result<Self> {
+        registry.register(Box::new(ProcessCollector::for_self()))?;
+        let reconciles = counters(registry, &RECONCILES)?;
+        // Initialized, so that rates are defined from the start.
+        reconciles.with_label_values(&["success"]);
+        Ok(Self {
+            reconciles,
+            reconcile_seconds: histogram(registry, &RECONCILE_DURATION)?,
+            stale_skips: counter(registry, &STALE_SKIPS)?,
+            queue_depth: gauge(registry, &QUEUE_DEPTH)?,
+            leader: gauge(registry, &LEADER)?,
+        })
+    }
+}
