@@ -1,7 +1,7 @@
 //! Reconciles CollaSets: observes, plans, writes and reports the status.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -174,8 +174,9 @@ fn triggers(
     let known = sets.clone();
     let revisions = reflect(caches.revisions.clone(), revisions)
         .flat_map(move |o| stream::iter(interested_sets(&*o, &known)));
-    let contexts =
-        reflect(caches.contexts.clone(), contexts).flat_map(|o| stream::iter(users_of(&o)));
+    let known = sets.clone();
+    let contexts = reflect(caches.contexts.clone(), contexts)
+        .flat_map(move |o| stream::iter(users_of(&o, &known)));
     stream::select_all([pods, claims, revisions.boxed(), contexts.boxed()]).boxed()
 }
 
@@ -196,18 +197,27 @@ fn interested_sets<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<Object
     candidates.map(|set| ObjectRef::from_obj(&*set)).collect()
 }
 
-/// Returns the CollaSets with entries in a ResourceContext, and the one of its name.
-fn users_of(contexts: &ResourceContext) -> Vec<ObjectRef<Guarded>> {
+/// Returns the CollaSets with entries in a ResourceContext, and those whose spec names it: one that
+/// shares it with others may not have an entry yet.
+fn users_of(contexts: &ResourceContext, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
+    let namespace = contexts.metadata.namespace.as_deref();
     let owners = contexts
         .spec
         .contexts
         .iter()
         .filter_map(|entry| entry.data.get(well_known::context::OWNER));
-    let mut names: Vec<&String> = owners.chain(contexts.metadata.name.iter()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let namespace = contexts.metadata.namespace.as_deref().unwrap_or_default();
-    names.into_iter().map(|name| ObjectRef::new(name).within(namespace)).collect()
+    let own = owners.chain(contexts.metadata.name.iter()).cloned();
+    let known = sets.state();
+    let sharing = known.iter().filter_map(|set| set.0.as_ref().ok()).filter(|set| {
+        let context = set.spec.scale_strategy.as_ref().and_then(|scale| scale.context.as_ref());
+        set.metadata.namespace.as_deref() == namespace
+            && context.is_some()
+            && context == contexts.metadata.name.as_ref()
+    });
+    let names: BTreeSet<String> =
+        own.chain(sharing.filter_map(|set| set.metadata.name.clone())).collect();
+    let in_namespace = |name: String| ObjectRef::new(&name).within(namespace.unwrap_or_default());
+    names.into_iter().map(in_namespace).collect()
 }
 
 /// Reconciles one CollaSet. Idempotent: it may be interrupted at any point and run again.
@@ -552,4 +562,42 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> 
     let mut failed: Vec<Blocker> = failed.collect();
     failed.sort_by(|a, b| a.message.cmp(&b.message));
     failed
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn set(name: &str, context: Option<&str>) -> Guarded {
+        let template = json!({ "spec": { "containers": [] } });
+        let spec = json!({
+            "replicas": 1, "selector": {}, "template": template,
+            "scaleStrategy": { "context": context },
+        });
+        let metadata = json!({ "name": name, "namespace": "ns" });
+        let kind = json!({ "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet" });
+        let Value::Object(mut set) = kind else { unreachable!("an object literal") };
+        set.extend([("metadata".to_owned(), metadata), ("spec".to_owned(), spec)]);
+        serde_json::from_value(set.into()).unwrap()
+    }
+
+    /// A CollaSet without an entry yet waits for this event after a conflict with another one.
+    #[test]
+    fn a_shared_resource_context_triggers_all_that_share_it() {
+        let (store, mut writer) = reflector::store::<Guarded>();
+        for set in [set("a", Some("pool")), set("b", Some("pool")), set("c", None)] {
+            writer.apply_watcher_event(&Event::Apply(set));
+        }
+        let contexts = json!({
+            "metadata": { "name": "pool", "namespace": "ns" },
+            "spec": { "contexts": [{ "id": 0, "data": { well_known::context::OWNER: "a" } }] },
+        });
+        let contexts: ResourceContext = serde_json::from_value(contexts).unwrap();
+        let users = users_of(&contexts, &store);
+        let names: Vec<&str> = users.iter().map(|set| set.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "pool"]);
+    }
 }
