@@ -10,6 +10,7 @@ pub mod error;
 pub mod event;
 pub mod freshness;
 pub mod metric;
+pub mod object_key;
 pub mod status_throttle;
 pub mod write;
 

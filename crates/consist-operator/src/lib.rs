@@ -10,9 +10,11 @@
 //! entries in `pod.kusionstack.io/available-conditions`.
 
 pub mod backends;
+pub mod config_error;
 pub mod desired;
 pub mod employer;
 pub mod local_state;
+pub mod metrics;
 pub mod observe;
 pub mod orphans;
 pub mod plan;

@@ -1,4 +1,4 @@
-//! In-memory state of one employer between two reconciles.
+//! In-memory state of employers between two reconciles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,21 +7,70 @@ use std::{
 
 use jiff::Timestamp;
 use podops_api::ids::Uid;
-use podops_client::freshness::LastWrites;
+use podops_client::{
+    freshness::{CacheVersion, LastWrites},
+    object_key::ObjectKey,
+    write::Resource,
+};
 use serde_json::Value;
 
 use crate::{
-    backends::{DesiredMember, SyncResult},
-    desired::desired_traffic,
+    backends::{DesiredMember, Employer, SyncResult},
+    desired::{desired_members, desired_traffic, is_stable},
+    employer::{InvalidAnnotation, SlimEmployer},
     plan::Plan,
     report::WaitingCounts,
     traffic::{DesiredTraffic, Traffic},
-    view::{EmployerState, MemberView, TrafficObservation},
+    view::{EmployerState, EmployerView, MemberView, TrafficObservation},
 };
 
 /// Shortest and longest interval at which a backend is polled while Pods wait.
 const POLL_FIRST: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(5);
+/// Minimum time until an employer is reconciled again.
+const REQUEUE_MIN: Duration = Duration::from_millis(10);
+/// Interval at which the states of deleted employers are dropped.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// States of the employers of one kind.
+#[derive(Debug, Default)]
+pub struct LocalStates {
+    states: BTreeMap<ObjectKey, LocalState>,
+    last_cleanup: Option<Instant>,
+}
+
+impl LocalStates {
+    /// Returns the state of an employer, which is created if missing.
+    pub fn state(&mut self, employer: &ObjectKey) -> &mut LocalState {
+        self.states.entry(employer.clone()).or_default()
+    }
+
+    /// Returns whether the caches contain all writes for an employer; `cache` returns the version
+    /// of a collection's cache.
+    pub fn is_fresh(&self, employer: &ObjectKey, cache: impl Fn(Resource) -> CacheVersion) -> bool {
+        self.states.get(employer).is_none_or(|state| state.writes.are_observed_by(cache))
+    }
+
+    /// Drops the state of an employer, and returns it.
+    pub fn remove(&mut self, employer: &ObjectKey) -> Option<LocalState> {
+        self.states.remove(employer)
+    }
+
+    /// Returns the employers with a state that are not `known` any more; empty if that was checked
+    /// less than [`CLEANUP_INTERVAL`] ago.
+    pub fn deleted(
+        &mut self,
+        known: impl FnOnce() -> BTreeSet<ObjectKey>,
+        now: Instant,
+    ) -> Vec<ObjectKey> {
+        if self.last_cleanup.is_some_and(|last| now.duration_since(last) < CLEANUP_INTERVAL) {
+            return Vec::new();
+        }
+        self.last_cleanup = Some(now);
+        let known = known();
+        self.states.keys().filter(|employer| !known.contains(*employer)).cloned().collect()
+    }
+}
 
 /// In-memory state of one employer. It is lost when the process restarts.
 #[derive(Debug, Default)]
@@ -60,6 +109,40 @@ pub struct BackendAddress {
     pub name: String,
     /// Parameters of the employer for it.
     pub params: Value,
+}
+
+/// Sync of an employer with its backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyncRequest {
+    /// The employer.
+    pub employer: Employer,
+    /// Desired state of its Pods.
+    pub desired: DesiredState,
+    /// True if no Pod waits for its traffic.
+    pub is_stable: bool,
+}
+
+impl SyncRequest {
+    /// Returns the sync of an employer with the backend of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidAnnotation`] if the annotation with the backend's parameters is not JSON.
+    pub fn new(
+        employer: &SlimEmployer,
+        view: &EmployerView,
+        members: &[MemberView],
+        backend: &str,
+    ) -> Result<Self, InvalidAnnotation<serde_json::Error>> {
+        let (mut employer, finalizer) = (employer.for_backend()?, view.finalizer());
+        employer.protects_pods = members.iter().any(|member| member.has_finalizer(&finalizer));
+        let address = BackendAddress { name: backend.to_owned(), params: employer.params.clone() };
+        Ok(Self {
+            employer,
+            desired: DesiredState { address, members: desired_members(view.state, members) },
+            is_stable: is_stable(view.state, members, &finalizer),
+        })
+    }
 }
 
 /// Desired state of an employer's Pods at a backend.
@@ -128,14 +211,20 @@ impl LocalState {
         self.desired = all;
     }
 
-    /// Returns whether the backend applied this desired state less than `max_age` ago.
+    /// Returns whether the backend must be called: if a Pod waits, if the desired state changed, or
+    /// if the last sync is older than `max_age`.
     #[must_use]
-    pub fn is_applied(
+    pub fn needs_sync(
         &self,
-        desired: &DesiredState,
+        request: &SyncRequest,
         max_age: Option<Duration>,
         now: Instant,
     ) -> bool {
+        !request.is_stable || !self.is_applied(&request.desired, max_age, now)
+    }
+
+    /// Returns whether the backend applied this desired state less than `max_age` ago.
+    fn is_applied(&self, desired: &DesiredState, max_age: Option<Duration>, now: Instant) -> bool {
         self.last_applied.as_ref().is_some_and(|last| {
             let recent = max_age.is_none_or(|max_age| now.duration_since(last.at) < max_age);
             last.desired == *desired && recent
@@ -197,9 +286,25 @@ impl LocalState {
         }
     }
 
+    /// Records the Pods that a plan lets wait. Returns the time after which to reconcile again: at
+    /// the plan's time, for the next poll or for a resync; `None` if nothing is due. `jitter`,
+    /// between 0.5 and 1, spreads the polls of employers that wait for the same backend.
+    pub fn requeue_after(
+        &mut self,
+        plan: &Plan,
+        observation: &TrafficObservation,
+        resync: Option<Duration>,
+        jitter: f64,
+    ) -> Option<Duration> {
+        let due = plan.requeue_after.and_then(|left| Duration::try_from(left).ok());
+        let poll = self.record_waiting(plan, observation).map(|delay| delay.mul_f64(jitter));
+        let next = [due, poll, resync].into_iter().flatten().min();
+        next.map(|after| after.max(REQUEUE_MIN))
+    }
+
     /// Records the Pods that a plan lets wait. Returns the maximum delay until the backend is
     /// polled for them: `None` if no Pod waits and the observation is complete.
-    pub fn record_waiting(
+    fn record_waiting(
         &mut self,
         plan: &Plan,
         observation: &TrafficObservation,

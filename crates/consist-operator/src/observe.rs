@@ -1,20 +1,21 @@
 //! Pods and EndpointSlices, reduced to the fields that planning needs, to save memory.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use podops_api::{
     availability::AvailableConditions,
-    consist::{employer_key, lifecycle_finalizer},
+    consist::{self, employer_key, lifecycle_finalizer},
     well_known,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    employer::SlimEmployer,
-    view::{MemberView, ReportedCondition},
+    backends::endpointslice::SERVICE_NAME,
+    employer::{EmployerKey, SlimEmployer},
+    view::{EmployerState, EmployerView, MemberView, ReportedCondition},
 };
 
 /// Types of the conditions that decide whether a Pod should receive traffic.
@@ -64,6 +65,16 @@ struct Condition {
 pub struct SlimSlice {
     /// Metadata.
     pub metadata: ObjectMeta,
+}
+
+impl SlimSlice {
+    /// Returns the Service that the EndpointSlice belongs to.
+    #[must_use]
+    pub fn service(&self) -> Option<EmployerKey<'_>> {
+        let name = self.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        Some(EmployerKey { kind: consist::SERVICE, namespace, name })
+    }
 }
 
 /// Drops the fields of a Pod that planning does not need.
@@ -225,6 +236,24 @@ impl SlimPod {
         });
         closed.into_iter().chain([deleted]).flatten().min()
     }
+}
+
+/// Returns the Pods that an employer selects, and those that it has not released yet.
+#[must_use]
+pub fn members(
+    pods: &[Arc<SlimPod>],
+    employer: &SlimEmployer,
+    view: &EmployerView,
+) -> Vec<MemberView> {
+    let finalizer = view.finalizer();
+    let mut members = Vec::new();
+    for pod in pods {
+        let selected = view.state == EmployerState::Active && employer.selects(&pod.metadata);
+        if selected || pod.refers_to(employer) {
+            members.push(pod.view(selected, &finalizer));
+        }
+    }
+    members
 }
 
 #[cfg(test)]

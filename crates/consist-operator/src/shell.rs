@@ -2,7 +2,6 @@
 
 mod args;
 pub mod backend;
-pub mod config_error;
 mod controller;
 pub mod metrics;
 mod orphan_gc;

@@ -77,6 +77,16 @@ impl EmployerView {
         }
     }
 
+    /// Returns what is known of the traffic if the backend must not be called: nothing, because
+    /// the employer is invalid or because its Pods do not depend on the backend.
+    #[must_use]
+    pub fn observation_without_sync(&self) -> Option<TrafficObservation> {
+        if let Some(error) = self.validation_errors.first() {
+            return Some(TrafficObservation::failed(error.clone()));
+        }
+        (!self.uses_backend()).then(TrafficObservation::default)
+    }
+
     /// Returns the protection finalizer that the employer adds to its Pods.
     #[must_use]
     pub fn finalizer(&self) -> String {

@@ -15,6 +15,7 @@ pub mod pod;
 pub mod reasons;
 
 pub mod machine;
+pub mod metrics;
 pub mod plan;
 
 pub mod graceful_deletion;

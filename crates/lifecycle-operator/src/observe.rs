@@ -15,15 +15,13 @@ use kube::{
 use podops_api::{
     availability::AvailableConditions, lifecycle::Labels, transition_rule::RejectInfo, well_known,
 };
+use podops_client::object_key::ObjectKey;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     graceful_deletion::{budget::PodReadiness, decision::DeletionCandidate},
     pod::{Identity, InvalidAvailableConditions, PodView},
 };
-
-/// Namespace and name of a Service.
-pub type ServiceKey = (String, String);
 
 /// Fields of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -131,7 +129,7 @@ impl SlimPod {
 
     /// Returns the Services in the annotation.
     #[must_use]
-    pub fn employers(&self) -> Vec<ServiceKey> {
+    pub fn employers(&self) -> Vec<ObjectKey> {
         self.expected_finalizers()
             .unwrap_or_default()
             .keys()
@@ -160,7 +158,7 @@ impl SlimPod {
     #[must_use]
     pub fn candidate(
         &self,
-        find_service: impl Fn(&ServiceKey) -> Option<Arc<SlimService>>,
+        find_service: impl Fn(&ObjectKey) -> Option<Arc<SlimService>>,
     ) -> DeletionCandidate {
         let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
         let annotations = self.metadata.annotations.iter().flatten();
@@ -187,7 +185,7 @@ impl SlimPod {
     #[must_use]
     pub fn view(
         &self,
-        find_service: impl Fn(&ServiceKey) -> Option<Arc<SlimService>>,
+        find_service: impl Fn(&ObjectKey) -> Option<Arc<SlimService>>,
         checkers: &[String],
     ) -> PodView {
         let labels = self.metadata.labels.clone().unwrap_or_default();
@@ -243,9 +241,9 @@ fn rejections(text: &str) -> Vec<RejectInfo> {
 
 /// Parses an employer key `Service/<namespace>/<name>`; `None` for other kinds, which are never
 /// dirty.
-fn parse_service_key(key: &str) -> Option<ServiceKey> {
+fn parse_service_key(key: &str) -> Option<ObjectKey> {
     let (namespace, name) = key.strip_prefix("Service/")?.split_once('/')?;
-    (!name.contains('/')).then(|| (namespace.to_owned(), name.to_owned()))
+    (!name.contains('/')).then(|| ObjectKey::new(namespace, name))
 }
 
 #[cfg(test)]
@@ -269,7 +267,7 @@ mod tests {
         let service = json!({ "metadata": { "name": "web", "namespace": "ns" }, "spec": { "selector": selector } });
         let service: Arc<SlimService> =
             serde_json::from_value::<SlimService>(service).unwrap().into();
-        let key = ("ns".to_owned(), "web".to_owned());
+        let key = ObjectKey::new("ns", "web");
         pod.view(|requested| (*requested == key).then(|| service.clone()), &[])
     }
 

@@ -25,11 +25,7 @@ use kube::{
     },
 };
 use parking_lot::{Mutex, MutexGuard};
-use podops_client::{
-    backoff,
-    error::Chain,
-    shell::store::{Key, key},
-};
+use podops_client::{backoff, error::Chain, object_key::ObjectKey};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -73,11 +69,11 @@ pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
 #[derive(Default)]
 struct QueueState {
     /// Consecutive failures by object.
-    failures: BTreeMap<Key, u32>,
+    failures: BTreeMap<ObjectKey, u32>,
     /// Earliest time of the next reconcile by object.
-    not_before: BTreeMap<Key, Instant>,
+    not_before: BTreeMap<ObjectKey, Instant>,
     /// Objects in the queue.
-    waiting: BTreeSet<Key>,
+    waiting: BTreeSet<ObjectKey>,
 }
 
 struct Context {
@@ -97,7 +93,7 @@ impl Context {
         self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
     }
 
-    fn enqueue(&self, key: Key) {
+    fn enqueue(&self, key: ObjectKey) {
         let mut state = self.state();
         state.waiting.insert(key);
         self.report_depth(&state);
@@ -105,7 +101,7 @@ impl Context {
 
     /// Removes an object from the queue; returns the rest of its minimum interval, if it is not
     /// over.
-    fn dequeue(&self, key: &Key) -> Option<Duration> {
+    fn dequeue(&self, key: &ObjectKey) -> Option<Duration> {
         let mut state = self.state();
         let left =
             state.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
@@ -117,7 +113,7 @@ impl Context {
     }
 
     /// Removes the state of a deleted object.
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &ObjectKey) {
         let mut state = self.state();
         state.failures.remove(key);
         state.not_before.remove(key);
@@ -126,7 +122,12 @@ impl Context {
     }
 
     /// Records the result of a reconcile, and returns when to requeue the object.
-    fn finish(&self, key: Key, busy: Duration, result: Result<Requeue, ReconcileError>) -> Action {
+    fn finish(
+        &self,
+        key: ObjectKey,
+        busy: Duration,
+        result: Result<Requeue, ReconcileError>,
+    ) -> Action {
         let class = match &result {
             Ok(Requeue::AwaitCache) => "stale",
             Ok(Requeue::AwaitChange | Requeue::After(_)) => "success",
@@ -203,10 +204,10 @@ where
             .reconcile_on(config.triggers.inspect({
                 let context = context.clone();
                 move |object| {
-                    context.enqueue((
-                        object.namespace.clone().unwrap_or_default(),
-                        object.name.clone(),
-                    ));
+                    context.enqueue(ObjectKey {
+                        namespace: object.namespace.clone().unwrap_or_default(),
+                        name: object.name.clone(),
+                    });
                 }
             }))
             .reconcile_all_on(stream::once(lease.wait()))
@@ -226,7 +227,8 @@ where
                     Ok(_) => {}
                     // Expected: the object was deleted while it was queued.
                     Err(controller::Error::ObjectNotFound(not_found)) => {
-                        context.forget(&(not_found.namespace.unwrap_or_default(), not_found.name));
+                        let namespace = not_found.namespace.unwrap_or_default();
+                        context.forget(&ObjectKey { namespace, name: not_found.name });
                     }
                     Err(error) => tracing::debug!(%error, "Ignoring a controller error"),
                 }
@@ -247,7 +249,7 @@ fn enqueue_objects<K: Resource<DynamicType = ()>>(
     let context = context.clone();
     objects.inspect(move |object| {
         if let Ok(object) = object {
-            context.enqueue(key(object));
+            context.enqueue(ObjectKey::of(object));
         }
     })
 }
@@ -258,7 +260,7 @@ where
     F: Fn(Arc<K>) -> Fut,
     Fut: Future<Output = Result<Requeue, ReconcileError>>,
 {
-    let key = key(&*object);
+    let key = ObjectKey::of(&*object);
     if !context.lease.is_leader() {
         return Action::await_change();
     }

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, time::Duration};
 use podops_client::{
     backoff::Kind,
     shell::apply::{self, UnfinishedWrites},
-    write::Target,
+    write::{Outcome, Target, Write},
 };
 
 /// Why a reconcile failed.
@@ -66,6 +66,22 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Returns the first rejected write, or else the first failed one.
+    #[must_use]
+    pub fn of_writes(results: Vec<(Write, Result<Outcome, apply::Error>)>) -> Option<Self> {
+        let mut failed = None;
+        for (write, result) in results {
+            match result {
+                Ok(Outcome::Rejected(message)) => {
+                    return Some(Self::rejected(write.target(), message));
+                }
+                Ok(_) => {}
+                Err(error) => failed = failed.or(Some(Self::Write(error))),
+            }
+        }
+        failed
+    }
+
     /// Value of the metric label `result`, from a closed set.
     #[must_use]
     pub const fn class(&self) -> &'static str {

@@ -24,6 +24,7 @@ pub mod webhook_tasks;
 
 pub mod events;
 pub mod measurements;
+pub mod metrics;
 pub mod namespace_state;
 pub mod render;
 

@@ -22,22 +22,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::freshness::CacheVersion;
+use crate::{freshness::CacheVersion, object_key::ObjectKey};
 
 /// Number of objects per page of a list; small, so that a restart needs little additional memory.
 const PAGE_SIZE: u32 = 100;
-
-/// Namespace and name of an object.
-pub type Key = (String, String);
-
-/// Returns the key of an object.
-#[must_use]
-pub fn key<K: Resource>(object: &K) -> Key {
-    (
-        object.meta().namespace.clone().unwrap_or_default(),
-        object.meta().name.clone().unwrap_or_default(),
-    )
-}
 
 /// Watches a collection while the stream is polled; errors are counted and retried with backoff.
 ///
@@ -85,6 +73,17 @@ const RETRY_MAX: Duration = Duration::from_secs(4);
 /// Time without a failure after which the backoff is reset.
 const RESET_AFTER: Duration = Duration::from_secs(60);
 
+/// Converts the object of a watch event.
+pub fn map_event<A, B>(event: Event<A>, convert: impl Fn(A) -> B) -> Event<B> {
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(convert(object)),
+        Event::Apply(object) => Event::Apply(convert(object)),
+        Event::Delete(object) => Event::Delete(convert(object)),
+    }
+}
+
 /// Progress of a watch: the version of its cache, and whether the first list is complete.
 #[derive(Clone, Debug)]
 pub struct WatchProgress {
@@ -131,10 +130,10 @@ impl WatchProgress {
 }
 
 struct Contents<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    by_index: BTreeMap<String, BTreeSet<Key>>,
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    by_index: BTreeMap<String, BTreeSet<ObjectKey>>,
     /// Keys received by the list in progress.
-    listed: Option<BTreeSet<Key>>,
+    listed: Option<BTreeSet<ObjectKey>>,
 }
 
 /// Cache with an index, so that the cost of a lookup depends on its result, not on the size of the
@@ -161,17 +160,18 @@ impl<K: Resource + Clone> IndexedStore<K> {
 
     /// Returns the object with this key.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|contents| contents.objects.get(key).cloned())
     }
 
     /// Returns all objects of a namespace whose names start with `prefix`.
     #[must_use]
     pub fn with_name_prefix(&self, namespace: &str, prefix: &str) -> Vec<Arc<K>> {
-        let first = (namespace.to_owned(), prefix.to_owned());
+        let first = ObjectKey::new(namespace, prefix);
         self.read(|contents| {
             let rest = contents.objects.range(first..);
-            let matches = |key: &Key| key.0 == namespace && key.1.starts_with(prefix);
+            let matches =
+                |key: &ObjectKey| key.namespace == namespace && key.name.starts_with(prefix);
             rest.take_while(|(key, _)| matches(key)).map(|(_, object)| object.clone()).collect()
         })
     }
@@ -203,15 +203,15 @@ impl<K: Resource + Clone> IndexedStore<K> {
             }
             Event::InitApply(object) => {
                 if let Some(listed) = &mut contents.listed {
-                    listed.insert(key(object));
+                    listed.insert(ObjectKey::of(object));
                 }
                 self.put(&mut contents, object)
             }
             Event::Apply(object) => self.put(&mut contents, object),
-            Event::Delete(object) => self.drop(&mut contents, &key(object)),
+            Event::Delete(object) => self.drop(&mut contents, &ObjectKey::of(object)),
             Event::InitDone => {
                 let listed = contents.listed.take().unwrap_or_default();
-                let deleted: Vec<Key> =
+                let deleted: Vec<ObjectKey> =
                     contents.objects.keys().filter(|k| !listed.contains(*k)).cloned().collect();
                 deleted.iter().flat_map(|key| self.drop(&mut contents, key)).collect()
             }
@@ -222,7 +222,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
     }
 
     fn put(&self, contents: &mut Contents<K>, object: &K) -> Vec<Arc<K>> {
-        let key = key(object);
+        let key = ObjectKey::of(object);
         let mut changed = self.drop(contents, &key);
         if let Some(value) = (self.index)(object) {
             contents.by_index.entry(value).or_default().insert(key.clone());
@@ -235,7 +235,7 @@ impl<K: Resource + Clone> IndexedStore<K> {
         changed
     }
 
-    fn drop(&self, contents: &mut Contents<K>, key: &Key) -> Vec<Arc<K>> {
+    fn drop(&self, contents: &mut Contents<K>, key: &ObjectKey) -> Vec<Arc<K>> {
         let Some(old) = contents.objects.remove(key) else { return Vec::new() };
         if let Some(value) = (self.index)(&old)
             && let Some(keys) = contents.by_index.get_mut(&value)

@@ -12,7 +12,7 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_client::shell::store::IndexedStore;
+use podops_client::{object_key::ObjectKey, shell::store::IndexedStore};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -430,7 +430,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     }
     observed.uid = uid.into();
     observed.foreign_revisions = foreign_revisions(&observed, caches);
-    let key = (observed.namespace.clone(), observed.context_name().to_owned());
+    let key = ObjectKey::new(&observed.namespace, observed.context_name());
     observed.contexts = caches.contexts.get(&key).map(|known| ContextsView {
         uid: known.metadata.uid.clone().unwrap_or_default().into(),
         resource_version: known.metadata.resource_version.clone().unwrap_or_default().into(),

@@ -5,11 +5,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     net::IpAddr,
 };
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use http::StatusCode;
+use http::{Method, Request, StatusCode};
 use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -75,6 +76,19 @@ impl Account {
             [None, None, _] => Ok(None),
             _ => Err(InvalidAccount::Incomplete),
         }
+    }
+
+    /// Returns the configured account.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::InvalidParams`] if there is none.
+    pub fn configured(account: Option<&Self>) -> Result<&Self, BackendError> {
+        account.ok_or_else(|| {
+            BackendError::InvalidParams(
+                "operator has no Alibaba Cloud credentials; set ALIYUN_SLB_AK_KEY".to_owned(),
+            )
+        })
     }
 
     /// Returns `https://<host>`, or `http://<host>` if configured so.
@@ -220,9 +234,33 @@ impl Call {
     }
 }
 
-/// Returns the headers of a request, signed with version 3 of the signature.
+/// Returns a signed request.
+///
+/// # Errors
+///
+/// [`BackendError::Unreachable`] if the endpoint is not a URL.
+pub fn request(
+    account: &Account,
+    call: &Call,
+    nonce: &str,
+    now: Timestamp,
+) -> Result<Request<()>, BackendError> {
+    let uri = format!("{}/?{}", account.endpoint, call.query);
+    let mut request = Request::builder().method(Method::POST).uri(uri);
+    for (name, value) in sign(account, call, nonce, now) {
+        request = request.header(name, value);
+    }
+    request.body(()).map_err(unreachable)
+}
+
+/// Returns the error of a call without a response.
 #[must_use]
-pub fn sign(
+pub fn unreachable(reason: impl fmt::Display) -> BackendError {
+    BackendError::Unreachable(format!("Alibaba Cloud: {reason}"))
+}
+
+/// Returns the headers of a request, signed with version 3 of the signature.
+fn sign(
     account: &Account,
     call: &Call,
     nonce: &str,

@@ -72,6 +72,45 @@ impl Params {
     }
 }
 
+/// Maximum number of targets in one call.
+pub const TARGETS_MAX: usize = 200;
+
+/// Targets that are still to be registered, in batches.
+#[derive(Debug)]
+pub struct Registrations(Vec<Vec<TargetId>>);
+
+impl Registrations {
+    /// Splits the targets into batches of [`TARGETS_MAX`].
+    #[must_use]
+    pub fn new(targets: &[TargetId]) -> Self {
+        Self(targets.chunks(TARGETS_MAX).map(<[_]>::to_vec).collect())
+    }
+
+    /// Takes the next batch.
+    pub fn next_batch(&mut self) -> Option<Vec<TargetId>> {
+        self.0.pop()
+    }
+
+    /// Records the result of a batch, and returns it unless the batch is tried again: AWS rejects a
+    /// whole batch for one invalid target, so it is halved, and the others do not wait.
+    ///
+    /// # Errors
+    ///
+    /// The error of the batch.
+    pub fn record(
+        &mut self,
+        batch: &[TargetId],
+        result: Result<(), BackendError>,
+    ) -> Result<(), BackendError> {
+        if matches!(result, Err(BackendError::InvalidParams(_))) && batch.len() > 1 {
+            let (first, second) = batch.split_at(batch.len() / 2);
+            self.0.extend([first.to_vec(), second.to_vec()]);
+            return Ok(());
+        }
+        result
+    }
+}
+
 /// A failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFailure<'a> {
@@ -230,6 +269,28 @@ fn traffic(targets: &[Target], pod: &DesiredMember) -> Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rejected_batch_is_halved_until_the_invalid_target_is_alone() {
+        let target = |id: usize| TargetId {
+            id: id.to_string(),
+            port: None,
+            availability_zone: None,
+            quic_server_id: None,
+        };
+        let targets: Vec<TargetId> = (0..TARGETS_MAX + 50).map(target).collect();
+        let mut registrations = Registrations::new(&targets);
+        let (mut registered, mut errors) = (0, 0);
+        while let Some(batch) = registrations.next_batch() {
+            assert!(batch.len() <= TARGETS_MAX);
+            let is_invalid = batch.contains(&target(77));
+            let invalid = BackendError::InvalidParams("77".to_owned());
+            let result = if is_invalid { Err(invalid) } else { Ok(()) };
+            registered += if is_invalid { 0 } else { batch.len() };
+            errors += usize::from(registrations.record(&batch, result).is_err());
+        }
+        assert_eq!((registered, errors), (targets.len() - 1, 1));
+    }
 
     const DRAINING: Traffic = Traffic::Draining(InFlight::Uncounted);
 

@@ -1,7 +1,9 @@
 //! Backend `external`: parameters of adapters, and the generations of their apply requests.
 //!
 //! Adapters are programs in any language that implement the adapter protocol for a proxy or load
-//! balancer. The protocol's messages are in `shell::backend::external`, because they need gRPC.
+//! balancer.
+
+pub mod messages;
 
 use std::time::{Duration, Instant};
 

@@ -4,6 +4,7 @@
 //! A Pod is assigned to a free slot of a `server-template` and drained in it; the requests in
 //! flight are the sessions that HAProxy counts for the slot.
 
+pub mod reader;
 pub mod response;
 
 use std::net::IpAddr;
@@ -226,14 +227,15 @@ pub fn no_free_slot(instance: &str, params: &Params, slots: usize) -> BackendErr
     ))
 }
 
-/// Returns the first line of a response to commands that is not an acknowledgement, bounded because
-/// users see it.
+/// Returns the error of an instance that rejected a command: the first line of the response that is
+/// not an acknowledgement, bounded because users see it.
 #[must_use]
-pub fn rejection(response: &str) -> Option<String> {
+pub fn rejection(instance: &str, response: &str) -> Option<BackendError> {
     let rejected = response.lines().find(|line| {
         !line.trim().is_empty() && !ACKNOWLEDGEMENTS.iter().any(|text| line.contains(text))
     })?;
-    Some(rejected.chars().take(MESSAGE_MAX).collect())
+    let rejected: String = rejected.chars().take(MESSAGE_MAX).collect();
+    Some(BackendError::InvalidResponse(format!("haproxy at {instance}: {rejected:?}")))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ pub mod haproxy;
 mod rate_limiter;
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     pin::Pin,
     time::{Duration, Instant},
@@ -20,7 +21,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backends::{
-    BackendError, DesiredMember, Employer, SyncResult, circuit_breaker::CircuitBreaker,
+    BackendError, DesiredMember, Employer, SyncResult, UnknownBackend,
+    circuit_breaker::CircuitBreaker,
 };
 
 /// Calls an endpoint through a circuit breaker.
@@ -81,5 +83,36 @@ pub trait Backend: Send + Sync {
     /// Drops the state kept for an employer that no longer routes traffic. Idempotent.
     fn forget<'a>(&'a self, _employer: &'a Employer) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// All backends, by name.
+pub(super) struct Backends(BTreeMap<&'static str, Box<dyn Backend>>);
+
+impl Backends {
+    pub(super) fn new(all: impl IntoIterator<Item = (&'static str, Box<dyn Backend>)>) -> Self {
+        Self(all.into_iter().collect())
+    }
+
+    /// Returns the backend of this name, with its name.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownBackend`] if there is none, or no name.
+    pub(super) fn get(
+        &self,
+        name: Option<&str>,
+    ) -> Result<(&'static str, &dyn Backend), UnknownBackend> {
+        if let Some((name, backend)) = name.and_then(|name| self.0.get_key_value(name)) {
+            return Ok((name, &**backend));
+        }
+        let supported: Vec<&str> = self.0.keys().copied().collect();
+        Err(UnknownBackend::new(name, &supported))
+    }
+
+    /// Returns all backends except the one of this name.
+    pub(super) fn all_except(&self, name: Option<&str>) -> impl Iterator<Item = &dyn Backend> {
+        let others = self.0.iter().filter(move |(other, _)| Some(**other) != name);
+        others.map(|(_, backend)| &**backend)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use kube::{Api, Client, Resource as _, core::DynamicObject};
+use kube::{Api, Resource as _, core::DynamicObject};
 use podops_client::{
     shell::{apply::Applier, clock, events::Events, store::IndexedStore},
     write::Outcome,
 };
-use podops_runtime::lease::Leadership;
+use podops_runtime::process::Process;
 use tokio::time::sleep;
 
 use crate::{
@@ -25,13 +25,12 @@ pub(super) type Lookup = Box<dyn Fn(&str, &str) -> EmployerLookup + Send + Sync>
 
 /// Garbage collector of one kind of employers.
 pub(super) struct OrphanCollector {
-    pub(super) client: Client,
+    pub(super) process: Process,
     pub(super) applier: Applier,
     pub(super) events: Events,
     pub(super) pods: Arc<IndexedStore<SlimPod>>,
     pub(super) kind: Kind,
     pub(super) lookup: Lookup,
-    pub(super) lease: Leadership,
 }
 
 impl OrphanCollector {
@@ -39,7 +38,7 @@ impl OrphanCollector {
     pub(super) async fn run(self) -> Infallible {
         loop {
             sleep(INTERVAL).await;
-            if !self.lease.is_leader() || !*self.pods.progress.ready().borrow() {
+            if !self.process.lease.is_leader() || !*self.pods.progress.ready().borrow() {
                 continue;
             }
             for pod in self.pods.all() {
@@ -56,7 +55,7 @@ impl OrphanCollector {
         let Orphan { employer, change } = orphan;
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let all: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &namespace, &self.kind.api);
+            Api::namespaced_with(self.process.client.clone(), &namespace, &self.kind.api);
         let Ok(found) = all.get_opt(employer).await else { return };
         if found.is_some_and(|found| SlimEmployer::new(&self.kind, found).is_managed_or_releasing())
         {

@@ -1,13 +1,6 @@
 //! Sends what is reported about Pods that wait for their traffic: metrics and events.
 
-use podops_client::{
-    event::ObjectEvent,
-    shell::{
-        clock,
-        store::{Key, key},
-    },
-    write::Write,
-};
+use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock, write::Write};
 
 use super::controller::Context;
 use crate::{
@@ -20,7 +13,7 @@ use crate::{
 impl Context {
     /// Updates the metrics of waiting Pods, and publishes events for backend errors and long waits.
     pub(super) async fn report(&self, employer: &SlimEmployer, observed: &Observed, plan: &Plan) {
-        let (key, now) = (key(employer), clock::now());
+        let (key, now) = (ObjectKey::of(employer), clock::now());
         let counts = WaitingCounts::new(plan, now);
         let before = self.with_state(&key, |state| std::mem::replace(&mut state.counts, counts));
         self.update_gauges(&key, before, counts);
@@ -30,8 +23,8 @@ impl Context {
     }
 
     /// Replaces an employer's contribution to the gauges of waiting Pods.
-    pub(super) fn update_gauges(&self, key: &Key, before: WaitingCounts, now: WaitingCounts) {
-        let namespace = key.0.as_str();
+    pub(super) fn update_gauges(&self, key: &ObjectKey, before: WaitingCounts, now: WaitingCounts) {
+        let namespace = key.namespace.as_str();
         let waiting = &self.metrics.waiting_pods;
         waiting.with_label_values(&[namespace, "enable"]).add(now.enable - before.enable);
         waiting.with_label_values(&[namespace, "drain"]).add(now.drain - before.drain);

@@ -1,11 +1,8 @@
 //! Starts the operator: its watches, its backends, and one controller for each kind of employers.
 
-use std::{
-    collections::BTreeMap, convert::Infallible, future::Future, path::Path, sync::Arc,
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, path::Path, pin::pin, sync::Arc, time::Duration};
 
-use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
     Api,
     core::DynamicObject,
@@ -13,12 +10,11 @@ use kube::{
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
-        watcher::{self, Event},
+        watcher,
     },
 };
 use parking_lot::Mutex;
-use podops_api::consist;
-use podops_client::shell::store::{IndexedStore, WatchProgress, reflect};
+use podops_client::shell::store::{IndexedStore, WatchProgress, map_event, reflect};
 use podops_runtime::{
     controller::{ControllerConfig, run},
     operator::{Operator, OperatorError},
@@ -32,7 +28,7 @@ use tokio::{
 use super::{
     args::ConsistArgs,
     backend::{
-        Backend, ChangeNotifier,
+        Backend, Backends, ChangeNotifier,
         alibaba_clb::AlibabaClb,
         aws_elbv2::AwsElbV2,
         endpointslice::EndpointSlices,
@@ -40,16 +36,13 @@ use super::{
         external::External,
         haproxy::Haproxy,
     },
-    config_error::ConfigError,
-    controller::{Backends, Context, reconcile},
+    controller::{Context, reconcile},
     metrics::Metrics,
     orphan_gc::OrphanCollector,
 };
 use crate::{
-    backends::{
-        UnknownBackend,
-        endpointslice::{self, SERVICE_NAME},
-    },
+    backends::endpointslice,
+    config_error::ConfigError,
     employer::{
         EmployerKey, SlimEmployer,
         kind::{EmployerKindConfig, Kind},
@@ -84,7 +77,7 @@ struct Shared {
     process: Process,
     metrics: Metrics,
     pods: Arc<IndexedStore<SlimPod>>,
-    backends: Backends,
+    backends: Arc<Backends>,
     controllers: RunningControllers,
 }
 
@@ -103,20 +96,17 @@ fn set_up(operator: &mut Operator, args: &ConsistArgs) -> Result<(), ConfigError
     let pods = IndexedStore::<SlimPod>::new(|pod| pod.metadata.namespace.clone());
     let shared = Shared {
         process: operator.process.clone(),
-        metrics: Metrics::register(&operator.registry)?,
+        metrics: Metrics::register(&operator.registry)
+            .map_err(|error| ConfigError::Metrics(error.into()))?,
         pods: pods.clone(),
-        backends: backends(operator, args, &ChangeNotifier(notifier))?,
+        backends: Arc::new(backends(operator, args, &ChangeNotifier(notifier))?),
         controllers: RunningControllers::default(),
     };
     let services = WatchProgress::default();
     operator.ready_when("pods", pods.progress.ready());
     operator.ready_when("services", services.ready());
     let default = args.default_backend.as_str();
-    if !shared.backends.contains_key(default) {
-        let supported: Vec<&str> = shared.backends.keys().copied().collect();
-        let unknown = UnknownBackend::new(Some(default), &supported);
-        return Err(ConfigError::UnknownBackend(unknown));
-    }
+    shared.backends.get(Some(default)).map_err(ConfigError::UnknownBackend)?;
     let controller = shared.controller(Kind::services(default)?, &services);
     operator.task("service controller", controller);
     for config in kinds {
@@ -149,7 +139,7 @@ fn backends(
         ("external", Box::new(External::new(&args.adapters, notifier)?)),
         ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
     ];
-    Ok(Arc::new(BTreeMap::from(all)))
+    Ok(Backends::new(all))
 }
 
 impl Shared {
@@ -164,14 +154,26 @@ impl Shared {
         }
     }
 
+    /// Triggers a reconcile of one employer.
+    fn trigger_one(&self, key: EmployerKey<'_>) {
+        self.trigger(|controller| {
+            let employer = ObjectRef::new(key.name).within(key.namespace);
+            (controller.kind == key.kind).then_some(employer).into_iter().collect()
+        });
+    }
+
     /// Watches Pods, and triggers the reconciles of their employers.
     async fn watch_pods(self) -> Result<(), Infallible> {
         let events = self.process.watch(watcher::Config::default(), "pods").modify(trim_pod);
-        let pods = reflect(self.pods.clone(), events);
-        for_each(pods, |pod| {
-            self.trigger(|controller| employers(&controller.employers, &pod));
-        })
-        .await
+        let mut pods = pin!(reflect(self.pods.clone(), events));
+        while let Some(pod) = pods.next().await {
+            self.trigger(|controller| {
+                let all = controller.employers.state();
+                let affected = all.iter().filter(|employer| pod.affects(employer));
+                affected.map(|employer| ObjectRef::from_obj(&**employer)).collect()
+            });
+        }
+        Ok(())
     }
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
@@ -180,16 +182,13 @@ impl Shared {
             .process
             .watch(watcher::Config::default(), "endpointslices")
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
-        for_each(reflect(IndexedStore::<SlimSlice>::new(|_| None), events), |slice| {
-            let labels = slice.metadata.labels.as_ref();
-            let name = labels.and_then(|labels| labels.get(SERVICE_NAME));
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            let service = name.map(|name| ObjectRef::new(name).within(namespace));
-            self.trigger(|controller| {
-                service.iter().filter(|_| controller.kind == consist::SERVICE).cloned().collect()
-            });
-        })
-        .await
+        let mut slices = pin!(reflect(IndexedStore::<SlimSlice>::new(|_| None), events));
+        while let Some(slice) = slices.next().await {
+            if let Some(service) = slice.service() {
+                self.trigger_one(service);
+            }
+        }
+        Ok(())
     }
 
     /// Triggers the reconciles of employers whose backends report a change.
@@ -199,11 +198,7 @@ impl Shared {
     ) -> Result<(), Infallible> {
         while let Some(key) = changes.recv().await {
             if let Some(changed) = EmployerKey::parse(&key) {
-                self.trigger(|controller| {
-                    let is_of_kind = controller.kind == changed.kind;
-                    let employer = ObjectRef::new(changed.name).within(changed.namespace);
-                    is_of_kind.then_some(employer).into_iter().collect()
-                });
+                self.trigger_one(changed);
             }
         }
         Ok(())
@@ -248,7 +243,7 @@ impl Shared {
         let objects = self
             .process
             .watch_api(all, watcher::Config::default(), kind.resource.plural)
-            .map_ok(move |event| slim_event(&slim, event))
+            .map_ok(move |event| map_event(event, |object| SlimEmployer::new(&slim, object)))
             .reflect(writer)
             .inspect(move |event| event.iter().for_each(|event| watched.record(event)))
             .touched_objects();
@@ -262,7 +257,6 @@ impl Shared {
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
             states: Mutex::default(),
-            last_cleanup: Mutex::default(),
         });
         let orphan_collector = self.orphan_collector(kind, store.clone(), progress);
         let config = ControllerConfig {
@@ -289,7 +283,7 @@ impl Shared {
     ) -> OrphanCollector {
         let listed = progress.ready();
         OrphanCollector {
-            client: self.process.client.clone(),
+            process: self.process.clone(),
             applier: self.process.applier(1),
             events: self.process.events(),
             pods: self.pods.clone(),
@@ -298,38 +292,7 @@ impl Shared {
                 let cached = employers.get(&ObjectRef::new(name).within(namespace));
                 EmployerLookup::new(cached.as_deref(), *listed.borrow())
             }),
-            lease: self.process.lease.clone(),
         }
-    }
-}
-
-/// Calls a function with each changed object; ends with the watch.
-async fn for_each<K>(
-    changed: impl Stream<Item = Arc<K>> + Send,
-    f: impl Fn(Arc<K>) + Send,
-) -> Result<(), Infallible> {
-    let mut changed = std::pin::pin!(changed);
-    while let Some(object) = changed.next().await {
-        f(object);
-    }
-    Ok(())
-}
-
-/// Returns the employers that a change of a Pod affects.
-fn employers(store: &Store<SlimEmployer>, pod: &SlimPod) -> Vec<ObjectRef<SlimEmployer>> {
-    let all = store.state();
-    let affected = all.iter().filter(|employer| pod.affects(employer));
-    affected.map(|employer| ObjectRef::from_obj(&**employer)).collect()
-}
-
-/// Reduces the object of a watch event to the fields that planning needs.
-fn slim_event(kind: &Kind, event: Event<DynamicObject>) -> Event<SlimEmployer> {
-    match event {
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-        Event::InitApply(object) => Event::InitApply(SlimEmployer::new(kind, object)),
-        Event::Apply(object) => Event::Apply(SlimEmployer::new(kind, object)),
-        Event::Delete(object) => Event::Delete(SlimEmployer::new(kind, object)),
     }
 }
 

@@ -22,11 +22,12 @@ use podops_api::well_known;
 use podops_client::{
     event::ObjectEvent,
     freshness::{CacheVersion, LastWrite},
+    object_key::ObjectKey,
     shell::{
         apply::Applier,
         clock,
         events::Events,
-        store::{IndexedStore, Key, WatchProgress, key, reflect},
+        store::{IndexedStore, WatchProgress, reflect},
     },
     write::Outcome,
 };
@@ -86,8 +87,8 @@ struct Context {
     services: Arc<IndexedStore<SlimService>>,
     pods: WatchProgress,
     checkers: Vec<String>,
-    last_writes: Mutex<BTreeMap<Key, LastWrite>>,
-    invalid_label_pods: Mutex<BTreeSet<Key>>,
+    last_writes: Mutex<BTreeMap<ObjectKey, LastWrite>>,
+    invalid_label_pods: Mutex<BTreeSet<ObjectKey>>,
     metrics: Metrics,
 }
 
@@ -133,8 +134,9 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         .touched_objects();
     let service_events = process.watch(watcher::Config::default(), "services");
     let pod_store = store.clone();
-    let triggers = reflect(services.clone(), service_events)
-        .flat_map(move |service| stream::iter(pods_of_service(&pod_store, &key(&*service))));
+    let triggers = reflect(services.clone(), service_events).flat_map(move |service| {
+        stream::iter(pods_of_service(&pod_store, &ObjectKey::of(&*service)))
+    });
 
     let config = ControllerConfig {
         objects: objects.boxed(),
@@ -147,7 +149,7 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
 }
 
 /// Returns the Pods whose annotation expects a finalizer of a Service.
-fn pods_of_service(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPod>> {
+fn pods_of_service(pods: &Store<SlimPod>, service: &ObjectKey) -> Vec<ObjectRef<SlimPod>> {
     let state = pods.state();
     let employed = state.iter().filter(|pod| pod.employers().contains(service));
     employed.map(|pod| ObjectRef::from_obj(&**pod)).collect()
@@ -160,7 +162,7 @@ fn pods_of_service(pods: &Store<SlimPod>, service: &Key) -> Vec<ObjectRef<SlimPo
 /// If the write fails or is rejected.
 #[tracing::instrument(skip_all, fields(namespace = pod.metadata.namespace, pod = pod.metadata.name))]
 async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
-    let key = key(&*pod);
+    let key = ObjectKey::of(&*pod);
     if !context.has_observed_last_write(&key) {
         return Ok(Requeue::AwaitCache);
     }
@@ -206,7 +208,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
 }
 
 impl Context {
-    fn has_observed_last_write(&self, key: &Key) -> bool {
+    fn has_observed_last_write(&self, key: &ObjectKey) -> bool {
         let mut last_writes = self.last_writes.lock();
         let fresh = last_writes.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
         if fresh {
@@ -215,7 +217,7 @@ impl Context {
         fresh
     }
 
-    fn record_write(&self, key: Key, version: Option<&str>, observed: CacheVersion) {
+    fn record_write(&self, key: ObjectKey, version: Option<&str>, observed: CacheVersion) {
         let mut last_writes = self.last_writes.lock();
         if last_writes.len() > LAST_WRITES_MAX {
             let now = self.pods.version();
@@ -227,7 +229,7 @@ impl Context {
     async fn report_invalid_label(&self, pod: &SlimPod, message: &str) {
         let count = {
             let mut pods = self.invalid_label_pods.lock();
-            pods.insert(key(pod));
+            pods.insert(ObjectKey::of(pod));
             pods.len()
         };
         self.metrics.invalid_labels.set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -235,7 +237,7 @@ impl Context {
         self.publish(pod, reasons::LIFECYCLE_LABEL_INVALID.with(message)).await;
     }
 
-    fn clear_invalid_label(&self, key: &Key) {
+    fn clear_invalid_label(&self, key: &ObjectKey) {
         let mut pods = self.invalid_label_pods.lock();
         if pods.remove(key) {
             self.metrics.invalid_labels.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));

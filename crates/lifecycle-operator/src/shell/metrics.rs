@@ -1,24 +1,9 @@
-//! Metrics specific to this operator.
+//! Registers the metrics of this operator.
 
-use podops_client::{
-    metric::Metric,
-    shell::metrics::{counter, gauge},
-};
+use podops_client::shell::metrics::{counter, gauge};
 use prometheus::{IntCounter, IntGauge, Registry};
 
-const INVALID_LABEL_PODS: Metric = Metric::gauge(
-    "podops_lifecycle_invalid_label_pods",
-    &[],
-    "Number of Pods that are not reconciled because a lifecycle label is invalid.",
-);
-const PODS_DELETED: Metric = Metric::counter(
-    "podops_lifecycle_pods_deleted_total",
-    &[],
-    "Pods deleted at the end of a graceful deletion.",
-);
-
-/// The metrics of this operator.
-pub const METRICS: [&Metric; 2] = [&INVALID_LABEL_PODS, &PODS_DELETED];
+use crate::metrics::{INVALID_LABEL_PODS, PODS_DELETED};
 
 /// Metrics of lifecycle-operator.
 #[derive(Clone, Debug)]

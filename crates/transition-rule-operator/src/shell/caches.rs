@@ -8,7 +8,10 @@ use kube::{
     runtime::{WatchStreamExt as _, reflector::ObjectRef, watcher},
 };
 use podops_api::{lifecycle::Labels, well_known};
-use podops_client::shell::store::{IndexedStore, WatchProgress, reflect};
+use podops_client::{
+    object_key::ObjectKey,
+    shell::store::{IndexedStore, WatchProgress, reflect},
+};
 use podops_runtime::process::Process;
 
 use crate::{
@@ -78,7 +81,7 @@ impl Caches {
     }
 
     fn node_labels(&self, name: &str) -> Option<Labels> {
-        let node = self.nodes.get(&(String::new(), name.to_owned()))?;
+        let node = self.nodes.get(&ObjectKey::new("", name))?;
         Some(node.metadata.labels.clone().unwrap_or_default())
     }
 

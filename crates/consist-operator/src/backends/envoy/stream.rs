@@ -19,6 +19,43 @@ use super::{
 /// resource.
 const MESSAGE_MAX: usize = 200;
 
+/// State of a stream between the operator and one Envoy.
+pub trait EnvoyStream {
+    /// Message from the Envoy.
+    type Received;
+    /// Message to the Envoy.
+    type Sent;
+
+    /// Returns the next message to send, and records that it is sent; `None` if there is none.
+    fn next(&mut self, fleet: &Fleet) -> Option<Self::Sent>;
+
+    /// Records a message of the Envoy.
+    fn handle(&mut self, fleet: &mut Fleet, message: Self::Received, now: Instant) -> Change;
+
+    /// Records the end of the stream.
+    fn end(&self, fleet: &mut Fleet, now: Instant) -> Change;
+}
+
+/// What a message of an Envoy changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Clusters whose employers must be reconciled.
+    pub clusters: Vec<String>,
+    /// Rejection of a response, if the message contains one.
+    pub rejection: Option<Rejection>,
+}
+
+/// An Envoy's rejection of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Node ID of the Envoy.
+    pub node: String,
+    /// Cluster of the response.
+    pub cluster: String,
+    /// Envoy's message.
+    pub message: String,
+}
+
 /// One Envoy's stream of endpoint discovery.
 #[derive(Debug)]
 pub struct EndpointStream {
@@ -34,26 +71,6 @@ pub struct EndpointStream {
     unacknowledged: BTreeMap<String, ClusterVersion>,
 }
 
-/// What a request changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestResult {
-    /// Clusters whose employers must be reconciled.
-    pub changed: Vec<String>,
-    /// Rejection of a response, if the request contains one.
-    pub rejection: Option<Rejection>,
-}
-
-/// An Envoy's rejection of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rejection {
-    /// Node ID of the Envoy.
-    pub node: String,
-    /// Cluster of the response.
-    pub cluster: String,
-    /// Envoy's message.
-    pub message: String,
-}
-
 impl EndpointStream {
     /// Creates the state of a new stream.
     #[must_use]
@@ -65,48 +82,6 @@ impl EndpointStream {
             sent: BTreeMap::new(),
             unacknowledged: BTreeMap::new(),
         }
-    }
-
-    /// Returns the next response to send, and records that it is sent; `None` if there is none.
-    pub fn next_response(&mut self, fleet: &Fleet) -> Option<DiscoveryResponse> {
-        let assignment = self.next_assignment(fleet)?;
-        Some(response(&assignment, &nonce(&assignment.version)))
-    }
-
-    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
-    pub fn handle_request(
-        &mut self,
-        fleet: &mut Fleet,
-        request: DiscoveryRequest,
-        now: Instant,
-    ) -> RequestResult {
-        // Only the first request of a stream has to contain the node. An aggregated stream may also
-        // request types that are not served here.
-        if let Some(node) = request.node {
-            self.node = node.id;
-        }
-        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
-            return RequestResult::default();
-        }
-        let clusters: BTreeSet<String> = request.resource_names.into_iter().collect();
-        fleet.subscribe(self.id, &self.node, &clusters);
-        let mut changed = self.subscribe(clusters);
-        let Some(sent) = self.take_version(&request.response_nonce) else {
-            return RequestResult { changed, rejection: None };
-        };
-        let message = request
-            .error_detail
-            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
-        fleet.record_response(self.id, &sent, message.clone(), now);
-        changed.push(sent.cluster.clone());
-        let (node, cluster) = (self.node.clone(), sent.cluster);
-        let rejection = message.map(|message| Rejection { node, cluster, message });
-        RequestResult { changed, rejection }
-    }
-
-    /// Records the end of the stream. Returns the clusters whose employers must be reconciled.
-    pub fn end(&self, fleet: &mut Fleet, now: Instant) -> Vec<String> {
-        fleet.disconnect(self.id, now)
     }
 
     /// Sets the subscribed clusters. Returns those that were not subscribed before.
@@ -140,6 +115,46 @@ impl EndpointStream {
     }
 }
 
+impl EnvoyStream for EndpointStream {
+    type Received = DiscoveryRequest;
+    type Sent = DiscoveryResponse;
+
+    fn next(&mut self, fleet: &Fleet) -> Option<DiscoveryResponse> {
+        let assignment = self.next_assignment(fleet)?;
+        Some(response(&assignment, &nonce(&assignment.version)))
+    }
+
+    /// Records the subscriptions of an Envoy, and its acknowledgement or rejection.
+    fn handle(&mut self, fleet: &mut Fleet, request: DiscoveryRequest, now: Instant) -> Change {
+        // Only the first request of a stream has to contain the node. An aggregated stream may also
+        // request types that are not served here.
+        if let Some(node) = request.node {
+            self.node = node.id;
+        }
+        if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
+            return Change::default();
+        }
+        let subscribed: BTreeSet<String> = request.resource_names.into_iter().collect();
+        fleet.subscribe(self.id, &self.node, &subscribed);
+        let mut clusters = self.subscribe(subscribed);
+        let Some(sent) = self.take_version(&request.response_nonce) else {
+            return Change { clusters, rejection: None };
+        };
+        let message = request
+            .error_detail
+            .map(|error| error.message.chars().take(MESSAGE_MAX).collect::<String>());
+        fleet.record_response(self.id, &sent, message.clone(), now);
+        clusters.push(sent.cluster.clone());
+        let (node, cluster) = (self.node.clone(), sent.cluster);
+        let rejection = message.map(|message| Rejection { node, cluster, message });
+        Change { clusters, rejection }
+    }
+
+    fn end(&self, fleet: &mut Fleet, now: Instant) -> Change {
+        Change { clusters: fleet.disconnect(self.id, now), rejection: None }
+    }
+}
+
 /// Nonce by which an Envoy acknowledges or rejects a response with this version.
 fn nonce(version: &ClusterVersion) -> String {
     format!("{}@{}", version.cluster, version.version)
@@ -162,10 +177,15 @@ impl LoadStream {
     pub fn new(id: u64) -> Self {
         Self { id, has_node: false, requested: None }
     }
+}
 
-    /// Returns the next request to send, and records that it is sent: for reports of all clusters
-    /// while an endpoint drains, and for empty ones otherwise. `None` if nothing changes.
-    pub fn next_request(&mut self, fleet: &Fleet) -> Option<LoadStatsResponse> {
+impl EnvoyStream for LoadStream {
+    type Received = LoadStatsRequest;
+    type Sent = LoadStatsResponse;
+
+    /// Returns a request for reports of all clusters while an endpoint drains, and for empty ones
+    /// otherwise; `None` if nothing changes.
+    fn next(&mut self, fleet: &Fleet) -> Option<LoadStatsResponse> {
         let needs_reports = fleet.needs_load_reports();
         // An Envoy sends its node ID before it expects a request.
         if !self.has_node || self.requested == Some(needs_reports) {
@@ -175,29 +195,24 @@ impl LoadStream {
         Some(report_request(needs_reports))
     }
 
-    /// Records a report. Returns the clusters whose employers must be reconciled.
-    pub fn handle_report(
-        &mut self,
-        fleet: &mut Fleet,
-        report: LoadStatsRequest,
-        now: Instant,
-    ) -> Vec<String> {
+    /// Records a report.
+    fn handle(&mut self, fleet: &mut Fleet, report: LoadStatsRequest, now: Instant) -> Change {
         if let Some(node) = report.node.filter(|_| !self.has_node) {
             fleet.start_reports(self.id, &node.id, now);
             self.has_node = true;
         }
-        let mut changed = Vec::new();
+        let mut clusters = Vec::new();
         for (cluster, in_flight) in in_flight(&report.cluster_stats) {
             if fleet.record_report(self.id, &cluster, in_flight, now) {
-                changed.push(cluster);
+                clusters.push(cluster);
             }
         }
-        changed
+        Change { clusters, rejection: None }
     }
 
-    /// Records the end of the stream.
-    pub fn end(&self, fleet: &mut Fleet) {
+    fn end(&self, fleet: &mut Fleet, _: Instant) -> Change {
         fleet.end_reports(self.id);
+        Change::default()
     }
 }
 
@@ -229,33 +244,33 @@ mod tests {
     fn each_version_is_sent_once_until_subscribed_again() {
         let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
         let handle = |stream: &mut EndpointStream, fleet: &mut Fleet, clusters, nonce: &str| {
-            stream.handle_request(fleet, request(clusters, nonce), Instant::now()).changed
+            stream.handle(fleet, request(clusters, nonce), Instant::now()).clusters
         };
         assert_eq!(handle(&mut stream, &mut fleet, &["web"], ""), ["web"]);
-        assert_eq!(stream.next_response(&fleet), None, "before the first sync");
+        assert_eq!(stream.next(&fleet), None, "before the first sync");
         sync(&mut fleet);
-        let first = stream.next_response(&fleet).unwrap();
-        assert_eq!(stream.next_response(&fleet), None);
+        let first = stream.next(&fleet).unwrap();
+        assert_eq!(stream.next(&fleet), None);
         assert_eq!(handle(&mut stream, &mut fleet, &["web"], &first.nonce), ["web"]);
         let repeated = handle(&mut stream, &mut fleet, &["web"], &first.nonce);
         assert!(repeated.is_empty(), "a response is acknowledged once: {repeated:?}");
-        assert_eq!(stream.next_response(&fleet), None);
+        assert_eq!(stream.next(&fleet), None);
         handle(&mut stream, &mut fleet, &[], "");
         assert_eq!(handle(&mut stream, &mut fleet, &["web"], ""), ["web"]);
-        assert!(stream.next_response(&fleet).is_some());
+        assert!(stream.next(&fleet).is_some());
     }
 
     #[test]
     fn a_rejection_names_the_envoy_and_the_cluster() {
         let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
         sync(&mut fleet);
-        stream.handle_request(&mut fleet, request(&["web"], ""), Instant::now());
-        let response = stream.next_response(&fleet).unwrap();
+        stream.handle(&mut fleet, request(&["web"], ""), Instant::now());
+        let response = stream.next(&fleet).unwrap();
         let message = "x".repeat(MESSAGE_MAX + 1);
         let error_detail = Some(rpc::Status { message, ..rpc::Status::default() });
         let rejected = DiscoveryRequest { error_detail, ..request(&["web"], &response.nonce) };
-        let result = stream.handle_request(&mut fleet, rejected, Instant::now());
-        assert_eq!(result.changed, ["web"]);
+        let result = stream.handle(&mut fleet, rejected, Instant::now());
+        assert_eq!(result.clusters, ["web"]);
         let expected = Rejection {
             node: "envoy-1".to_owned(),
             cluster: "web".to_owned(),
@@ -270,22 +285,22 @@ mod tests {
         sync(&mut fleet);
         let type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
         let other = DiscoveryRequest { type_url, ..request(&["web"], "") };
-        let result = stream.handle_request(&mut fleet, other, Instant::now());
-        assert_eq!(result, RequestResult::default());
-        assert_eq!(stream.next_response(&fleet), None);
+        let result = stream.handle(&mut fleet, other, Instant::now());
+        assert_eq!(result, Change::default());
+        assert_eq!(stream.next(&fleet), None);
     }
 
     #[test]
     fn load_reports_are_requested_after_the_node_id_is_known() {
         let (mut fleet, mut stream) = (Fleet::new(Instant::now()), LoadStream::new(1));
-        assert_eq!(stream.next_request(&fleet), None);
+        assert_eq!(stream.next(&fleet), None);
         let report = LoadStatsRequest {
             node: Some(Node { id: "envoy-1".to_owned(), ..Node::default() }),
             cluster_stats: vec![ClusterStats::default()],
         };
-        stream.handle_report(&mut fleet, report, Instant::now());
-        let first = stream.next_request(&fleet).unwrap();
+        stream.handle(&mut fleet, report, Instant::now());
+        let first = stream.next(&fleet).unwrap();
         assert!(!first.send_all_clusters, "no endpoint drains");
-        assert_eq!(stream.next_request(&fleet), None, "nothing changed");
+        assert_eq!(stream.next(&fleet), None, "nothing changed");
     }
 }

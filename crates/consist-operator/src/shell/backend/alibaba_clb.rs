@@ -2,7 +2,6 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use http::{Method, Request};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use podops_adapter::https;
@@ -14,11 +13,12 @@ use super::{Backend, SyncFuture, call_endpoint, rate_limiter::RateLimiter};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
     alibaba_clb::{
-        Account, Call, Params, Server, load_balancer, read_servers, sign, without_load_balancer,
+        Account, Call, Params, Server, load_balancer, read_servers, request, unreachable,
+        without_load_balancer,
     },
     circuit_breaker::CircuitBreaker,
 };
-use crate::shell::config_error::ConfigError;
+use crate::config_error::ConfigError;
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,11 +56,7 @@ impl AlibabaClb {
         let Some(id) = load_balancer(employer) else {
             return Ok(without_load_balancer(members));
         };
-        let account = self.account.as_ref().ok_or_else(|| {
-            BackendError::InvalidParams(
-                "operator has no Alibaba Cloud credentials; set ALIYUN_SLB_AK_KEY".to_owned(),
-            )
-        })?;
+        let account = Account::configured(self.account.as_ref())?;
         let call = Call::health(id)?;
         let servers =
             call_endpoint(&self.circuit_breaker, account.endpoint(), self.describe(account, &call))
@@ -72,25 +68,13 @@ impl AlibabaClb {
     async fn describe(&self, account: &Account, call: &Call) -> Result<Vec<Server>, BackendError> {
         self.rate_limiter.acquire().await;
         let nonce = Uuid::new_v4().simple().to_string();
-        let mut request = Request::builder().method(Method::POST).uri(format!(
-            "{}/?{}",
-            account.endpoint(),
-            call.query
-        ));
-        for (name, value) in &sign(account, call, &nonce, clock::now()) {
-            request = request.header(*name, value);
-        }
-        let request = request.body(Full::default()).map_err(unreachable)?;
+        let request = request(account, call, &nonce, clock::now())?.map(|()| Full::default());
         let exchange = timeout(CALL_TIMEOUT, https::exchange(&self.client, request)).await;
         let response =
             exchange.map_err(|_| unreachable(format!("timeout after {CALL_TIMEOUT:?}")))?;
         let (status, body) = response.map_err(|error| unreachable(Chain(&error)))?;
         read_servers(status, &body)
     }
-}
-
-fn unreachable(reason: impl std::fmt::Display) -> BackendError {
-    BackendError::Unreachable(format!("Alibaba Cloud: {reason}"))
 }
 
 impl Backend for AlibabaClb {

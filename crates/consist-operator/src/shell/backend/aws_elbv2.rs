@@ -21,15 +21,16 @@ use tokio::sync::Mutex;
 use super::{Backend, SyncFuture, call_endpoint, rate_limiter::RateLimiter};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
-    aws_elbv2::{CallFailure, Changes, Params, Target, TargetId, changes, sync_result},
+    aws_elbv2::{
+        CallFailure, Changes, Params, Registrations, TARGETS_MAX, Target, TargetId, changes,
+        sync_result,
+    },
     circuit_breaker::CircuitBreaker,
     exclusive_backends::ExclusiveBackends,
 };
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of targets in one call.
-const TARGETS_MAX: usize = 200;
 
 /// The backend `aws-elbv2`.
 pub struct AwsElbV2 {
@@ -104,28 +105,19 @@ impl AwsElbV2 {
         changes: &Changes,
     ) -> Result<(), BackendError> {
         let mut result = Ok(());
-        let deregister: Vec<TargetDescription> = changes.deregister.iter().map(to_sdk).collect();
-        for batch in deregister.chunks(TARGETS_MAX) {
+        for batch in changes.deregister.chunks(TARGETS_MAX) {
             self.rate_limiter.acquire().await;
             let call = client.deregister_targets().target_group_arn(arn);
-            let response = call.set_targets(Some(batch.to_vec())).send().await;
+            let response = call.set_targets(Some(batch.iter().map(to_sdk).collect())).send().await;
             result = result.and(response.map(drop).map_err(|error| backend_error(&error)));
         }
-        let register: Vec<TargetDescription> = changes.register.iter().map(to_sdk).collect();
-        let mut batches: Vec<_> = register.chunks(TARGETS_MAX).collect();
-        while let Some(batch) = batches.pop() {
+        let mut registrations = Registrations::new(&changes.register);
+        while let Some(batch) = registrations.next_batch() {
             self.rate_limiter.acquire().await;
             let call = client.register_targets().target_group_arn(arn);
-            let response = call.set_targets(Some(batch.to_vec())).send().await;
+            let response = call.set_targets(Some(batch.iter().map(to_sdk).collect())).send().await;
             let registered = response.map(drop).map_err(|error| backend_error(&error));
-            // AWS rejects a whole batch for one invalid target: halve it, so that the others do not
-            // wait.
-            if matches!(registered, Err(BackendError::InvalidParams(_))) && batch.len() > 1 {
-                let (first, second) = batch.split_at(batch.len() / 2);
-                batches.extend([first, second]);
-                continue;
-            }
-            result = result.and(registered);
+            result = result.and(registrations.record(&batch, registered));
         }
         result
     }

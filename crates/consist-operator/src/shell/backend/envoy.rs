@@ -17,7 +17,7 @@ use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
     envoy::{Params, fleet::Fleet},
 };
-use crate::shell::config_error::ConfigError;
+use crate::config_error::ConfigError;
 
 /// The backend `envoy`.
 pub struct Envoy {

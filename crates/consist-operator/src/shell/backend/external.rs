@@ -1,7 +1,5 @@
 //! Backend `external`: calls adapters over gRPC or HTTP.
 
-mod messages;
-
 use std::{
     collections::BTreeMap,
     sync::{
@@ -24,9 +22,9 @@ use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture, call_endpoint};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult, TrafficByPod,
     circuit_breaker::CircuitBreaker,
-    external::{AdapterFlag, Applied, Content, Params, is_desired, unknown_adapter},
+    external::{AdapterFlag, Applied, Content, Params, is_desired, messages, unknown_adapter},
 };
-use crate::shell::config_error::ConfigError;
+use crate::config_error::ConfigError;
 
 /// Timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -92,7 +90,10 @@ impl External {
         let adapter = self.adapter(&employer.namespace, &params.adapter)?;
         let content = Content { params: params.to_json(), members: members.to_vec() };
         let target = messages::employer(employer, content.params.clone());
-        let first = adapter.handshake_and_observe(&target, members);
+        let first = async {
+            adapter.handshake().await?;
+            adapter.observe(&target, members).await
+        };
         let observed =
             call_endpoint(&adapter.circuit_breaker, &adapter.flag.pattern, first).await?;
         let acknowledged = self.applied(employer, |applied| applied.is_acknowledged(&content));
@@ -102,11 +103,7 @@ impl External {
         let generation = self.applied(employer, |applied| {
             applied.generation(&content, clock::now(), Instant::now())
         });
-        let request = v1::ApplyRequest {
-            employer: Some(target.clone()),
-            generation,
-            members: members.iter().map(messages::desired).collect(),
-        };
+        let request = messages::apply_request(&target, members, generation);
         let unfulfilled = match adapter.check(adapter.client.apply(request).await) {
             Ok(response) => {
                 self.applied(employer, Applied::acknowledge);
@@ -167,25 +164,11 @@ impl Adapter {
     /// the handshake is repeated.
     fn check<T>(&self, response: Result<T, Error>) -> Result<T, BackendError> {
         response.map_err(|error| {
-            let message = format!("adapter {}: {error}", self.flag.pattern);
-            match error {
-                Error::Rejected(_) => BackendError::InvalidParams(message),
-                Error::InvalidResponse(_) => BackendError::InvalidResponse(message),
-                Error::Unreachable(_) => {
-                    self.handshake_done.store(false, Ordering::Relaxed);
-                    BackendError::Unreachable(message)
-                }
+            if matches!(error, Error::Unreachable(_)) {
+                self.handshake_done.store(false, Ordering::Relaxed);
             }
+            messages::backend_error(&self.flag.pattern, &error)
         })
-    }
-
-    async fn handshake_and_observe(
-        &self,
-        employer: &v1::Employer,
-        members: &[DesiredMember],
-    ) -> Result<TrafficByPod, BackendError> {
-        self.handshake().await?;
-        self.observe(employer, members).await
     }
 
     async fn observe(
@@ -193,10 +176,7 @@ impl Adapter {
         employer: &v1::Employer,
         members: &[DesiredMember],
     ) -> Result<TrafficByPod, BackendError> {
-        let request = v1::ObserveRequest {
-            employer: Some(employer.clone()),
-            members: members.iter().map(messages::member).collect(),
-        };
+        let request = messages::observe_request(employer, members);
         let response = self.check(self.client.observe(request).await)?;
         messages::traffic(response, members, &self.flag.pattern)
     }

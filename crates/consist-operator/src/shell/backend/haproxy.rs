@@ -19,11 +19,9 @@ use crate::backends::{
     circuit_breaker::CircuitBreaker,
     exclusive_backends::ExclusiveBackends,
     haproxy::{
-        Params, Slot, commands, merge, no_free_slot, observe, rejection,
-        response::{
-            InvalidResponse, Servers, both_commands, servers_command, slots_of_backend,
-            statistics_command,
-        },
+        Params, Slot, commands, merge, no_free_slot, observe,
+        reader::{ReadSlots, SlotReader},
+        rejection,
     },
 };
 
@@ -96,25 +94,21 @@ impl Haproxy {
         SyncResult { observed: observe(&slots, members), error, unfulfilled }
     }
 
-    /// Reads the servers of a backend and their statistics, in one request once the ID of the
-    /// backend is known. The ID is needed because a frontend may have the same name.
+    /// Reads the servers of a backend and their statistics.
     async fn read_slots(&self, instance: &str, backend: &str) -> Result<Vec<Slot>, BackendError> {
         let key = (instance.to_owned(), backend.to_owned());
         let known_id = self.backend_ids.lock().get(&key).cloned();
-        if let Some(id) = known_id {
-            let response = request(instance, &both_commands(backend, &id)).await?;
-            let slots = slots_of_backend(&response, backend, &id);
-            if let Some(slots) = slots.map_err(|error| invalid(instance, &error))? {
+        let mut reader = SlotReader::new(backend, known_id);
+        loop {
+            let response = request(instance, &reader.commands()).await?;
+            let read = reader.handle(response).map_err(|error| {
+                BackendError::InvalidResponse(format!("haproxy at {instance}: {error}"))
+            })?;
+            if let Some(ReadSlots { slots, backend_id }) = read {
+                self.backend_ids.lock().insert(key, backend_id);
                 return Ok(slots);
             }
         }
-        let response = request(instance, &servers_command(backend)).await?;
-        let servers = Servers::read(&response, backend).map_err(|e| invalid(instance, &e))?;
-        let statistics = request(instance, &statistics_command(servers.backend_id)).await?;
-        let slots = servers.slots(&statistics).map_err(|error| invalid(instance, &error))?;
-        let id = servers.backend_id.to_owned();
-        self.backend_ids.lock().insert(key, id);
-        Ok(slots)
     }
 }
 
@@ -128,18 +122,12 @@ impl Backend for Haproxy {
     }
 }
 
-fn invalid(instance: &str, error: &InvalidResponse) -> BackendError {
-    BackendError::InvalidResponse(format!("haproxy at {instance}: {error}"))
-}
-
 async fn execute(instance: &str, requests: &[String]) -> Result<(), BackendError> {
     for commands in requests {
         let response = request(instance, commands).await?;
         tracing::debug!(instance, commands, response = response.trim(), "HAProxy commands sent");
-        if let Some(rejected) = rejection(&response) {
-            return Err(BackendError::InvalidResponse(format!(
-                "haproxy at {instance}: {rejected:?}"
-            )));
+        if let Some(error) = rejection(instance, &response) {
+            return Err(error);
         }
     }
     Ok(())

@@ -35,8 +35,8 @@ use tonic::{
 };
 
 use super::shared_fleet::SharedFleet;
-use crate::backends::envoy::stream::{EndpointStream, LoadStream, Rejection};
-use crate::shell::config_error::ConfigError;
+use crate::backends::envoy::stream::{EndpointStream, EnvoyStream, LoadStream};
+use crate::config_error::ConfigError;
 
 /// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
 const REPORT_MAX: usize = 64 << 20;
@@ -72,7 +72,7 @@ pub(super) async fn serve(
         let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
         server = server
             .tls_config(tls)
-            .map_err(|source| ConfigError::XdsCertificates { directory, source })?;
+            .map_err(|source| ConfigError::XdsCertificates { directory, source: source.into() })?;
     }
     let xds = Xds { fleet, next_stream: Arc::default() };
     tracing::info!(address = %listener.address, "Starting xDS server");
@@ -82,7 +82,10 @@ pub(super) async fn serve(
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
         .serve(listener.address)
         .await
-        .map_err(|source| ConfigError::XdsServer { address: listener.address, source })
+        .map_err(|source| ConfigError::XdsServer {
+            address: listener.address,
+            source: source.into(),
+        })
 }
 
 /// Reads a file of a directory.
@@ -106,16 +109,24 @@ impl Xds {
         &self,
         requests: Streaming<DiscoveryRequest>,
     ) -> ResponseStream<DiscoveryResponse> {
-        let stream = EndpointCall {
-            changes: self.fleet.changes(),
-            fleet: self.fleet.clone(),
-            requests,
-            state: EndpointStream::new(self.next_stream.fetch_add(1, Ordering::Relaxed)),
-        };
-        futures::stream::unfold(stream, async |mut stream: EndpointCall| {
-            stream.next().await.map(|response| (Ok(response), stream))
-        })
-        .boxed()
+        self.call(requests, EndpointStream::new(self.next_stream()))
+    }
+
+    fn next_stream(&self) -> u64 {
+        self.next_stream.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Serves one call, with the state of its stream.
+    fn call<S>(&self, received: Streaming<S::Received>, state: S) -> ResponseStream<S::Sent>
+    where
+        S: EnvoyStream<Received: Send, Sent: Send> + Send + 'static,
+    {
+        let (fleet, changes) = (self.fleet.clone(), self.fleet.changes());
+        let call = EnvoyCall { fleet, changes, received, state };
+        let sent = futures::stream::unfold(call, async |mut call: EnvoyCall<S>| {
+            call.next().await.map(|message| (Ok(message), call))
+        });
+        sent.boxed()
     }
 }
 
@@ -166,45 +177,6 @@ impl AggregatedDiscoveryService for Xds {
     }
 }
 
-/// One call of an Envoy for endpoint discovery.
-struct EndpointCall {
-    fleet: Arc<SharedFleet>,
-    changes: watch::Receiver<u64>,
-    requests: Streaming<DiscoveryRequest>,
-    state: EndpointStream,
-}
-
-impl EndpointCall {
-    /// Waits for the next response to send; none when the stream ends.
-    async fn next(&mut self) -> Option<DiscoveryResponse> {
-        loop {
-            let next = self.state.next_response(&self.fleet.lock());
-            if next.is_some() {
-                return next;
-            }
-            tokio::select! {
-                request = self.requests.message() => self.handle_request(request.ok()??),
-                changed = self.changes.changed() => changed.ok()?,
-            }
-        }
-    }
-
-    fn handle_request(&mut self, request: DiscoveryRequest) {
-        let result = self.state.handle_request(&mut self.fleet.lock(), request, Instant::now());
-        if let Some(Rejection { node, cluster, message }) = result.rejection {
-            tracing::warn!(node, cluster, message, "Envoy rejected its endpoints");
-        }
-        self.fleet.notify_all(&result.changed);
-    }
-}
-
-impl Drop for EndpointCall {
-    fn drop(&mut self) {
-        let changed = self.state.end(&mut self.fleet.lock(), Instant::now());
-        self.fleet.notify_all(&changed);
-    }
-}
-
 #[tonic::async_trait]
 impl LoadReportingService for Xds {
     type StreamLoadStatsStream = ResponseStream<LoadStatsResponse>;
@@ -213,50 +185,42 @@ impl LoadReportingService for Xds {
         &self,
         request: Request<Streaming<LoadStatsRequest>>,
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
-        let stream = LoadCall {
-            changes: self.fleet.changes(),
-            fleet: self.fleet.clone(),
-            reports: request.into_inner(),
-            state: LoadStream::new(self.next_stream.fetch_add(1, Ordering::Relaxed)),
-        };
-        let requests = futures::stream::unfold(stream, async |mut stream: LoadCall| {
-            stream.next().await.map(|request| (Ok(request), stream))
-        });
-        Ok(Response::new(requests.boxed()))
+        let state = LoadStream::new(self.next_stream());
+        Ok(Response::new(self.call(request.into_inner(), state)))
     }
 }
 
-/// One call of an Envoy for load reporting.
-struct LoadCall {
+/// One call of an Envoy.
+struct EnvoyCall<S: EnvoyStream> {
     fleet: Arc<SharedFleet>,
     changes: watch::Receiver<u64>,
-    reports: Streaming<LoadStatsRequest>,
-    state: LoadStream,
+    received: Streaming<S::Received>,
+    state: S,
 }
 
-impl LoadCall {
-    /// Waits for the next request to send; none when the stream ends.
-    async fn next(&mut self) -> Option<LoadStatsResponse> {
+impl<S: EnvoyStream> EnvoyCall<S> {
+    /// Waits for the next message to send; none when the stream ends.
+    async fn next(&mut self) -> Option<S::Sent> {
         loop {
-            let next = self.state.next_request(&self.fleet.lock());
+            let next = self.state.next(&self.fleet.lock());
             if next.is_some() {
                 return next;
             }
             tokio::select! {
-                report = self.reports.message() => self.handle_report(report.ok()??),
+                message = self.received.message() => {
+                    let (message, now) = (message.ok()??, Instant::now());
+                    let change = self.state.handle(&mut self.fleet.lock(), message, now);
+                    self.fleet.notify(&change);
+                }
                 changed = self.changes.changed() => changed.ok()?,
             }
         }
     }
-
-    fn handle_report(&mut self, report: LoadStatsRequest) {
-        let changed = self.state.handle_report(&mut self.fleet.lock(), report, Instant::now());
-        self.fleet.notify_all(&changed);
-    }
 }
 
-impl Drop for LoadCall {
+impl<S: EnvoyStream> Drop for EnvoyCall<S> {
     fn drop(&mut self) {
-        self.state.end(&mut self.fleet.lock());
+        let change = self.state.end(&mut self.fleet.lock(), Instant::now());
+        self.fleet.notify(&change);
     }
 }

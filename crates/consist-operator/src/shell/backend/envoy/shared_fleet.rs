@@ -3,7 +3,13 @@
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::{backends::envoy::fleet::Fleet, shell::backend::ChangeNotifier};
+use crate::{
+    backends::envoy::{
+        fleet::Fleet,
+        stream::{Change, Rejection},
+    },
+    shell::backend::ChangeNotifier,
+};
 
 /// A fleet behind a lock, with signals of its changes.
 pub(super) struct SharedFleet {
@@ -31,9 +37,12 @@ impl SharedFleet {
         self.changes.subscribe()
     }
 
-    /// Triggers reconciles of the clusters' employers.
-    pub(super) fn notify_all(&self, clusters: &[String]) {
-        for cluster in clusters {
+    /// Triggers reconciles of the employers that a message of an Envoy affects.
+    pub(super) fn notify(&self, change: &Change) {
+        if let Some(Rejection { node, cluster, message }) = &change.rejection {
+            tracing::warn!(node, cluster, message, "Envoy rejected its endpoints");
+        }
+        for cluster in &change.clusters {
             self.notifier.notify(cluster.clone());
         }
     }

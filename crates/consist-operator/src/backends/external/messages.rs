@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use podops_adapter::{ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY, v1};
+use podops_adapter::{
+    ABSENT, DRAINING, INVALID, OFF, SERVE, SERVING, UNHEALTHY,
+    client::Error,
+    v1::{self, ApplyRequest, ObserveRequest},
+};
 use podops_api::ids::Uid;
 
 use crate::{
@@ -11,7 +15,8 @@ use crate::{
 };
 
 /// Returns an employer with the adapter's parameters.
-pub(super) fn employer(employer: &Employer, params: String) -> v1::Employer {
+#[must_use]
+pub fn employer(employer: &Employer, params: String) -> v1::Employer {
     v1::Employer {
         kind: employer.kind.clone(),
         namespace: employer.namespace.clone(),
@@ -21,8 +26,42 @@ pub(super) fn employer(employer: &Employer, params: String) -> v1::Employer {
     }
 }
 
+/// Returns the request for the traffic of an employer's Pods.
+#[must_use]
+pub fn observe_request(employer: &v1::Employer, members: &[DesiredMember]) -> ObserveRequest {
+    ObserveRequest {
+        employer: Some(employer.clone()),
+        members: members.iter().map(member).collect(),
+    }
+}
+
+/// Returns the request to apply the desired traffic of an employer's Pods.
+#[must_use]
+pub fn apply_request(
+    employer: &v1::Employer,
+    members: &[DesiredMember],
+    generation: u64,
+) -> ApplyRequest {
+    ApplyRequest {
+        employer: Some(employer.clone()),
+        generation,
+        members: members.iter().map(desired).collect(),
+    }
+}
+
+/// Classifies the error of a call to the adapter of this pattern.
+#[must_use]
+pub fn backend_error(pattern: &str, error: &Error) -> BackendError {
+    let message = format!("adapter {pattern}: {error}");
+    match error {
+        Error::Rejected(_) => BackendError::InvalidParams(message),
+        Error::InvalidResponse(_) => BackendError::InvalidResponse(message),
+        Error::Unreachable(_) => BackendError::Unreachable(message),
+    }
+}
+
 /// Returns the identity of a Pod.
-pub(super) fn member(member: &DesiredMember) -> v1::Member {
+fn member(member: &DesiredMember) -> v1::Member {
     v1::Member {
         uid: member.uid.to_string(),
         name: member.name.to_string(),
@@ -31,13 +70,17 @@ pub(super) fn member(member: &DesiredMember) -> v1::Member {
 }
 
 /// Returns a Pod with its desired traffic.
-pub(super) fn desired(desired: &DesiredMember) -> v1::Wanted {
+fn desired(desired: &DesiredMember) -> v1::Wanted {
     let want = if desired.traffic == DesiredTraffic::Serve { SERVE } else { OFF };
     v1::Wanted { member: Some(member(desired)), want: want.to_owned() }
 }
 
 /// Returns the observed traffic of the requested Pods; `pattern` names the adapter.
-pub(super) fn traffic(
+///
+/// # Errors
+///
+/// [`BackendError::InvalidResponse`] if a state is unknown.
+pub fn traffic(
     response: v1::ObserveResponse,
     members: &[DesiredMember],
     pattern: &str,
@@ -70,7 +113,8 @@ fn traffic_of(observed: &v1::Observed) -> Option<Traffic> {
 }
 
 /// Returns the error of the first Pod that the adapter cannot apply.
-pub(super) fn rejection(response: v1::ApplyResponse) -> Option<BackendError> {
+#[must_use]
+pub fn rejection(response: v1::ApplyResponse) -> Option<BackendError> {
     let mut outcomes = response.outcomes.into_iter();
     let invalid = outcomes.find(|outcome| outcome.outcome == INVALID)?;
     Some(BackendError::InvalidParams(invalid.message))

@@ -9,12 +9,15 @@ use crate::{
     employer::kind::{InvalidKind, InvalidKinds},
 };
 
+/// Cause of another library.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why the operator cannot start, or why one of its tasks failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A metric is registered twice.
     #[error("failed to register metrics")]
-    Metrics(#[from] prometheus::Error),
+    Metrics(#[source] BoxError),
     /// A file that a flag names cannot be read.
     #[error("failed to read {path}")]
     ReadFile {
@@ -48,7 +51,7 @@ pub enum ConfigError {
     AlibabaCloud(#[from] InvalidAccount),
     /// TLS for Alibaba Cloud cannot be initialized.
     #[error("failed to initialize TLS")]
-    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Tls(#[source] BoxError),
     /// An entry of `--adapters` does not have the form `<namespace>/<adapter>=<address>`.
     #[error("--adapters: {flag}")]
     InvalidAdapter {
@@ -71,7 +74,7 @@ pub enum ConfigError {
         /// Directory of the certificates.
         directory: PathBuf,
         /// Cause.
-        source: tonic::transport::Error,
+        source: BoxError,
     },
     /// The xDS server failed.
     #[error("failed to serve xDS on {address}")]
@@ -79,6 +82,6 @@ pub enum ConfigError {
         /// Address of the server.
         address: SocketAddr,
         /// Cause.
-        source: tonic::transport::Error,
+        source: BoxError,
     },
 }
