@@ -111,9 +111,9 @@ impl Operator {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry)?;
         let client_metrics = ClientMetrics::register(&registry)?;
-        let client = connect(&client_metrics).await?;
+        let client = connect(name, &client_metrics).await?;
         let (lease_stop, stopping) = Shutdown::new();
-        let lease_client = connect(&client_metrics).await?;
+        let lease_client = connect(name, &client_metrics).await?;
         let (lease, elector) = lease::elector(name, &args.lease, lease_client, &metrics);
         let mut lease_task = JoinSet::new();
         lease_task.spawn(elector.run(stopping));

@@ -6,7 +6,10 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{
+    HeaderValue, Request, Response,
+    header::{InvalidHeaderValue, USER_AGENT},
+};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
@@ -16,7 +19,8 @@ use tower::{BoxError, Service, layer::layer_fn};
 
 use super::metrics::Metrics;
 
-/// Creates a client from the kubeconfig or the Pod's ServiceAccount.
+/// Creates a client from the kubeconfig or the Pod's ServiceAccount. Its requests have the
+/// User-Agent `podops-<operator>/<version>`, which audit logs and API priority and fairness show.
 ///
 /// The client's own retries are disabled, because they take minutes. Failures are retried by the
 /// backoff of reconciles only, which observes the state again before each retry.
@@ -24,8 +28,10 @@ use super::metrics::Metrics;
 /// # Errors
 ///
 /// If no valid configuration is found.
-pub async fn connect(metrics: &Metrics) -> Result<Client, ConnectError> {
+pub async fn connect(operator: &str, metrics: &Metrics) -> Result<Client, ConnectError> {
     let mut config = Config::infer().await?;
+    let agent = HeaderValue::try_from(format!("podops-{operator}/{}", env!("CARGO_PKG_VERSION")))?;
+    config.headers.push((USER_AGENT, agent));
     config.default_retry = false;
     let metrics = metrics.clone();
     let count = layer_fn(move |inner| CountingService { inner, metrics: metrics.clone() });
@@ -38,6 +44,9 @@ pub enum ConnectError {
     /// There is neither a kubeconfig nor a ServiceAccount.
     #[error("no usable configuration of the API server")]
     Config(#[from] InferConfigError),
+    /// The operator's name cannot be sent in a header.
+    #[error("invalid name of the operator")]
+    Name(#[from] InvalidHeaderValue),
     /// The configuration is unusable, for example its certificates.
     #[error("invalid configuration of the API server")]
     Client(#[from] kube::Error),
