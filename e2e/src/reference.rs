@@ -120,7 +120,7 @@ fn metrics(operators: &[OperatorTables]) -> anyhow::Result<String> {
         "{HEAD}# Metrics\n\nServed at `/metrics` of `--metrics-bind-address`, port 8080 by default.\n"
     );
     let shared =
-        [podops_runtime::metrics::METRICS, podops_client::shell::metrics::METRICS].concat();
+        [&podops_runtime::metrics::METRICS[..], &podops_client::shell::metrics::METRICS].concat();
     metric_table(&mut page, "All operators", &shared)?;
     let admission = "Operators with an admission webhook";
     metric_table(&mut page, admission, &podops_admission::METRICS)?;

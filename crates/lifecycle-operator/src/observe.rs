@@ -15,7 +15,10 @@ use kube::{
 use podops_api::{
     availability::AvailableConditions, lifecycle::Labels, transition_rule::RejectInfo, well_known,
 };
-use podops_client::object_key::ObjectKey;
+use podops_client::{
+    object_key::ObjectKey,
+    pod_condition::{PodCondition, is_true},
+};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
@@ -52,14 +55,7 @@ struct Gate {
 #[serde(default)]
 struct PodStatus {
     phase: Option<String>,
-    conditions: Option<Vec<Condition>>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
+    conditions: Option<Vec<PodCondition>>,
 }
 
 /// Fields of a Service that planning needs.
@@ -98,8 +94,7 @@ pub fn trim(pod: &mut SlimPod) {
 
 impl SlimPod {
     fn condition(&self, type_: &str) -> Option<bool> {
-        let conditions = self.status.conditions.as_deref().unwrap_or_default();
-        conditions.iter().find(|c| c.type_ == type_).map(|c| c.status == "True")
+        is_true(self.status.conditions.as_deref(), type_)
     }
 
     /// Returns identity and resourceVersion of the Pod.

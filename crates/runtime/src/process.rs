@@ -7,8 +7,9 @@ use kube::{
     Api, Client, Resource,
     runtime::watcher::{self, Event},
 };
-use podops_client::shell::{
-    apply::Applier, events::Events, metrics::Metrics as ClientMetrics, store,
+use podops_client::{
+    decode::Decoded,
+    shell::{apply::Applier, events::Events, metrics::Metrics as ClientMetrics, store},
 };
 use serde::de::DeserializeOwned;
 
@@ -56,10 +57,24 @@ impl Process {
         self.watch_api(Api::all(self.client.clone()), config, plural)
     }
 
+    /// Watches a collection in all namespaces, with the objects that cannot be decoded; see
+    /// [`store::decoded_events`].
+    pub fn watch_decoded<K>(
+        &self,
+        config: watcher::Config,
+        plural: &'static str,
+    ) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let api = Api::all(self.client.clone());
+        store::decoded_events(api, config, plural, &self.client_metrics)
+    }
+
     /// Watches a collection whose kind is known only at run time; see [`store::events`].
     pub fn watch_api<K>(
         &self,
-        api: Api<K>,
+        api: Api<Decoded<K>>,
         config: watcher::Config,
         plural: &'static str,
     ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>

@@ -9,10 +9,14 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::{
     Resource,
-    core::{DeserializeGuard, ParseExpressionError, Selector},
+    core::{ParseExpressionError, Selector},
 };
 use podops_api::{
     collaset::CollaSet, lifecycle::Labels, transition_rule::PodTransitionRule, well_known,
+};
+use podops_client::{
+    decode::Decoded,
+    pod_condition::{PodCondition, is_true},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +27,7 @@ use crate::{
 };
 
 /// PodTransitionRule, or the error of one that violates its schema.
-pub type Guarded = DeserializeGuard<PodTransitionRule>;
+pub type DecodedRule = Decoded<PodTransitionRule>;
 
 /// Pod, reduced to the fields that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -46,14 +50,7 @@ struct PodSpec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PodStatus {
-    conditions: Option<Vec<Condition>>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
+    conditions: Option<Vec<PodCondition>>,
 }
 
 /// CollaSet, reduced to the fields that planning needs.
@@ -171,10 +168,9 @@ pub fn trim_namespace(namespace: &mut SlimNamespace) {
 
 impl SlimPod {
     fn view(&self) -> PodView {
-        let ready = self.status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
         PodView {
             node: self.spec.node_name.clone(),
-            ready: ready.is_some_and(|condition| condition.status == "True"),
+            ready: is_true(self.status.conditions.as_deref(), "Ready") == Some(true),
             ..PodView::read(&self.metadata)
         }
     }
@@ -248,14 +244,14 @@ pub struct NamespaceRules {
 #[derive(Clone, Debug)]
 pub struct InvalidRule {
     /// Object as the cache holds it.
-    pub object: Arc<Guarded>,
+    pub object: Arc<DecodedRule>,
     /// Error, for users.
     pub error: String,
 }
 
 /// Reads the rules of a namespace, without the rules of the kinds in `skipped`.
 #[must_use]
-pub fn read_rules(objects: Vec<Arc<Guarded>>, skipped: &BTreeSet<String>) -> NamespaceRules {
+pub fn read_rules(objects: Vec<Arc<DecodedRule>>, skipped: &BTreeSet<String>) -> NamespaceRules {
     let mut read = NamespaceRules::default();
     for object in objects {
         match read_rule(&object, skipped) {
@@ -278,8 +274,8 @@ enum ReadRuleError {
     Selector(#[from] ParseExpressionError),
 }
 
-fn read_rule(object: &Guarded, skipped: &BTreeSet<String>) -> Result<RuleView, ReadRuleError> {
-    match &object.0 {
+fn read_rule(object: &DecodedRule, skipped: &BTreeSet<String>) -> Result<RuleView, ReadRuleError> {
+    match object.as_result() {
         Ok(rule) => Ok(RuleView::read(rule, skipped)?),
         Err(invalid) => Err(ReadRuleError::Schema { message: invalid.error.clone() }),
     }

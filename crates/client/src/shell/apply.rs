@@ -5,11 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures::{StreamExt as _, stream};
 use kube::{
     Client,
-    api::{
-        DeleteParams, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions, Request,
-    },
-    core::{DynamicObject, Status},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
+    core::Status,
 };
+use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::{metrics::Metrics, rejected_writes::RejectedWrites};
@@ -133,15 +132,10 @@ impl Applier {
 
     async fn send(&self, write: &Write) -> Result<Option<String>, Source> {
         let request = self.request(write)?;
-        let version = |object: PartialObjectMeta<DynamicObject>| object.metadata.resource_version;
-        match write {
-            Write::Create { .. } | Write::DryRunCreate { .. } | Write::Patch { .. } => {
-                Ok(version(self.client.request(request).await?))
-            }
-            Write::Delete { .. } => {
-                Ok(self.client.request_status(request).await?.left().and_then(version))
-            }
-        }
+        let response = self.client.request_text(request).await?;
+        // Other fields are not decoded: the write succeeded, whatever they contain.
+        let written: Written = serde_json::from_str(&response).map_err(kube::Error::SerdeError)?;
+        Ok(written.metadata.resource_version)
     }
 
     fn request(&self, write: &Write) -> Result<http::Request<Vec<u8>>, Source> {
@@ -180,6 +174,19 @@ impl Applier {
         };
         Ok(built?)
     }
+}
+
+/// Response to a write: the object, or for a delete a `Status`, which has no resourceVersion.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    metadata: WrittenMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WrittenMetadata {
+    resource_version: Option<String>,
 }
 
 /// Returns the outcome for an error response; `None` if it is a server error.

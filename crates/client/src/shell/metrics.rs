@@ -31,10 +31,15 @@ const REQUEST_DURATION: Metric = Metric::histogram(
 );
 const WATCH_ERRORS: Metric =
     Metric::counter("podops_watch_errors_total", &["resource"], "Watch errors, by resource.");
+const INVALID_OBJECTS: Metric = Metric::counter(
+    "podops_invalid_objects_total",
+    &["resource"],
+    "Versions of objects that were skipped because they cannot be decoded, by resource; the log names them.",
+);
 
 /// Metrics of the access to the API server.
-pub const METRICS: [&Metric; 5] =
-    [&WRITES, &CONFLICTS, &REQUESTS, &REQUEST_DURATION, &WATCH_ERRORS];
+pub const METRICS: [&Metric; 6] =
+    [&WRITES, &CONFLICTS, &REQUESTS, &REQUEST_DURATION, &WATCH_ERRORS, &INVALID_OBJECTS];
 
 /// Metrics of the access to the API server.
 #[derive(Clone, Debug)]
@@ -49,6 +54,8 @@ pub struct Metrics {
     pub request_seconds: HistogramVec,
     /// Watch errors by resource.
     pub watch_errors: IntCounterVec,
+    /// Versions of objects that cannot be decoded, by resource.
+    pub invalid_objects: IntCounterVec,
 }
 
 impl Metrics {
@@ -64,6 +71,7 @@ impl Metrics {
             requests: counters(registry, &REQUESTS)?,
             request_seconds: histograms(registry, &REQUEST_DURATION)?,
             watch_errors: counters(registry, &WATCH_ERRORS)?,
+            invalid_objects: counters(registry, &INVALID_OBJECTS)?,
         })
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use backon::ExponentialBuilder;
 use futures::{Stream, StreamExt as _};
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Resource,
     runtime::{
         WatchStreamExt as _,
         utils::{Backoff, ResetTimerBackoff},
@@ -22,17 +22,55 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::metrics::Metrics;
-use crate::{freshness::CacheVersion, object_key::ObjectKey};
+use crate::{
+    decode::{Decoded, InvalidObject},
+    freshness::CacheVersion,
+    object_key::ObjectKey,
+};
 
 /// Number of objects per page of a list; small, so that a restart needs little additional memory.
 const PAGE_SIZE: u32 = 100;
 
 /// Watches a collection while the stream is polled; errors are counted and retried with backoff.
+/// Objects that cannot be decoded are counted and logged.
 ///
 /// Lists are consistent reads, never from the API server's cache, so that a restart does not
 /// observe an older state.
+pub fn decoded_events<K>(
+    api: Api<Decoded<K>>,
+    config: watcher::Config,
+    resource: &'static str,
+    metrics: &Metrics,
+) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let errors = metrics.watch_errors.with_label_values(&[resource]);
+    let invalid_objects = metrics.invalid_objects.with_label_values(&[resource]);
+    let events = watcher(api, config.page_size(PAGE_SIZE)).backoff(watch_backoff());
+    events.inspect(move |event| match event {
+        Ok(
+            Event::InitApply(Decoded::Invalid(invalid))
+            | Event::Apply(Decoded::Invalid(invalid))
+            | Event::Delete(Decoded::Invalid(invalid)),
+        ) => {
+            invalid_objects.inc();
+            let InvalidObject { metadata, error } = &**invalid;
+            let (namespace, name) = (&metadata.namespace, &metadata.name);
+            tracing::warn!(resource, namespace, name, error, "Object cannot be decoded");
+        }
+        Ok(_) => {}
+        Err(error) => {
+            errors.inc();
+            tracing::warn!(%error, resource, "Watch failed; retrying");
+        }
+    })
+}
+
+/// Watches a collection as [`decoded_events`], and skips objects that cannot be decoded: a cache
+/// keeps the last version that could be decoded until the next list, which does not contain it.
 pub fn events<K>(
-    api: Api<K>,
+    api: Api<Decoded<K>>,
     config: watcher::Config,
     resource: &'static str,
     metrics: &Metrics,
@@ -40,16 +78,21 @@ pub fn events<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let errors = metrics.watch_errors.with_label_values(&[resource]);
-    watcher(api, config.page_size(PAGE_SIZE))
-        .backoff(watch_backoff())
-        .modify(|object| object.managed_fields_mut().clear())
-        .inspect(move |event| {
-            if let Err(error) = event {
-                errors.inc();
-                tracing::warn!(%error, resource, "Watch failed; retrying");
-            }
-        })
+    let events = decoded_events(api, config, resource, metrics);
+    events.filter_map(|event| std::future::ready(event.map(valid).transpose()))
+}
+
+/// Returns the event of an object that could be decoded. The deletion of one that could not is an
+/// event nevertheless, so that it does not remain in a cache.
+fn valid<K: DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Event<K>> {
+    match event {
+        Event::Init => Some(Event::Init),
+        Event::InitDone => Some(Event::InitDone),
+        Event::InitApply(decoded) => decoded.ok().map(Event::InitApply),
+        Event::Apply(decoded) => decoded.ok().map(Event::Apply),
+        Event::Delete(Decoded::Object(object)) => Some(Event::Delete(object)),
+        Event::Delete(Decoded::Invalid(invalid)) => invalid.metadata_only().map(Event::Delete),
+    }
 }
 
 /// Returns the backoff of failed watches: 0.5 s to 4 s.
@@ -270,6 +313,7 @@ where
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::ResourceExt as _;
 
     fn object(name: &str, owner: &str, version: u64) -> ConfigMap {
         let mut object = ConfigMap::default();

@@ -9,7 +9,6 @@ use std::{
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use kube::{
     Resource,
-    core::DeserializeGuard,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
@@ -24,6 +23,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::{
+    decode::Decoded,
     error::Chain,
     event::ObjectEvent,
     freshness::LastWrites,
@@ -69,7 +69,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 const POD_RESIZES: write::Resource =
     write::Resource { group: "", version: "v1", plural: "pods/resize" };
 
-type Guarded = DeserializeGuard<CollaSet>;
+type DecodedSet = Decoded<CollaSet>;
 
 /// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
 #[derive(Debug, Default)]
@@ -125,11 +125,11 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
     ] {
         operator.ready_when(part, progress.ready());
     }
-    let (store, writer) = reflector::store::<Guarded>();
+    let (store, writer) = reflector::store::<DecodedSet>();
     let triggers = triggers(&process, &caches, &store);
     let progress = sets.clone();
     let objects = process
-        .watch(watcher::Config::default(), "collasets")
+        .watch_decoded(watcher::Config::default(), "collasets")
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
         .touched_objects();
@@ -155,8 +155,8 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
 fn triggers(
     process: &Process,
     caches: &Caches,
-    sets: &Store<Guarded>,
-) -> BoxStream<'static, ObjectRef<Guarded>> {
+    sets: &Store<DecodedSet>,
+) -> BoxStream<'static, ObjectRef<DecodedSet>> {
     let controlled = || watcher::Config::default().labels(well_known::CONTROLLED);
     let all = watcher::Config::default;
     let pods = process.watch(controlled(), "pods").modify(trim_pod);
@@ -182,7 +182,10 @@ fn triggers(
 
 /// Returns the CollaSet that controls an object; for an object without a controller, the CollaSets
 /// that may adopt it.
-fn interested_sets<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
+fn interested_sets<K: Resource>(
+    object: &K,
+    sets: &Store<DecodedSet>,
+) -> Vec<ObjectRef<DecodedSet>> {
     let namespace = object.meta().namespace.as_deref().unwrap_or_default();
     if let Some(name) = owner_name(object) {
         return vec![ObjectRef::new(&name).within(namespace)];
@@ -192,14 +195,14 @@ fn interested_sets<K: Resource>(object: &K, sets: &Store<Guarded>) -> Vec<Object
     }
     let candidates = sets.state().into_iter().filter(|set| {
         set.meta().namespace.as_deref() == Some(namespace)
-            && set.0.as_ref().is_ok_and(|set| is_labelled(object, set))
+            && set.as_result().is_ok_and(|set| is_labelled(object, set))
     });
     candidates.map(|set| ObjectRef::from_obj(&*set)).collect()
 }
 
 /// Returns the CollaSets with entries in a ResourceContext, and those whose spec names it: one that
 /// shares it with others may not have an entry yet.
-fn users_of(contexts: &ResourceContext, sets: &Store<Guarded>) -> Vec<ObjectRef<Guarded>> {
+fn users_of(contexts: &ResourceContext, sets: &Store<DecodedSet>) -> Vec<ObjectRef<DecodedSet>> {
     let namespace = contexts.metadata.namespace.as_deref();
     let owners = contexts
         .spec
@@ -208,7 +211,7 @@ fn users_of(contexts: &ResourceContext, sets: &Store<Guarded>) -> Vec<ObjectRef<
         .filter_map(|entry| entry.data.get(well_known::context::OWNER));
     let own = owners.chain(contexts.metadata.name.iter()).cloned();
     let known = sets.state();
-    let sharing = known.iter().filter_map(|set| set.0.as_ref().ok()).filter(|set| {
+    let sharing = known.iter().filter_map(|set| set.as_result().ok()).filter(|set| {
         let context = set.spec.scale_strategy.as_ref().and_then(|scale| scale.context.as_ref());
         set.metadata.namespace.as_deref() == namespace
             && context.is_some()
@@ -227,9 +230,9 @@ fn users_of(contexts: &ResourceContext, sets: &Store<Guarded>) -> Vec<ObjectRef<
 /// If `pods/resize` cannot be discovered, or a write or the status write failed and a retry may
 /// help; writes already made are kept.
 #[tracing::instrument(skip_all, fields(namespace = set.meta().namespace, collaset = set.meta().name))]
-async fn reconcile(set: Arc<Guarded>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
+async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
     let reference = set.object_ref(&());
-    let set = match &set.0 {
+    let set = match set.as_result() {
         Ok(set) => set,
         Err(invalid) => {
             let event = reasons::COLLA_SET_INVALID.with(invalid.error.clone());
@@ -571,7 +574,7 @@ mod tests {
 
     use super::*;
 
-    fn set(name: &str, context: Option<&str>) -> Guarded {
+    fn set(name: &str, context: Option<&str>) -> DecodedSet {
         let template = json!({ "spec": { "containers": [] } });
         let spec = json!({
             "replicas": 1, "selector": {}, "template": template,
@@ -587,7 +590,7 @@ mod tests {
     /// A CollaSet without an entry yet waits for this event after a conflict with another one.
     #[test]
     fn a_shared_resource_context_triggers_all_that_share_it() {
-        let (store, mut writer) = reflector::store::<Guarded>();
+        let (store, mut writer) = reflector::store::<DecodedSet>();
         for set in [set("a", Some("pool")), set("b", Some("pool")), set("c", None)] {
             writer.apply_watcher_event(&Event::Apply(set));
         }

@@ -14,7 +14,10 @@ use kube::{
     },
 };
 use parking_lot::Mutex;
-use podops_client::shell::store::{IndexedStore, WatchProgress, map_event, reflect};
+use podops_client::{
+    decode::Decoded,
+    shell::store::{IndexedStore, WatchProgress, map_event, reflect},
+};
 use podops_runtime::{
     controller::{ControllerConfig, run},
     operator::{Operator, OperatorError},
@@ -238,7 +241,8 @@ impl Shared {
         let (name, employers) = (kind.name(), store.clone());
         let running = RunningController { kind: name, employers, triggers: sender };
         self.controllers.lock().push(running);
-        let all: Api<DynamicObject> = Api::all_with(self.process.client.clone(), &kind.api);
+        let all: Api<Decoded<DynamicObject>> =
+            Api::all_with(self.process.client.clone(), &kind.api);
         let (slim, watched) = (kind.clone(), progress.clone());
         let objects = self
             .process

@@ -16,8 +16,8 @@ use podops_runtime::process::Process;
 
 use crate::{
     observe::{
-        Guarded, NamespaceObjects, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet, observe,
-        trim_pod,
+        DecodedRule, NamespaceObjects, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet,
+        observe, trim_pod,
     },
     view::{Observed, RuleView},
 };
@@ -25,7 +25,7 @@ use crate::{
 /// Caches of the watched kinds, by namespace.
 #[derive(Clone)]
 pub(super) struct Caches {
-    pub(super) rules: Arc<IndexedStore<Guarded>>,
+    pub(super) rules: Arc<IndexedStore<DecodedRule>>,
     pub(super) pods: Arc<IndexedStore<SlimPod>>,
     sets: Arc<IndexedStore<SlimSet>>,
     budgets: Arc<IndexedStore<SlimBudget>>,
@@ -89,7 +89,7 @@ impl Caches {
     pub(super) fn watch(&self, process: &Process) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
         let (controlled, all) =
             (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
-        let rule_events = process.watch::<Guarded>(all.clone(), "podtransitionrules");
+        let rule_events = process.watch_decoded(all.clone(), "podtransitionrules");
         let pod_events = process.watch::<SlimPod>(controlled, "pods").modify(trim_pod);
         let set_events = process.watch::<SlimSet>(all.clone(), "collasets");
         let budget_events = process.watch::<SlimBudget>(all.clone(), "poddisruptionbudgets");

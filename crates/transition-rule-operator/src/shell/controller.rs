@@ -25,6 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 use podops_admission::AdmissionArgs;
 use podops_api::{GROUP, VERSION, ids::PodName, well_known};
 use podops_client::{
+    decode::Decoded,
     shell::{
         apply::{self, Applier},
         clock,
@@ -279,13 +280,13 @@ impl Context {
             return Ok(Pods { pods: self.caches.pods.find(namespace), version: cached_version });
         }
         tracing::info!("Pod cache is older than status.podsVersion; listing Pods");
-        let api: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
+        let api: Api<Decoded<SlimPod>> = Api::namespaced(self.client.clone(), namespace);
         let list = api
             .list(&ListParams::default().labels(well_known::CONTROLLED))
             .await
             .map_err(|source| Cause::List { resource: "pods", source })?;
         let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
-        let mut pods = list.items;
+        let mut pods: Vec<SlimPod> = list.items.into_iter().filter_map(Decoded::ok).collect();
         pods.iter_mut().for_each(trim_pod);
         pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         Ok(Pods {

@@ -1,0 +1,241 @@
+//! Decodes the objects of a collection one by one, so that one that cannot be decoded does not
+//! affect the others. Pure: text in, objects out.
+//!
+//! The API server accepts what typed decoders reject: fields nested up to 10,000 deep, and times
+//! after the year 9999. serde_json and jiff reject them, and with them the whole list.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::{json, value::RawValue};
+
+/// An object, or why it cannot be decoded.
+#[derive(Clone, Debug)]
+pub enum Decoded<K> {
+    /// The object, without `metadata.managedFields`.
+    Object(K),
+    /// The object cannot be decoded.
+    Invalid(Box<InvalidObject>),
+}
+
+/// What is known of an object that cannot be decoded.
+#[derive(Clone, Debug)]
+pub struct InvalidObject {
+    /// Namespace, name, UID, resourceVersion, finalizers and deletion timestamp.
+    pub metadata: ObjectMeta,
+    /// Why it cannot be decoded.
+    pub error: String,
+}
+
+impl InvalidObject {
+    /// Returns an object with this metadata and nothing else, if the kind permits it.
+    #[must_use]
+    pub fn metadata_only<K: DeserializeOwned>(&self) -> Option<K> {
+        serde_json::from_value(json!({ "metadata": self.metadata })).ok()
+    }
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Reading raw text does not recurse, so nesting is not limited here.
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        Ok(Self::decode(text.get()))
+    }
+}
+
+impl<K: DeserializeOwned> Decoded<K> {
+    fn decode(text: &str) -> Self {
+        let decoded = without_managed_fields(text).and_then(|text| serde_json::from_str(&text));
+        match decoded {
+            Ok(object) => Self::Object(object),
+            Err(error) => Self::Invalid(Box::new(InvalidObject {
+                metadata: identity(text),
+                error: error.to_string(),
+            })),
+        }
+    }
+}
+
+impl<K> Decoded<K> {
+    /// Returns the object, or why it cannot be decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidObject`] if it cannot be decoded.
+    pub fn as_result(&self) -> Result<&K, &InvalidObject> {
+        match self {
+            Self::Object(object) => Ok(object),
+            Self::Invalid(invalid) => Err(invalid),
+        }
+    }
+
+    /// Returns the object, if it could be decoded.
+    pub fn ok(self) -> Option<K> {
+        match self {
+            Self::Object(object) => Some(object),
+            Self::Invalid(_) => None,
+        }
+    }
+}
+
+/// For watches: the kind is that of the object.
+impl<K: Resource> Resource for Decoded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(dynamic: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(dynamic)
+    }
+
+    fn group(dynamic: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(dynamic)
+    }
+
+    fn version(dynamic: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(dynamic)
+    }
+
+    fn plural(dynamic: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta(),
+            Self::Invalid(invalid) => &invalid.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta_mut(),
+            Self::Invalid(invalid) => &mut invalid.metadata,
+        }
+    }
+}
+
+/// Fields of a JSON object, not decoded.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// Removes `metadata.managedFields`, which no operator reads, and which any client may fill with
+/// what cannot be decoded.
+fn without_managed_fields(text: &str) -> serde_json::Result<Cow<'_, str>> {
+    let mut object: Fields<'_> = serde_json::from_str(text)?;
+    let Some(metadata) = object.get("metadata") else { return Ok(text.into()) };
+    let mut metadata: Fields<'_> = serde_json::from_str(metadata.get())?;
+    if metadata.remove("managedFields").is_none() {
+        return Ok(text.into());
+    }
+    let metadata = serde_json::value::to_raw_value(&metadata)?;
+    object.insert("metadata".to_owned(), &metadata);
+    serde_json::to_string(&object).map(Cow::Owned)
+}
+
+/// Decodes the fields of the metadata that identify and delete the object, one by one.
+fn identity(text: &str) -> ObjectMeta {
+    let object: Fields<'_> = serde_json::from_str(text).unwrap_or_default();
+    let metadata: Fields<'_> = read(&object, "metadata").unwrap_or_default();
+    // An object with a deletion timestamp that cannot be decoded is being deleted nevertheless.
+    let deletion_timestamp = metadata
+        .get("deletionTimestamp")
+        .filter(|value| value.get() != "null")
+        .map(|value| serde_json::from_str(value.get()).unwrap_or(Time(Timestamp::UNIX_EPOCH)));
+    ObjectMeta {
+        name: read(&metadata, "name"),
+        namespace: read(&metadata, "namespace"),
+        uid: read(&metadata, "uid"),
+        resource_version: read(&metadata, "resourceVersion"),
+        finalizers: read(&metadata, "finalizers"),
+        deletion_timestamp,
+        ..ObjectMeta::default()
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(fields: &Fields<'a>, key: &str) -> Option<T> {
+    serde_json::from_str(fields.get(key)?.get()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::core::{ObjectList, WatchEvent};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A time that the API server accepts, and jiff does not.
+    const TOO_LATE: &str = "9999-12-31T23:59:59Z";
+
+    fn pod(name: &str, metadata: &Value, spec: &Value) -> Value {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "spec": spec,
+            "metadata": { "name": name, "namespace": "ns", "uid": name, "resourceVersion": "7" },
+        });
+        let fields = metadata.as_object().unwrap().clone();
+        pod["metadata"].as_object_mut().unwrap().extend(fields);
+        pod
+    }
+
+    /// Decodes a list of Pods; an error counts as its object's name and its cause.
+    fn decode(list: &str) -> Vec<Result<String, String>> {
+        let list: ObjectList<Decoded<Pod>> = serde_json::from_str(list).unwrap();
+        let items = list.items.into_iter().map(|item| match item {
+            Decoded::Object(pod) => Ok(pod.metadata.name.unwrap()),
+            Decoded::Invalid(invalid) => {
+                Err(format!("{}: {}", invalid.metadata.name.unwrap(), invalid.error))
+            }
+        });
+        items.collect()
+    }
+
+    fn list(items: &[Value]) -> String {
+        json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }).to_string()
+    }
+
+    #[test]
+    fn an_item_that_cannot_be_decoded_does_not_affect_the_list() {
+        let containers = json!({ "containers": [] });
+        let late = json!({ "deletionTimestamp": TOO_LATE });
+        let decoded = decode(&list(&[
+            pod("a", &json!({}), &containers),
+            pod("late", &late, &containers),
+            pod("typed", &json!({}), &json!({ "containers": "none" })),
+            pod("z", &json!({}), &containers),
+        ]));
+        assert_eq!((&decoded[0], &decoded[3]), (&Ok("a".to_owned()), &Ok("z".to_owned())));
+        assert!(decoded[1].as_ref().is_err_and(|error| error.starts_with("late: ")), "{decoded:?}");
+        assert!(decoded[2].as_ref().is_err_and(|error| error.starts_with("typed: ")));
+    }
+
+    #[test]
+    fn deep_nesting_affects_only_its_object() {
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(5000), "}".repeat(5000));
+        let text = list(&[pod("deep", &json!({ "x": "DEEP" }), &json!({ "containers": [] }))]);
+        // Fields that the type does not have are skipped without recursion.
+        assert_eq!(decode(&text.replace("\"DEEP\"", &deep)), [Ok("deep".to_owned())]);
+        let text = list(&[pod("deep", &json!({ "labels": "DEEP" }), &json!({}))]);
+        let decoded = decode(&text.replace("\"DEEP\"", &deep));
+        assert!(decoded[0].as_ref().is_err_and(|error| error.starts_with("deep: ")), "{decoded:?}");
+    }
+
+    #[test]
+    fn managed_fields_are_not_decoded() {
+        let managed = json!({ "managedFields": [{ "manager": "x", "time": TOO_LATE }] });
+        let text = list(&[pod("a", &managed, &json!({ "containers": [] }))]);
+        assert_eq!(decode(&text), [Ok("a".to_owned())]);
+    }
+
+    #[test]
+    fn watch_events_are_decoded_one_by_one() {
+        let late = pod("late", &json!({ "deletionTimestamp": TOO_LATE }), &json!({}));
+        let line = format!(r#"{{"type":"DELETED","object":{late}}}"#);
+        let event: WatchEvent<Decoded<Pod>> = serde_json::from_str(&line).unwrap();
+        let WatchEvent::Deleted(Decoded::Invalid(invalid)) = event else { panic!("{event:?}") };
+        let deleted: Pod = invalid.metadata_only().unwrap();
+        assert_eq!(deleted.metadata.uid.as_deref(), Some("late"));
+        assert_eq!(deleted.metadata.resource_version.as_deref(), Some("7"));
+    }
+}
