@@ -65,7 +65,7 @@ impl<'a> SlotReader<'a> {
     /// [`InvalidResponse`] if the response is invalid.
     pub fn handle(&mut self, response: String) -> Result<Option<ReadSlots>, InvalidResponse> {
         match std::mem::replace(&mut self.step, Step::Servers) {
-            // Another ID means that HAProxy was configured anew: read again.
+            // Another ID means that HAProxy has another configuration: read again.
             Step::Both { backend_id } => {
                 let slots = slots_of_backend(&response, self.backend, &backend_id)?;
                 Ok(slots.map(|slots| ReadSlots { slots, backend_id }))
@@ -93,7 +93,7 @@ mod tests {
     const STATISTICS: &str = "# pxname,svname,scur,\nweb,s1,3,\n\n";
 
     #[test]
-    fn an_unknown_backend_is_read_in_two_requests_and_a_known_one_in_one() {
+    fn a_backend_with_a_known_id_is_read_in_one_request() {
         let mut reader = SlotReader::new("web", None);
         assert_eq!(reader.commands(), "show servers state web");
         assert_eq!(reader.handle(SERVERS.to_owned()), Ok(None));
