@@ -26,7 +26,10 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use parking_lot::{Mutex, MutexGuard};
-use podops_client::shell::store::watch_backoff;
+use podops_client::{
+    decode::Decoded,
+    shell::store::{valid, watch_backoff},
+};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -359,8 +362,10 @@ async fn run(
     nodes: Arc<FakeNodes>,
     mut queued: mpsc::UnboundedReceiver<String>,
 ) -> anyhow::Result<()> {
-    let pods = Api::<Pod>::all(nodes.client.clone());
-    let mut events = watcher(pods, watcher::Config::default()).backoff(watch_backoff()).boxed();
+    let pods = Api::<Decoded<Pod>>::all(nodes.client.clone());
+    let events = watcher(pods, watcher::Config::default()).backoff(watch_backoff());
+    let mut events =
+        events.filter_map(|event| std::future::ready(event.map(valid).transpose())).boxed();
     let all = Api::<Node>::all(nodes.client.clone());
     let all = watcher(all, watcher::Config::default()).backoff(watch_backoff());
     let mut changed_nodes = all.applied_objects().boxed();

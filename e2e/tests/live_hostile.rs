@@ -107,10 +107,10 @@ async fn an_object_that_cannot_be_decoded_affects_no_other() {
     }
     let revisions = ["label", "controllerrevisions", "--all", "app=hostile", "--overwrite"];
     cluster.plane.kubectl(&revisions).await.unwrap();
+    let pod = cluster.pods_of("hostile").await.unwrap()[0].name_any();
     poison_managed_fields(&cluster).await;
     create(&cluster, "deep", &deep_set()).await;
     // A condition whose time consist-operator and collaset-operator read.
-    let pod = cluster.pods_of("hostile").await.unwrap()[0].name_any();
     let condition = json!([{ "op": "add", "path": "/status/conditions/-", "value": {
         "type": "Hostile", "status": "True", "lastTransitionTime": TOO_LATE,
     } }]);

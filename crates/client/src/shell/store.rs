@@ -84,7 +84,8 @@ where
 
 /// Returns the event of an object that could be decoded. The deletion of one that could not is an
 /// event nevertheless, so that it does not remain in a cache.
-fn valid<K: DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Event<K>> {
+#[must_use]
+pub fn valid<K: DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Event<K>> {
     match event {
         Event::Init => Some(Event::Init),
         Event::InitDone => Some(Event::InitDone),
