@@ -135,6 +135,9 @@ async fn an_object_that_cannot_be_decoded_affects_no_other() {
     }
     let log = log(&cluster, "collaset-operator").await;
     assert!(log.contains("Object cannot be decoded"), "{log}");
+    // The Pod is unknown to its CollaSet, which must not create another one for its instance.
+    let pods = cluster.plane.kubectl(&["get", "pods", "-l", "app=hostile", "-o", "name"]).await;
+    assert_eq!(pods.unwrap().lines().count(), 1);
     cluster.assert_no_forbidden_requests().unwrap();
     assert_requests_name_their_operator(&cluster);
 }
