@@ -576,7 +576,7 @@ const TENANT: Lifecycle = Lifecycle {
 };
 
 /// Lower limit of the states of each model.
-const MIN_STATES: usize = 1_000;
+const MIN_STATES: usize = 1_001;
 
 /// Asserts that the model without one protection has a violation.
 #[track_caller]

@@ -116,3 +116,26 @@ impl Backends {
         others.map(|(_, backend)| &**backend)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_timed_out_opens_the_circuit() {
+        let breaker = Mutex::new(CircuitBreaker::default());
+        let error = BackendError::Unreachable("timeout".to_owned());
+        let quick = call_endpoint(&breaker, "a", async { Err::<(), _>(error.clone()) }).await;
+        assert!(
+            quick.is_err() && call_endpoint(&breaker, "a", async { Ok(()) }).await.is_ok(),
+            "a fast failure does not open the circuit"
+        );
+        let slow = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Err::<(), _>(error.clone())
+        };
+        assert!(call_endpoint(&breaker, "a", slow).await.is_err());
+        assert_eq!(call_endpoint(&breaker, "a", async { Ok(()) }).await, Err(error));
+        assert_eq!(call_endpoint(&breaker, "b", async { Ok(()) }).await, Ok(()));
+    }
+}

@@ -250,6 +250,8 @@ mod tests {
         assert_eq!(stream.next(&fleet), None, "before the first sync");
         sync(&mut fleet);
         let first = stream.next(&fleet).unwrap();
+        let unacknowledged = &stream.unacknowledged[&first.nonce];
+        assert_eq!(unacknowledged.version.to_string(), first.version_info);
         assert_eq!(stream.next(&fleet), None);
         assert_eq!(handle(&mut stream, &mut fleet, &["web"], &first.nonce), ["web"]);
         let repeated = handle(&mut stream, &mut fleet, &["web"], &first.nonce);
