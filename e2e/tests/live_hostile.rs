@@ -74,8 +74,8 @@ async fn log(cluster: &TestCluster, operator: &str) -> String {
     tokio::fs::read_to_string(cluster.log(operator)).await.unwrap()
 }
 
-/// Hardening finding H1: such an object ended the list of all objects of its kind, so that no
-/// restarted operator became ready.
+/// With typed lists, such an object would end the list of all objects of its kind, and no restarted
+/// operator would become ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_cannot_be_decoded_affects_no_other() {
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();

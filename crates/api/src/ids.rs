@@ -82,8 +82,8 @@ text_id! {
 }
 
 text_id! {
-    /// Name under which one controller runs its operations on Pods: the part of a lifecycle label's key
-    /// after the slash.
+    /// Name under which one controller runs its operations on Pods: the part of a lifecycle label's
+    /// key after the slash.
     OperationId
 }
 

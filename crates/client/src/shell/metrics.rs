@@ -34,7 +34,7 @@ const WATCH_ERRORS: Metric =
 const INVALID_OBJECTS: Metric = Metric::counter(
     "podops_invalid_objects_total",
     &["resource"],
-    "Versions of objects that were skipped because they cannot be decoded, by resource; the log names them.",
+    "Versions of objects that cannot be decoded, by resource; the log names the objects.",
 );
 
 /// Metrics of the access to the API server.

@@ -57,7 +57,13 @@ where
             invalid_objects.inc();
             let InvalidObject { metadata, error } = &**invalid;
             let (namespace, name) = (&metadata.namespace, &metadata.name);
-            tracing::warn!(resource, namespace, name, error, "Object cannot be decoded");
+            tracing::warn!(
+                resource,
+                namespace,
+                name,
+                error,
+                "Object cannot be decoded; fix or delete it"
+            );
         }
         Ok(_) => {}
         Err(error) => {

@@ -87,7 +87,7 @@ impl<'a> SlotReader<'a> {
 mod tests {
     use super::*;
 
-    /// Lists a backend with this ID and without slots of a known shape.
+    /// Responses for the backend `web`, with ID 4 and one server.
     const SERVERS: &str = "1\n# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_port\n\
                            4 web 1 s1 10.0.0.1 2 0 80\n\n";
     const STATISTICS: &str = "# pxname,svname,scur,\nweb,s1,3,\n\n";
