@@ -156,8 +156,7 @@ impl Observed {
     /// Name of the ResourceContext: `spec.scaleStrategy.context`, or else the CollaSet's name.
     #[must_use]
     pub fn context_name(&self) -> &str {
-        let named = self.spec.scale_strategy.as_ref().and_then(|s| s.context.as_deref());
-        named.filter(|name| !name.is_empty()).unwrap_or(&self.name)
+        context_name(&self.spec, &self.name)
     }
 
     /// Time until the Pod has been in service for `minReadySeconds`; `None` if it is not in
@@ -313,6 +312,13 @@ impl fmt::Display for Resize {
             }
         }
     }
+}
+
+/// Returns the name of the ResourceContext of the CollaSet `name`.
+#[must_use]
+pub fn context_name<'a>(spec: &'a CollaSetSpec, name: &'a str) -> &'a str {
+    let named = spec.scale_strategy.as_ref().and_then(|strategy| strategy.context.as_deref());
+    named.filter(|context| !context.is_empty()).unwrap_or(name)
 }
 
 /// Returns the instance ID in the labels; `None` if it is missing or not a number.

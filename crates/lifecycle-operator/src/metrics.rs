@@ -2,14 +2,12 @@
 
 use podops_client::metric::Metric;
 
-/// Number of Pods that are not reconciled because a lifecycle label is invalid.
-pub const INVALID_LABEL_PODS: Metric = Metric::gauge(
+pub(crate) const INVALID_LABEL_PODS: Metric = Metric::gauge(
     "podops_lifecycle_invalid_label_pods",
     &[],
     "Number of Pods that are not reconciled because a lifecycle label is invalid.",
 );
-/// Pods deleted at the end of a graceful deletion.
-pub const PODS_DELETED: Metric = Metric::counter(
+pub(crate) const PODS_DELETED: Metric = Metric::counter(
     "podops_lifecycle_pods_deleted_total",
     &[],
     "Pods deleted at the end of a graceful deletion.",

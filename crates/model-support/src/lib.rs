@@ -38,10 +38,7 @@ impl<M> SearchableModel for M where
 }
 
 /// Searches all reachable states of a model, until one violates a property.
-pub fn search<M>(model: M) -> Search
-where
-    M: SearchableModel,
-{
+pub fn search(model: impl SearchableModel) -> Search {
     let threads = model.checker().threads(THREADS);
     let checked = threads.finish_when(HasDiscoveries::Any).spawn_bfs().join();
     let discovery = checked.discoveries().into_iter().next();
@@ -57,10 +54,7 @@ where
 ///
 /// If it has a violation, or fewer states.
 #[track_caller]
-pub fn assert_holds<M>(model: M, min_states: usize)
-where
-    M: SearchableModel,
-{
+pub fn assert_holds(model: impl SearchableModel, min_states: usize) {
     let Search { states, violation } = search(model);
     assert_eq!(violation, None, "after {states} states");
     assert!(states >= min_states, "the model has become smaller: {states} states");
@@ -72,10 +66,7 @@ where
 ///
 /// If it has none.
 #[track_caller]
-pub fn assert_violated<M>(model: M, without: impl Debug)
-where
-    M: SearchableModel,
-{
+pub fn assert_violated(model: impl SearchableModel, without: impl Debug) {
     let Search { states, violation } = search(model);
     assert!(violation.is_some(), "no violation without {without:?} in {states} states");
 }

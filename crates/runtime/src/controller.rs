@@ -24,7 +24,7 @@ use kube::{
         watcher,
     },
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use podops_client::{backoff, error::Chain, object_key::ObjectKey};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
@@ -85,16 +85,12 @@ struct Context {
 }
 
 impl Context {
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock()
-    }
-
     fn report_depth(&self, state: &QueueState) {
         self.metrics.queue_depth.set(i64::try_from(state.waiting.len()).unwrap_or(i64::MAX));
     }
 
     fn enqueue(&self, key: ObjectKey) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.waiting.insert(key);
         self.report_depth(&state);
     }
@@ -102,7 +98,7 @@ impl Context {
     /// Removes an object from the queue; returns the rest of its minimum interval, if it is not
     /// over.
     fn dequeue(&self, key: &ObjectKey) -> Option<Duration> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let left =
             state.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
         if left.is_none() {
@@ -114,7 +110,7 @@ impl Context {
 
     /// Removes the state of a deleted object.
     fn forget(&self, key: &ObjectKey) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failures.remove(key);
         state.not_before.remove(key);
         state.waiting.remove(key);
@@ -134,7 +130,7 @@ impl Context {
             Err(error) => error.cause.class(),
         };
         self.metrics.reconciles.with_label_values(&[class]).inc();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !self.min_interval.is_zero() {
             // Objects that are expensive to reconcile are reconciled less often, so that one large
             // object does not use the whole CPU. Time spent waiting for responses does not count.

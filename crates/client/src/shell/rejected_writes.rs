@@ -10,7 +10,7 @@ use std::{
 };
 
 use json_patch::{AddOperation, PatchOperation, TestOperation};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -41,7 +41,7 @@ struct RejectedWrite {
 impl RejectedWrites {
     /// Returns the API server's message if an equal write was rejected and its delay is not over.
     pub(super) fn retained(&self, write: &Write) -> Option<String> {
-        let rejections = self.lock();
+        let rejections = self.0.lock();
         // The usual case; skips the fingerprint.
         if rejections.is_empty() {
             return None;
@@ -52,7 +52,7 @@ impl RejectedWrites {
 
     /// Records the outcome of a write that was sent.
     pub(super) fn record(&self, write: &Write, outcome: &Outcome) {
-        let (mut rejections, now) = (self.lock(), Instant::now());
+        let (mut rejections, now) = (self.0.lock(), Instant::now());
         let Outcome::Rejected(message) = outcome else {
             if !rejections.is_empty() {
                 rejections.remove(&fingerprint(write));
@@ -70,13 +70,9 @@ impl RejectedWrites {
 
     /// Returns the time until the write may be sent again.
     pub(super) fn retry_after(&self, write: &Write) -> Duration {
-        let rejections = self.lock();
+        let rejections = self.0.lock();
         let until = rejections.get(&fingerprint(write)).map(|rejection| rejection.until);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, RejectedWrite>> {
-        self.0.lock()
     }
 }
 

@@ -57,7 +57,7 @@ use crate::{
     reasons,
     render::{self, CLAIMS, CONTEXTS, REVISIONS},
     status::{StatusReport, is_progress, status},
-    view::{DryRunResult, Observed, OwnOperation, record_last_pods},
+    view::{DryRunResult, Observed, OwnOperation, context_name, record_last_pods},
 };
 
 /// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
@@ -69,6 +69,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 const POD_RESIZES: write::Resource =
     write::Resource { group: "", version: "v1", plural: "pods/resize" };
 
+/// CollaSet, or the error of one that violates its schema.
 type DecodedSet = Decoded<CollaSet>;
 
 /// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
@@ -212,10 +213,9 @@ fn users_of(contexts: &ResourceContext, sets: &Store<DecodedSet>) -> Vec<ObjectR
     let own = owners.chain(contexts.metadata.name.iter()).cloned();
     let known = sets.state();
     let sharing = known.iter().filter_map(|set| set.as_result().ok()).filter(|set| {
-        let context = set.spec.scale_strategy.as_ref().and_then(|scale| scale.context.as_ref());
+        let name = set.metadata.name.as_deref().unwrap_or_default();
         set.metadata.namespace.as_deref() == namespace
-            && context.is_some()
-            && context == contexts.metadata.name.as_ref()
+            && contexts.metadata.name.as_deref() == Some(context_name(&set.spec, name))
     });
     let names: BTreeSet<String> =
         own.chain(sharing.filter_map(|set| set.metadata.name.clone())).collect();

@@ -21,7 +21,7 @@ use kube::{
         watcher,
     },
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use podops_admission::AdmissionArgs;
 use podops_api::{GROUP, VERSION, ids::PodName, well_known};
 use podops_client::{
@@ -175,7 +175,7 @@ async fn reconcile(
     }
     if !context.is_managed(&name) {
         context.webhooks.forget(&name);
-        let removed = context.states().remove(&name).unwrap_or_default();
+        let removed = context.states.lock().remove(&name).unwrap_or_default();
         context.remove_limits(&name, &removed.limits);
         return Ok(Requeue::AwaitChange);
     }
@@ -209,12 +209,8 @@ async fn reconcile(
 impl Context {
     /// Returns false if the change must be left out, see [`NamespaceState::may_write`].
     fn may_write(&self, namespace: &str, change: &PodChange) -> bool {
-        let mut states = self.states();
+        let mut states = self.states.lock();
         states.entry(namespace.to_owned()).or_default().may_write(change, Instant::now())
-    }
-
-    fn states(&self) -> MutexGuard<'_, BTreeMap<String, NamespaceState>> {
-        self.states.lock()
     }
 
     /// Returns true once all caches are synced. Without the CollaSet CRD its cache is not required,
@@ -234,7 +230,7 @@ impl Context {
     }
 
     fn is_fresh(&self, namespace: &str) -> bool {
-        self.states().get(namespace).is_none_or(|state| {
+        self.states.lock().get(namespace).is_none_or(|state| {
             state.writes.are_observed_by(|resource| self.progress(resource).version())
         })
     }
@@ -296,7 +292,7 @@ impl Context {
     }
 
     fn add_full_pods(&self, namespace: &str, observed: &mut Observed) {
-        if let Some(state) = self.states().get_mut(namespace) {
+        if let Some(state) = self.states.lock().get_mut(namespace) {
             state.add_full_pods(observed);
         }
     }
@@ -311,7 +307,7 @@ impl Context {
                 .buffer_unordered(16)
                 .collect()
                 .await;
-        let mut states = self.states();
+        let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         for (pod, object) in fetched {
             if let Some(object) = object {
@@ -328,7 +324,7 @@ impl Context {
         plan: &Plan,
         now: Timestamp,
     ) -> (Vec<Write>, Option<Duration>) {
-        let mut states = self.states();
+        let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         let changed = statuses(observed, plan, now);
         let DueStatuses { due, next_in } = state.statuses.select(observed, changed, Instant::now());
@@ -344,7 +340,7 @@ impl Context {
         writes: Vec<Write>,
     ) -> Vec<(Write, Result<Outcome, apply::Error>)> {
         let results = self.applier.apply_all(writes).await;
-        let mut states = self.states();
+        let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         for (write, result) in &results {
             let Ok(Outcome::Done(version)) = result else { continue };
@@ -356,7 +352,7 @@ impl Context {
 
     /// Exports the decisions of a plan as metrics.
     fn record_metrics(&self, namespace: &str, observed: &Observed, plan: &Plan, now: Timestamp) {
-        let mut states = self.states();
+        let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         let measured = measure(observed, plan, &state.rejections, now);
         for Decision { rule, kind, verdict } in &measured.decisions {

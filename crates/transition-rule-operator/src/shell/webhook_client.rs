@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 use futures::{StreamExt as _, channel::mpsc, stream::FuturesUnordered};
 use hyper::body::Bytes;
 use jiff::Timestamp;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use podops_client::shell::clock;
 use podops_runtime::shutdown::Shutdown;
 use tokio::{sync::Semaphore, time::sleep};
@@ -56,10 +56,6 @@ impl WebhookClient {
         (Arc::new(client), Receivers { jobs: job_receiver, wake: wake_receiver })
     }
 
-    fn tasks(&self) -> MutexGuard<'_, WebhookTasks> {
-        self.tasks.lock()
-    }
-
     /// Returns the known verdicts and tasks of a namespace, and queues polls of the tasks that
     /// another process started.
     pub(super) fn state(
@@ -68,7 +64,7 @@ impl WebhookClient {
         observed: &Observed,
         now: Timestamp,
     ) -> WebhookState {
-        let synced = self.tasks().sync(namespace, observed, now);
+        let synced = self.tasks.lock().sync(namespace, observed, now);
         for job in synced.restored {
             self.send(job);
         }
@@ -77,7 +73,7 @@ impl WebhookClient {
 
     /// Removes the state of a namespace without rules.
     pub(super) fn forget(&self, namespace: &str) {
-        self.tasks().forget(namespace);
+        self.tasks.lock().forget(namespace);
     }
 
     /// Queues the calls of a plan. A call during the backoff of a failing service fails at once.
@@ -89,7 +85,7 @@ impl WebhookClient {
         now: Timestamp,
     ) {
         for call in calls {
-            let started = self.tasks().start(call, observed, now, new_trace_id);
+            let started = self.tasks.lock().start(call, observed, now, new_trace_id);
             match started {
                 Some(CallStart::Queued(job)) => self.send(*job),
                 Some(CallStart::Failed) => self.wake(namespace),
@@ -139,8 +135,12 @@ impl WebhookClient {
         let task = match &job.kind {
             JobKind::Call { request, subjects } => {
                 let response = self.post(&job, request, &permits).await;
-                let task =
-                    self.tasks().record_response(&job, subjects, response.as_deref(), clock::now());
+                let task = self.tasks.lock().record_response(
+                    &job,
+                    subjects,
+                    response.as_deref(),
+                    clock::now(),
+                );
                 self.wake(&job.namespace);
                 task
             }
@@ -199,7 +199,8 @@ impl WebhookClient {
                 }
                 Err(error) => Err(error),
             };
-            let state = self.tasks().record_progress(job, task, response.as_deref(), clock::now());
+            let state =
+                self.tasks.lock().record_progress(job, task, response.as_deref(), clock::now());
             self.wake(&job.namespace);
             if state == TaskState::Ended {
                 return;
@@ -208,7 +209,7 @@ impl WebhookClient {
     }
 
     fn task_id(&self, job: &Job, task: u64) -> Option<String> {
-        self.tasks().task_id(job, task)
+        self.tasks.lock().task_id(job, task)
     }
 }
 
