@@ -139,14 +139,17 @@ impl StoredCertificate {
         if self.is_due(hosts, now) {
             return Self::issue(Some(self), hosts, now).map(Some);
         }
-        if self.tokens.expires <= now {
+        if self.tokens.expires <= now || self.tokens.expires > now + TOKEN_LIFETIME + SKEW {
             return Ok(Some(Self { tokens: self.tokens.rotated(now), ..self.clone() }));
         }
         Ok(None)
     }
 
+    /// Returns whether the certificate must be replaced: it has other names, expires soon, or was
+    /// issued by a replica whose clock was ahead, and is not valid yet.
     fn is_due(&self, hosts: &[String], now: Timestamp) -> bool {
-        self.hosts != hosts.join(",") || now > self.expires - RENEW_BEFORE
+        let issued = self.expires - VALIDITY;
+        self.hosts != hosts.join(",") || now > self.expires - RENEW_BEFORE || issued > now + SKEW
     }
 
     /// Reads the Secret; `None` if its content is incomplete or cannot be served.
@@ -332,6 +335,15 @@ mod tests {
         assert_eq!(second.previous, first.authority);
         assert!(second.tokens == first.tokens, "the tokens are unchanged");
         assert!(second.certified_key().is_ok() && second.key != first.key);
+    }
+
+    #[test]
+    fn a_certificate_from_the_future_is_replaced() {
+        let now = at("2026-11-21T17:00:00Z");
+        let ahead = StoredCertificate::issue(None, &hosts(), now + SKEW * 3).unwrap();
+        assert!(ahead.is_due(&hosts(), now), "it is not valid yet");
+        let slightly_ahead = StoredCertificate::issue(None, &hosts(), now + SKEW / 2).unwrap();
+        assert!(!slightly_ahead.is_due(&hosts(), now));
     }
 
     #[test]

@@ -25,7 +25,6 @@ use rustls::{ServerConfig, crypto::ring};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
-    task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -34,16 +33,23 @@ use podops_client::{
     metric::{Metric, SHORT_DURATIONS},
     shell::metrics,
 };
-use podops_runtime::{operator::Operator, shutdown::Shutdown};
+use podops_runtime::{
+    connections::{ConnectionLimits, Connections},
+    operator::Operator,
+    shutdown::Shutdown,
+};
 
 use crate::{args::AdmissionArgs, certificate::ServedCertificate, manager::CertificateManager};
 
 /// Maximum size of a review in bytes; a review contains the object twice.
 const REVIEW_MAX: usize = 8 << 20;
-/// Maximum number of concurrent connections; further ones wait.
-const CONNECTIONS_MAX: usize = 256;
-/// Timeout of the TLS handshake, and of the request headers.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits of the connections. All API servers may share one address.
+const LIMITS: ConnectionLimits =
+    ConnectionLimits { total: 256, per_source: 128, lifetime: Duration::from_secs(15) };
+/// Timeout of the TLS handshake; API servers are near.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of the request headers.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after shutdown for which new connections are accepted, because the Service may still route
 /// some.
 const LINGER: Duration = Duration::from_secs(3);
@@ -144,22 +150,21 @@ async fn serve(
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config?.with_no_client_auth().with_cert_resolver(reviews.serving.clone());
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let (graceful, mut connections) = (GracefulShutdown::new(), JoinSet::new());
+    let (graceful, mut connections) = (GracefulShutdown::new(), Connections::new(LIMITS));
     let mut stopped = std::pin::pin!(async {
         stop.wait().await;
         sleep(LINGER).await;
     });
     loop {
-        let has_capacity = connections.len() < CONNECTIONS_MAX;
         let stream = tokio::select! {
-            accepted = listener.accept(), if has_capacity => accepted,
-            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
             () = &mut stopped => break,
         };
         match stream {
-            Ok((stream, _)) => {
+            Ok((stream, client)) => {
                 let (acceptor, reviews) = (acceptor.clone(), reviews.clone());
-                connections.spawn(connection(stream, acceptor, reviews, graceful.watcher()));
+                let served = connection(stream, acceptor, reviews, graceful.watcher());
+                connections.spawn(client.ip(), served);
             }
             // For example too many open files: existing connections continue.
             Err(error) => {
@@ -178,7 +183,7 @@ async fn connection(
     reviews: Arc<Reviews>,
     watcher: Watcher,
 ) {
-    let stream = match timeout(HEAD_TIMEOUT, acceptor.accept(stream)).await {
+    let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return,

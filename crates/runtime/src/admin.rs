@@ -6,23 +6,27 @@ use http_body_util::Full;
 use hyper::{Request, Response, StatusCode, body::Bytes, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus::{Encoder, Registry, TextEncoder};
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio::{net::TcpListener, sync::watch, time::sleep};
+
+use crate::connections::{ConnectionLimits, Connections};
 
 /// Readiness of each part by name; `/readyz` succeeds once all are true.
 pub(crate) type Readiness = Arc<BTreeMap<&'static str, watch::Receiver<bool>>>;
 
-/// Maximum number of concurrent connections; further ones wait.
-const CONNECTIONS_MAX: usize = 64;
+/// Limits of the connections: a probe or a scrape takes one for a moment.
+const LIMITS: ConnectionLimits =
+    ConnectionLimits { total: 128, per_source: 16, lifetime: Duration::from_secs(30) };
 /// Timeout of the request headers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time to wait after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Why the server for probes and metrics stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminError {
     #[error("failed to listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("failed to accept a connection")]
-    Accept(#[source] std::io::Error),
 }
 
 /// Serves `/healthz`, `/livez`, `/readyz` and `/metrics`.
@@ -35,22 +39,26 @@ pub(crate) async fn serve(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     tracing::info!(%address, "Serving probes and metrics");
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::new(LIMITS);
     loop {
-        while connections.len() >= CONNECTIONS_MAX {
-            connections.join_next().await;
-        }
-        let (stream, _) = tokio::select! {
-            accepted = listener.accept() => accepted.map_err(AdminError::Accept)?,
-            Some(_) = connections.join_next() => continue,
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            // For example too many open files: the process continues.
+            Err(error) => {
+                tracing::warn!(%error, "Failed to accept a connection");
+                sleep(ACCEPT_RETRY).await;
+                continue;
+            }
         };
         let (registry, ready) = (registry.clone(), ready.clone());
-        connections.spawn(async move {
+        connections.spawn(client.ip(), async move {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let response = respond(request.uri().path(), &registry, &ready);
                 async move { Ok::<_, Infallible>(response) }
             });
+            // One request per connection: idle connections would count against the limits.
             let served = http1::Builder::new()
+                .keep_alive(false)
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);

@@ -14,6 +14,7 @@ pub mod lease;
 
 mod admin;
 
+pub mod connections;
 pub mod controller;
 pub mod process;
 pub mod reconcile_error;
