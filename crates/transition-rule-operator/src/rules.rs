@@ -7,6 +7,7 @@ use crate::view::{PodView, Rule};
 
 pub mod budget;
 pub mod cel;
+mod cost;
 pub mod expression;
 pub mod kind;
 pub mod schedule;

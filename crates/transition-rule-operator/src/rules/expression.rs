@@ -15,6 +15,8 @@ use cel::{
 use parking_lot::Mutex;
 use serde_json::Value as Json;
 
+use super::cost::{Size, cost};
+
 /// Variables available to expressions.
 const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
 
@@ -34,9 +36,10 @@ const PARSER_STACK: usize = 64 << 20;
 /// Maximum number of compiled expressions in the cache.
 const CACHE_MAX: usize = 256;
 
-/// Maximum number of values in a Pod for an expression with nested macros. The number of evaluation
-/// steps is its square, and the author of the Pod controls it.
-const VALUES_MAX: usize = 1500;
+/// Maximum number of steps of one evaluation, about 0.1 s.
+const STEPS_MAX: usize = 500_000;
+/// Maximum memory of one evaluation, in bytes.
+const BYTES_MAX: usize = 8 << 20;
 
 static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mutex::default);
 
@@ -47,8 +50,6 @@ type Compiled = Result<Arc<Expression>, CompileError>;
 /// Compiled expression.
 pub struct Expression {
     program: Program,
-    /// Depth of nested macros, which determines the cost of an evaluation.
-    nesting: usize,
 }
 
 /// Why an expression cannot be compiled. Each text is one line.
@@ -83,9 +84,12 @@ pub enum CompileError {
 /// Why an expression has no result for a Pod.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
-    /// The Pod makes the expression too expensive.
-    #[error("Pod has more than {VALUES_MAX} values, too many for nested macros")]
-    LargePod,
+    /// The expression is too expensive for a Pod of this size.
+    #[error(
+        "CEL expression may take more than {STEPS_MAX} steps or {} MiB for a Pod of this size; \
+         simplify it", BYTES_MAX >> 20
+    )]
+    TooExpensive,
     /// The result is neither true nor false.
     #[error("CEL expression failed: result is not a bool")]
     NotBool,
@@ -152,26 +156,28 @@ impl Expression {
         if let Some(name) = unknown_variable(&program) {
             return Err(CompileError::UnknownVariable { name });
         }
-        let nesting = nesting(expression);
-        if nesting > NESTED_MAX {
+        if nesting(expression) > NESTED_MAX {
             return Err(CompileError::NestedMacros);
         }
         if longest_list(expression) > LIST_MAX {
             return Err(CompileError::LongList);
         }
-        Ok(Self { program, nesting })
+        Ok(Self { program })
     }
 
     /// Evaluates the expression.
     ///
     /// # Errors
     ///
-    /// [`EvaluationError`] if the Pod is too large for the expression, if the evaluation fails or
-    /// if its result is not a bool.
+    /// [`EvaluationError`] if it would be too expensive for the Pod, if the evaluation fails or if
+    /// its result is not a bool.
     pub fn evaluate(&self, variables: &Variables<'_>) -> Result<bool, EvaluationError> {
         let Variables { pod, owner, rule, operation } = variables;
-        if self.nesting > 1 && values(pod) > VALUES_MAX {
-            return Err(EvaluationError::LargePod);
+        let sizes = [*pod, owner, rule, operation].map(Size::of);
+        let cost =
+            cost(self.program.expression(), sizes.into_iter().fold(Size::default(), Size::and));
+        if cost.steps > STEPS_MAX || cost.bytes > BYTES_MAX {
+            return Err(EvaluationError::TooExpensive);
         }
         let mut context = Context::with_env(ENV.clone());
         for (name, value) in VARIABLES.into_iter().zip([pod, owner, rule, operation]) {
@@ -213,15 +219,6 @@ fn to_cel(value: &Json) -> Value {
             let fields = fields.iter().map(|(key, value)| (key.clone(), to_cel(value)));
             Value::from(fields.collect::<HashMap<String, Value>>())
         }
-    }
-}
-
-/// Counts the values in a JSON value, including itself.
-fn values(value: &Json) -> usize {
-    match value {
-        Json::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
-        Json::Object(fields) => 1 + fields.values().map(values).sum::<usize>(),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => 1,
     }
 }
 
