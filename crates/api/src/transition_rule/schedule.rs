@@ -1,9 +1,10 @@
 //! Schedule rules: time windows and freezes.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 /// Times at which Pods may pass: inside one of the windows, if any are set, and outside every
 /// freeze.
@@ -60,13 +61,26 @@ pub enum Day {
     Sun,
 }
 
+/// Reads a time; one that is later than [`Timestamp::MAX`], such as `9999-12-31T23:59:59Z` for "for
+/// ever", as that: the API server accepts it.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let time = text.parse().or_else(|error| {
+        // The only times that RFC 3339 has and a timestamp has not are those of the last hours.
+        if text.starts_with("9999-12-3") { Ok(Timestamp::MAX) } else { Err(error) }
+    });
+    time.map(Time).map_err(D::Error::custom)
+}
+
 /// Period in which no Pod may pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(validation = ("self.from < self.to", "spec.rules[].schedule.freezes[]: to should be later than from"))]
 pub struct Freeze {
     /// Start time.
+    #[serde(deserialize_with = "time")]
     pub from: Time,
     /// End time.
+    #[serde(deserialize_with = "time")]
     pub to: Time,
     /// Reason for the freeze, shown in rejections.
     #[serde(default, skip_serializing_if = "Option::is_none")]

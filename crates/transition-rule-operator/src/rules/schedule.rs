@@ -108,6 +108,21 @@ mod tests {
         assert_eq!(verdict(rule, now.parse().unwrap()), expected, "at {now}");
     }
 
+    /// The API server accepts later times than the operator's type of time can hold.
+    #[test]
+    fn a_freeze_may_last_for_ever() {
+        let frozen = rule(json!({ "freezes": [
+            { "from": "2026-11-20T00:00:00Z", "to": "9999-12-31T23:59:59Z", "reason": "stop" },
+        ] }));
+        let Verdict::Reject(reason) = verdict(&frozen, "2027-01-01T00:00:00Z".parse().unwrap())
+        else {
+            panic!("it passed")
+        };
+        assert!(reason.starts_with("frozen until 9999-12-30T22:00:00"), "{reason}");
+        let invalid = json!({ "freezes": [{ "from": "2026-11-20T00:00:00Z", "to": "never" }] });
+        assert!(serde_json::from_value::<ScheduleRule>(invalid).is_err());
+    }
+
     #[test]
     fn a_window_over_midnight_belongs_to_its_first_day() {
         let nights = rule(json!({
