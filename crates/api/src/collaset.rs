@@ -73,7 +73,9 @@ pub const HISTORY_LIMIT: i32 = 20;
     ),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,59}[a-z0-9])?$')")
-        .message("metadata.name: name should be a DNS label of at most 61 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, because it is the prefix of the hostnames of its Pods")
+        .message("metadata.name: name should be a DNS label of at most 61 characters when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence, because it is the prefix of the hostnames of its Pods"),
+    validation = Rule::new("!has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || self.metadata.name.size() + 1 + string(has(self.spec.replicas) ? self.spec.replicas : 0).size() <= 63")
+        .message("metadata.name: name is too long for this number of replicas when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence: the name of a Pod, <name>-<id>, should be at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, has(self.template.metadata) && has(self.template.metadata.labels) && k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])")
@@ -96,9 +98,11 @@ pub struct CollaSetSpec {
     /// Number of Pods to run.
     ///
     /// When lowered, each Pod leaves its Services before it is deleted (see PodOpsLifecycle), so
-    /// the number of Pods falls as they finish. Defaults to 0.
+    /// the number of Pods falls as they finish. At most 10,000, because the instance IDs of all Pods
+    /// are stored in one ResourceContext. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self >= 0", "spec.replicas: replicas should not be smaller than 0"))]
+    #[x_kube(validation = ("self <= 10000", "spec.replicas: replicas should not be greater than 10000; use several CollaSets"))]
     pub replicas: Option<i32>,
 
     /// Selects the Pods of the set. It must match the template's labels. An owned Pod that no

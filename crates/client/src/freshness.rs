@@ -60,10 +60,12 @@ impl LastWrites {
         self.0.entry(resource).or_default().record(resource_version, cache);
     }
 
-    /// Returns whether the caches contain all writes; `cache` returns the version of a
-    /// collection's cache.
-    pub fn are_observed_by(&self, cache: impl Fn(Resource) -> CacheVersion) -> bool {
-        self.0.iter().all(|(resource, write)| write.is_observed_by(cache(*resource)))
+    /// Returns the collections whose caches do not contain the last write yet; `cache` returns the
+    /// version of a collection's cache.
+    pub fn unobserved_by(&self, cache: impl Fn(Resource) -> CacheVersion) -> Vec<Resource> {
+        let unobserved =
+            |(resource, write): &(&Resource, &LastWrite)| !write.is_observed_by(cache(**resource));
+        self.0.iter().filter(unobserved).map(|(resource, _)| *resource).collect()
     }
 }
 

@@ -5,6 +5,7 @@ pub mod metrics;
 
 pub mod connect;
 pub mod discovery;
+pub mod read;
 
 pub mod store;
 

@@ -11,7 +11,7 @@ mod planner;
 pub mod state;
 mod steps;
 
-pub use planner::{BlockedPod, Blocker, BlockerScope, Plan};
+pub use planner::{Blocker, BlockerScope, Plan, QueuedPod};
 
 use action::{Action, SetChange};
 use planner::Planner;
@@ -37,15 +37,15 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     }
     revision::plan(&mut planner);
     let mut instances = Instances::recover(observed, &planner.revisions);
-    if membership::plan(&mut planner, &mut instances) {
-        // Adopted Pods count from the next reconcile on.
-        claims::plan(&mut planner, &instances);
-        return finish(planner, instances);
-    }
-    instances.allocate(observed, &planner.revisions);
     let pairs = Pairs::read(observed);
+    membership::plan(&mut planner, &mut instances, &pairs);
+    scale::allocate(&mut planner, &mut instances);
     let counted = counted(observed, &pairs, &planner.released);
-    planner.to_scale_in = select_for_scale_in(observed, &pairs, &counted);
+    let selection = select_for_scale_in(observed, &pairs, &counted);
+    planner.to_scale_in = selection.selected;
+    for pod in selection.awaiting_replacement {
+        planner.queue_for_replacement(pod);
+    }
     let targets = Targets::choose(&planner.facts(&pairs), &mut instances);
     planner.budget = Budget::read(&planner.facts(&pairs), &counted, now);
     replace::plan(&mut planner, &mut instances, &pairs, &targets);

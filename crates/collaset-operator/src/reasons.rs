@@ -68,6 +68,30 @@ pub const POD_TO_INCLUDE_NOT_MATCHING: EventReason = EventReason::warning(
     SET,
     "The selector does not match the labels of a Pod in podToInclude. Fix the Pod's labels.",
 );
+/// A Pod to include has another controller.
+pub const INCLUDE_NOT_ALLOWED: EventReason = EventReason::warning(
+    "IncludeNotAllowed",
+    SET,
+    "A Pod in podToInclude has another controller. Release it from that controller first.",
+);
+/// A PVC may belong to an instance that needs one.
+pub const CLAIM_INSTANCE_UNKNOWN: EventReason = EventReason::warning(
+    "ClaimInstanceUnknown",
+    SET,
+    "An instance is not created, because a PersistentVolumeClaim without instance ID may belong to it. Set the label, or remove the owner reference of the claim.",
+);
+/// A Pod of the CollaSet has lost its control label.
+pub const POD_NOT_CONTROLLED: EventReason = EventReason::warning(
+    "PodNotControlled",
+    SET,
+    "A Pod of the CollaSet has no label kusionstack.io/control=true, so its traffic is not protected and no operation on it starts. Set the label, or delete the Pod.",
+);
+/// The ResourceContext has no room for more instances.
+pub const RESOURCE_CONTEXT_FULL: EventReason = EventReason::warning(
+    "ResourceContextFull",
+    SET,
+    "The ResourceContext has no room for more instances, so no more Pods are created. Reduce replicas, or do not share the ResourceContext.",
+);
 /// Creating Pods or PVCs fails.
 pub const SCALE_OUT_FAILED: EventReason = EventReason::warning(
     "ScaleOutFailed",
@@ -112,7 +136,7 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 17] = [
+pub const EVENTS: [&EventReason; 21] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
@@ -123,6 +147,10 @@ pub const EVENTS: [&EventReason; 17] = [
     &CONFLICTING_MEMBERSHIP,
     &EXCLUDE_NOT_POSSIBLE,
     &POD_TO_INCLUDE_NOT_MATCHING,
+    &INCLUDE_NOT_ALLOWED,
+    &CLAIM_INSTANCE_UNKNOWN,
+    &POD_NOT_CONTROLLED,
+    &RESOURCE_CONTEXT_FULL,
     &SCALE_OUT_FAILED,
     &SCALE_IN_FAILED,
     &UPDATE_FAILED,

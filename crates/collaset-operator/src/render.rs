@@ -1,6 +1,9 @@
 //! Renders a plan as API writes, each conditional on the observed state that it depends on.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
+use podops_api::ids::{ClaimName, PodName};
 use podops_client::write::Write;
 
 use crate::{
@@ -32,10 +35,16 @@ pub struct WritePhases {
     pub claim_deletions: Vec<Write>,
     /// Records that must be stored before Pods change: revisions, instance IDs, owner references.
     pub bookkeeping: Vec<Write>,
+    /// Releases and exclusions of Pods, before substitutes are created.
+    pub departures: Vec<Write>,
     /// Creates of Pods and PVCs, executed with slow start.
     pub creates: Vec<Write>,
     /// Patches and deletes, mainly of Pods.
     pub changes: Vec<Write>,
+    /// Adoptions of the PVCs of included Pods.
+    pub included_claims: Vec<Write>,
+    /// Adoptions of Pods, each only after all its PVCs were adopted.
+    pub joins: Vec<Write>,
     /// Removal of the CollaSet's finalizer, after everything else succeeded.
     pub finalizer_removal: Vec<Write>,
 }
@@ -48,6 +57,14 @@ pub fn render(observed: &Observed, actions: &[Action], now: Timestamp) -> WriteP
         out.add(observed, action, now);
     }
     out
+}
+
+/// Removes the adoptions of Pods of which a PVC could not be adopted.
+pub fn retain_joins(joins: &mut Vec<Write>, observed: &Observed, failed: &BTreeSet<ClaimName>) {
+    joins.retain(|write| {
+        let pod = observed.orphans.get(&PodName::from(write.target().name.as_str()));
+        pod.is_none_or(|pod| pod.claims.is_disjoint(failed))
+    });
 }
 
 impl WritePhases {
@@ -86,7 +103,7 @@ impl WritePhases {
             }
             Action::AdoptPod { pod, instance } => {
                 let pod = observed.orphans.get(pod);
-                self.changes.extend(pod.map(|pod| adopt_pod(observed, pod, *instance)));
+                self.joins.extend(pod.map(|pod| adopt_pod(observed, pod, *instance)));
             }
             Action::Pod { pod, change } => {
                 if let PodChange::Replace { instance, revision, .. } = change {
@@ -94,7 +111,12 @@ impl WritePhases {
                     self.creates.extend(pod::create(observed, *instance, revision, new, now));
                 }
                 let pod = observed.pods.get(pod);
-                self.changes.extend(pod.and_then(|pod| change_pod(observed, pod, change, now)));
+                let write = pod.and_then(|pod| change_pod(observed, pod, change, now));
+                if matches!(change, PodChange::Release | PodChange::Exclude) {
+                    self.departures.extend(write);
+                } else {
+                    self.changes.extend(write);
+                }
             }
         }
     }
@@ -117,7 +139,10 @@ impl WritePhases {
         match change {
             ClaimChange::Adopt => self.changes.push(claim::adopt(observed, claim, None)),
             ClaimChange::Include { instance } => {
-                self.bookkeeping.push(claim::adopt(observed, claim, Some(*instance)));
+                self.included_claims.push(claim::adopt(observed, claim, Some(*instance)));
+            }
+            ClaimChange::SetInstance { instance } => {
+                self.changes.push(claim::set_instance(claim, *instance, observed));
             }
             ClaimChange::Disown { reason } => {
                 self.bookkeeping.push(claim::disown(observed, claim, *reason));

@@ -13,6 +13,7 @@
 
 mod actors;
 mod cluster;
+mod faults;
 mod kuperator;
 mod operator;
 mod pace;
@@ -219,11 +220,16 @@ impl Pod {
     }
 
     fn is_live(&self) -> bool {
-        !self.is_deleting() && self.0["status"]["phase"] != "Failed" && self.is_owned()
+        !self.is_deleting() && !self.is_terminal() && self.is_owned()
+    }
+
+    fn is_terminal(&self) -> bool {
+        self.0["status"]["phase"] == "Failed" || self.0["status"]["phase"] == "Succeeded"
     }
 
     fn is_owned(&self) -> bool {
-        self.0["metadata"]["ownerReferences"].as_array().is_some_and(|o| !o.is_empty())
+        let owners = self.0["metadata"]["ownerReferences"].as_array();
+        owners.into_iter().flatten().any(|owner| owner["name"] == SET)
     }
 
     fn is_ready(&self) -> bool {

@@ -81,6 +81,8 @@ pub struct Observed {
     /// Pods of the namespace without a controller that the selector matches or `podToInclude`
     /// lists.
     pub orphans: BTreeMap<PodName, PodView>,
+    /// Names of the Pods in `podToInclude` that another controller owns.
+    pub foreign_pods: BTreeSet<PodName>,
     /// ResourceContext of the CollaSet; `None` if not found.
     pub contexts: Option<ContextsView>,
     /// ControllerRevisions owned by the CollaSet, and those left by a deleted CollaSet of the same
@@ -93,9 +95,15 @@ pub struct Observed {
     pub can_resize: bool,
     /// Remembered results of dry-run creations of Pods, by revision.
     pub dry_runs: BTreeMap<RevisionName, DryRunResult>,
+    /// Remembered revisions of which the API server rejected the last create of a Pod.
+    pub rejected_creates: BTreeSet<RevisionName>,
     /// Remembered Pods, by UID, whose resize the API server rejected, with the revision that they
     /// were resized to.
     pub rejected_resizes: BTreeMap<Uid, RevisionName>,
+    /// Remembered names of Pods that a create found taken by an object of another owner.
+    pub taken_pods: BTreeSet<PodName>,
+    /// Remembered names of PVCs that a create found taken by an object of another owner.
+    pub taken_claims: BTreeSet<ClaimName>,
     /// Remembered UID of the last Pod of each instance, by instance ID; the Pod may be deleted.
     pub last_pods: BTreeMap<InstanceId, Uid>,
 }
@@ -340,6 +348,12 @@ impl PodView {
         self.labels.contains_key(key)
     }
 
+    /// Returns whether the Pod takes part in PodOpsLifecycle.
+    #[must_use]
+    pub fn is_controlled(&self) -> bool {
+        well_known::is_controlled(&self.labels)
+    }
+
     /// Returns whether this operation is requested on the Pod.
     #[must_use]
     pub fn is_during(&self, operation: OwnOperation) -> bool {
@@ -390,8 +404,11 @@ pub struct ClaimView {
     pub resource_version: ResourceVersion,
     /// Labels of the PVC.
     pub labels: Labels,
-    /// Instance ID, parsed once because PVCs are searched by it; `None` if missing or invalid.
+    /// Instance ID, from the labels or else that of the Pod that mounts the PVC; `None` if unknown.
     pub instance: Option<InstanceId>,
+    /// Name of the claim template that the PVC was created from, see [`template_in_name`]; `None`
+    /// if unknown.
+    pub template: Option<String>,
     /// True if the PVC has a deletion timestamp.
     pub deleting: bool,
     /// True if no CollaSet controls the PVC.
@@ -405,17 +422,33 @@ impl ClaimView {
         self.orphan && self.labels.contains_key(well_known::ORPHANED)
     }
 
-    /// Name of the claim template that the PVC was created from.
+    /// Hash of the claim template that the PVC was created from; `None` if the label is missing.
     #[must_use]
-    pub fn template(&self) -> &str {
-        self.labels.get(well_known::CLAIM_TEMPLATE_NAME).map_or("", String::as_str)
+    pub fn hash(&self) -> Option<&str> {
+        self.labels.get(well_known::CLAIM_TEMPLATE_HASH).map(String::as_str)
     }
 
-    /// Hash of the claim template that the PVC was created from.
+    /// Returns whether the PVC was created from the claim template with this name and hash.
+    ///
+    /// One of the two may be unknown: the hash identifies a template, and a PVC without it is used
+    /// rather than replaced by an empty one.
     #[must_use]
-    pub fn hash(&self) -> &str {
-        self.labels.get(well_known::CLAIM_TEMPLATE_HASH).map_or("", String::as_str)
+    pub fn is_of_template(&self, name: &str, hash: &str) -> bool {
+        let (known_name, known_hash) = (self.template.as_deref(), self.hash());
+        (known_name.is_some() || known_hash.is_some())
+            && known_name.is_none_or(|known| known == name)
+            && known_hash.is_none_or(|known| known == hash)
     }
+}
+
+/// Returns the name of the claim template in the name of a PVC of the CollaSet `set`:
+/// `<set>-<template>-<suffix>`; `None` if the name has another form.
+///
+/// PVCs that Kuperator created before February 2025 have no `pvc-template-name` label.
+#[must_use]
+pub fn template_in_name<'a>(set: &str, claim: &'a str) -> Option<&'a str> {
+    let (template, suffix) = claim.strip_prefix(set)?.strip_prefix('-')?.rsplit_once('-')?;
+    (!template.is_empty() && !suffix.is_empty()).then_some(template)
 }
 
 /// Observed state of the ResourceContext.

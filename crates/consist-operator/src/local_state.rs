@@ -45,10 +45,15 @@ impl LocalStates {
         self.states.entry(employer.clone()).or_default()
     }
 
-    /// Returns whether the caches contain all writes for an employer; `cache` returns the version
-    /// of a collection's cache.
-    pub fn is_fresh(&self, employer: &ObjectKey, cache: impl Fn(Resource) -> CacheVersion) -> bool {
-        self.states.get(employer).is_none_or(|state| state.writes.are_observed_by(cache))
+    /// Returns the collections whose caches do not contain the last write for an employer yet;
+    /// `cache` returns the version of a collection's cache.
+    pub fn unobserved(
+        &self,
+        employer: &ObjectKey,
+        cache: impl Fn(Resource) -> CacheVersion,
+    ) -> Vec<Resource> {
+        let state = self.states.get(employer);
+        state.map(|state| state.writes.unobserved_by(cache)).unwrap_or_default()
     }
 
     /// Drops the state of an employer, and returns it.

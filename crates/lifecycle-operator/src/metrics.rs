@@ -7,6 +7,11 @@ pub(crate) const INVALID_LABEL_PODS: Metric = Metric::gauge(
     &[],
     "Number of Pods that are not reconciled because a lifecycle label is invalid.",
 );
+pub(crate) const UNGATED_PODS: Metric = Metric::gauge(
+    "podops_lifecycle_pods_without_readiness_gate",
+    &[],
+    "Number of controlled Pods that do not declare the readiness gate, so that Services send traffic to them during operations.",
+);
 pub(crate) const PODS_DELETED: Metric = Metric::counter(
     "podops_lifecycle_pods_deleted_total",
     &[],
@@ -14,4 +19,4 @@ pub(crate) const PODS_DELETED: Metric = Metric::counter(
 );
 
 /// The metrics of this operator.
-pub const METRICS: [&Metric; 2] = [&INVALID_LABEL_PODS, &PODS_DELETED];
+pub const METRICS: [&Metric; 3] = [&INVALID_LABEL_PODS, &UNGATED_PODS, &PODS_DELETED];

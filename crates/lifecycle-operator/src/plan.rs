@@ -233,14 +233,15 @@ impl<'a> Planner<'a> {
 
     /// Sets the gate to False while an operation disrupts the Pod, and to True when no operation or
     /// label requires it to be out of service.
+    ///
+    /// A Pod without readiness gate gets the condition too while it is disrupted: it does not affect
+    /// the Pod's readiness, but traffic controllers drain the Pod by it.
     fn set_gate(&mut self) {
         let mut operations = self.state.lifecycle.operations.values();
         if self.is_disrupted() {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
-            if self.pod.has_readiness_gate {
-                self.state.gate_open = Some(false);
-            }
-        } else if self.pod.has_readiness_gate
+            self.state.gate_open = Some(false);
+        } else if (self.pod.has_readiness_gate || self.state.gate_open == Some(false))
             && operations.all(|operation| Phase::of(operation) == Phase::Completing)
             && !self.has_label(well_known::STAY_OFFLINE)
             && !self.is_new()
@@ -254,10 +255,7 @@ impl<'a> Planner<'a> {
     /// on without them. A Pod is new while its readiness gate has no condition.
     fn set_check_gates(&mut self) {
         let has_operations = !self.state.lifecycle.operations.is_empty();
-        if self.pod.has_readiness_gate
-            && self.observed.gate_open.is_none()
-            && (self.state.gate_open.is_some() || has_operations)
-        {
+        if self.observed.gate_open.is_none() && (self.state.gate_open.is_some() || has_operations) {
             for checker in &self.pod.checkers {
                 let key = format!("{}/{checker}", well_known::PRE_CHECK_GATE);
                 self.state.other_labels.entry(key).or_default();
@@ -281,14 +279,15 @@ impl<'a> Planner<'a> {
         if self.pod.scheduled { CONTAINER_START_DELAY } else { SCHEDULING_DELAY }
     }
 
-    /// Returns whether the readiness gate is open, or the Pod has none.
+    /// Returns whether the condition of the readiness gate is True; without a readiness gate, it may be
+    /// missing.
     fn is_gate_open(&self) -> bool {
-        !self.pod.has_readiness_gate || self.state.gate_open == Some(true)
+        self.state.gate_open.unwrap_or(!self.pod.has_readiness_gate)
     }
 
-    /// Returns whether the readiness gate is closed, or the Pod has none.
+    /// Returns whether the condition of the readiness gate is False.
     fn is_gate_closed(&self) -> bool {
-        !self.pod.has_readiness_gate || self.state.gate_open == Some(false)
+        self.state.gate_open == Some(false)
     }
 
     fn facts(&self, operation: &Operation) -> Facts {

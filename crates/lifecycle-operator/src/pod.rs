@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podops_api::{
     ids::{PodName, ResourceVersion, Uid},
     lifecycle::Labels,
@@ -76,6 +76,12 @@ impl PodView {
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.protection_finalizers().next().is_some()
+    }
+
+    /// Returns whether the Pod was created within the last minute.
+    #[must_use]
+    pub fn is_new(&self, now: Timestamp) -> bool {
+        now.duration_since(self.created) < SignedDuration::from_mins(1)
     }
 
     /// Protection finalizers of the Pod.

@@ -23,6 +23,12 @@ pub const LIFECYCLE_LABEL_INVALID: EventReason = EventReason::warning(
     POD,
     "A lifecycle label has no operation ID after the slash. The Pod is not reconciled until the label is fixed or removed.",
 );
+/// The Pod has no readiness gate.
+pub const READINESS_GATE_MISSING: EventReason = EventReason::warning(
+    "ReadinessGateMissing",
+    POD,
+    "The Pod does not declare the readiness gate pod.kusionstack.io/service-ready, so Services send traffic to it during operations. Declare the gate in the Pod template, or install the component readiness-gate; it takes effect when the Pod is recreated.",
+);
 /// The API server rejects a write.
 pub const WRITE_REJECTED: EventReason = EventReason::warning(
     "WriteRejected",
@@ -43,9 +49,10 @@ pub const EVICTION_REQUESTED: EventReason = EventReason::normal(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 5] = [
+pub const EVENTS: [&EventReason; 6] = [
     &AVAILABLE_CONDITIONS_INVALID,
     &LIFECYCLE_LABEL_INVALID,
+    &READINESS_GATE_MISSING,
     &WRITE_REJECTED,
     &DELETION_REQUESTED,
     &EVICTION_REQUESTED,

@@ -9,7 +9,12 @@ use kube::{
 };
 use podops_client::{
     decode::Decoded,
-    shell::{apply::Applier, events::Events, metrics::Metrics as ClientMetrics, store},
+    shell::{
+        apply::Applier,
+        events::Events,
+        metrics::Metrics as ClientMetrics,
+        store::{self, WatchProgress},
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -50,11 +55,12 @@ impl Process {
         &self,
         config: watcher::Config,
         plural: &'static str,
+        progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        self.watch_api(Api::all(self.client.clone()), config, plural)
+        self.watch_api(Api::all(self.client.clone()), config, plural, progress)
     }
 
     /// Watches a collection in all namespaces, with the objects that cannot be decoded; see
@@ -63,12 +69,13 @@ impl Process {
         &self,
         config: watcher::Config,
         plural: &'static str,
+        progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let api = Api::all(self.client.clone());
-        store::decoded_events(api, config, plural, &self.client_metrics)
+        store::decoded_events(api, config, plural, &self.client_metrics, progress)
     }
 
     /// Watches a collection whose kind is known only at run time; see [`store::events`].
@@ -77,10 +84,11 @@ impl Process {
         api: Api<Decoded<K>>,
         config: watcher::Config,
         plural: &'static str,
+        progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        store::events(api, config, plural, &self.client_metrics)
+        store::events(api, config, plural, &self.client_metrics, progress)
     }
 }

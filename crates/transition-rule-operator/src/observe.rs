@@ -50,6 +50,7 @@ struct PodSpec {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PodStatus {
+    phase: Option<String>,
     conditions: Option<Vec<PodCondition>>,
 }
 
@@ -80,6 +81,16 @@ struct Template {
 #[serde(default)]
 struct TemplateMetadata {
     labels: Option<Labels>,
+}
+
+/// StatefulSet, reduced to the fields that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::apps::v1::StatefulSet")]
+pub struct SlimStatefulSet {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: SetSpec,
 }
 
 /// PodDisruptionBudget, reduced to the fields that planning needs.
@@ -133,6 +144,8 @@ pub struct NamespaceObjects {
     pub pods_version: u64,
     /// CollaSets.
     pub sets: Vec<Arc<SlimSet>>,
+    /// StatefulSets.
+    pub stateful_sets: Vec<Arc<SlimStatefulSet>>,
     /// PodDisruptionBudgets.
     pub budgets: Vec<Arc<SlimBudget>>,
 }
@@ -170,6 +183,7 @@ impl SlimPod {
     fn view(&self) -> PodView {
         PodView {
             node: self.spec.node_name.clone(),
+            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             ready: is_true(self.status.conditions.as_deref(), "Ready") == Some(true),
             ..PodView::read(&self.metadata)
         }
@@ -190,9 +204,15 @@ pub fn observe(
     let node_names: BTreeSet<&String> =
         pods.iter().filter_map(|pod| pod.node.as_ref()).filter(|_| uses_spread).collect();
     let nodes = node_names.into_iter().filter_map(|name| Some((name.clone(), node_labels(name)?)));
+    let sets = objects.sets.iter().filter_map(|set| set_view(&set.metadata, &set.spec));
+    // Of other StatefulSets, only some Pods may take part in the lifecycle, and be observed.
+    let stateful_sets = objects.stateful_sets.iter().filter_map(|set| {
+        set_view(&set.metadata, &set.spec)
+            .filter(|set| well_known::is_controlled(&set.template_labels))
+    });
     Observed {
         nodes: nodes.collect(),
-        sets: objects.sets.iter().filter_map(|set| set_view(set)).collect(),
+        sets: sets.chain(stateful_sets).collect(),
         budgets: objects.budgets.iter().map(|budget| budget_view(budget)).collect(),
         webhooks: WebhookState::default(),
         rules,
@@ -201,13 +221,12 @@ pub fn observe(
     }
 }
 
-fn set_view(set: &SlimSet) -> Option<SetView> {
-    let metadata = &set.metadata;
+fn set_view(metadata: &ObjectMeta, spec: &SetSpec) -> Option<SetView> {
     (metadata.deletion_timestamp.is_none()).then(|| SetView {
         uid: metadata.uid.clone().unwrap_or_default().into(),
         name: metadata.name.clone().unwrap_or_default(),
-        replicas: usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or_default(),
-        template_labels: set.spec.template.metadata.labels.clone().unwrap_or_default(),
+        replicas: usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default(),
+        template_labels: spec.template.metadata.labels.clone().unwrap_or_default(),
     })
 }
 
@@ -306,4 +325,34 @@ fn is_gate(key: &str) -> bool {
         name == well_known::TRANSITION_RULE
             && [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE].contains(&prefix)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn stateful_set(labels: &Value) -> Arc<SlimStatefulSet> {
+        let set = json!({
+            "metadata": { "name": "db", "namespace": "ns", "uid": "db" },
+            "spec": { "replicas": 3, "template": { "metadata": { "labels": labels } } },
+        });
+        Arc::new(serde_json::from_value(set).unwrap())
+    }
+
+    /// Until a StatefulSet has recreated a Pod, the Pod must stay in the count.
+    #[test]
+    fn stateful_sets_of_controlled_pods_are_counted() {
+        let observed = |labels: &Value| {
+            let objects = NamespaceObjects {
+                stateful_sets: vec![stateful_set(labels)],
+                ..NamespaceObjects::default()
+            };
+            observe(Vec::new(), &objects, |_| None)
+        };
+        let sets = observed(&json!({ "app": "db", well_known::CONTROL: "true" })).sets;
+        assert_eq!((sets.len(), sets[0].replicas), (1, 3));
+        assert!(observed(&json!({ "app": "db" })).sets.is_empty());
+    }
 }

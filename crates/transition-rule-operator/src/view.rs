@@ -28,7 +28,7 @@ pub struct Observed {
     pub rules: Vec<RuleView>,
     /// Controlled Pods, ordered by name.
     pub pods: Vec<PodView>,
-    /// CollaSets.
+    /// CollaSets, and StatefulSets whose Pods are under control.
     pub sets: Vec<SetView>,
     /// PodDisruptionBudgets.
     pub budgets: Vec<BudgetView>,
@@ -87,12 +87,12 @@ pub struct DefinedRule<'a> {
     pub rule: &'a Rule,
 }
 
-/// Observed CollaSet.
+/// Observed CollaSet or StatefulSet, which recreates a deleted Pod only after the Pod is gone.
 #[derive(Clone, Debug, Default)]
 pub struct SetView {
-    /// UID of the CollaSet.
+    /// UID of the set.
     pub uid: Uid,
-    /// Name of the CollaSet.
+    /// Name of the set.
     pub name: String,
     /// Desired number of Pods.
     pub replicas: usize,
@@ -143,6 +143,8 @@ pub struct PodView {
     pub owner: Option<Owner>,
     /// True if the Pod is being deleted.
     pub deleting: bool,
+    /// True if the phase is Succeeded or Failed.
+    pub terminal: bool,
     /// True if the condition Ready is True.
     pub ready: bool,
     /// Full object, if a rule needs it and it has been fetched.
@@ -302,12 +304,12 @@ impl PodView {
             || !self.pending_operations(RuleStage::PostCheck).is_empty()
     }
 
-    /// Returns true if the Pod is available: labelled service-available, not being deleted, and
-    /// without a granted operation that will take it out of service.
+    /// Returns true if the Pod is available: labelled service-available, running, and without a granted operation that will take it out of service.
     #[must_use]
     pub fn is_available(&self) -> bool {
         self.labels.contains_key(well_known::SERVICE_AVAILABLE)
             && !self.deleting
+            && !self.terminal
             && !self.is_granted()
     }
 

@@ -198,6 +198,9 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
         (409, Write::Create { .. } | Write::DryRunCreate { .. }) if status.is_already_exists() => {
             Some(Outcome::AlreadyExists)
         }
+        // Its cause is not another version of the object, for example, a concurrent change of a
+        // quota, which the operator does not watch.
+        (409, Write::Create { .. } | Write::DryRunCreate { .. }) => None,
         (409, _) => Some(Outcome::Conflict),
         // A failed `test` names no object, unlike an invalid value.
         (422, Write::Patch { change: Change::Json(_), .. })
@@ -305,6 +308,7 @@ mod tests {
     #[test]
     fn a_server_error_is_not_an_outcome() {
         let write = Write::Create { target: pod(), body: serde_json::Value::Null };
+        assert_eq!(error_outcome(&write, &status(409, "")), None, "the quota has changed");
         assert_eq!(error_outcome(&write, &status(429, "")), None);
         assert_eq!(error_outcome(&write, &status(500, "")), None);
     }

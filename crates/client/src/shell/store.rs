@@ -8,7 +8,7 @@ use std::{
 };
 
 use backon::ExponentialBuilder;
-use futures::{Stream, StreamExt as _};
+use futures::{Stream, StreamExt as _, stream};
 use kube::{
     Api, Resource,
     runtime::{
@@ -19,7 +19,10 @@ use kube::{
 };
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use super::metrics::Metrics;
 use crate::{
@@ -31,8 +34,13 @@ use crate::{
 /// Number of objects per page of a list; small, so that a restart needs little additional memory.
 const PAGE_SIZE: u32 = 100;
 
+/// Time after which a cache that does not contain a write is listed again: the event of the write
+/// was lost, or the object left the selector of the watch.
+const LIST_AGAIN_AFTER: Duration = Duration::from_secs(4);
+
 /// Watches a collection while the stream is polled; errors are counted and retried with backoff.
-/// Objects that cannot be decoded are counted and logged.
+/// Objects that cannot be decoded are counted and logged. The collection is listed again if
+/// `progress` requests it.
 ///
 /// Lists are consistent reads, never from the API server's cache, so that a restart does not
 /// observe an older state.
@@ -41,14 +49,22 @@ pub fn decoded_events<K>(
     config: watcher::Config,
     resource: &'static str,
     metrics: &Metrics,
+    progress: &WatchProgress,
 ) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let errors = metrics.watch_errors.with_label_values(&[resource]);
     let invalid_objects = metrics.invalid_objects.with_label_values(&[resource]);
-    let events = watcher(api, config.page_size(PAGE_SIZE)).backoff(watch_backoff());
-    events.inspect(move |event| match event {
+    let config = config.page_size(PAGE_SIZE);
+    let list_again = progress.list_again.clone();
+    let watches = stream::repeat_with(move || {
+        let list_again = list_again.clone();
+        let requested = Box::pin(async move { list_again.notified().await });
+        let events = watcher(api.clone(), config.clone()).backoff(watch_backoff());
+        events.take_until(requested).boxed()
+    });
+    watches.flatten().inspect(move |event| match event {
         Ok(
             Event::InitApply(Decoded::Invalid(invalid))
             | Event::Apply(Decoded::Invalid(invalid))
@@ -80,11 +96,12 @@ pub fn events<K>(
     config: watcher::Config,
     resource: &'static str,
     metrics: &Metrics,
+    progress: &WatchProgress,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let events = decoded_events(api, config, resource, metrics);
+    let events = decoded_events(api, config, resource, metrics, progress);
     events.filter_map(|event| std::future::ready(event.map(valid).transpose()))
 }
 
@@ -137,13 +154,28 @@ pub fn map_event<A, B>(event: Event<A>, convert: impl Fn(A) -> B) -> Event<B> {
 /// Progress of a watch: the version of its cache, and whether the first list is complete.
 #[derive(Clone, Debug)]
 pub struct WatchProgress {
-    version: Arc<Mutex<CacheVersion>>,
+    state: Arc<Mutex<WatchState>>,
     ready: Arc<watch::Sender<bool>>,
+    /// Requests another list of the collection.
+    list_again: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct WatchState {
+    version: CacheVersion,
+    /// Highest resource version in the list in progress.
+    listed: u64,
+    /// Time since which the cache has not contained a write, without any event since then.
+    behind_since: Option<Instant>,
 }
 
 impl Default for WatchProgress {
     fn default() -> Self {
-        Self { version: Arc::default(), ready: Arc::new(watch::channel(false).0) }
+        Self {
+            state: Arc::default(),
+            ready: Arc::new(watch::channel(false).0),
+            list_again: Arc::default(),
+        }
     }
 }
 
@@ -151,7 +183,19 @@ impl WatchProgress {
     /// Returns how far the cache has followed its watch.
     #[must_use]
     pub fn version(&self) -> CacheVersion {
-        *self.version.lock()
+        self.state.lock().version
+    }
+
+    /// Reports that the cache does not contain a write yet. If it receives no event for a while, the
+    /// collection is listed again: the event of the write was lost, or the written object is no
+    /// longer selected by the watch.
+    pub fn report_behind(&self) {
+        let mut state = self.state.lock();
+        let since = *state.behind_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= LIST_AGAIN_AFTER {
+            state.behind_since = None;
+            self.list_again.notify_one();
+        }
     }
 
     /// Returns a channel that becomes true with the first complete list.
@@ -162,21 +206,32 @@ impl WatchProgress {
 
     /// Records an event. Call it after the cache has applied the event.
     pub fn record<K: Resource>(&self, event: &Event<K>) {
-        let mut cache = self.version.lock();
+        let mut state = self.state.lock();
+        state.behind_since = None;
         match event {
-            Event::Init => cache.lists_begun += 1,
+            Event::Init => {
+                state.version.lists_begun += 1;
+                state.listed = 0;
+            }
+            // Until the list is complete, objects that are not listed yet may be older.
+            Event::InitApply(object) => state.listed = state.listed.max(version_of(object)),
             Event::InitDone => {
-                cache.lists_done = cache.lists_begun;
+                let WatchState { version, listed, .. } = &mut *state;
+                version.lists_done = version.lists_begun;
+                version.resource_version = version.resource_version.max(*listed);
                 self.ready.send_replace(true);
             }
-            Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
-                let version =
-                    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok());
-                // Listed objects are older than the list, so the version never decreases.
-                cache.resource_version = cache.resource_version.max(version.unwrap_or_default());
+            Event::Apply(object) | Event::Delete(object) => {
+                let version = &mut state.version.resource_version;
+                *version = (*version).max(version_of(object));
             }
         }
     }
+}
+
+fn version_of<K: Resource>(object: &K) -> u64 {
+    let version = object.meta().resource_version.as_deref();
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 struct Contents<K> {
@@ -312,7 +367,7 @@ where
     K: Resource + Clone + Send + Sync + 'static,
 {
     events.flat_map(move |event| {
-        futures::stream::iter(event.map_or_else(|_| Vec::new(), |e| store.apply_event(e)))
+        stream::iter(event.map_or_else(|_| Vec::new(), |e| store.apply_event(e)))
     })
 }
 
@@ -388,6 +443,39 @@ mod tests {
         );
         store.apply_event(Event::Delete(object("a", "x", 9)));
         assert_eq!(store.progress.version().resource_version, 9);
+    }
+
+    /// Objects of later pages are older than the list until they are listed.
+    #[test]
+    fn a_list_counts_only_when_it_is_complete() {
+        let store = store();
+        store.apply_event(Event::Init);
+        store.apply_event(Event::InitApply(object("a", "x", 9)));
+        assert_eq!(store.progress.version().resource_version, 2);
+        store.apply_event(Event::InitApply(object("b", "x", 5)));
+        store.apply_event(Event::InitDone);
+        assert_eq!(store.progress.version().resource_version, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_that_stays_behind_a_write_is_listed_again() {
+        let store = store();
+        let requested = || {
+            let listed = store.progress.list_again.notified();
+            futures::FutureExt::now_or_never(listed).is_some()
+        };
+        store.progress.report_behind();
+        assert!(!requested(), "an event may be on its way");
+        tokio::time::advance(LIST_AGAIN_AFTER).await;
+        store.progress.report_behind();
+        assert!(requested());
+        // Not again at once, and not while events arrive.
+        store.progress.report_behind();
+        assert!(!requested());
+        tokio::time::advance(LIST_AGAIN_AFTER).await;
+        store.apply_event(Event::Apply(object("a", "x", 3)));
+        store.progress.report_behind();
+        assert!(!requested());
     }
 
     #[test]

@@ -112,6 +112,11 @@ pub enum ClaimChange {
         /// Instance ID to set.
         instance: InstanceId,
     },
+    /// Sets the instance ID, whose label is missing.
+    SetInstance {
+        /// Instance ID of the Pod that mounts the PVC.
+        instance: InstanceId,
+    },
     /// Removes the CollaSet from the owners.
     Disown {
         /// Why the CollaSet gives the PVC up.
@@ -171,6 +176,11 @@ pub enum PodChange {
     SetPair {
         /// Instance ID of the new Pod.
         new: InstanceId,
+    },
+    /// Sets the instance ID, whose label is missing.
+    SetInstance {
+        /// Instance ID of the Pod.
+        instance: InstanceId,
     },
     /// Removes the pair labels of a Pod whose counterpart does not exist.
     RemovePair,
@@ -254,6 +264,7 @@ impl fmt::Display for Action {
             Self::Claim { name, change } => match change {
                 ClaimChange::Adopt => write!(f, "adopt {name}"),
                 ClaimChange::Include { instance } => write!(f, "include {name} as {instance}"),
+                ClaimChange::SetInstance { instance } => write!(f, "label {name} as {instance}"),
                 ClaimChange::Disown { .. } => write!(f, "disown {name}"),
                 ClaimChange::Delete { .. } => write!(f, "delete {name}"),
             },
@@ -290,6 +301,7 @@ impl PodChange {
                 write!(f, "replace {pod} by {instance} {revision}")
             }
             Self::SetPair { new } => write!(f, "pair {pod} with {new}"),
+            Self::SetInstance { instance } => write!(f, "label {pod} as {instance}"),
             Self::RemovePair => write!(f, "unpair {pod}"),
             Self::ReplaceUpdate { to } => write!(f, "replace-update {pod} {to}"),
             Self::CancelReplace => write!(f, "cancel-replace {pod}"),

@@ -25,6 +25,11 @@ use crate::view::{Observed, PodView};
 /// bounded memory.
 const MAX_PODS_PER_PLAN: usize = 500;
 
+/// Field that limits how many Pods an update takes out of service.
+const MAX_UNAVAILABLE: &str = "spec.updateStrategy.rollingUpdate.maxUnavailable";
+/// Field that limits how many Pods an update adds.
+const MAX_SURGE: &str = "spec.updateStrategy.rollingUpdate.maxSurge";
+
 /// What one reconcile changes.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -32,8 +37,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Requested changes that cannot be made.
     pub blockers: Vec<Blocker>,
-    /// Pods whose operation could begin if it were not for a limit of the spec.
-    pub blocked_by_limit: Vec<BlockedPod>,
+    /// Pods whose operation could begin if it were not for a limit of the spec or another operation.
+    pub queued: Vec<QueuedPod>,
     /// Number of Pods that are not at their target revision.
     pub outdated: usize,
     /// Name of the updated revision.
@@ -85,13 +90,13 @@ pub enum BlockerScope {
     Updating,
 }
 
-/// Pod whose operation waits for a limit of the spec.
+/// Pod whose operation has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockedPod {
+pub struct QueuedPod {
     /// Name of the Pod.
     pub pod: PodName,
-    /// Field below `spec.updateStrategy`.
-    pub limit: &'static str,
+    /// What it waits for: a field of the spec, or a replacement.
+    pub reason: String,
 }
 
 /// State shared by the steps of a plan.
@@ -104,6 +109,8 @@ pub(super) struct Planner<'a> {
     planned_pods: BTreeSet<PodName>,
     /// Pods that are released and no longer count.
     pub(super) released: BTreeSet<PodName>,
+    /// Number of Pods that are being adopted, and count as replicas.
+    pub(super) joining: usize,
     /// Surplus Pods selected for scale-in.
     pub(super) to_scale_in: BTreeSet<&'a PodName>,
     /// What `maxUnavailable` and `maxSurge` leave.
@@ -115,7 +122,7 @@ impl<'a> Planner<'a> {
         let revisions = Revisions::read(observed);
         let plan = Plan {
             updated: revisions.updated.clone(),
-            current: revisions.current.clone(),
+            current: revisions.next_current(observed).clone(),
             collisions: revisions.collisions,
             ..Plan::default()
         };
@@ -126,6 +133,7 @@ impl<'a> Planner<'a> {
             plan,
             planned_pods: BTreeSet::new(),
             released: BTreeSet::new(),
+            joining: 0,
             to_scale_in: BTreeSet::new(),
             budget: Budget::default(),
         }
@@ -209,12 +217,12 @@ impl<'a> Planner<'a> {
             // It receives traffic but counts as unavailable already: below minReadySeconds, or about
             // to be operated on.
             if self.budget.exceeded {
-                self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
+                self.queue_for_limit(pod, MAX_UNAVAILABLE);
             }
             return !self.budget.exceeded;
         }
         if left == 0 {
-            self.block_by_limit(pod, "rollingUpdate.maxUnavailable");
+            self.queue_for_limit(pod, MAX_UNAVAILABLE);
             return false;
         }
         self.budget.unavailable = Some(left - 1);
@@ -237,7 +245,7 @@ impl<'a> Planner<'a> {
         match self.budget.surge {
             None => true,
             Some(0) => {
-                self.block_by_limit(pod, "rollingUpdate.maxSurge");
+                self.queue_for_limit(pod, MAX_SURGE);
                 false
             }
             Some(left) => {
@@ -251,7 +259,20 @@ impl<'a> Planner<'a> {
         is_in_service(self.observed, &self.to_scale_in, pod, self.now)
     }
 
-    fn block_by_limit(&mut self, pod: &PodView, limit: &'static str) {
-        self.plan.blocked_by_limit.push(BlockedPod { pod: pod.name.clone(), limit });
+    fn queue_for_limit(&mut self, pod: &PodView, limit: &str) {
+        self.queue(pod, limit.to_owned());
+    }
+
+    /// Records that the Pod's scale-in or exclusion waits for its replacement.
+    pub(super) fn queue_for_replacement(&mut self, pod: &PodView) {
+        let reason = format!(
+            "replacement is not complete; to cancel it, remove the label {} of the original Pod",
+            well_known::TO_REPLACE
+        );
+        self.queue(pod, reason);
+    }
+
+    fn queue(&mut self, pod: &PodView, reason: String) {
+        self.plan.queued.push(QueuedPod { pod: pod.name.clone(), reason });
     }
 }

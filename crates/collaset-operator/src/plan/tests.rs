@@ -72,6 +72,7 @@ fn pod(text: &str) -> PodView {
     let labels = &mut pod.labels;
     let mut label = |key: &str, value: &str| drop(labels.insert(key.to_owned(), value.to_owned()));
     label("app", "web");
+    label(well_known::CONTROL, well_known::CONTROL_ON);
     label(well_known::INSTANCE_ID, id);
     label(well_known::REVISION, revision);
     for token in tokens {

@@ -1,7 +1,7 @@
 //! Renders writes of PersistentVolumeClaims: create, adopt, disown, delete.
 
 use podops_api::{
-    ids::{InstanceId, RevisionName},
+    ids::{ClaimName, InstanceId, RevisionName},
     well_known,
 };
 use podops_client::write::{Change, Write};
@@ -42,11 +42,13 @@ pub(super) fn create(
     }
     // The name is deterministic, and differs from those of existing PVCs of the instance and
     // template, such as terminating ones.
-    let existing =
-        observed.claims.values().filter(|c| c.instance == Some(id) && c.template() == volume);
+    let existing = observed
+        .claims
+        .values()
+        .filter(|c| c.instance == Some(id) && c.template.as_ref() == Some(&volume));
     let uids: Vec<&str> = existing.map(|c| c.uid.as_str()).collect();
     let seed = format!("{} {id} {hash} {}", observed.uid, uids.join(" "));
-    let name = format!("{}-{volume}-{}", observed.name, suffix(&seed));
+    let name = name(observed, &volume, &seed);
     let fields = metadata.as_object_mut()?;
     fields.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
     fields.insert("name".to_owned(), json!(name));
@@ -55,6 +57,19 @@ pub(super) fn create(
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
     Some(Write::Create { target: target(observed, CLAIMS, &name), body })
+}
+
+/// Returns a name that depends on the seed, and that no other PVC is known to have.
+fn name(observed: &Observed, volume: &str, seed: &str) -> ClaimName {
+    let is_taken = |name: &ClaimName| {
+        observed.claims.contains_key(name) || observed.taken_claims.contains(name)
+    };
+    let attempts = 0..=observed.claims.len() + observed.taken_claims.len();
+    let mut names = attempts.map(|attempt| {
+        let suffix = suffix(&format!("{seed}{}", " ".repeat(attempt)));
+        ClaimName::from(format!("{}-{volume}-{suffix}", observed.name))
+    });
+    names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
@@ -72,12 +87,28 @@ pub(super) fn adopt(observed: &Observed, claim: &ClaimView, instance: Option<Ins
     Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }
 }
 
+/// Sets the instance ID of a PVC of the CollaSet.
+pub(super) fn set_instance(claim: &ClaimView, instance: InstanceId, observed: &Observed) -> Write {
+    let labels = json!({ well_known::INSTANCE_ID: instance.to_string() });
+    let metadata = json!({
+        "uid": claim.uid,
+        "resourceVersion": claim.resource_version,
+        "labels": labels,
+    });
+    let change = Change::Strategic(json!({ "metadata": metadata }));
+    Write::Patch { target: target(observed, CLAIMS, &claim.name), change }
+}
+
 /// Removes the CollaSet from the PVC's owners; labels it as orphaned if its Pod is excluded.
 pub(super) fn disown(observed: &Observed, claim: &ClaimView, reason: DisownReason) -> Write {
     let references = json!([{ "$patch": "delete", "uid": observed.uid }]);
     let mut metadata = json!({ "uid": claim.uid, "ownerReferences": references });
     if reason == DisownReason::PodExcluded {
         metadata["labels"] = json!({ well_known::ORPHANED: "true" });
+        // Another CollaSet cannot derive the template from the PVC's name.
+        if let Some(template) = &claim.template {
+            metadata["labels"][well_known::CLAIM_TEMPLATE_NAME] = json!(template);
+        }
     }
     let body = Change::Strategic(json!({ "metadata": metadata }));
     Write::Patch { target: target(observed, CLAIMS, &claim.name), change: body }

@@ -45,11 +45,14 @@ fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName
     }
     let last_uid = observed.last_pods.get(&id).map_or("", |uid| uid.as_str());
     let seed = format!("{} {id} {revision} {last_uid}", observed.uid);
-    let attempts = 0..=observed.pods.len() + observed.orphans.len();
-    let candidates = attempts.map(|attempt| random_name(&observed.name, &seed, attempt));
-    let mut free = candidates
-        .filter(|name| !observed.pods.contains_key(name) && !observed.orphans.contains_key(name));
-    free.next().unwrap_or_default()
+    let known = observed.pods.len() + observed.orphans.len() + observed.taken_pods.len();
+    let mut candidates = (0..=known).map(|attempt| random_name(&observed.name, &seed, attempt));
+    let is_taken = |name: &PodName| {
+        observed.pods.contains_key(name)
+            || observed.orphans.contains_key(name)
+            || observed.taken_pods.contains(name)
+    };
+    candidates.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
 /// Returns the CollaSet's name with a suffix that depends on the seed and the attempt.

@@ -42,6 +42,10 @@ pub(super) fn change_pod(
             let label = (well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(new.to_string()));
             relabel(preconditions(pod, &[]), &LabelChanges::from([label])).build()
         }
+        PodChange::SetInstance { instance } => {
+            let label = (well_known::INSTANCE_ID.to_owned(), Some(instance.to_string()));
+            relabel(preconditions(pod, &[]), &LabelChanges::from([label])).build()
+        }
         PodChange::ReplaceUpdate { to } => {
             relabel(preconditions(pod, &[]), &replace_changes(pod, Some(to), now)).build()
         }

@@ -6,19 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt as _, stream, stream::BoxStream};
+use futures::{Stream, StreamExt as _, stream, stream::BoxStream};
 use kube::{
-    Resource,
+    Client, Resource,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
-        watcher,
+        watcher::{self, Event},
     },
 };
 use parking_lot::Mutex;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
-    ids::{InstanceId, PodName, RevisionName, Uid},
+    ids::{ClaimName, InstanceId, PodName, RevisionName, Uid},
     resource_context::ResourceContext,
     well_known,
 };
@@ -32,6 +32,7 @@ use podops_client::{
         clock,
         discovery::OptionalResource,
         events::Events,
+        read,
         store::{IndexedStore, WatchProgress, reflect},
     },
     status_throttle::{StatusChange, StatusThrottle},
@@ -80,6 +81,9 @@ struct SetState {
     last_pods: BTreeMap<InstanceId, Uid>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
     dry_runs: BTreeMap<RevisionName, DryRunResult>,
+    rejected_creates: BTreeSet<RevisionName>,
+    taken_pods: BTreeSet<PodName>,
+    taken_claims: BTreeSet<ClaimName>,
 }
 
 /// Result of executing a plan.
@@ -95,6 +99,7 @@ struct ApplyResult {
 struct Context {
     /// Subresource with which Pods are resized.
     resize: OptionalResource,
+    client: Client,
     applier: Applier,
     events: Events,
     caches: Caches,
@@ -112,7 +117,9 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
     let process = operator.process.clone();
     let caches = Caches {
         pods: IndexedStore::new(owner),
+        other_pods: IndexedStore::new(owner),
         claims: IndexedStore::new(owner),
+        other_claims: IndexedStore::new(owner),
         revisions: IndexedStore::new(owner),
         contexts: IndexedStore::new(|_| None),
     };
@@ -120,7 +127,9 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
     for (part, progress) in [
         ("collasets", &sets),
         ("pods", &caches.pods.progress),
+        ("pods without instance ID", &caches.other_pods.progress),
         ("persistentvolumeclaims", &caches.claims.progress),
+        ("persistentvolumeclaims without instance ID", &caches.other_claims.progress),
         ("controllerrevisions", &caches.revisions.progress),
         ("resourcecontexts", &caches.contexts.progress),
     ] {
@@ -130,12 +139,13 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
     let triggers = triggers(&process, &caches, &store);
     let progress = sets.clone();
     let objects = process
-        .watch_decoded(watcher::Config::default(), "collasets")
+        .watch_decoded(watcher::Config::default(), "collasets", &sets)
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
         .touched_objects();
     let context = Arc::new(Context {
         resize: OptionalResource::new(process.client.clone(), POD_RESIZES),
+        client: process.client.clone(),
         applier: process.applier(process.args.max_concurrent_reconciles),
         events: process.events(),
         caches,
@@ -158,27 +168,42 @@ fn triggers(
     caches: &Caches,
     sets: &Store<DecodedSet>,
 ) -> BoxStream<'static, ObjectRef<DecodedSet>> {
-    let controlled = || watcher::Config::default().labels(well_known::CONTROLLED);
-    let all = watcher::Config::default;
-    let pods = process.watch(controlled(), "pods").modify(trim_pod);
-    let claims = process.watch(controlled(), "persistentvolumeclaims").modify(trim_claim);
-    let revisions = process.watch(all(), "controllerrevisions").modify(trim_revision);
-    let contexts = process.watch(all(), "resourcecontexts");
-    let known = sets.clone();
-    let pods = reflect(caches.pods.clone(), pods)
-        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)))
-        .boxed();
-    let known = sets.clone();
-    let claims = reflect(caches.claims.clone(), claims)
-        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)))
-        .boxed();
-    let known = sets.clone();
-    let revisions = reflect(caches.revisions.clone(), revisions)
-        .flat_map(move |o| stream::iter(interested_sets(&*o, &known)));
+    let with_id = watcher::Config::default().labels(well_known::INSTANCE_ID);
+    let without_id = format!("{},!{}", well_known::CONTROLLED, well_known::INSTANCE_ID);
+    let without_id = watcher::Config::default().labels(&without_id);
+    let all = watcher::Config::default();
+    let pods = process.watch(with_id.clone(), "pods", &caches.pods.progress);
+    let other_pods = process.watch(without_id.clone(), "pods", &caches.other_pods.progress);
+    let claims = process.watch(with_id, CLAIMS.plural, &caches.claims.progress);
+    let other_claims = process.watch(without_id, CLAIMS.plural, &caches.other_claims.progress);
+    let revisions = process.watch(all.clone(), REVISIONS.plural, &caches.revisions.progress);
+    let contexts = process.watch(all, CONTEXTS.plural, &caches.contexts.progress);
     let known = sets.clone();
     let contexts = reflect(caches.contexts.clone(), contexts)
-        .flat_map(move |o| stream::iter(users_of(&o, &known)));
-    stream::select_all([pods, claims, revisions.boxed(), contexts.boxed()]).boxed()
+        .flat_map(move |object| stream::iter(users_of(&object, &known)));
+    let (pods, other_pods) = (pods.modify(trim_pod), other_pods.modify(trim_pod));
+    let (claims, other_claims) = (claims.modify(trim_claim), other_claims.modify(trim_claim));
+    stream::select_all([
+        owner_triggers(caches.pods.clone(), pods, sets),
+        owner_triggers(caches.other_pods.clone(), other_pods, sets),
+        owner_triggers(caches.claims.clone(), claims, sets),
+        owner_triggers(caches.other_claims.clone(), other_claims, sets),
+        owner_triggers(caches.revisions.clone(), revisions.modify(trim_revision), sets),
+        contexts.boxed(),
+    ])
+    .boxed()
+}
+
+/// Keeps a cache up to date; yields the CollaSets that own or may adopt each changed object.
+fn owner_triggers<K: Resource + Clone + Send + Sync + 'static>(
+    cache: Arc<IndexedStore<K>>,
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    sets: &Store<DecodedSet>,
+) -> BoxStream<'static, ObjectRef<DecodedSet>> {
+    let sets = sets.clone();
+    reflect(cache, events)
+        .flat_map(move |object| stream::iter(interested_sets(&*object, &sets)))
+        .boxed()
 }
 
 /// Returns the CollaSet that controls an object; for an object without a controller, the CollaSets
@@ -285,7 +310,9 @@ impl Context {
     fn is_ready(&self) -> bool {
         let parts = [
             &self.caches.pods.progress,
+            &self.caches.other_pods.progress,
             &self.caches.claims.progress,
+            &self.caches.other_claims.progress,
             &self.caches.revisions.progress,
             &self.caches.contexts.progress,
         ];
@@ -305,9 +332,12 @@ impl Context {
 
     fn is_fresh(&self, uid: &Uid) -> bool {
         let states = self.states.lock();
-        states.get(uid).is_none_or(|state| {
-            state.writes.are_observed_by(|resource| self.progress(resource).version())
-        })
+        let Some(state) = states.get(uid) else { return true };
+        let unobserved = state.writes.unobserved_by(|r| self.progress(r).version());
+        for resource in &unobserved {
+            self.progress(*resource).report_behind();
+        }
+        unobserved.is_empty()
     }
 
     /// Adds the remembered state of earlier reconciles to the observed state, and drops what is
@@ -327,6 +357,10 @@ impl Context {
         observed.dry_runs.clone_from(&known.dry_runs);
         observed.last_pods.clone_from(&known.last_pods);
         observed.rejected_resizes.clone_from(&known.rejected_resizes);
+        known.rejected_creates.retain(|revision| observed.revisions.contains_key(revision));
+        observed.rejected_creates.clone_from(&known.rejected_creates);
+        observed.taken_pods.clone_from(&known.taken_pods);
+        observed.taken_claims.clone_from(&known.taken_claims);
     }
 
     fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
@@ -352,21 +386,50 @@ impl Context {
                 return self.summarize(results);
             }
         }
+        let departures = self.applier.apply_all(phases.departures).await;
+        let all_left = self.record_writes(&observed.uid, &departures);
         let mut creates = Vec::new();
         for group in group_by_revision(phases.creates) {
             creates.extend(self.applier.apply_slow_start(group).await);
         }
         self.record_writes(&observed.uid, &creates);
+        self.record_taken_names(&observed.uid, &creates).await;
+        self.record_rejected_creates(&observed.uid, &creates);
         let changes = self.applier.apply_all(phases.changes).await;
-        let all_done = self.record_writes(&observed.uid, &changes);
+        let all_done = self.record_writes(&observed.uid, &changes) && all_left;
         self.record_resizes(observed, &changes);
-        let mut results = [dry_runs, creates, changes].into_iter().flatten().collect::<Vec<_>>();
+        let joins = self.apply_joins(observed, phases.included_claims, phases.joins).await;
+        let mut results = [dry_runs, departures, creates, changes, joins]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>();
         if all_done && !phases.finalizer_removal.is_empty() {
             let finalizer_removal = self.applier.apply_all(phases.finalizer_removal).await;
             self.record_writes(&observed.uid, &finalizer_removal);
             results.extend(finalizer_removal);
         }
         self.summarize(results)
+    }
+
+    /// Adopts the included PVCs, then the Pods whose PVCs were all adopted.
+    async fn apply_joins(
+        &self,
+        observed: &Observed,
+        claims: Vec<Write>,
+        mut pods: Vec<Write>,
+    ) -> Vec<(Write, Result<Outcome, apply::Error>)> {
+        let mut results = self.applier.apply_all(claims).await;
+        self.record_writes(&observed.uid, &results);
+        let failed: BTreeSet<ClaimName> = results
+            .iter()
+            .filter(|(_, result)| !matches!(result, Ok(Outcome::Done(_))))
+            .map(|(write, _)| write.target().name.as_str().into())
+            .collect();
+        render::retain_joins(&mut pods, observed, &failed);
+        let pods = self.applier.apply_all(pods).await;
+        self.record_writes(&observed.uid, &pods);
+        results.extend(pods);
+        results
     }
 
     fn summarize(&self, results: Vec<(Write, Result<Outcome, apply::Error>)>) -> ApplyResult {
@@ -394,6 +457,55 @@ impl Context {
                 Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => continue,
             };
             known.insert(revision_of(write).into(), verdict);
+        }
+    }
+
+    /// Remembers for which revisions the API server rejects new Pods.
+    fn record_rejected_creates(
+        &self,
+        uid: &Uid,
+        results: &[(Write, Result<Outcome, apply::Error>)],
+    ) {
+        let mut states = self.states.lock();
+        let known = &mut states.entry(uid.clone()).or_default().rejected_creates;
+        for (write, result) in results.iter().filter(|(write, _)| write.target().resource == PODS) {
+            let revision = RevisionName::from(revision_of(write));
+            match result {
+                Ok(Outcome::Rejected(_)) => drop(known.insert(revision)),
+                Ok(Outcome::Done(_)) => drop(known.remove(&revision)),
+                Ok(Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Remembers the names of new objects that objects of other owners have, so that the next
+    /// reconcile chooses others. An object of this CollaSet will appear in the cache.
+    async fn record_taken_names(
+        &self,
+        uid: &Uid,
+        results: &[(Write, Result<Outcome, apply::Error>)],
+    ) {
+        let collided =
+            results.iter().filter(|(_, result)| matches!(result, Ok(Outcome::AlreadyExists)));
+        for (write, _) in collided {
+            let target = write.target();
+            let owners = match read::owner_uids(&self.client, target).await {
+                Ok(Some(owners)) => owners,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, %target, "Failed to read the owners; retrying");
+                    continue;
+                }
+            };
+            if !owners.iter().any(|owner| *owner == **uid) {
+                let mut states = self.states.lock();
+                let known = states.entry(uid.clone()).or_default();
+                match target.resource {
+                    PODS => drop(known.taken_pods.insert(target.name.as_str().into())),
+                    CLAIMS => drop(known.taken_claims.insert(target.name.as_str().into())),
+                    _ => {}
+                }
+            }
         }
     }
 
@@ -569,7 +681,6 @@ fn failures(results: &[(Write, Result<Outcome, apply::Error>)]) -> Vec<Blocker> 
 
 #[cfg(test)]
 mod tests {
-    use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
     use super::*;

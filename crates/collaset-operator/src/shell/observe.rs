@@ -1,14 +1,14 @@
 //! Caches only the parts of objects that planning needs, to save memory, and builds the observed
 //! state from the caches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use podops_api::{
     collaset::CollaSet,
-    ids::{ClaimName, RevisionName},
+    ids::{ClaimName, InstanceId, PodName, RevisionName},
     resource_context::ResourceContext,
     well_known,
 };
@@ -21,7 +21,7 @@ use crate::{
     template::resources::Resources,
     view::{
         ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView, instance_id,
-        revision_name,
+        revision_name, template_in_name,
     },
 };
 
@@ -354,10 +354,16 @@ impl SlimContainer {
 }
 
 impl SlimClaim {
-    fn view(&self) -> ClaimView {
+    /// View of a PVC for the CollaSet `set`.
+    fn view(&self, set: &str) -> ClaimView {
         let metadata = &self.metadata;
+        let name = metadata.name.clone().unwrap_or_default();
+        let labelled =
+            metadata.labels.as_ref().and_then(|l| l.get(well_known::CLAIM_TEMPLATE_NAME));
+        let template = labelled.map(String::as_str).or_else(|| template_in_name(set, &name));
         ClaimView {
-            name: metadata.name.clone().unwrap_or_default().into(),
+            template: template.map(ToOwned::to_owned),
+            name: name.into(),
             uid: metadata.uid.clone().unwrap_or_default().into(),
             resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
             instance: metadata.labels.as_ref().and_then(instance_id),
@@ -382,9 +388,18 @@ impl SlimRevision {
 }
 
 /// Caches of the objects that belong to CollaSets.
+///
+/// Pods and PVCs of a CollaSet have an instance ID, and belong to it even if they lose the control
+/// label. Those without an instance ID may be included, or have lost it.
 pub(crate) struct Caches {
+    /// Pods with an instance ID.
     pub(crate) pods: std::sync::Arc<IndexedStore<SlimPod>>,
+    /// Controlled Pods without an instance ID.
+    pub(crate) other_pods: std::sync::Arc<IndexedStore<SlimPod>>,
+    /// PVCs with an instance ID.
     pub(crate) claims: std::sync::Arc<IndexedStore<SlimClaim>>,
+    /// Controlled PVCs without an instance ID.
+    pub(crate) other_claims: std::sync::Arc<IndexedStore<SlimClaim>>,
     pub(crate) revisions: std::sync::Arc<IndexedStore<SlimRevision>>,
     pub(crate) contexts: std::sync::Arc<IndexedStore<ResourceContext>>,
 }
@@ -406,19 +421,27 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         namespace,
         ..Observed::default()
     };
-    for pod in caches.pods.find(&uid) {
-        let view = pod.view();
-        observed.pods.insert(view.name.clone(), view);
-    }
-    for pod in caches.pods.find(&orphans) {
-        if is_labelled(&*pod, set) || is_to_be_included(&pod, set) {
+    // A Pod whose label has just changed may be in both caches.
+    for pods in [&caches.other_pods, &caches.pods] {
+        for pod in pods.find(&uid) {
             let view = pod.view();
-            observed.orphans.insert(view.name.clone(), view);
+            observed.pods.insert(view.name.clone(), view);
+        }
+        for pod in pods.find(&orphans) {
+            if is_labelled(&*pod, set) || is_to_be_included(&pod, set) {
+                let view = pod.view();
+                observed.orphans.insert(view.name.clone(), view);
+            }
         }
     }
-    let orphan_claims = caches.claims.find(&orphans).into_iter().filter(|c| is_labelled(&**c, set));
-    for claim in caches.claims.find(&uid).into_iter().chain(orphan_claims) {
-        let view = claim.view();
+    observed.foreign_pods = foreign_pods_to_include(&observed, caches);
+    let claims = [&caches.other_claims, &caches.claims].into_iter().flat_map(|claims| {
+        let orphans = claims.find(&orphans).into_iter().filter(|c| is_labelled(&**c, set));
+        claims.find(&uid).into_iter().chain(orphans)
+    });
+    for claim in claims {
+        let mut view = claim.view(&observed.name);
+        view.instance = view.instance.or_else(|| mounting_instance(&observed.pods, &view.name));
         observed.claims.insert(view.name.clone(), view);
     }
     let orphan_revisions = caches.revisions.find(&orphans).into_iter();
@@ -437,6 +460,24 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         entries: known.spec.contexts.clone(),
     });
     observed
+}
+
+/// Names of the Pods in `podToInclude` that another controller owns.
+fn foreign_pods_to_include(observed: &Observed, caches: &Caches) -> BTreeSet<PodName> {
+    let strategy = observed.spec.scale_strategy.iter();
+    let listed = strategy.flat_map(|strategy| &strategy.pod_to_include);
+    let is_foreign = |name: &&String| {
+        let key = ObjectKey::new(&observed.namespace, name);
+        let known = caches.pods.get(&key).or_else(|| caches.other_pods.get(&key));
+        known.is_some_and(|pod| is_controlled(&*pod))
+            && !observed.pods.contains_key(&PodName::from(name.as_str()))
+    };
+    listed.filter(is_foreign).map(|name| name.as_str().into()).collect()
+}
+
+/// Returns the instance ID of the Pod that mounts a PVC.
+fn mounting_instance(pods: &BTreeMap<PodName, PodView>, claim: &ClaimName) -> Option<InstanceId> {
+    pods.values().find(|pod| pod.claims.contains(claim))?.instance
 }
 
 /// Names of ControllerRevisions that have this CollaSet's name prefix but other owners.

@@ -41,7 +41,7 @@ impl World {
             }
             return;
         }
-        if pod.0["status"]["phase"] == "Failed" {
+        if pod.is_terminal() {
             return;
         }
         let container = &pod.0["spec"]["containers"][0];
@@ -96,7 +96,7 @@ impl World {
         let timestamp = format!("{}000000000", self.now);
         let has = |kind| pod.has(&key(kind));
         let mut changes: Vec<(String, Option<&str>)> = Vec::new();
-        if pod.is_deleting() {
+        if pod.is_deleting() || pod.get(well_known::CONTROL) != Some(well_known::CONTROL_ON) {
             return;
         }
         if has(LabelKind::UndoOperationType) {

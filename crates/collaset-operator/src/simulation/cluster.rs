@@ -14,6 +14,8 @@ pub(super) struct Cluster {
     uids: u64,
     /// Image whose Pods are rejected on create, and the error message.
     pub(super) rejected_image: Option<(String, String)>,
+    /// Name of an object of which every patch is rejected.
+    pub(super) rejected_patches: Option<String>,
 }
 
 impl Cluster {
@@ -128,6 +130,9 @@ impl Cluster {
                     return Outcome::Conflict;
                 }
                 self.delete(plural, name);
+            }
+            Write::Patch { .. } if self.rejected_patches.as_ref() == Some(name) => {
+                return Outcome::Rejected("patch rejected".to_owned());
             }
             Write::Patch { change, .. } => {
                 let Some(mut object) = found else { return Outcome::NotFound };

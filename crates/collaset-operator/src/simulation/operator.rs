@@ -9,16 +9,17 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::runtime::watcher::Event;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, Retention},
-    ids::{InstanceId, RevisionName, Uid},
+    ids::{ClaimName, InstanceId, PodName, RevisionName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
     well_known,
 };
 use podops_client::{
     shell::store::IndexedStore,
-    write::{Outcome, Write},
+    write::{Outcome, PODS, Write},
 };
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{Pod, SET, World, cluster::Cluster};
 use crate::{
@@ -44,6 +45,11 @@ pub(super) struct Operator {
     replaced_ids: BTreeSet<i64>,
     /// Dry-run results by revision.
     dry_runs: BTreeMap<RevisionName, DryRunResult>,
+    /// Revisions of which the last create of a Pod was rejected.
+    rejected_creates: BTreeSet<RevisionName>,
+    /// Names that a create found taken by objects of other owners.
+    taken_pods: BTreeSet<PodName>,
+    taken_claims: BTreeSet<ClaimName>,
     /// Claims that a Pod has mounted.
     mounted_claims: BTreeSet<String>,
 }
@@ -57,9 +63,24 @@ struct PendingPlan {
     pods: Vec<Pod>,
 }
 
+/// Plural of PersistentVolumeClaims.
+const CLAIMS: &str = "persistentvolumeclaims";
+
+/// Selector of the watches of Pods and PVCs of CollaSets.
+fn has_instance_id(object: &Value) -> bool {
+    !object["metadata"]["labels"][well_known::INSTANCE_ID].is_null()
+}
+
+/// Selector of the watches of other Pods and PVCs.
+fn is_other(object: &Value) -> bool {
+    let labels = &object["metadata"]["labels"];
+    labels[well_known::CONTROL] == "true" && !has_instance_id(object)
+}
+
 fn store<K>(
     cluster: &Cluster,
     plural: &str,
+    is_watched: fn(&Value) -> bool,
     index: fn(&K) -> Option<String>,
     trim: fn(&mut K),
 ) -> std::sync::Arc<IndexedStore<K>>
@@ -68,7 +89,7 @@ where
 {
     let store = IndexedStore::new(index);
     store.apply_event(Event::Init);
-    for object in cluster.all(plural) {
+    for object in cluster.all(plural).filter(|object| is_watched(object)) {
         let mut object: K = serde_json::from_value(object.clone()).unwrap();
         trim(&mut object);
         store.apply_event(Event::InitApply(object));
@@ -83,15 +104,20 @@ impl World {
         let Some(set) = self.cluster.get("collasets", SET) else { return };
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
         let caches = Caches {
-            pods: store(&self.cluster, "pods", owner, trim_pod),
-            claims: store(&self.cluster, "persistentvolumeclaims", owner, trim_claim),
-            revisions: store(&self.cluster, "controllerrevisions", owner, trim_revision),
-            contexts: store(&self.cluster, "resourcecontexts", |_| None, |_| ()),
+            pods: store(&self.cluster, "pods", has_instance_id, owner, trim_pod),
+            other_pods: store(&self.cluster, "pods", is_other, owner, trim_pod),
+            claims: store(&self.cluster, CLAIMS, has_instance_id, owner, trim_claim),
+            other_claims: store(&self.cluster, CLAIMS, is_other, owner, trim_claim),
+            revisions: store(&self.cluster, "controllerrevisions", |_| true, owner, trim_revision),
+            contexts: store(&self.cluster, "resourcecontexts", |_| true, |_| None, |_| ()),
         };
         let mut observed = observe(&set, &caches);
         record_last_pods(&mut self.operator.last_pods, observed.pods.values());
         observed.last_pods.clone_from(&self.operator.last_pods);
         observed.can_resize = true;
+        observed.rejected_creates.clone_from(&self.operator.rejected_creates);
+        observed.taken_pods.clone_from(&self.operator.taken_pods);
+        observed.taken_claims.clone_from(&self.operator.taken_claims);
         observed.dry_runs.clone_from(&self.operator.dry_runs);
         let plan = plan::plan(&observed, self.time());
         self.operator.last_plan = plan.to_string();
@@ -125,9 +151,14 @@ impl World {
             }
         }
         if succeeded {
-            for writes in [phases.creates, phases.changes] {
+            let (included, mut joins) = (phases.included_claims, phases.joins);
+            let changes = [phases.departures, phases.creates, phases.changes, included.clone()];
+            for writes in changes {
                 succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
             }
+            let failed = self.not_adopted(&included);
+            render::retain_joins(&mut joins, &pending.observed, &failed);
+            succeeded &= self.write_all(&pending, joins, &mut left, &mut blockers);
             if succeeded {
                 self.write_all(&pending, phases.finalizer_removal, &mut left, &mut blockers);
             }
@@ -141,6 +172,16 @@ impl World {
         } else {
             self.report(&pending, &blockers);
         }
+    }
+
+    /// Names of the claims that these writes should have adopted, and have not.
+    fn not_adopted(&self, writes: &[Write]) -> BTreeSet<ClaimName> {
+        let names = writes.iter().map(|write| write.target().name.as_str());
+        let is_owned = |name: &str| {
+            let claim = self.cluster.get(CLAIMS, name).map(|claim| Pod(claim.clone()));
+            claim.is_some_and(|claim| claim.is_owned())
+        };
+        names.filter(|name| !is_owned(name)).map(ClaimName::from).collect()
     }
 
     /// Applies up to `left` writes and checks each. Returns whether all of them succeeded.
@@ -160,6 +201,7 @@ impl World {
             let before = self.clone();
             let outcome = self.cluster.apply(&write);
             succeeded &= matches!(outcome, Outcome::Done(_));
+            self.remember(&write, &outcome);
             match outcome {
                 Outcome::Done(_) => self.check_write(&before, pending, &write),
                 Outcome::Rejected(message) => blockers.push(Blocker {
@@ -175,6 +217,35 @@ impl World {
             }
         }
         succeeded
+    }
+
+    /// Records what the operator remembers of a create.
+    fn remember(&mut self, write: &Write, outcome: &Outcome) {
+        let Write::Create { target, body } = write else { return };
+        let known = &mut self.operator;
+        let revision = body["metadata"]["labels"][well_known::REVISION].as_str();
+        let revision = RevisionName::from(revision.unwrap_or_default());
+        let is_pod = target.resource == PODS;
+        match outcome {
+            Outcome::Rejected(_) if is_pod => drop(known.rejected_creates.insert(revision)),
+            Outcome::Done(_) if is_pod => drop(known.rejected_creates.remove(&revision)),
+            Outcome::AlreadyExists => {
+                let plural = target.resource.plural;
+                let existing = self.cluster.get(plural, &target.name).expect("it exists");
+                let owner = &self.cluster.get("collasets", SET).unwrap()["metadata"]["uid"];
+                let owners = existing["metadata"]["ownerReferences"].as_array();
+                if owners.into_iter().flatten().any(|reference| reference["uid"] == *owner) {
+                    return;
+                }
+                let name = target.name.as_str();
+                if is_pod {
+                    self.operator.taken_pods.insert(name.into());
+                } else {
+                    self.operator.taken_claims.insert(name.into());
+                }
+            }
+            Outcome::Done(_) | Outcome::Rejected(_) | Outcome::Conflict | Outcome::NotFound => {}
+        }
     }
 
     fn report(&mut self, pending: &PendingPlan, blockers: &[Blocker]) {
@@ -212,7 +283,10 @@ impl World {
                     "{name} was deleted without permission"
                 );
             }
-            ("pods", Write::Patch { .. }) => self.assert_partition(before, pending),
+            // A Pod that the user includes may be at any revision.
+            ("pods", Write::Patch { .. }) if before.pod(name).is_some_and(|pod| pod.is_owned()) => {
+                self.assert_partition(before, pending);
+            }
             // The name of a deleted claim may be reused.
             ("persistentvolumeclaims", Write::Create { .. }) => {
                 self.operator.mounted_claims.remove(name);
@@ -251,9 +325,11 @@ impl World {
         );
     }
 
-    /// Number of instances at the updated revision, without Pods being scaled in and surge Pods.
+    /// Number of instances at the updated revision, without Pods being scaled in, Pods that the plan
+    /// excludes or releases, and surge Pods.
     fn updated_instances(&self, pending: &PendingPlan) -> usize {
-        let live = self.live();
+        let mut live = self.live();
+        live.retain(|pod| !is_leaving(&pending.plan, pod));
         let updated = live.iter().filter(|pod| {
             let is_scaled_in = lifecycle::is_during(&labels(pod), COLLASET, lifecycle::SCALE_IN);
             let origin = pod.get(well_known::REPLACE_PAIR_ORIGIN_NAME);
@@ -293,6 +369,17 @@ impl World {
             pending.plan
         );
     }
+}
+
+/// Returns whether the plan excludes or releases the Pod.
+fn is_leaving(plan: &Plan, pod: &Pod) -> bool {
+    plan.actions.iter().any(|action| {
+        let Action::Pod { pod: name, change: PodChange::Exclude | PodChange::Release } = action
+        else {
+            return false;
+        };
+        **name == *pod.name()
+    })
 }
 
 fn rolling(pending: &PendingPlan) -> Option<&podops_api::collaset::RollingUpdate> {

@@ -31,6 +31,20 @@ enum Event {
     DeleteClaim(usize),
     /// Storage request of the claim template, see [`storage`].
     Storage(usize),
+    Exclude(usize),
+    /// Lists a Pod without controller in `podToInclude`.
+    Include(usize),
+    /// Lists a Pod in `podToDelete`.
+    ListToDelete(usize),
+    /// Removes the label that requests the Pod's replacement.
+    CancelReplacement(usize),
+    /// Updates labelled Pods only, or by partition.
+    ByLabel(bool),
+    Pause(bool),
+    /// Sets or removes the control label of a Pod.
+    Control(usize, bool),
+    /// Index into [`TEMPLATES`] of the Pods that the API server rejects, if any.
+    Reject(Option<usize>),
 }
 
 const TEMPLATES: [&str; 6] = ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2"];
@@ -58,6 +72,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..8_usize).prop_map(Event::DeletePod),
         1 => (0..8_usize).prop_map(Event::DeleteClaim),
         1 => (0..2_usize).prop_map(Event::Storage),
+        1 => (0..8_usize).prop_map(Event::Exclude),
+        1 => (0..8_usize).prop_map(Event::Include),
+        1 => (0..8_usize).prop_map(Event::ListToDelete),
+        1 => (0..8_usize).prop_map(Event::CancelReplacement),
+        1 => any::<bool>().prop_map(Event::ByLabel),
+        1 => any::<bool>().prop_map(Event::Pause),
+        1 => (0..8_usize, any::<bool>()).prop_map(|(pod, is_set)| Event::Control(pod, is_set)),
+        1 => prop::option::of(0..TEMPLATES.len()).prop_map(Event::Reject),
     ];
     prop::collection::vec(event, 0..150)
 }
@@ -108,7 +130,8 @@ fn storage(size: usize) -> Value {
         "spec": { "resources": { "requests": { "storage": format!("{}Gi", size + 1) } } } }])
 }
 
-fn world(setting: &Setting) -> World {
+/// Parameters of a rolling update by partition.
+fn rolling_update(setting: &Setting) -> Value {
     let mut rolling = json!({ "byPartition": {} });
     if let Some(max_unavailable) = setting.max_unavailable {
         rolling["maxUnavailable"] = json!(max_unavailable);
@@ -116,6 +139,11 @@ fn world(setting: &Setting) -> World {
     if let Some(max_surge) = setting.max_surge {
         rolling["maxSurge"] = json!(max_surge);
     }
+    rolling
+}
+
+fn world(setting: &Setting) -> World {
+    let rolling = rolling_update(setting);
     let retain = if setting.retains_claims { "Retain" } else { "Delete" };
     let mut spec = json!({
         "replicas": setting.replicas,
@@ -167,7 +195,8 @@ impl World {
             Event::Scale(replicas) => self.edit(json!({ "replicas": replicas })),
             Event::Template(n) => self.edit(json!({ "template": template(TEMPLATES[*n]) })),
             Event::Partition(partition) => {
-                let rolling = json!({ "byPartition": { "partition": partition } });
+                let by_partition = json!({ "partition": partition });
+                let rolling = json!({ "byPartition": by_partition, "byLabel": null });
                 self.edit(json!({ "updateStrategy": { "rollingUpdate": rolling } }));
             }
             Event::Policy(n) => {
@@ -177,6 +206,70 @@ impl World {
                 self.edit(json!({ "volumeClaimTemplates": storage(*size) }));
             }
             Event::Storage(_) => {}
+            Event::Exclude(n)
+            | Event::Include(n)
+            | Event::ListToDelete(n)
+            | Event::CancelReplacement(n)
+            | Event::Control(n, _) => {
+                if let Some(pod) = pod_at(n).filter(|pod| !pod.is_deleting()) {
+                    self.change_membership(event, &pod);
+                }
+            }
+            Event::ByLabel(is_by_label) => self.set_by_label(setting, *is_by_label),
+            Event::Pause(is_paused) => self.edit(json!({ "paused": is_paused })),
+            Event::Reject(rejected) => {
+                let image = rejected.map(|n| template(TEMPLATES[n]));
+                let image =
+                    image.map(|t| t["spec"]["containers"][0]["image"].as_str().unwrap().to_owned());
+                self.cluster.rejected_image = image.map(|image| (image, "rejected".to_owned()));
+            }
+        }
+    }
+
+    fn change_membership(&mut self, event: &Event, pod: &Pod) {
+        let name = pod.name();
+        let lists = |exclude: &[&str], include: &[&str], delete: &[&str]| {
+            json!({ "scaleStrategy": {
+                "podToExclude": exclude, "podToInclude": include, "podToDelete": delete,
+            } })
+        };
+        if let Event::Exclude(_) = event {
+            self.edit(lists(&[name], &[], &[]));
+        } else if let Event::Include(_) = event {
+            if !pod.is_owned() {
+                self.edit(lists(&[], &[name], &[]));
+            }
+        } else if let Event::ListToDelete(_) = event {
+            self.edit(lists(&[], &[], &[name]));
+        } else if let Event::Control(_, is_set) = event {
+            let value = is_set.then_some(well_known::CONTROL_ON);
+            self.label(name, well_known::CONTROL, value);
+        } else {
+            self.label(name, well_known::TO_REPLACE, None);
+        }
+    }
+
+    fn set_by_label(&mut self, setting: &Setting, is_by_label: bool) {
+        let mut rolling = rolling_update(setting);
+        // A merge patch: the other field is removed.
+        if is_by_label {
+            rolling["byLabel"] = json!({});
+            rolling["byPartition"] = Value::Null;
+        } else {
+            rolling["byLabel"] = Value::Null;
+        }
+        self.edit(json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+    }
+
+    /// Ends what only users can end, so that the CollaSet can converge.
+    fn settle(&mut self, setting: &Setting) {
+        self.cluster.rejected_image = None;
+        self.edit(json!({ "paused": false }));
+        if !self.set()["spec"]["updateStrategy"]["rollingUpdate"]["byLabel"].is_null() {
+            self.set_by_label(setting, false);
+        }
+        for pod in self.pods() {
+            self.label(pod.name(), well_known::CONTROL, Some(well_known::CONTROL_ON));
         }
     }
 
@@ -254,7 +347,9 @@ impl World {
             let is_mounted = live.iter().flat_map(Pod::mounts).any(|mounted| mounted == name);
             !is_mounted && !waiting_instances.iter().any(|waiting| waiting == id)
         };
-        let claims = self.claims();
+        let mut claims = self.claims();
+        // Those of excluded Pods leave with them.
+        claims.retain(|claim| claim["metadata"]["labels"][well_known::ORPHANED].is_null());
         let surplus: Vec<_> = claims.iter().filter(is_surplus).collect();
         assert!(setting.retains_claims || surplus.is_empty(), "surplus claims: {surplus:#?}");
     }
@@ -284,6 +379,7 @@ proptest! {
         for event in &events {
             world.apply_event(&setting, event);
         }
+        world.settle(&setting);
         world.converge();
         world.assert_converged(&setting);
     }

@@ -50,9 +50,8 @@ struct Wait {
 pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiting {
     let mut groups = Groups::default();
     let mut requeue_after: Option<SignedDuration> = None;
-    for blocked in &plan.blocked_by_limit {
-        let reason = format!("spec.updateStrategy.{}", blocked.limit);
-        groups.add(QUEUED.to_owned(), reason, &blocked.pod, None);
+    for queued in &plan.queued {
+        groups.add(QUEUED.to_owned(), queued.reason.clone(), &queued.pod, None);
     }
     for pod in observed.pods.values() {
         let wait = operation_wait(pod).or_else(|| starting_wait(observed, pod));
@@ -122,6 +121,9 @@ fn operation_wait(pod: &PodView) -> Option<Wait> {
     let operation = ids.into_iter().find_map(|id| known.operations.get(id))?;
     let phase = Phase::of(operation);
     let (label, reason) = match phase {
+        Phase::Requested if !pod.is_controlled() => {
+            (LabelKind::Operating, format!("label {} is missing", well_known::CONTROL))
+        }
         Phase::Requested => (
             LabelKind::Operating,
             "operation not started; check that lifecycle-operator is running".to_owned(),

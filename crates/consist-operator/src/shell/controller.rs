@@ -62,7 +62,12 @@ pub(super) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<Requeue, ReconcileError> {
     let key = ObjectKey::of(&*employer);
-    if !context.states.lock().is_fresh(&key, |resource| context.progress(resource).version()) {
+    let unobserved =
+        context.states.lock().unobserved(&key, |resource| context.progress(resource).version());
+    if !unobserved.is_empty() {
+        for resource in &unobserved {
+            context.progress(*resource).report_behind();
+        }
         return Ok(Requeue::AwaitCache);
     }
     if !*context.pods.progress.ready().borrow() {

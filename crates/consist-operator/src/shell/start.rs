@@ -167,7 +167,8 @@ impl Shared {
 
     /// Watches Pods, and triggers the reconciles of their employers.
     async fn watch_pods(self) -> Result<(), Infallible> {
-        let events = self.process.watch(watcher::Config::default(), "pods").modify(trim_pod);
+        let all = watcher::Config::default();
+        let events = self.process.watch(all, "pods", &self.pods.progress).modify(trim_pod);
         let mut pods = pin!(reflect(self.pods.clone(), events));
         while let Some(pod) = pods.next().await {
             self.trigger(|controller| {
@@ -181,11 +182,12 @@ impl Shared {
 
     /// Watches EndpointSlices, and triggers the reconciles of their Services.
     async fn watch_slices(self) -> Result<(), Infallible> {
+        let store = IndexedStore::<SlimSlice>::new(|_| None);
         let events = self
             .process
-            .watch(watcher::Config::default(), "endpointslices")
+            .watch(watcher::Config::default(), "endpointslices", &store.progress)
             .modify(|slice: &mut SlimSlice| slice.metadata.annotations = None);
-        let mut slices = pin!(reflect(IndexedStore::<SlimSlice>::new(|_| None), events));
+        let mut slices = pin!(reflect(store, events));
         while let Some(slice) = slices.next().await {
             if let Some(service) = slice.service() {
                 self.trigger_one(service);
@@ -246,7 +248,7 @@ impl Shared {
         let (slim, watched) = (kind.clone(), progress.clone());
         let objects = self
             .process
-            .watch_api(all, watcher::Config::default(), kind.resource.plural)
+            .watch_api(all, watcher::Config::default(), kind.resource.plural, progress)
             .map_ok(move |event| map_event(event, |object| SlimEmployer::new(&slim, object)))
             .reflect(writer)
             .inspect(move |event| event.iter().for_each(|event| watched.record(event)))

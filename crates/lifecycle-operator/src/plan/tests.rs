@@ -391,7 +391,27 @@ fn finalizers_block_operate_with_and_without_the_gate() {
     );
     check(
         "ungated protected operating/a operation-type/a=update",
-        "+operation-permission/update +pre-checked/a +preparing/a",
+        "+operation-permission/update +pre-checked/a +preparing/a gate false",
+    );
+}
+
+/// Otherwise an operation on a Pod with a protection finalizer and without readiness gate would wait
+/// forever: traffic controllers drain by the condition.
+#[test]
+fn a_pod_without_readiness_gate_is_drained_by_the_condition() {
+    check("ungated", "");
+    check("ungated ready", "+service-available");
+    check(
+        "ungated ready available protected operating/a operation-type/a=update",
+        "+operation-permission/update -service-available +pre-checked/a +preparing/a gate false",
+    );
+    check(
+        "ungated closed operating/a operation-type/a=update pre-checked/a operation-permission/update preparing/a",
+        "+operate/a -preparing/a",
+    );
+    check(
+        "ungated closed operation-type/a=update pre-checked/a operation-permission/update operate/a",
+        "-operate/a -operation-permission/update -operation-type/a -pre-checked/a gate true",
     );
 }
 

@@ -13,7 +13,7 @@ use kube::{
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef, Store},
-        watcher,
+        watcher::{self, Event},
     },
 };
 use parking_lot::Mutex;
@@ -36,6 +36,7 @@ use podops_runtime::{
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
 };
+use prometheus::IntGauge;
 
 use super::{
     deletion_webhook::{self, DeletionWebhook},
@@ -88,8 +89,30 @@ struct Context {
     pods: WatchProgress,
     checkers: Vec<String>,
     last_writes: Mutex<BTreeMap<ObjectKey, LastWrite>>,
-    invalid_label_pods: Mutex<BTreeSet<ObjectKey>>,
+    invalid_label_pods: CountedPods,
+    ungated_pods: CountedPods,
     metrics: Metrics,
+}
+
+/// Pods in a state that a gauge counts.
+struct CountedPods {
+    pods: Mutex<BTreeSet<ObjectKey>>,
+    gauge: IntGauge,
+}
+
+impl CountedPods {
+    const fn new(gauge: IntGauge) -> Self {
+        Self { pods: Mutex::new(BTreeSet::new()), gauge }
+    }
+
+    /// Adds or removes a Pod.
+    fn record(&self, pod: &ObjectKey, is_counted: bool) {
+        let mut pods = self.pods.lock();
+        let changed = if is_counted { pods.insert(pod.clone()) } else { pods.remove(pod) };
+        if changed {
+            self.gauge.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
+        }
+    }
 }
 
 /// Adds the operator's tasks to its process.
@@ -103,6 +126,7 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     let pods = WatchProgress::default();
     operator.ready_when("pods", pods.ready());
     operator.ready_when("services", services.progress.ready());
+    let metrics = Metrics::register(&operator.registry)?;
     let context = Arc::new(Context {
         applier: process.applier(1),
         events: process.events(),
@@ -110,8 +134,9 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         pods: pods.clone(),
         checkers: args.gate_new_pods.clone(),
         last_writes: Mutex::default(),
-        invalid_label_pods: Mutex::default(),
-        metrics: Metrics::register(&operator.registry)?,
+        invalid_label_pods: CountedPods::new(metrics.invalid_labels.clone()),
+        ungated_pods: CountedPods::new(metrics.ungated.clone()),
+        metrics,
     });
 
     let deletion_webhook = DeletionWebhook {
@@ -127,12 +152,15 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     let (store, writer) = reflector::store::<SlimPod>();
     let config = watcher::Config::default().labels(well_known::CONTROLLED);
     let objects = process
-        .watch(config, "pods")
+        .watch(config, "pods", &pods)
         .modify(trim)
         .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| pods.record(event)))
+        .inspect({
+            let context = context.clone();
+            move |event| event.iter().for_each(|event| context.record_event(event))
+        })
         .touched_objects();
-    let service_events = process.watch(watcher::Config::default(), "services");
+    let service_events = process.watch(watcher::Config::default(), "services", &services.progress);
     let pod_store = store.clone();
     let triggers = reflect(services.clone(), service_events).flat_map(move |service| {
         stream::iter(pods_of_service(&pod_store, &ObjectKey::of(&*service)))
@@ -172,17 +200,27 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     }
     let (view, now) = (pod.view(|key| context.services.get(key), &context.checkers), clock::now());
     if view.deleting {
-        context.clear_invalid_label(&key);
+        context.forget(&key);
         return Ok(Requeue::AwaitChange);
     }
-    let plan = match plan::plan(&view, now) {
+    let plan = plan::plan(&view, now);
+    context.invalid_label_pods.record(&key, plan.is_err());
+    context.ungated_pods.record(&key, !view.has_readiness_gate);
+    let plan = match plan {
         Ok(plan) => plan,
         Err(invalid_label) => {
-            context.report_invalid_label(&pod, &invalid_label.to_string()).await;
+            let message =
+                format!("{invalid_label}; the Pod is not reconciled until the label is fixed");
+            context.publish(&pod, reasons::LIFECYCLE_LABEL_INVALID.with(message)).await;
             return Ok(Requeue::AwaitChange);
         }
     };
-    context.clear_invalid_label(&key);
+    if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_new(now)) {
+        let message = "Services send traffic to the Pod during operations, because it does not \
+                       declare the readiness gate pod.kusionstack.io/service-ready; declare it \
+                       in the Pod template";
+        context.publish(&pod, reasons::READINESS_GATE_MISSING.with(message)).await;
+    }
     if let Err(error) = &view.expected_finalizers {
         context.publish(&pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
     }
@@ -213,6 +251,8 @@ impl Context {
         let fresh = last_writes.get(key).is_none_or(|w| w.is_observed_by(self.pods.version()));
         if fresh {
             last_writes.remove(key);
+        } else {
+            self.pods.report_behind();
         }
         fresh
     }
@@ -226,22 +266,17 @@ impl Context {
         last_writes.entry(key).or_default().record(version, observed);
     }
 
-    async fn report_invalid_label(&self, pod: &SlimPod, message: &str) {
-        let count = {
-            let mut pods = self.invalid_label_pods.lock();
-            pods.insert(ObjectKey::of(pod));
-            pods.len()
-        };
-        self.metrics.invalid_labels.set(i64::try_from(count).unwrap_or(i64::MAX));
-        let message = format!("{message}; the Pod is not reconciled until the label is fixed");
-        self.publish(pod, reasons::LIFECYCLE_LABEL_INVALID.with(message)).await;
+    /// Records an event of the Pods; a deleted Pod is not counted any more.
+    fn record_event(&self, event: &Event<SlimPod>) {
+        self.pods.record(event);
+        if let Event::Delete(pod) = event {
+            self.forget(&ObjectKey::of(pod));
+        }
     }
 
-    fn clear_invalid_label(&self, key: &ObjectKey) {
-        let mut pods = self.invalid_label_pods.lock();
-        if pods.remove(key) {
-            self.metrics.invalid_labels.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
-        }
+    fn forget(&self, key: &ObjectKey) {
+        self.invalid_label_pods.record(key, false);
+        self.ungated_pods.record(key, false);
     }
 
     async fn publish(&self, pod: &SlimPod, event: ObjectEvent) {
@@ -253,7 +288,7 @@ impl Context {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use kube::{Client, client::Body, runtime::watcher::Event};
+    use kube::{Client, client::Body};
     use prometheus::Registry;
     use serde_json::json;
 
@@ -289,6 +324,7 @@ mod tests {
         let shared = podops_client::shell::metrics::Metrics::register(&registry).unwrap();
         let services = IndexedStore::new(|_| None);
         services.apply_event(Event::InitDone);
+        let metrics = Metrics::register(&registry).unwrap();
         let context = Arc::new(Context {
             applier: Applier::new(client.clone(), "test", shared, 1),
             events: Events::new(client, "test"),
@@ -296,8 +332,9 @@ mod tests {
             pods: WatchProgress::default(),
             checkers: Vec::new(),
             last_writes: Mutex::default(),
-            invalid_label_pods: Mutex::default(),
-            metrics: Metrics::register(&registry).unwrap(),
+            invalid_label_pods: CountedPods::new(metrics.invalid_labels.clone()),
+            ungated_pods: CountedPods::new(metrics.ungated.clone()),
+            metrics,
         });
         let mut reconciles = Vec::new();
         // The kubelet wrote version 6 before the operator wrote version 7, so its event arrives

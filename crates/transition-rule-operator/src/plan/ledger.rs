@@ -49,7 +49,8 @@ impl<'a> BudgetLedger<'a> {
                 for pod in observed
                     .pods
                     .iter()
-                    .filter(|pod| rule.selects(pod) && ledger.unavailable.contains(pod))
+                    .filter(|pod| !pod.terminal && rule.selects(pod))
+                    .filter(|pod| ledger.unavailable.contains(pod))
                 {
                     *by_value.entry(topology_value(observed, pod, key)).or_default() += 1;
                 }

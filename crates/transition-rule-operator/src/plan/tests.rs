@@ -195,6 +195,13 @@ fn pods_not_created_yet_count_as_unavailable() {
     check(&observed, "b waits for budget/most");
 }
 
+#[test]
+fn terminal_pods_take_no_capacity() {
+    let ended = PodView { terminal: true, ..pod("z", &[]) };
+    let observed = observed(vec![at_most(&json!(1))], vec![waiting("a", 1), ended]);
+    check(&observed, "budget reserves a");
+}
+
 /// Kuperator's known defect 10 (docs/KUPERATOR.md#known-defects).
 #[test]
 fn a_rule_is_enforced_once_all_selected_pods_have_gates() {

@@ -44,9 +44,10 @@ impl<'a> UnavailablePods<'a> {
 
 /// Counts the Pods that a PodTransitionRule selects, by state.
 ///
-/// Pods that a CollaSet has not created yet count as unavailable, so that a Pod that is recreated
-/// stays in the count. A terminating Pod of a CollaSet is not counted, because its replacement is;
-/// one of another controller is counted until it is deleted.
+/// Pods that a CollaSet or StatefulSet has not created yet count as unavailable, so that a Pod that is
+/// recreated stays in the count. A terminating Pod of one is not counted, because its replacement
+/// is; one of another controller is counted until it is deleted. Terminal Pods are not counted: their
+/// controllers replace them, or do not need them any more.
 #[must_use]
 pub fn count(
     rule: &RuleView,
@@ -57,7 +58,7 @@ pub fn count(
     let mut live: BTreeMap<&Uid, usize> = BTreeMap::new();
     let mut selected_sets: BTreeSet<&Uid> = BTreeSet::new();
     let (mut total, mut unavailable) = (0, 0);
-    for pod in &observed.pods {
+    for pod in observed.pods.iter().filter(|pod| !pod.terminal) {
         let set = pod.owner.as_ref().filter(|owner| set_uids.contains(&owner.uid));
         let selected = rule.selects(pod);
         if let Some(set) = set {

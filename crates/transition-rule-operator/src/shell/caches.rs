@@ -17,7 +17,7 @@ use podops_runtime::process::Process;
 use crate::{
     observe::{
         DecodedRule, NamespaceObjects, SlimBudget, SlimNamespace, SlimNode, SlimPod, SlimSet,
-        observe, trim_pod,
+        SlimStatefulSet, observe, trim_pod,
     },
     view::{Observed, RuleView},
 };
@@ -28,6 +28,7 @@ pub(super) struct Caches {
     pub(super) rules: Arc<IndexedStore<DecodedRule>>,
     pub(super) pods: Arc<IndexedStore<SlimPod>>,
     sets: Arc<IndexedStore<SlimSet>>,
+    stateful_sets: Arc<IndexedStore<SlimStatefulSet>>,
     budgets: Arc<IndexedStore<SlimBudget>>,
     nodes: Arc<IndexedStore<SlimNode>>,
 }
@@ -44,17 +45,19 @@ impl Caches {
             rules: IndexedStore::new(namespace),
             pods: IndexedStore::new(namespace),
             sets: IndexedStore::new(namespace),
+            stateful_sets: IndexedStore::new(namespace),
             budgets: IndexedStore::new(namespace),
             nodes: IndexedStore::new(|_| None),
         }
     }
 
     /// Caches with the names of their resources.
-    pub(super) fn parts(&self) -> [(&'static str, &WatchProgress); 5] {
+    pub(super) fn parts(&self) -> [(&'static str, &WatchProgress); 6] {
         [
             ("podtransitionrules", &self.rules.progress),
             ("pods", &self.pods.progress),
             ("collasets", &self.sets.progress),
+            ("statefulsets", &self.stateful_sets.progress),
             ("poddisruptionbudgets", &self.budgets.progress),
             ("nodes", &self.nodes.progress),
         ]
@@ -75,6 +78,7 @@ impl Caches {
             pods: pods.pods,
             pods_version: pods.version,
             sets: self.sets.find(namespace),
+            stateful_sets: self.stateful_sets.find(namespace),
             budgets: self.budgets.find(namespace),
         };
         observe(rules, &objects, |node| self.node_labels(node))
@@ -89,16 +93,25 @@ impl Caches {
     pub(super) fn watch(&self, process: &Process) -> BoxStream<'static, ObjectRef<SlimNamespace>> {
         let (controlled, all) =
             (watcher::Config::default().labels(well_known::CONTROLLED), watcher::Config::default());
-        let rule_events = process.watch_decoded(all.clone(), "podtransitionrules");
-        let pod_events = process.watch::<SlimPod>(controlled, "pods").modify(trim_pod);
-        let set_events = process.watch::<SlimSet>(all.clone(), "collasets");
-        let budget_events = process.watch::<SlimBudget>(all.clone(), "poddisruptionbudgets");
-        let node_events =
-            process.watch::<SlimNode>(all, "nodes").modify(|node| node.metadata.annotations = None);
+        let rule_events =
+            process.watch_decoded(all.clone(), "podtransitionrules", &self.rules.progress);
+        let pod_events = process.watch(controlled, "pods", &self.pods.progress).modify(trim_pod);
+        let set_events = process.watch(all.clone(), "collasets", &self.sets.progress);
+        let stateful_set_events = process
+            .watch(all.clone(), "statefulsets", &self.stateful_sets.progress)
+            .modify(|set: &mut SlimStatefulSet| set.metadata.annotations = None);
+        let budget_events =
+            process.watch(all.clone(), "poddisruptionbudgets", &self.budgets.progress);
+        let node_events = process
+            .watch(all, "nodes", &self.nodes.progress)
+            .modify(|node: &mut SlimNode| node.metadata.annotations = None);
         stream::select_all([
             reflect(self.rules.clone(), rule_events).flat_map(|o| trigger(&*o)).boxed(),
             reflect(self.pods.clone(), pod_events).flat_map(|o| trigger(&*o)).boxed(),
             reflect(self.sets.clone(), set_events).flat_map(|o| trigger(&*o)).boxed(),
+            reflect(self.stateful_sets.clone(), stateful_set_events)
+                .flat_map(|o| trigger(&*o))
+                .boxed(),
             reflect(self.budgets.clone(), budget_events).flat_map(|o| trigger(&*o)).boxed(),
             // Node changes trigger no reconcile: the labels are read with the next one.
             reflect(self.nodes.clone(), node_events).flat_map(|_| stream::empty()).boxed(),

@@ -128,7 +128,7 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
     }
     let (store, writer) = reflector::store::<SlimNamespace>();
     let objects = process
-        .watch(watcher::Config::default(), "namespaces")
+        .watch(watcher::Config::default(), "namespaces", &WatchProgress::default())
         .modify(trim_namespace)
         .reflect(writer)
         .touched_objects();
@@ -230,9 +230,13 @@ impl Context {
     }
 
     fn is_fresh(&self, namespace: &str) -> bool {
-        self.states.lock().get(namespace).is_none_or(|state| {
-            state.writes.are_observed_by(|resource| self.progress(resource).version())
-        })
+        let states = self.states.lock();
+        let Some(state) = states.get(namespace) else { return true };
+        let unobserved = state.writes.unobserved_by(|r| self.progress(r).version());
+        for resource in &unobserved {
+            self.progress(*resource).report_behind();
+        }
+        unobserved.is_empty()
     }
 
     /// Returns the progress of the cache of Pods or PodTransitionRules.

@@ -30,6 +30,27 @@ impl NeededClaim<'_> {
     }
 }
 
+/// Returns an owned PVC that may belong to the instance, although its instance ID is unknown; the
+/// instance must not get an empty PVC instead.
+#[must_use]
+pub fn possible_claim<'a>(
+    observed: &'a Observed,
+    instance: InstanceId,
+    revision: &RevisionName,
+) -> Option<&'a ClaimView> {
+    let needed = needed_claims(observed, instance, revision);
+    let mut missing = needed.iter().filter(|needed| needed.claim.is_none());
+    missing.find_map(|needed| {
+        let (name, hash) = (needed.name(), hash(&needed.template));
+        observed.claims.values().find(|claim| {
+            claim.instance.is_none()
+                && !claim.orphan
+                && !claim.deleting
+                && claim.is_of_template(name, &hash)
+        })
+    })
+}
+
 /// Returns the claim templates of a revision, each with the instance's PVC of it.
 #[must_use]
 pub fn needed_claims<'a>(
@@ -58,8 +79,7 @@ fn find<'a>(
         claim.instance == Some(instance)
             && !claim.deleting
             && !claim.is_excluded()
-            && claim.template() == name
-            && claim.hash() == hash
+            && claim.is_of_template(name, &hash)
     });
-    matching.min_by_key(|claim| claim.orphan)
+    matching.min_by_key(|claim| (claim.orphan, claim.hash().is_none()))
 }

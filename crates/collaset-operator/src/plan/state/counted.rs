@@ -17,23 +17,74 @@ pub(in crate::plan) fn counted<'a>(
     active.filter(|pod| !pairs.is_surge(pod) && !released.contains(&pod.name)).collect()
 }
 
-/// Selects the surplus Pods to scale in, by name.
+/// Surplus Pods.
+#[derive(Default)]
+pub(in crate::plan) struct ScaleInSelection<'a> {
+    /// Names of the Pods to scale in.
+    pub(in crate::plan) selected: BTreeSet<&'a PodName>,
+    /// Surplus Pods that are kept until their replacement is complete.
+    pub(in crate::plan) awaiting_replacement: Vec<&'a PodView>,
+}
+
+/// Selects the surplus Pods to scale in.
+///
+/// Pods to be excluded are never selected, and each counts towards the surplus: it leaves the
+/// CollaSet in another way. If `podToDelete` lists only the new Pod of a pair, the pair counts
+/// towards the surplus as well, but is kept until the replacement is complete.
 pub(in crate::plan) fn select_for_scale_in<'a>(
     observed: &Observed,
     pairs: &Pairs<'a>,
     counted: &[&'a PodView],
-) -> BTreeSet<&'a PodName> {
+) -> ScaleInSelection<'a> {
     let surplus = counted.len().saturating_sub(observed.replicas());
-    if surplus == 0 {
-        return BTreeSet::new();
+    let (excluded, staying): (Vec<&PodView>, Vec<&PodView>) =
+        counted.iter().partition(|pod| is_pair_excluded(observed, pairs, pod));
+    let surplus = surplus.saturating_sub(excluded.len());
+    let mut selection = ScaleInSelection::default();
+    for pod in scale_in_candidates(observed, pairs, &staying).into_iter().take(surplus) {
+        if is_only_new_pod_listed(observed, pairs, pod) {
+            selection.awaiting_replacement.push(pod);
+            continue;
+        }
+        selection.selected.insert(&pod.name);
+        // A pair counts as one, so both of its Pods are scaled in.
+        if let Some(new) = surge_of(pairs, pod) {
+            selection.selected.insert(&new.name);
+        }
     }
-    let selected = scale_in_candidates(counted, pods_to_delete(observed)).into_iter().take(surplus);
-    // A pair counts as one, so both of its Pods are scaled in.
-    selected
-        .flat_map(|pod| [Some(pod), pairs.new_of(pod).filter(|new| pairs.is_surge(new))])
-        .flatten()
-        .map(|pod| &pod.name)
-        .collect()
+    selection
+}
+
+/// Returns the surge Pod that replaces `origin`.
+fn surge_of<'a>(pairs: &Pairs<'a>, origin: &PodView) -> Option<&'a PodView> {
+    pairs.new_of(origin).filter(|new| pairs.is_surge(new))
+}
+
+/// Returns whether the exclusion of the Pod or of its counterpart is requested.
+fn is_pair_excluded(observed: &Observed, pairs: &Pairs<'_>, pod: &PodView) -> bool {
+    let pair = [Some(pod), surge_of(pairs, pod), pairs.existing_origin(pod)];
+    pair.into_iter().flatten().any(|pod| {
+        is_exclusion_requested(observed, pod)
+            && !observed.has_persistent_names()
+            && !lists(pods_to_delete(observed), pod)
+    })
+}
+
+/// Returns whether the exclusion of the Pod is requested, by the list or by the label.
+pub(in crate::plan) fn is_exclusion_requested(observed: &Observed, pod: &PodView) -> bool {
+    let strategy = observed.spec.scale_strategy.as_ref();
+    strategy.is_some_and(|strategy| lists(&strategy.pod_to_exclude, pod))
+        || pod.has_label(well_known::TO_EXCLUDE)
+}
+
+/// Returns whether `podToDelete` lists the new Pod of an unfinished pair, but not its origin.
+fn is_only_new_pod_listed(observed: &Observed, pairs: &Pairs<'_>, pod: &PodView) -> bool {
+    let is_listed = |pod: &PodView| lists(pods_to_delete(observed), pod);
+    match (surge_of(pairs, pod), pairs.existing_origin(pod)) {
+        (Some(new), _) => is_listed(new) && !is_listed(pod),
+        (None, Some(origin)) => is_listed(pod) && !is_listed(origin),
+        (None, None) => false,
+    }
 }
 
 /// Names of Pods in `podToDelete`.
@@ -46,19 +97,26 @@ pub(in crate::plan) fn lists(names: &[String], pod: &PodView) -> bool {
     names.iter().any(|name| *name == *pod.name)
 }
 
-/// Orders Pods for scale-in: terminating Pods, Pods whose deletion or exclusion is requested, Pods
-/// with a scale-in operation, Pods that are not ready, then by deletion cost, by the latest Ready
-/// time, and the newest.
+/// Orders Pods for scale-in: terminating Pods, Pods whose deletion is requested, Pods with a scale-in
+/// operation, Pods that are not ready, then by deletion cost, by the latest Ready time, and the
+/// newest.
 ///
 /// A Pod whose scale-in was requested stays first, so that consecutive reconciles never select more
 /// Pods than the surplus.
-fn scale_in_candidates<'a>(counted: &[&'a PodView], listed: &[String]) -> Vec<&'a PodView> {
+fn scale_in_candidates<'a>(
+    observed: &Observed,
+    pairs: &Pairs<'_>,
+    counted: &[&'a PodView],
+) -> Vec<&'a PodView> {
+    let listed = pods_to_delete(observed);
     let mut candidates = counted.to_vec();
     candidates.sort_by_cached_key(|pod| {
+        let is_requested = lists(listed, pod)
+            || pod.has_label(well_known::TO_DELETE)
+            || is_only_new_pod_listed(observed, pairs, pod);
         (
             !pod.deleting,
-            !(lists(listed, pod) || pod.has_label(well_known::TO_DELETE)),
-            !pod.has_label(well_known::TO_EXCLUDE),
+            !is_requested,
             !pod.is_during(OwnOperation::ScaleIn),
             pod.ready.is_some(),
             pod.int_annotation(well_known::POD_DELETION_COST),

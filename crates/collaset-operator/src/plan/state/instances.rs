@@ -31,6 +31,37 @@ pub(in crate::plan) struct Instances {
     next: InstanceId,
     /// IDs that are being removed, with the reason.
     removed: BTreeMap<InstanceId, RemovalReason>,
+    /// IDs of Pods that are being excluded: free from the next reconcile on, when they are.
+    released: BTreeSet<InstanceId>,
+    /// IDs of existing Pods that are being added to the CollaSet or get their ID back.
+    reserved: BTreeSet<InstanceId>,
+    /// Number of IDs without a Pod.
+    unused: usize,
+    /// Approximate size of the ResourceContext, in bytes.
+    size: usize,
+}
+
+/// Maximum number of IDs that wait for their first Pods, so that memory and writes of one plan are
+/// bounded; the rest follows as Pods are created.
+const MAX_UNUSED: usize = 500;
+/// Maximum size of a ResourceContext up to which IDs are allocated for replicas, in bytes. The API
+/// server accepts 1.5 MiB; the rest is for replacements.
+const MAX_SIZE: usize = 1 << 20;
+
+/// Result of allocating IDs for missing replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::plan) enum Allocation {
+    /// Every replica has an ID.
+    Complete,
+    /// Some IDs will be allocated once others have Pods.
+    Partial,
+    /// The ResourceContext has no room for more.
+    Full,
+}
+
+/// Approximate size of an entry as JSON, in bytes.
+fn size_of(data: &Data) -> usize {
+    32 + data.iter().map(|(key, value)| key.len() + value.len() + 6).sum::<usize>()
 }
 
 /// Why an instance ID is removed.
@@ -85,6 +116,10 @@ impl Instances {
         instances.sync_flags(&pods.used);
         instances.sync_pairs(&pods);
         instances.drop_surplus(&pods.used, observed.replicas().max(active.len()));
+        let unused = instances.own.keys().filter(|id| !pods.used.contains(id));
+        instances.unused = unused.count();
+        let others = instances.others.iter().map(|entry| &entry.data);
+        instances.size = instances.own.values().chain(others).map(size_of).sum();
         instances
     }
 
@@ -100,6 +135,10 @@ impl Instances {
             abandoned: BTreeMap::new(),
             next: InstanceId(0),
             removed: BTreeMap::new(),
+            released: BTreeSet::new(),
+            reserved: BTreeSet::new(),
+            unused: 0,
+            size: 0,
         }
     }
 
@@ -219,11 +258,10 @@ impl Instances {
         if let Some(id) = abandoned.filter(|id| !self.own.contains_key(id)) {
             return self.assign(id, revision);
         }
-        let lowest = self.lowest_free();
-        let unclaimed = (lowest.0..=i64::MAX)
-            .map(InstanceId)
-            .find(|id| !self.is_taken(*id) && !self.claimed.contains(id));
-        self.assign(unclaimed.unwrap_or(lowest), revision)
+        let claimed = std::mem::take(&mut self.claimed);
+        let unclaimed = self.free_id(|id| claimed.contains(&id));
+        self.claimed = claimed;
+        self.assign(unclaimed, revision)
     }
 
     fn pair_up(&mut self, origin: InstanceId, new: InstanceId) {
@@ -263,19 +301,32 @@ impl Instances {
 
     /// Allocates the lowest free IDs until there is one per replica; the highest of the new IDs get
     /// the updated revision.
-    pub(in crate::plan) fn allocate(&mut self, observed: &Observed, revisions: &Revisions<'_>) {
+    pub(in crate::plan) fn allocate(
+        &mut self,
+        observed: &Observed,
+        revisions: &Revisions<'_>,
+    ) -> Allocation {
         if observed.spec.paused || !revisions.is_recorded() {
-            return;
+            return Allocation::Complete;
         }
         let missing = observed.replicas().saturating_sub(self.count());
         let at_current = missing - self.missing_at_updated(observed, &revisions.updated, missing);
         for index in 0..missing {
+            if self.unused >= MAX_UNUSED {
+                return Allocation::Partial;
+            }
+            if self.size >= MAX_SIZE {
+                return Allocation::Full;
+            }
             let revision = if index < at_current { &revisions.current } else { &revisions.updated };
             let id = self.allocate_lowest(revision);
             if let Some(data) = self.own.get_mut(&id) {
                 data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
+                self.size += size_of(data);
             }
+            self.unused += 1;
         }
+        Allocation::Complete
     }
 
     /// Number of the `missing` instances that are created at the updated revision.
@@ -294,16 +345,54 @@ impl Instances {
         desired.saturating_sub(at_updated).min(missing)
     }
 
-    /// Returns the CollaSet's lowest ID that has no Pod, or else allocates the lowest free one.
+    /// Returns an ID for an existing Pod: the CollaSet's lowest ID that has neither a Pod nor PVCs of
+    /// another Pod, or else the lowest such ID that is free. It is reserved for the Pod.
     pub(in crate::plan) fn reuse_or_allocate(
         &mut self,
         used: &BTreeSet<InstanceId>,
+        claimed: &BTreeSet<InstanceId>,
         revision: &RevisionName,
     ) -> InstanceId {
-        let free = self.own.keys().find(|id| !used.contains(id) && !self.is_surge(**id)).copied();
-        let Some(id) = free else { return self.allocate_lowest(revision) };
-        self.set_revision(id, revision);
+        let is_usable = |id: &InstanceId| !used.contains(id) && !claimed.contains(id);
+        let mut own = self.own.keys();
+        let id = own.find(|id| is_usable(id) && self.is_available_for_creation(**id)).copied();
+        let id = id.unwrap_or_else(|| self.free_id(|id| !is_usable(&id)));
+        self.reserve(id, revision);
         id
+    }
+
+    /// Returns whether no workload uses the ID for another Pod.
+    pub(in crate::plan) fn is_free(&self, id: InstanceId) -> bool {
+        let taken = [&self.foreign, &self.released, &self.reserved];
+        !taken.into_iter().any(|ids| ids.contains(&id))
+    }
+
+    /// Removes the ID of a Pod that is being excluded.
+    pub(in crate::plan) fn release(&mut self, id: InstanceId) {
+        self.own.remove(&id);
+        self.released.insert(id);
+    }
+
+    /// Reserves an ID for an existing Pod of this revision.
+    pub(in crate::plan) fn reserve(&mut self, id: InstanceId, revision: &RevisionName) {
+        self.reserved.insert(id);
+        if self.own.contains_key(&id) {
+            self.set_revision(id, revision);
+        } else {
+            self.assign(id, revision);
+        }
+    }
+
+    /// Returns whether the next Pod with this ID is to be created, apart from replacements.
+    pub(in crate::plan) fn is_available_for_creation(&self, id: InstanceId) -> bool {
+        !self.is_surge(id) && !self.reserved.contains(&id)
+    }
+
+    /// Returns the lowest free ID that is not avoided.
+    fn free_id(&mut self, is_avoided: impl Fn(InstanceId) -> bool) -> InstanceId {
+        let lowest = self.lowest_free();
+        let mut ids = (lowest.0..=i64::MAX).map(InstanceId);
+        ids.find(|id| !self.is_taken(*id) && !is_avoided(*id)).unwrap_or(lowest)
     }
 
     /// Allocates the lowest free ID for a Pod of this revision.
@@ -320,7 +409,7 @@ impl Instances {
     }
 
     fn is_taken(&self, id: InstanceId) -> bool {
-        self.own.contains_key(&id) || self.foreign.contains(&id)
+        self.own.contains_key(&id) || self.foreign.contains(&id) || self.released.contains(&id)
     }
 
     fn assign(&mut self, id: InstanceId, revision: &RevisionName) -> InstanceId {

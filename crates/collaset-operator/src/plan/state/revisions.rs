@@ -101,6 +101,17 @@ impl<'a> Revisions<'a> {
         Self { known, updated, current, collisions, record, template, missing: None }
     }
 
+    /// Returns the revision to report as the current one: the updated one if the API server rejects
+    /// Pods of the current one and there are none. Pods outside the scope of an update cannot keep a
+    /// revision that never had a Pod.
+    ///
+    /// It takes effect once it is stored, so that a restart does not lead to another decision.
+    pub(in crate::plan) fn next_current(&self, observed: &Observed) -> &RevisionName {
+        let is_superseded = observed.rejected_creates.contains(&self.current)
+            && observed.active().all(|pod| pod.revision != self.current);
+        if is_superseded { &self.updated } else { &self.current }
+    }
+
     /// Returns whether the template's revision exists.
     pub(in crate::plan) fn is_recorded(&self) -> bool {
         !matches!(self.record, Record::Create(_))

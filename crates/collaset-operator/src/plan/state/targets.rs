@@ -30,7 +30,7 @@ impl Targets {
     ///
     /// With `byPartition`, all instances except `partition` are at the updated revision, and no
     /// others: Pods that left the scope are rolled back to the current one. With `byLabel`,
-    /// unlabelled Pods keep their revision.
+    /// unlabelled Pods keep their revision. Instances that never had a Pod are at one of the two.
     pub(in crate::plan) fn choose(facts: &Facts<'_>, instances: &mut Instances) -> Self {
         let observed = facts.observed;
         let pods: PodsByInstance<'_> =
@@ -47,6 +47,10 @@ impl Targets {
             let revision = known.unwrap_or_else(|| updated.clone());
             let target = if scope.contains(&id) {
                 updated.clone()
+            } else if pod.is_none() && instances.is_new(id) {
+                if revision == *updated && !rolls_back { revision } else { current.clone() }
+            } else if pod.is_none() && is_update_rejected(facts, &revision) {
+                updated.clone()
             } else if rolls_back && !is_scaled_in && revision == *updated {
                 current.clone()
             } else {
@@ -59,6 +63,16 @@ impl Targets {
         }
         Self(targets)
     }
+}
+
+/// Returns whether the API server rejects the next Pod of an instance whose Pod was deleted for an
+/// update by label; the instance then follows the template.
+///
+/// An instance whose Pod was lost keeps its revision.
+fn is_update_rejected(facts: &Facts<'_>, revision: &RevisionName) -> bool {
+    facts.observed.is_by_label()
+        && *revision != facts.revisions.current
+        && facts.observed.rejected_creates.contains(revision)
 }
 
 /// Returns the IDs that count as replicas; of a replacement pair, the origin's until it is deleted.

@@ -16,7 +16,7 @@ use crate::{
             instances::{Instances, RemovalReason},
         },
     },
-    view::{ClaimView, Observed, PodView},
+    view::{ClaimView, Observed, PodView, instance_id},
 };
 
 /// Creates the missing PVCs of an instance's next Pod; returns whether all exist already.
@@ -43,12 +43,13 @@ pub(in crate::plan) fn ensure(
 pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
     let observed = planner.observed;
     for claim in observed.claims.values().filter(|claim| claim.orphan && !claim.deleting) {
-        let is_ours = claim.instance.is_some() && !claim.hash().is_empty();
+        let is_ours = claim.instance.is_some() && claim.hash().is_some();
         if is_ours && !claim.is_excluded() && observed.selects(&claim.labels) {
             let name = claim.name.clone();
             planner.add(Action::Claim { name, change: ClaimChange::Adopt });
         }
     }
+    restore_instance_ids(planner);
     let when_scaled = observed.claim_retention().when_scaled;
     let mounted: BTreeSet<&ClaimName> = observed.active().flat_map(|pod| &pod.claims).collect();
     let pods = PodsByInstance::read(observed);
@@ -64,6 +65,17 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &Instances) {
             };
             let name = claim.name.clone();
             planner.add(Action::Claim { name, change: ClaimChange::Delete { order } });
+        }
+    }
+}
+
+/// Restores the missing instance ID of PVCs that a Pod mounts: once the Pod is deleted, nothing else
+/// shows which instance they belong to.
+fn restore_instance_ids(planner: &mut Planner<'_>) {
+    for claim in planner.observed.claims.values().filter(|claim| !claim.orphan && !claim.deleting) {
+        if let (Some(instance), None) = (claim.instance, instance_id(&claim.labels)) {
+            let change = ClaimChange::SetInstance { instance };
+            planner.add(Action::Claim { name: claim.name.clone(), change });
         }
     }
 }
@@ -107,8 +119,10 @@ fn is_superseded(observed: &Observed, pod: &PodView, claim: &ClaimView, id: Inst
     if !observed.revisions.contains_key(&pod.revision) {
         return false;
     }
+    // Without both labels, what the PVC holds is unknown.
+    let (Some(template), Some(_)) = (&claim.template, claim.hash()) else { return false };
     let needed = needed_claims(observed, id, &pod.revision);
-    match needed.iter().find(|needed| needed.name() == claim.template()) {
+    match needed.iter().find(|needed| needed.name() == *template) {
         None => true,
         Some(needed) => needed.claim.is_some_and(|current| current.name != claim.name),
     }

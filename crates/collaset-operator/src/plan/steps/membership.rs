@@ -1,46 +1,89 @@
 //! Membership: which Pods the CollaSet adopts, includes, releases and excludes.
 
-use podops_api::{collaset::ScaleStrategy, well_known};
+use std::collections::BTreeSet;
+
+use podops_api::{
+    collaset::ScaleStrategy,
+    ids::{InstanceId, PodName},
+    well_known,
+};
 
 use crate::{
     plan::{
         action::{Action, ClaimChange, DisownReason, PodChange},
         planner::{Blocker, Planner},
-        state::{counted::lists, instances::Instances},
+        state::{
+            counted::{counted, is_exclusion_requested, lists},
+            instances::Instances,
+            pairs::Pairs,
+        },
     },
     reasons,
-    view::{PodView, ids},
+    view::{Observed, PodView, ids},
 };
 
-/// Plans membership changes; returns whether Pods are added, which count from the next reconcile on.
-pub(in crate::plan) fn plan(planner: &mut Planner<'_>, instances: &mut Instances) -> bool {
+/// Plans membership changes.
+pub(in crate::plan) fn plan(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+) {
     release(planner);
+    restore_labels(planner, instances);
     let requested = planner.observed.spec.scale_strategy.clone().unwrap_or_default();
-    exclude(planner, instances, &requested);
-    let adopted = adopt(planner, &requested);
-    include(planner, instances, &requested) || adopted
+    exclude(planner, instances, pairs, &requested);
+    adopt(planner, instances, &requested);
+    include(planner, instances, &requested);
 }
 
-/// Adopts Pods without a controller; returns whether there are any.
+/// Restores the missing instance ID of Pods, and reports Pods without control label.
+fn restore_labels(planner: &mut Planner<'_>, instances: &mut Instances) {
+    let observed = planner.observed;
+    let mut used = ids(observed.active());
+    for pod in observed.active().filter(|pod| !pod.deleting) {
+        if !pod.is_controlled() {
+            planner.block(not_controlled(pod));
+        }
+        if pod.instance.is_none() && !pod.terminal && !planner.released.contains(&pod.name) {
+            let claimed = claimed_by_others(observed, pod);
+            let known = !pod.revision.is_empty();
+            let revision = if known { &pod.revision } else { &planner.revisions.current };
+            let instance = instances.reuse_or_allocate(&used, &claimed, revision);
+            used.insert(instance);
+            planner.change_pod(pod, PodChange::SetInstance { instance });
+        }
+    }
+}
+
+/// Instance IDs of PVCs that the Pod does not mount.
+fn claimed_by_others(observed: &Observed, pod: &PodView) -> BTreeSet<InstanceId> {
+    let claims = observed.claims.values();
+    let others = claims.filter(|claim| !claim.deleting && !pod.claims.contains(&claim.name));
+    others.filter_map(|claim| claim.instance).collect()
+}
+
+/// Adopts Pods without a controller.
 ///
 /// Only Pods that carry an instance ID and were not excluded are adopted: Kuperator never adopts a
 /// Pod by the selector alone, and its users rely on excluded Pods staying out.
-fn adopt(planner: &mut Planner<'_>, requested: &ScaleStrategy) -> bool {
+fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &ScaleStrategy) {
     let observed = planner.observed;
-    let used = ids(observed.pods.values());
-    let mut adopted = false;
+    let mut used = ids(observed.pods.values());
     for pod in observed.orphans.values() {
         let is_ours = !pod.deleting
             && !pod.has_label(well_known::ORPHANED)
             && !lists(&requested.pod_to_include, pod)
-            && pod.instance.is_some_and(|id| !used.contains(&id))
             && observed.selects(&pod.labels);
-        if is_ours {
+        let free_id = pod.instance.filter(|id| is_ours && !used.contains(id));
+        if let Some(instance) = free_id.filter(|id| instances.is_free(*id)) {
+            used.insert(instance);
+            let known = !pod.revision.is_empty();
+            let revision = if known { &pod.revision } else { &planner.revisions.current };
+            instances.reserve(instance, revision);
+            planner.joining += 1;
             planner.act_on(pod, Action::AdoptPod { pod: pod.name.clone(), instance: None });
-            adopted = true;
         }
     }
-    adopted
 }
 
 /// Releases Pods that the selector no longer matches.
@@ -56,16 +99,25 @@ fn release(planner: &mut Planner<'_>) {
 
 /// Releases Pods that the user excluded, and their instance IDs.
 ///
-/// A Pod that is being replaced or is listed in `podToDelete` is excluded only after that ends.
-fn exclude(planner: &mut Planner<'_>, instances: &mut Instances, requested: &ScaleStrategy) {
+/// A Pod that is being replaced or is listed in `podToDelete` is excluded only after that ends. A
+/// replacement that has not begun does not begin if there are surplus Pods.
+fn exclude(
+    planner: &mut Planner<'_>,
+    instances: &mut Instances,
+    pairs: &Pairs<'_>,
+    requested: &ScaleStrategy,
+) {
     let observed = planner.observed;
+    let number = counted(observed, pairs, &planner.released).len();
+    let will_be_replaced =
+        |pod: &PodView| pod.has_label(well_known::TO_REPLACE) && number <= observed.replicas();
     for pod in observed.pods.values().filter(|pod| !pod.deleting) {
-        let is_requested =
-            lists(&requested.pod_to_exclude, pod) || pod.has_label(well_known::TO_EXCLUDE);
-        if !is_requested || is_paired(pod) || lists(&requested.pod_to_delete, pod) {
+        if !is_exclusion_requested(observed, pod) || lists(&requested.pod_to_delete, pod) {
             continue;
         }
-        if lists(&requested.pod_to_include, pod) {
+        if is_paired(pod) || will_be_replaced(pod) {
+            planner.queue_for_replacement(pod);
+        } else if lists(&requested.pod_to_include, pod) {
             planner.plan.blockers.push(conflicting_request(pod));
         } else if observed.has_persistent_names() {
             planner.plan.blockers.push(exclude_not_possible(pod));
@@ -73,7 +125,7 @@ fn exclude(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Sca
             planner.change_pod(pod, PodChange::Exclude);
             if let (Some(id), true) = (pod.instance, planner.has_action(pod)) {
                 planner.released.insert(pod.name.clone());
-                instances.own.remove(&id);
+                instances.release(id);
                 for claim in observed.claims_named(&pod.claims).filter(|claim| !claim.orphan) {
                     let change = ClaimChange::Disown { reason: DisownReason::PodExcluded };
                     planner.add(Action::Claim { name: claim.name.clone(), change });
@@ -83,15 +135,13 @@ fn exclude(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Sca
     }
 }
 
-/// Adopts Pods listed in `podToInclude`, each as a new instance; returns whether there are any. Names
-/// of Pods that do not exist are ignored, because users rarely clean up the list.
-fn include(
-    planner: &mut Planner<'_>,
-    instances: &mut Instances,
-    requested: &ScaleStrategy,
-) -> bool {
+/// Adopts Pods listed in `podToInclude`, each as a new instance. Names of Pods that do not exist are
+/// ignored, because users rarely clean up the list.
+fn include(planner: &mut Planner<'_>, instances: &mut Instances, requested: &ScaleStrategy) {
     let observed = planner.observed;
-    let mut included = false;
+    if let Some(pod) = observed.foreign_pods.first() {
+        planner.block(include_not_allowed(pod));
+    }
     let mut used = ids(observed.active());
     for pod in observed.orphans.values() {
         if pod.deleting || !lists(&requested.pod_to_include, pod) {
@@ -105,8 +155,10 @@ fn include(
             let is_known = !pod.revision.is_empty();
             let revision = if is_known { &pod.revision } else { &planner.revisions.current };
             // Reuses an ID that an earlier reconcile allocated without adopting the Pod.
-            let instance = instances.reuse_or_allocate(&used, revision);
+            let claimed = claimed_by_others(observed, pod);
+            let instance = instances.reuse_or_allocate(&used, &claimed, revision);
             used.insert(instance);
+            planner.joining += 1;
             let name = pod.name.clone();
             planner.act_on(pod, Action::AdoptPod { pod: name, instance: Some(instance) });
             for claim in observed.claims_named(&pod.claims) {
@@ -115,10 +167,31 @@ fn include(
                     planner.add(Action::Claim { name: claim.name.clone(), change });
                 }
             }
-            included = true;
         }
     }
-    included
+}
+
+fn include_not_allowed(pod: &PodName) -> Blocker {
+    Blocker::scaling(
+        &reasons::INCLUDE_NOT_ALLOWED,
+        format!(
+            "spec.scaleStrategy.podToInclude: Pod {pod} has another controller; release it from \
+             that controller first, or remove it from the list"
+        ),
+    )
+}
+
+fn not_controlled(pod: &PodView) -> Blocker {
+    Blocker::scaling(
+        &reasons::POD_NOT_CONTROLLED,
+        format!(
+            "Pod {}: label {}={} is missing, so its traffic is not protected and no operation on \
+             it starts; set the label, or delete the Pod",
+            pod.name,
+            well_known::CONTROL,
+            well_known::CONTROL_ON
+        ),
+    )
 }
 
 fn conflicting_request(pod: &PodView) -> Blocker {
@@ -151,12 +224,8 @@ fn not_selected(pod: &PodView) -> Blocker {
     )
 }
 
-/// Returns whether the Pod is being replaced or replaces another.
+/// Returns whether the Pod belongs to a replacement pair.
 fn is_paired(pod: &PodView) -> bool {
-    let pair_labels = [
-        well_known::TO_REPLACE,
-        well_known::REPLACE_PAIR_NEW_ID,
-        well_known::REPLACE_PAIR_ORIGIN_NAME,
-    ];
+    let pair_labels = [well_known::REPLACE_PAIR_NEW_ID, well_known::REPLACE_PAIR_ORIGIN_NAME];
     pair_labels.into_iter().any(|label| pod.has_label(label))
 }

@@ -22,12 +22,12 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
     if observed.claim_retention().when_deleted == Retention::Retain && disown_claims(planner) {
         return;
     }
-    for pod in observed.pods.values() {
-        if !pod.deleting && !pod.has_label(well_known::TO_DELETE) {
+    // Nothing protects a Pod without control label; the garbage collector deletes it.
+    let mut protected = observed.pods.values().filter(|pod| pod.is_controlled()).peekable();
+    if protected.peek().is_some() {
+        for pod in protected.filter(|pod| !pod.deleting && !pod.has_label(well_known::TO_DELETE)) {
             planner.change_pod(pod, PodChange::RequestDeletion);
         }
-    }
-    if !observed.pods.is_empty() {
         return;
     }
     let entries = observed.instance_entries();

@@ -11,15 +11,38 @@ use super::claims;
 use crate::{
     plan::{
         action::{Action, CreateReason, OperationEnd, PodChange, SetChange},
-        planner::Planner,
+        planner::{Blocker, Planner},
         state::{
+            claims::possible_claim,
             counted::{lists, pods_to_delete},
-            instances::Instances,
+            instances::{Allocation, Instances},
             pairs::Pairs,
         },
     },
-    view::{OwnOperation, PodView, ids},
+    reasons,
+    view::{ClaimView, Observed, OwnOperation, PodView, ids},
 };
+
+/// Allocates instance IDs for missing Pods.
+pub(in crate::plan) fn allocate(planner: &mut Planner<'_>, instances: &mut Instances) {
+    match instances.allocate(planner.observed, &planner.revisions) {
+        Allocation::Complete => {}
+        // The rest is allocated once these have Pods.
+        Allocation::Partial => planner.requeue_after(Duration::ZERO),
+        Allocation::Full => planner.block(context_full(planner.observed)),
+    }
+}
+
+fn context_full(observed: &Observed) -> Blocker {
+    Blocker::scaling(
+        &reasons::RESOURCE_CONTEXT_FULL,
+        format!(
+            "ResourceContext {} has no room for more instances; reduce spec.replicas, or do not \
+             share the ResourceContext with other CollaSets",
+            observed.context_name()
+        ),
+    )
+}
 
 /// Plans scale-in, requested deletions and scale-out.
 pub(in crate::plan) fn plan(
@@ -30,16 +53,17 @@ pub(in crate::plan) fn plan(
 ) {
     let observed = planner.observed;
     scale_in(planner, instances, pairs, counted);
-    for pod in observed.active().filter(|pod| pod.terminal && !pod.deleting) {
-        // It occupies the name that the next Pod of its instance needs.
+    // Their containers have ended, and do not start again. With persistent names, a terminal Pod also
+    // occupies the name that the next Pod of its instance needs.
+    for pod in observed.pods.values().filter(|pod| pod.terminal && !pod.deleting) {
         if !pod.has_label(well_known::TO_DELETE) {
             planner.change_pod(pod, PodChange::RequestDeletion);
         }
     }
-    if planner.to_scale_in.is_empty() {
-        recreate_listed(planner, counted);
+    if counted.len() <= observed.replicas() {
+        recreate_listed(planner);
     }
-    let missing = observed.replicas().saturating_sub(counted.len());
+    let missing = observed.replicas().saturating_sub(counted.len() + planner.joining);
     if missing > 0 && !observed.spec.paused {
         scale_out(planner, instances, missing);
     }
@@ -57,13 +81,19 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, missing: usize) {
     let free_ids: Vec<InstanceId> = instances
         .own
         .keys()
-        .filter(|id| !used_ids.contains(id) && !instances.is_surge(**id))
+        .filter(|id| !used_ids.contains(id) && instances.is_available_for_creation(**id))
         .take(count)
         .copied()
         .collect();
     for instance in free_ids {
         let recorded = instances.revision(instance).filter(|r| planner.revisions.has(r));
         let revision = recorded.unwrap_or_else(|| planner.revisions.updated.clone());
+        if !instances.is_new(instance)
+            && let Some(claim) = possible_claim(planner.observed, instance, &revision)
+        {
+            planner.block(claim_of_unknown_instance(claim, instance));
+            continue;
+        }
         if claims::ensure(planner, instance, &revision) {
             let is_new = instances.is_new(instance);
             let reason = if is_new { CreateReason::Initial } else { CreateReason::Recreate };
@@ -72,10 +102,27 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, missing: usize) {
     }
 }
 
-/// Requests the deletion of Pods listed in `podToDelete`; they are recreated.
-fn recreate_listed(planner: &mut Planner<'_>, counted: &[&PodView]) {
+fn claim_of_unknown_instance(claim: &ClaimView, instance: InstanceId) -> Blocker {
+    Blocker::scaling(
+        &reasons::CLAIM_INSTANCE_UNKNOWN,
+        format!(
+            "PersistentVolumeClaim {}: label {} is missing, so the claim may belong to instance \
+             {instance}, which is not created with an empty one; set the label, or remove the \
+             owner reference of the claim",
+            claim.name,
+            well_known::INSTANCE_ID
+        ),
+    )
+}
+
+/// Requests the deletion of Pods listed in `podToDelete`; they are recreated. The new Pod of a pair is
+/// replaced by another.
+fn recreate_listed(planner: &mut Planner<'_>) {
     let observed = planner.observed;
-    let listed = counted.iter().copied().filter(|pod| lists(pods_to_delete(observed), pod));
+    let released = planner.released.clone();
+    let listed = observed
+        .active()
+        .filter(|pod| lists(pods_to_delete(observed), pod) && !released.contains(&pod.name));
     let (requested, unrequested): (Vec<&PodView>, Vec<&PodView>) =
         listed.partition(|pod| pod.has_label(well_known::TO_DELETE));
     if !observed.spec.paused {

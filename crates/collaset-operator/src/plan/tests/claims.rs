@@ -60,6 +60,7 @@ fn claimed(replicas: i32, pods: &str, claims: &str, is_updated: bool) -> Observe
             name: name.clone(),
             labels,
             instance,
+            template: Some("data".to_owned()),
             deleting,
             orphan,
             ..ClaimView::default()

@@ -82,7 +82,7 @@ fn a_sequence_keeps_the_new_pod_while_its_origin_terminates() {
 #[test]
 fn the_new_pod_takes_over_from_a_failed_origin() {
     let failed = "0 v1 failed to-replace by=1, 1 v1 of=0";
-    check(0, failed, |_| (), "unpair web-1");
+    check(0, failed, |_| (), "unpair web-1, to-delete web-0");
     check(0, "1 v1", |_| (), "begin scale-in web-1");
 }
 

@@ -12,6 +12,41 @@ fn instance_ids_are_recorded_with_the_first_pods() {
     );
 }
 
+/// A mistyped number of replicas must not exhaust the operator's memory.
+#[test]
+fn instance_ids_are_allocated_as_pods_are_created() {
+    let mut new = observed(0, "", |spec| spec.replicas = Some(2_000_000));
+    let first = plan(&new, Timestamp::UNIX_EPOCH);
+    let entries = |plan: &Plan| {
+        plan.actions.iter().find_map(|action| {
+            let Action::WriteInstances(entries) = action else { return None };
+            Some(entries.clone())
+        })
+    };
+    let recorded = entries(&first).unwrap();
+    assert_eq!(recorded.len(), 500);
+    assert!(first.requeue_after.is_some_and(|wait| wait.is_zero()), "{:?}", first.requeue_after);
+    // No more while these have no Pods.
+    new.contexts.as_mut().unwrap().entries = recorded;
+    assert_eq!(entries(&plan(&new, Timestamp::UNIX_EPOCH)), None);
+}
+
+#[test]
+fn a_full_resource_context_is_reported() {
+    let mut observed = observed(2, "0 v1 ready", |_| ());
+    let entries = &mut observed.contexts.as_mut().unwrap().entries;
+    entries.retain(|entry| entry.id == InstanceId(0));
+    let owner = (well_known::context::OWNER.to_owned(), "other".to_owned());
+    let filler = ("note".to_owned(), "x".repeat(1 << 20));
+    let data = BTreeMap::from([owner, filler]);
+    entries.push(ContextDetail { id: InstanceId(9), data });
+    let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+    assert_eq!(
+        (plan.blockers[0].reason.name, plan.to_string().as_str()),
+        ("ResourceContextFull", "")
+    );
+}
+
 #[test]
 fn the_lowest_free_instance_id_is_reused() {
     check(3, "0 v1, 2 v1", |_| (), "create 1 v1");
@@ -19,7 +54,8 @@ fn the_lowest_free_instance_id_is_reused() {
 
 #[test]
 fn terminating_and_failed_pods_are_recreated_at_once() {
-    check(2, "0 v1 deleting, 1 v1 failed", |_| (), "create 0 v1, create 1 v1");
+    let expected = "to-delete web-1, create 0 v1, create 1 v1";
+    check(2, "0 v1 deleting, 1 v1 failed", |_| (), expected);
 }
 
 #[test]
