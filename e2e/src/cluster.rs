@@ -60,7 +60,7 @@ const FAST_LEADER_ELECTION: &[&str] = &[
 pub struct TestCluster {
     /// The control plane.
     pub plane: ControlPlane,
-    operators: BTreeMap<&'static str, SupervisedProcess>,
+    operators: Operators,
     programs: PathBuf,
     /// Port of each operator that serves admission webhooks.
     webhook_ports: BTreeMap<&'static str, u16>,
@@ -72,6 +72,22 @@ pub struct TestCluster {
     pub namespace: String,
     nodes: Option<Arc<FakeNodes>>,
     _node_tasks: JoinSet<anyhow::Result<()>>,
+}
+
+/// Processes of the operators. A crash that no test has requested fails the test.
+#[derive(Default)]
+struct Operators(BTreeMap<&'static str, SupervisedProcess>);
+
+impl Drop for Operators {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for (name, process) in &self.0 {
+            let crashes = process.crashes();
+            assert!(crashes.is_empty(), "{name} crashed: {crashes:?}");
+        }
+    }
 }
 
 /// Additional arguments and environment variables of an operator.
@@ -209,7 +225,7 @@ impl TestCluster {
         let nodes = nodes::start(client, NODES, delays, server, &mut node_tasks).await?;
         let cluster = Self {
             plane,
-            operators: BTreeMap::new(),
+            operators: Operators::default(),
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
@@ -231,7 +247,7 @@ impl TestCluster {
     pub async fn attach(programs: &Path, context: &str) -> anyhow::Result<Self> {
         let mut cluster = Self {
             plane: ControlPlane::existing(context).await?,
-            operators: BTreeMap::new(),
+            operators: Operators::default(),
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
@@ -358,13 +374,13 @@ impl TestCluster {
         args.extend(settings.args);
         let (program, log) = (self.programs.join(name), self.log(name));
         let spec = Spec { program, args, env: settings.env, kubeconfig, log };
-        self.operators.insert(name, SupervisedProcess::start(spec));
+        self.operators.0.insert(name, SupervisedProcess::start(spec));
         Ok(())
     }
 
     /// Kills an operator without a restart.
     pub fn stop_operator(&mut self, name: &str) {
-        self.operators.remove(name);
+        self.operators.0.remove(name);
     }
 
     /// Process of a started operator.
@@ -373,7 +389,7 @@ impl TestCluster {
     ///
     /// If the operator was not started.
     pub fn operator(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
-        self.operators.get(name).with_context(|| format!("{name} was not started"))
+        self.operators.0.get(name).with_context(|| format!("{name} was not started"))
     }
 
     /// Kills an operator with SIGKILL, and returns after its restart.

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
@@ -60,8 +61,29 @@ pub struct SupervisedProcess {
 #[derive(Default)]
 struct State {
     pid: Option<u32>,
-    exits: Vec<ExitStatus>,
+    exits: Vec<Exit>,
+    /// Whether a test has requested the next exit.
+    exit_requested: bool,
 }
+
+/// End of a process.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    status: ExitStatus,
+    requested: bool,
+}
+
+impl Exit {
+    /// Returns whether the process panicked or was killed, and no test has requested it. A process
+    /// that ends by itself, for example because it lost its Lease, has not crashed.
+    fn is_crash(self) -> bool {
+        let is_abnormal = self.status.signal().is_some() || self.status.code() == Some(PANICKED);
+        is_abnormal && !self.requested
+    }
+}
+
+/// Exit code of a process whose main thread panicked.
+const PANICKED: i32 = 101;
 
 impl SupervisedProcess {
     /// Starts the process and its supervision.
@@ -82,7 +104,16 @@ impl SupervisedProcess {
     /// Exit statuses so far, oldest first.
     #[must_use]
     pub fn exits(&self) -> Vec<ExitStatus> {
-        self.read(|state| state.exits.clone())
+        self.read(|state| state.exits.iter().map(|exit| exit.status).collect())
+    }
+
+    /// Exit statuses of crashes that no test has requested.
+    #[must_use]
+    pub fn crashes(&self) -> Vec<ExitStatus> {
+        self.read(|state| {
+            let crashes = state.exits.iter().filter(|exit| exit.is_crash());
+            crashes.map(|exit| exit.status).collect()
+        })
     }
 
     /// Sends a signal that ends the process, waits for the restart, and returns the exit status.
@@ -92,6 +123,7 @@ impl SupervisedProcess {
     /// If the process is not running.
     pub async fn restart_with(&self, terminating: Signal) -> anyhow::Result<ExitStatus> {
         let before = self.exits().len();
+        self.state.lock().exit_requested = true;
         signal(self.pid(), terminating)?;
         loop {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -123,7 +155,8 @@ async fn supervise(spec: Spec, state: Arc<Mutex<State>>) -> anyhow::Result<()> {
         {
             let mut state = state.lock();
             state.pid = None;
-            state.exits.push(exit);
+            let requested = std::mem::take(&mut state.exit_requested);
+            state.exits.push(Exit { status: exit, requested });
         }
         tokio::time::sleep(RESTART_DELAY).await;
     }

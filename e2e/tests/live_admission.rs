@@ -45,6 +45,7 @@ fn invalid_sets() -> Vec<(Value, &'static str)> {
     let rolling = |partition: i32| json!({ "updateStrategy": { "rollingUpdate": { "byPartition": { "partition": partition } } } });
     vec![
         (json!({ "replicas": -1 }), "spec.replicas: replicas should not be smaller than 0"),
+        (json!({ "replicas": 20_000 }), "spec.replicas: replicas should not be greater than 10000"),
         (
             json!({ "selector": { "matchLabels": { "app": "other" } } }),
             "selector does not match labels in pod template",

@@ -19,6 +19,25 @@ pub enum Rounding {
     Up,
 }
 
+/// Text that is neither a number of Pods nor a percentage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("neither a number of Pods nor a percentage from 0% to 100%")]
+pub struct InvalidIntOrPercent;
+
+/// Parses a number of Pods or a percentage of them.
+///
+/// # Errors
+///
+/// [`InvalidIntOrPercent`] if the text is neither, or out of range.
+pub fn parse(text: &str) -> Result<IntOrString, InvalidIntOrPercent> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.parse::<u8>().ok());
+    if percent.is_some_and(|percent| percent <= 100) {
+        return Ok(IntOrString::String(text.to_owned()));
+    }
+    let number: Option<i32> = text.parse().ok().filter(|number| *number >= 0);
+    number.map(IntOrString::Int).ok_or(InvalidIntOrPercent)
+}
+
 /// Returns the number of Pods for a number or a percentage of `total`. Invalid and negative values
 /// are 0.
 #[must_use]
@@ -39,6 +58,15 @@ pub fn resolve(value: &IntOrString, total: usize, rounding: Rounding) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_numbers_and_percentages_are_parsed() {
+        assert_eq!(parse("25%"), Ok(IntOrString::String("25%".to_owned())));
+        assert_eq!(parse("3"), Ok(IntOrString::Int(3)));
+        for invalid in ["", "%", "101%", "-1", "-5%", "many"] {
+            assert_eq!(parse(invalid), Err(InvalidIntOrPercent), "{invalid}");
+        }
+    }
 
     #[test]
     fn percentages_are_rounded_as_requested() {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::{
     collaset::{
         ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, RollingUpdate,
@@ -91,6 +92,8 @@ pub struct Observed {
     /// Names of ControllerRevisions that have this CollaSet's name prefix but other owners,
     /// possibly a deleted CollaSet of the same name.
     pub foreign_revisions: BTreeSet<RevisionName>,
+    /// `maxUnavailable` of a CollaSet that does not set it; `None` for no limit.
+    pub default_max_unavailable: Option<IntOrString>,
     /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
     /// Remembered results of dry-run creations of Pods, by revision.

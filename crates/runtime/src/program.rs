@@ -27,10 +27,6 @@ struct Cli<A: Args> {
     own: A,
 }
 
-/// For an operator without flags of its own.
-#[derive(Args, Clone, Debug)]
-pub struct NoArgs {}
-
 impl<A: Args> Program<A> {
     /// The program's command line.
     #[must_use]

@@ -60,6 +60,9 @@ pub enum Cause {
         /// Cause.
         source: kube::Error,
     },
+    /// A blocking task of the reconcile panicked.
+    #[error("reconcile panicked")]
+    Panic(#[source] tokio::task::JoinError),
     /// The reconcile took too long.
     #[error("reconcile timed out after {0:?}")]
     Timeout(Duration),
@@ -91,6 +94,7 @@ impl Cause {
             Self::Rejected { .. } => "rejected",
             Self::Discovery(_) => "discovery",
             Self::List { .. } => "list",
+            Self::Panic(_) => "panic",
             Self::Timeout(_) => "timeout",
         }
     }
@@ -99,7 +103,8 @@ impl Cause {
     #[must_use]
     pub const fn retry(&self) -> Kind {
         match self {
-            Self::Rejected { .. } => Kind::Rejected,
+            // The same input panics again.
+            Self::Rejected { .. } | Self::Panic(_) => Kind::Rejected,
             Self::Write(_)
             | Self::Writes(_)
             | Self::Status(_)

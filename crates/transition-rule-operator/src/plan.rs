@@ -25,6 +25,7 @@ mod rule_states;
 mod webhooks;
 
 pub use decision::{GateChange, Grant, Plan, PodChange, RuleDecision, WebhookCall};
+pub use grants::RESERVATIONS_MAX;
 
 /// Plans the writes and webhook calls for one namespace.
 #[must_use]
@@ -73,6 +74,10 @@ impl<'a> Planner<'a> {
         self.count_rejections(&budgets.dry_run);
         if !budgets.enforced.is_empty() {
             return self.reject(waiting, &budgets.enforced);
+        }
+        let full = Rejections::split(self.full_statuses(waiting, &rules));
+        if !full.enforced.is_empty() {
+            return self.reject(waiting, &full.enforced);
         }
         self.ledger.consume(waiting.pod);
         let pending = self.call_webhooks(waiting, &subject, &rules);

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     condition,
+    ids::PodName,
     transition_rule::{Detail, PodTransitionRuleStatus},
 };
 use podops_client::status_throttle::StatusChange;
@@ -18,10 +19,14 @@ mod throttle;
 
 pub use throttle::{DueStatuses, StatusThrottles};
 
-/// Maximum number of entries in `status.details`: the object must fit into etcd.
+/// Maximum number of entries in `status.details`. The whole object stays below 1 MiB, of the 1.5 MiB
+/// that the API server accepts: details, targets, and at most
+/// [`RESERVATIONS_MAX`](crate::plan::RESERVATIONS_MAX) reservations.
 const DETAILS_MAX: usize = 1000;
 /// Maximum size of `status.details`, in bytes.
-const DETAILS_BYTES_MAX: usize = 512 << 10;
+const DETAILS_BYTES_MAX: usize = 256 << 10;
+/// Maximum size of `status.targets`, in bytes.
+const TARGETS_BYTES_MAX: usize = 128 << 10;
 
 /// New status of a PodTransitionRule.
 #[derive(Clone, Debug)]
@@ -90,12 +95,22 @@ pub fn status(
         },
         conditions,
         pods: Some(decision.counts),
-        targets: decision.targets.iter().map(ToString::to_string).collect(),
+        targets: targets(&decision.targets),
         details: details(&decision.details),
         rule_states: decision.states.clone(),
         reservations: decision.reservations.iter().cloned().collect(),
         pods_version: Some(pods_version.max(old_pods_version).to_string()),
     }
+}
+
+/// Limits the names of the selected Pods to [`TARGETS_BYTES_MAX`]; `status.pods.total` is their number.
+fn targets(all: &[PodName]) -> Vec<String> {
+    let mut bytes_left = TARGETS_BYTES_MAX;
+    let fits = all.iter().take_while(|name| {
+        bytes_left = bytes_left.saturating_sub(name.len() + 3);
+        bytes_left > 0
+    });
+    fits.map(ToString::to_string).collect()
 }
 
 /// Limits the details to [`DETAILS_MAX`] and [`DETAILS_BYTES_MAX`]; Pods that passed are omitted

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::Args;
 use futures::{Stream, StreamExt as _, stream, stream::BoxStream};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
     Client, Resource,
     runtime::{
@@ -19,6 +21,7 @@ use parking_lot::Mutex;
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus},
     ids::{ClaimName, InstanceId, PodName, RevisionName, Uid},
+    int_or_percent,
     resource_context::ResourceContext,
     well_known,
 };
@@ -42,7 +45,6 @@ use podops_runtime::{
     controller::{ControllerConfig, Requeue},
     operator::{Operator, OperatorError},
     process::Process,
-    program::NoArgs,
     reconcile_error::{Cause, ReconcileError},
 };
 
@@ -69,6 +71,21 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// Subresource with which Pods are resized; not every cluster serves it.
 const POD_RESIZES: write::Resource =
     write::Resource { group: "", version: "v1", plural: "pods/resize" };
+
+/// Command-line arguments specific to this operator.
+#[derive(Args, Clone, Debug, Default)]
+pub struct CollaSetArgs {
+    /// maxUnavailable of rolling updates of CollaSets that do not set it: a number of Pods or a
+    /// percentage of spec.replicas. Without it, such an update takes all Pods out of service at once
+    #[arg(
+        long,
+        env = "PODOPS_DEFAULT_MAX_UNAVAILABLE",
+        value_parser = int_or_percent::parse,
+        help_heading = "CollaSets",
+        value_name = "NUMBER|PERCENT"
+    )]
+    pub default_max_unavailable: Option<IntOrString>,
+}
 
 /// CollaSet, or the error of one that violates its schema.
 type DecodedSet = Decoded<CollaSet>;
@@ -105,6 +122,7 @@ struct Context {
     caches: Caches,
     sets: WatchProgress,
     states: Mutex<BTreeMap<Uid, SetState>>,
+    default_max_unavailable: Option<IntOrString>,
 }
 
 /// Starts the CollaSet controller in the operator's process.
@@ -113,7 +131,7 @@ struct Context {
 ///
 /// Never; the signature is that of every operator.
 #[allow(clippy::unnecessary_wraps, reason = "the signature of every operator")]
-pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorError> {
+pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), OperatorError> {
     let process = operator.process.clone();
     let caches = Caches {
         pods: IndexedStore::new(owner),
@@ -151,6 +169,7 @@ pub(super) fn start(operator: &mut Operator, _: &NoArgs) -> Result<(), OperatorE
         caches,
         sets,
         states: Mutex::default(),
+        default_max_unavailable: args.default_max_unavailable.clone(),
     });
     let config = ControllerConfig {
         objects: objects.boxed(),
@@ -274,6 +293,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
     }
     let (mut observed, now) = (observe(set, &context.caches), clock::now());
     context.restore_state(&mut observed);
+    observed.default_max_unavailable.clone_from(&context.default_max_unavailable);
     observed.can_resize = context.resize.is_served().await.map_err(Cause::Discovery)?;
     let plan = plan::plan(&observed, now);
     if !plan.actions.is_empty() {

@@ -93,7 +93,12 @@ impl<'a> Planner<'a> {
         let (pod, DefinedRule { owner, rule }) = (waiting.pod, defined);
         let counts = self.counts(owner, pod);
         for operation in &waiting.operations {
-            let facts = Facts { owner: self.owner_facts(pod), counts, operation };
+            let facts = Facts {
+                owner: self.owner_facts(pod),
+                counts,
+                operation,
+                steps_left: &self.steps_left,
+            };
             let verdict = evaluate(rule, pod, &facts, self.now);
             if verdict != Verdict::Pass {
                 return verdict;

@@ -6,12 +6,16 @@ use serde_json::json;
 use super::{
     decision::Grant,
     gates::gate,
-    planner::{Planner, WaitingPod},
+    planner::{Planner, Rejection, WaitingPod},
 };
 use crate::{
     rules::Kind,
     view::{DefinedRule, Rule},
 };
+
+/// Maximum number of reservations of one PodTransitionRule: each takes up to 250 bytes of its status,
+/// which must fit into etcd. Further operations wait until others have ended.
+pub const RESERVATIONS_MAX: usize = 2000;
 
 /// State of the reservations of a Pod's operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,6 +81,27 @@ impl<'a> Planner<'a> {
             }
         }
         reserved
+    }
+
+    /// Rejections by budgets whose status has no room for the operations' reservations.
+    pub(super) fn full_statuses(
+        &self,
+        waiting: &WaitingPod<'a>,
+        rules: &[DefinedRule<'a>],
+    ) -> Vec<Rejection<'a>> {
+        if waiting.stage != RuleStage::PreCheck || self.has_reservation(waiting) {
+            return Vec::new();
+        }
+        let budgets = rules.iter().filter(|defined| reserves_capacity(defined.rule));
+        let full = budgets.filter(|defined| {
+            let decision = self.decisions.get(defined.owner.name.as_str());
+            decision.is_some_and(|decision| decision.reservations.len() >= RESERVATIONS_MAX)
+        });
+        full.map(|defined| Rejection {
+            defined: *defined,
+            reason: format!("{RESERVATIONS_MAX} operations are in progress, the most of one rule"),
+        })
+        .collect()
     }
 
     /// Returns true if capacity is already reserved for an operation of the Pod.

@@ -2,6 +2,7 @@
 //! the decisions made so far.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
@@ -71,7 +72,13 @@ pub(super) struct Planner<'a> {
     pub(super) webhook_calls: Vec<WebhookCall>,
     pub(super) fetch: BTreeSet<PodName>,
     pub(super) requeue_at: Vec<Timestamp>,
+    /// Interpreter steps that expressions may still take in this plan.
+    pub(super) steps_left: Cell<usize>,
 }
+
+/// Interpreter steps of all expressions in one plan, about ten seconds: further Pods wait until these
+/// have passed, so that planning one namespace always ends.
+const STEPS_PER_PLAN: usize = 50_000_000;
 
 impl<'a> Planner<'a> {
     pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
@@ -91,6 +98,7 @@ impl<'a> Planner<'a> {
             webhook_calls: Vec::new(),
             fetch: BTreeSet::new(),
             requeue_at: Vec::new(),
+            steps_left: Cell::new(STEPS_PER_PLAN),
         }
     }
 

@@ -58,7 +58,12 @@ impl<'a> Planner<'a> {
         let is_unknown = rule.spec.cel.is_some() && pod.object.is_none();
         !is_unknown
             && granted_operations(pod).iter().any(|operation| {
-                let facts = Facts { owner: self.owner_facts(pod), counts, operation };
+                let facts = Facts {
+                    owner: self.owner_facts(pod),
+                    counts,
+                    operation,
+                    steps_left: &self.steps_left,
+                };
                 evaluate(rule, pod, &facts, self.now) != Verdict::Pass
             })
     }

@@ -458,3 +458,20 @@ fn post_check_rules_apply_after_the_operation() {
     observed.pods[0].labels.insert("checked".to_owned(), "yes".to_owned());
     check(&observed, "a grant PostCheck collaset; a annotate r");
 }
+
+/// The API server stores objects of up to 1.5 MiB; a status that is larger is never written, and
+/// without stored reservations no operation is granted.
+#[test]
+fn a_status_stays_below_one_mebibyte() {
+    let pods = (0..12_000).map(|n| waiting(&format!("{n:0>63}"), 1)).collect();
+    let observed = observed(vec![at_most(&json!("100%"))], pods);
+    let plan = plan(&observed, now());
+    let statuses = crate::status::statuses(&observed, &plan, now());
+    let status = &statuses[0].status;
+    assert_eq!(status.reservations.len(), RESERVATIONS_MAX);
+    assert!(status.details.iter().any(|detail| {
+        detail.reject_info.iter().any(|info| info.reason.contains("operations are in progress"))
+    }));
+    let size = serde_json::to_vec(status).unwrap().len();
+    assert!(size < 1 << 20, "{size} bytes");
+}

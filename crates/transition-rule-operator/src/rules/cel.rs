@@ -1,5 +1,7 @@
 //! Rules with an expression in the Common Expression Language (CEL): their verdicts on Pods.
 
+use std::cell::Cell;
+
 use podops_api::transition_rule::PodCounts;
 use serde_json::{Value, json};
 
@@ -18,6 +20,8 @@ pub struct Facts<'a> {
     pub counts: PodCounts,
     /// Waiting operation.
     pub operation: &'a PendingOperation,
+    /// Interpreter steps left for all expressions of a plan.
+    pub steps_left: &'a Cell<usize>,
 }
 
 /// Controller of a Pod.
@@ -32,7 +36,7 @@ pub struct OwnerFacts<'a> {
 impl Facts<'_> {
     /// Values of an expression's variables for the Pod `pod`.
     fn variables<'a>(&self, pod: &'a Value) -> Variables<'a> {
-        let Self { owner, counts, operation } = self;
+        let Self { owner, counts, operation, .. } = self;
         let owner_value = owner.map(|OwnerFacts { owner, replicas }| {
             json!({ "kind": owner.kind, "name": owner.name, "replicas": replicas })
         });
@@ -63,7 +67,7 @@ pub fn verdict(
     let Some(object) = &pod.object else {
         return Verdict::Reject(POD_NOT_FETCHED.to_owned());
     };
-    match expression.evaluate(&facts.variables(object)) {
+    match expression.evaluate(&facts.variables(object), facts.steps_left) {
         Ok(true) => Verdict::Pass,
         Ok(false) => Verdict::Reject(message.unwrap_or("CEL expression is false").to_owned()),
         Err(error) => Verdict::Reject(error.to_string()),
@@ -92,7 +96,9 @@ mod tests {
             Owner { kind: "CollaSet".to_owned(), name: "web".to_owned(), ..Owner::default() };
         let counts = PodCounts { total: 4, available: 3, unavailable: 1, waiting: 2 };
         let owner = OwnerFacts { owner: &owner, replicas: Some(4) };
-        let facts = Facts { owner: Some(owner), counts, operation: &operation };
+        let steps_left = Cell::new(usize::MAX);
+        let facts =
+            Facts { owner: Some(owner), counts, operation: &operation, steps_left: &steps_left };
         verdict(&Expression::compile(source).unwrap(), &pod, &facts, None)
     }
 
@@ -129,12 +135,35 @@ mod tests {
         let many: serde_json::Map<_, _> = (0..2000).map(|n| (n.to_string(), json!(""))).collect();
         let pod = PodView { object: Some(Arc::new(json!({ "a": many }))), ..PodView::default() };
         let operation = PendingOperation::default();
-        let facts = Facts { owner: None, counts: PodCounts::default(), operation: &operation };
+        let steps_left = Cell::new(usize::MAX);
+        let facts = Facts {
+            owner: None,
+            counts: PodCounts::default(),
+            operation: &operation,
+            steps_left: &steps_left,
+        };
         let expensive = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
         let Verdict::Reject(reason) = verdict(&expensive, &pod, &facts, None) else {
             panic!("it passed")
         };
         assert!(reason.contains("more than 500000 steps or 8 MiB"), "{reason}");
+    }
+
+    #[test]
+    fn expressions_of_one_plan_share_their_steps() {
+        let pod = PodView { object: Some(Arc::new(json!({}))), ..PodView::default() };
+        let operation = PendingOperation::default();
+        let steps_left = Cell::new(5);
+        let facts = Facts {
+            owner: None,
+            counts: PodCounts::default(),
+            operation: &operation,
+            steps_left: &steps_left,
+        };
+        let expression = Expression::compile("1 < 2").unwrap();
+        let passes = || verdict(&expression, &pod, &facts, None) == Verdict::Pass;
+        assert!(passes());
+        assert!(!passes(), "{} steps left", steps_left.get());
     }
 
     #[test]

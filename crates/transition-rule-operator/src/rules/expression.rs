@@ -2,6 +2,7 @@
 //! and evaluated with JSON variables.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, LazyLock},
@@ -34,14 +35,50 @@ const DEPTH_MAX: usize = 64;
 const PARSER_STACK: usize = 64 << 20;
 
 /// Maximum number of compiled expressions in the cache.
-const CACHE_MAX: usize = 256;
+const CACHE_MAX: usize = 4096;
 
 /// Maximum number of steps of one evaluation, about 0.1 s.
 const STEPS_MAX: usize = 500_000;
 /// Maximum memory of one evaluation, in bytes.
 const BYTES_MAX: usize = 8 << 20;
 
-static COMPILED: LazyLock<Mutex<BTreeMap<String, Compiled>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
+
+/// Compiled expressions by source. Those not used for the longest time make room for others, so that
+/// a namespace with many expressions does not evict those of others that are in use.
+#[derive(Default)]
+struct Cache {
+    compiled: BTreeMap<String, Cached>,
+    /// Number of lookups.
+    lookups: u64,
+}
+
+struct Cached {
+    compiled: Compiled,
+    /// Lookup that last returned it.
+    used: u64,
+}
+
+impl Cache {
+    fn get(&mut self, source: &str) -> Option<Compiled> {
+        self.lookups += 1;
+        let cached = self.compiled.get_mut(source)?;
+        cached.used = self.lookups;
+        Some(cached.compiled.clone())
+    }
+
+    fn insert(&mut self, source: &str, compiled: Compiled) {
+        if self.compiled.len() >= CACHE_MAX {
+            // A quarter at once, so that the search for the oldest is rare.
+            let mut used: Vec<u64> = self.compiled.values().map(|cached| cached.used).collect();
+            used.sort_unstable();
+            let oldest_kept = used[used.len() / 4];
+            self.compiled.retain(|_, cached| cached.used >= oldest_kept);
+        }
+        let used = self.lookups;
+        self.compiled.insert(source.to_owned(), Cached { compiled, used });
+    }
+}
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
@@ -90,6 +127,9 @@ pub enum EvaluationError {
          simplify it", BYTES_MAX >> 20
     )]
     TooExpensive,
+    /// The expressions of a namespace are too expensive for all its waiting Pods at once.
+    #[error("the CEL expressions of this namespace are too expensive for all waiting Pods at once")]
+    NoStepsLeft,
     /// The result is neither true nor false.
     #[error("CEL expression failed: result is not a bool")]
     NotBool,
@@ -127,9 +167,9 @@ impl Expression {
     ///
     /// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
     pub fn compile(source: &str) -> Result<Arc<Self>, CompileError> {
-        let mut cache = COMPILED.lock();
-        if let Some(compiled) = cache.get(source) {
-            return compiled.clone();
+        let cached = COMPILED.lock().get(source);
+        if let Some(compiled) = cached {
+            return compiled;
         }
         let compiled = thread::scope(|scope| {
             let parser = thread::Builder::new()
@@ -138,10 +178,7 @@ impl Expression {
             let parsed = parser.ok().and_then(|parser| parser.join().ok());
             parsed.unwrap_or(Err(CompileError::ParserFailed))
         });
-        if cache.len() >= CACHE_MAX {
-            cache.clear();
-        }
-        cache.insert(source.to_owned(), compiled.clone());
+        COMPILED.lock().insert(source, compiled.clone());
         compiled
     }
 
@@ -165,13 +202,17 @@ impl Expression {
         Ok(Self { program })
     }
 
-    /// Evaluates the expression.
+    /// Evaluates the expression, and takes its steps from `steps_left`.
     ///
     /// # Errors
     ///
-    /// [`EvaluationError`] if it would be too expensive for the Pod, if the evaluation fails or if
-    /// its result is not a bool.
-    pub fn evaluate(&self, variables: &Variables<'_>) -> Result<bool, EvaluationError> {
+    /// [`EvaluationError`] if it would be too expensive, if the evaluation fails or if its result is
+    /// not a bool.
+    pub fn evaluate(
+        &self,
+        variables: &Variables<'_>,
+        steps_left: &Cell<usize>,
+    ) -> Result<bool, EvaluationError> {
         let Variables { pod, owner, rule, operation } = variables;
         let sizes = [*pod, owner, rule, operation].map(Size::of);
         let cost =
@@ -179,6 +220,8 @@ impl Expression {
         if cost.steps > STEPS_MAX || cost.bytes > BYTES_MAX {
             return Err(EvaluationError::TooExpensive);
         }
+        let left = steps_left.get().checked_sub(cost.steps).ok_or(EvaluationError::NoStepsLeft)?;
+        steps_left.set(left);
         let mut context = Context::with_env(ENV.clone());
         for (name, value) in VARIABLES.into_iter().zip([pod, owner, rule, operation]) {
             context.add_variable_from_value(name, to_cel(value));

@@ -256,11 +256,11 @@ impl Context {
         let mut observed = self.caches.observe(namespace, rules, pods);
         observed.webhooks = self.webhooks.state(namespace, &observed, clock::now());
         self.add_full_pods(namespace, &mut observed);
-        let mut plan = plan::plan(&observed, clock::now());
+        let (mut observed, mut plan) = plan_off_thread(observed).await?;
         if !plan.fetch.is_empty() {
             self.fetch(namespace, &observed, &plan.fetch).await;
             self.add_full_pods(namespace, &mut observed);
-            plan = plan::plan(&observed, clock::now());
+            (observed, plan) = plan_off_thread(observed).await?;
         }
         if !plan.fetch.is_empty() {
             let retry = plan.requeue_after.map_or(FETCH_RETRY, |wait| wait.min(FETCH_RETRY));
@@ -303,7 +303,7 @@ impl Context {
 
     async fn fetch(&self, namespace: &str, observed: &Observed, names: &BTreeSet<PodName>) {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
-        let api: Api<DynamicObject> =
+        let api: Api<Decoded<DynamicObject>> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let fetched: Vec<(PodToFetch, Option<Value>)> =
             stream::iter(pods_to_fetch(observed, names))
@@ -408,8 +408,22 @@ impl Context {
     }
 }
 
+/// Plans in a thread of its own, because the evaluation of expressions may take seconds and does not
+/// yield: other namespaces, the Lease and the probes must not wait for it. A panic of the interpreter
+/// fails the reconcile of this namespace only.
+async fn plan_off_thread(observed: Observed) -> Result<(Observed, Plan), ReconcileError> {
+    let planned = tokio::task::spawn_blocking(move || {
+        let plan = plan::plan(&observed, clock::now());
+        (observed, plan)
+    });
+    Ok(planned.await.map_err(Cause::Panic)?)
+}
+
 /// Fetches a full Pod. Returns `None` and logs the error if it cannot be fetched.
-async fn fetch_pod(api: Api<DynamicObject>, pod: PodToFetch) -> (PodToFetch, Option<Value>) {
+async fn fetch_pod(
+    api: Api<Decoded<DynamicObject>>,
+    pod: PodToFetch,
+) -> (PodToFetch, Option<Value>) {
     let fetched = api.get_opt(&pod.name).await;
     let object = fetched
         .inspect_err(
@@ -417,9 +431,7 @@ async fn fetch_pod(api: Api<DynamicObject>, pod: PodToFetch) -> (PodToFetch, Opt
         )
         .ok()
         .flatten()
-        .and_then(|mut object| {
-            object.metadata.managed_fields = None;
-            serde_json::to_value(object).ok()
-        });
+        .and_then(Decoded::ok)
+        .and_then(|object| serde_json::to_value(object).ok());
     (pod, object)
 }

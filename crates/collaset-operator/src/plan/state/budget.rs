@@ -44,7 +44,8 @@ impl Budget {
 
 /// `maxUnavailable` as a number of Pods.
 fn max_unavailable(observed: &Observed) -> Option<usize> {
-    let limit = observed.rolling_update()?.max_unavailable.as_ref()?;
+    let own = observed.rolling_update().and_then(|rolling| rolling.max_unavailable.as_ref());
+    let limit = own.or(observed.default_max_unavailable.as_ref())?;
     // A percentage of few Pods rounds down to 0, which would block the rollout.
     let replaces = observed.spec.update_strategy.pod_upgrade_policy == PodUpgradePolicy::Replace;
     let pods = resolve(limit, observed.replicas(), Rounding::Down);

@@ -57,3 +57,23 @@ proptest! {
         prop_assert!(started == 0 || started + updated <= max_updated.max(updated));
     }
 }
+
+/// Without a limit, a template that does not start takes all Pods out of service.
+#[test]
+fn default_max_unavailable_limits_sets_without_their_own() {
+    let pods =
+        "0 v1 ready available, 1 v1 ready available, 2 v1 ready available, 3 v1 ready available";
+    let mut by_default = observed(4, pods, to_v2);
+    by_default.default_max_unavailable = Some(IntOrString::String("25%".to_owned()));
+    let first = action_text(&by_default);
+    assert_eq!(first.matches("begin update").count(), 1, "{first}");
+    let own = |spec: &mut CollaSetSpec| {
+        to_v2(spec);
+        let mut rolling = rolling(None, false);
+        rolling.as_mut().unwrap().max_unavailable = Some(IntOrString::Int(3));
+        spec.update_strategy.rolling_update = rolling;
+    };
+    let mut with_own = observed(4, pods, own);
+    with_own.default_max_unavailable = by_default.default_max_unavailable;
+    assert_eq!(action_text(&with_own).matches("begin update").count(), 3);
+}

@@ -1,0 +1,242 @@
+//! A tenant with rights in one namespace, and with connections to the operators, slows no other
+//! namespace and ends no operator.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use podops_api::well_known;
+use podops_e2e::{
+    cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs},
+    measure::Process,
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+
+const PODS: i32 = 10;
+/// Number of connections that the tenant holds to each operator.
+const CONNECTIONS: usize = 200;
+/// Memory limit in the shipped Deployments.
+const MEMORY_LIMIT_MIB: f64 = 128.0;
+const TENANT: &str = "tenant";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_affects_only_its_namespace() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create_and_wait("web", PODS, &json!({})).await.unwrap();
+    let undisturbed = [rollout(&cluster, "nginx:a").await, rollout(&cluster, "nginx:b").await];
+    let undisturbed = undisturbed.into_iter().max().unwrap();
+    create_tenant(&cluster).await;
+    too_many_replicas_are_rejected(&cluster).await;
+    create_pods(&cluster).await;
+    create_rules(&cluster).await;
+    approvals_are_reserved_to_the_operators(&cluster).await;
+    let disturbed = rollout(&cluster, "nginx:c").await;
+    rules_report_their_errors(&cluster).await;
+    for operator in OPERATORS {
+        let address = metrics_address(&cluster, operator);
+        let held = hold_connections(address).await;
+        assert_probe_is_answered(address).await;
+        drop(held);
+        let peak = Process::of(&cluster, operator).unwrap().peak_mebibytes;
+        assert!(peak < MEMORY_LIMIT_MIB, "{operator} uses {peak} MiB");
+        let exits = cluster.operator(operator).unwrap().exits();
+        assert!(exits.is_empty(), "{operator} was restarted: {exits:?}");
+    }
+    // Timings of a shared machine vary; a rollout that waits for another namespace takes far longer.
+    let most = undisturbed.mul_f64(1.5) + Duration::from_secs(1);
+    assert!(disturbed < most, "{disturbed:?} instead of {undisturbed:?}");
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Updates the CollaSet of another namespace, and returns how long it took.
+async fn rollout(cluster: &TestCluster, image: &str) -> Duration {
+    let started = Instant::now();
+    cluster.set_image("web", image).await.unwrap();
+    cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
+    started.elapsed()
+}
+
+/// Creates a namespace, and an account with rights in it only.
+async fn create_tenant(cluster: &TestCluster) {
+    let plane = &cluster.plane;
+    plane.kubectl(&["create", "namespace", TENANT]).await.unwrap();
+    plane.kubectl(&["create", "serviceaccount", "mallory", "-n", TENANT]).await.unwrap();
+    let role = [
+        "create",
+        "role",
+        "tenant",
+        "-n",
+        TENANT,
+        "--verb=*",
+        "--resource=pods,services,collasets.apps.kusionstack.io,podtransitionrules.apps.kusionstack.io",
+    ];
+    plane.kubectl(&role).await.unwrap();
+    let binding = [
+        "create",
+        "rolebinding",
+        "tenant",
+        "-n",
+        TENANT,
+        "--role=tenant",
+        "--serviceaccount=tenant:mallory",
+    ];
+    plane.kubectl(&binding).await.unwrap();
+    let exists = async || {
+        let account = ["get", "serviceaccount", "default", "-n", TENANT];
+        Ok(plane.kubectl(&account).await.is_ok())
+    };
+    eventually(TIMEOUT, exists).await.unwrap();
+}
+
+/// Runs kubectl as the tenant.
+async fn as_tenant(cluster: &TestCluster, arguments: &[&str]) -> anyhow::Result<String> {
+    let account = ["--as=system:serviceaccount:tenant:mallory", "-n", TENANT];
+    let arguments: Vec<&str> = account.into_iter().chain(arguments.iter().copied()).collect();
+    cluster.plane.kubectl(&arguments).await
+}
+
+async fn create(cluster: &TestCluster, name: &str, object: &Value) -> anyhow::Result<String> {
+    let path = cluster.plane.dir.path().join(format!("{name}.json"));
+    std::fs::write(&path, object.to_string())?;
+    as_tenant(cluster, &["create", "-f", path.to_str().unwrap()]).await
+}
+
+async fn too_many_replicas_are_rejected(cluster: &TestCluster) {
+    let set = json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+        "metadata": { "name": "typo" },
+        "spec": {
+            "replicas": 2_000_000, "selector": { "matchLabels": { "app": "typo" } },
+            "template": {
+                "metadata": { "labels": { "app": "typo" } },
+                "spec": { "containers": [{ "name": "a", "image": "a" }] },
+            },
+        },
+    });
+    let error = create(cluster, "typo", &set).await.unwrap_err().to_string();
+    assert!(error.contains("replicas should not be greater than 10000"), "{error}");
+}
+
+/// Creates Pods with an operation: one with a large annotation, and one with many labels.
+async fn create_pods(cluster: &TestCluster) {
+    let many: serde_json::Map<_, _> = (0..1400).map(|n| (format!("n{n}"), json!(""))).collect();
+    let pods = [
+        ("large", json!({ "x": "x".repeat(250 << 10) })),
+        ("many", Value::Object(many)),
+        ("frozen", json!({})),
+    ];
+    for (name, annotations) in pods {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "annotations": annotations,
+                "labels": {
+                    "app": name, well_known::CONTROL: "true",
+                    "operating.podopslifecycle.kusionstack.io/t": "1",
+                    "operation-type.podopslifecycle.kusionstack.io/t": "update",
+                },
+            },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        });
+        create(cluster, name, &pod).await.unwrap();
+    }
+}
+
+async fn create_rules(cluster: &TestCluster) {
+    let sum = ["pod.metadata.annotations.x"; 55].join(" + ");
+    let ones = ["1"; 64].join(",");
+    let memory = json!([{
+        "name": "memory", "cel": { "expression": format!("[{ones}].map(i, {sum}).size() > 0") },
+    }]);
+    let nested = "pod.metadata.annotations.all(x, pod.metadata.annotations.all(y, x != y || true))";
+    let many = (0..32).map(|n| json!({ "name": format!("n{n}"), "cel": { "expression": nested } }));
+    let freeze = json!({ "from": "2020-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z" });
+    let frozen = json!([{ "name": "freeze", "schedule": { "freezes": [freeze] } }]);
+    let rules = [("large", memory), ("many", json!(many.collect::<Vec<_>>())), ("frozen", frozen)];
+    for (name, rules) in rules {
+        let rule = json!({
+            "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
+            "metadata": { "name": name },
+            "spec": { "selector": { "matchLabels": { "app": name } }, "rules": rules },
+        });
+        create(cluster, &format!("rule-{name}"), &rule).await.unwrap();
+    }
+}
+
+async fn rules_report_their_errors(cluster: &TestCluster) {
+    let expected = [
+        ("large", "may take more than"),
+        ("many", "may take more than"),
+        ("frozen", "frozen until 9999"),
+    ];
+    for (rule, reason) in expected {
+        let is_reported = async || {
+            let status =
+                as_tenant(cluster, &["get", "podtransitionrule", rule, "-o", "json"]).await?;
+            Ok(status.contains(reason))
+        };
+        eventually(TIMEOUT, is_reported).await.unwrap();
+    }
+}
+
+/// With the component `reserved-labels`.
+async fn approvals_are_reserved_to_the_operators(cluster: &TestCluster) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let policy = root.join("deploy/components/reserved-labels/reserved-labels.yaml");
+    cluster.plane.kubectl(&["apply", "-f", policy.to_str().unwrap()]).await.unwrap();
+    let approve = "operation-permission.podopslifecycle.kusionstack.io/update=1";
+    let is_rejected = async || {
+        let labelled =
+            as_tenant(cluster, &["label", "pod", "frozen", approve, "--overwrite"]).await;
+        let error = labelled.err().map(|error| error.to_string()).unwrap_or_default();
+        Ok(error.contains("only the operators may write the label"))
+    };
+    // The API server takes a moment to enforce a new policy.
+    eventually(TIMEOUT, is_rejected).await.unwrap();
+    let remove_gate = "pre-check-gate.podopslifecycle.kusionstack.io/transition-rule-";
+    let error = as_tenant(cluster, &["label", "pod", "frozen", remove_gate]).await.unwrap_err();
+    assert!(error.to_string().contains("only the operators may write the label"), "{error}");
+}
+
+/// Address of an operator's probes and metrics, from its log.
+fn metrics_address(cluster: &TestCluster, operator: &str) -> SocketAddr {
+    let log = std::fs::read_to_string(cluster.log(operator)).unwrap();
+    let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
+    address.parse().unwrap()
+}
+
+/// Opens connections from another address than that of the probes, each with an unfinished request.
+async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        // It fails if the operator has closed the connection already.
+        drop(stream.write_all(b"GET /livez HTTP/1.1\r\n").await);
+        held.push(stream);
+    }
+    held
+}
+
+/// As the kubelet probes: from its own address, with a timeout of one second.
+async fn assert_probe_is_answered(address: SocketAddr) {
+    let probe = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
+    };
+    let response = timeout(Duration::from_secs(1), probe).await.expect("the probe timed out");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
