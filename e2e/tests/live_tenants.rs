@@ -36,8 +36,8 @@ async fn a_tenant_affects_only_its_namespace() {
     let undisturbed = undisturbed.into_iter().max().unwrap();
     create_tenant(&cluster).await;
     too_many_replicas_are_rejected(&cluster).await;
-    create_pods(&cluster).await;
     create_rules(&cluster).await;
+    create_waiting_pods(&cluster).await;
     approvals_are_reserved_to_the_operators(&cluster).await;
     let disturbed = rollout(&cluster, "nginx:c").await;
     rules_report_their_errors(&cluster).await;
@@ -126,8 +126,9 @@ async fn too_many_replicas_are_rejected(cluster: &TestCluster) {
     assert!(error.contains("replicas should not be greater than 10000"), "{error}");
 }
 
-/// Creates Pods with an operation: one with a large annotation, and one with many labels.
-async fn create_pods(cluster: &TestCluster) {
+/// Creates Pods, one with a large annotation and one with many, and starts an operation on each once
+/// the rules apply to it.
+async fn create_waiting_pods(cluster: &TestCluster) {
     let many: serde_json::Map<_, _> = (0..1400).map(|n| (format!("n{n}"), json!(""))).collect();
     let pods = [
         ("large", json!({ "x": "x".repeat(250 << 10) })),
@@ -139,15 +140,21 @@ async fn create_pods(cluster: &TestCluster) {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": name, "annotations": annotations,
-                "labels": {
-                    "app": name, well_known::CONTROL: "true",
-                    "operating.podopslifecycle.kusionstack.io/t": "1",
-                    "operation-type.podopslifecycle.kusionstack.io/t": "update",
-                },
+                "labels": { "app": name, well_known::CONTROL: "true" },
             },
             "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
         });
         create(cluster, name, &pod).await.unwrap();
+        let is_gated = async || {
+            let labels = as_tenant(cluster, &["get", "pod", name, "--show-labels"]).await?;
+            Ok(labels.contains("pre-check-gate.podopslifecycle.kusionstack.io/transition-rule"))
+        };
+        eventually(TIMEOUT, is_gated).await.unwrap();
+        let operation = [
+            "operating.podopslifecycle.kusionstack.io/t=1",
+            "operation-type.podopslifecycle.kusionstack.io/t=update",
+        ];
+        as_tenant(cluster, &["label", "pod", name, operation[0], operation[1]]).await.unwrap();
     }
 }
 
@@ -184,7 +191,11 @@ async fn rules_report_their_errors(cluster: &TestCluster) {
                 as_tenant(cluster, &["get", "podtransitionrule", rule, "-o", "json"]).await?;
             Ok(status.contains(reason))
         };
-        eventually(TIMEOUT, is_reported).await.unwrap();
+        let reported = eventually(TIMEOUT, is_reported).await;
+        if reported.is_err() {
+            let rule = as_tenant(cluster, &["get", "podtransitionrule", rule, "-o", "yaml"]).await;
+            panic!("{rule:?}");
+        }
     }
 }
 
@@ -194,11 +205,10 @@ async fn approvals_are_reserved_to_the_operators(cluster: &TestCluster) {
     let policy = root.join("deploy/components/reserved-labels/reserved-labels.yaml");
     cluster.plane.kubectl(&["apply", "-f", policy.to_str().unwrap()]).await.unwrap();
     let approve = "operation-permission.podopslifecycle.kusionstack.io/update=1";
+    let arguments = ["label", "pod", "frozen", approve, "--overwrite", "--dry-run=server"];
     let is_rejected = async || {
-        let labelled =
-            as_tenant(cluster, &["label", "pod", "frozen", approve, "--overwrite"]).await;
-        let error = labelled.err().map(|error| error.to_string()).unwrap_or_default();
-        Ok(error.contains("only the operators may write the label"))
+        let error = as_tenant(cluster, &arguments).await.err().map(|error| error.to_string());
+        Ok(error.unwrap_or_default().contains("only the operators may write the label"))
     };
     // The API server takes a moment to enforce a new policy.
     eventually(TIMEOUT, is_rejected).await.unwrap();
