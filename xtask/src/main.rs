@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 mod code_map;
 mod crd_page;
 mod crds;
+mod prerequisites;
 mod sources;
 mod tidy;
 
@@ -66,6 +67,7 @@ const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
 /// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
+    prerequisites::for_demo(args)?;
     cargo(&BUILD)?;
     let program = env::current_exe()?.with_file_name("podops-e2e");
     let status = Command::new(&program).arg("demo").args(args).status();
@@ -93,6 +95,7 @@ fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
 
 /// Runs all checks, the fastest first.
 fn test() -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
     cargo(&["fmt", "--all", "--check"])?;
     crds::check()?;
     tidy::check()?;
