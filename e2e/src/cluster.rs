@@ -361,7 +361,7 @@ impl TestCluster {
         // The tests' webhook services and HAProxies listen on loopback addresses.
         let extra: &[&str] = match name {
             "transition-rule-operator" => &["--webhook-allow-private-addresses"],
-            "consist-operator" => &["--haproxy-instances=default/tcp://127.0.0.1:*"],
+            "consist-operator" => &["--haproxy-backends=default/tcp://127.0.0.1:*"],
             _ => &[],
         };
         let flags = flags.iter().chain(self.leader_election).chain(extra);

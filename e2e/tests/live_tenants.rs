@@ -24,7 +24,7 @@ use tokio::{
 const PODS: i32 = 10;
 /// Number of connections that the tenant holds to each operator.
 const CONNECTIONS: usize = 200;
-/// Memory limit in the shipped Deployments.
+/// Smallest memory limit in the shipped Deployments.
 const MEMORY_LIMIT_MIB: f64 = 128.0;
 const TENANT: &str = "tenant";
 

@@ -38,8 +38,9 @@ pub struct Params {
 }
 
 impl Params {
-    /// Parses the parameters of an employer. `allowed` are the instances that employers may use, as
-    /// patterns for [`check_allowed`]: a Runtime API gives full control of its HAProxy.
+    /// Parses the parameters of an employer. `allowed` are the backends that employers may use, as
+    /// patterns `<namespace>/<instance>/<backend>` for [`check_allowed`]: all servers of a backend
+    /// that are not Pods of the employer are cleared.
     ///
     /// # Errors
     ///
@@ -57,7 +58,14 @@ impl Params {
             ));
         }
         for instance in &params.instances {
-            check_allowed(allowed, &employer.namespace, instance, "--haproxy-instances")?;
+            if !is_canonical(instance) {
+                return Err(BackendError::InvalidParams(format!(
+                    "backend-params.instances: the port of {instance} must be a number without \
+                     leading zeros"
+                )));
+            }
+            let resource = format!("{instance}/{}", params.backend);
+            check_allowed(allowed, &employer.namespace, &resource, "--haproxy-backends")?;
         }
         Ok(params)
     }
@@ -67,6 +75,13 @@ impl Params {
     pub fn exclusive_backends(&self) -> Vec<String> {
         self.instances.iter().map(|instance| format!("{} at {instance}", self.backend)).collect()
     }
+}
+
+/// Returns whether an instance is written in the only way: another one would count as another instance.
+fn is_canonical(instance: &str) -> bool {
+    let Some(address) = instance.strip_prefix("tcp://") else { return true };
+    let port = address.rsplit_once(':').map_or("", |(_, port)| port);
+    port.parse::<u16>().is_ok_and(|number| number.to_string() == port)
 }
 
 /// Returns whether a character of a backend name is safe in a command.

@@ -140,7 +140,7 @@ fn backends(
         (endpointslice::NAME, Box::new(EndpointSlices::new(operator.process.client.clone()))),
         ("envoy", Box::new(envoy)),
         ("external", Box::new(External::new(&args.adapters, notifier)?)),
-        ("haproxy", Box::new(Haproxy::new(args.haproxy_instances.clone()))),
+        ("haproxy", Box::new(Haproxy::new(args.haproxy_backends.clone()))),
     ];
     Ok(Backends::new(all))
 }

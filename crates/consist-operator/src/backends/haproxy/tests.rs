@@ -120,7 +120,7 @@ fn a_reused_address_belongs_to_the_pod_that_should_serve() {
 
 #[test]
 fn only_allowed_instances_and_valid_backend_names_are_accepted() {
-    let allowed = ["shop/tcp://10.0.0.5:9999", "*/unix:///run/shared/*"];
+    let allowed = ["shop/tcp://10.0.0.5:9999/web", "*/unix:///run/shared/*"];
     let allowed = allowed.map(ToOwned::to_owned);
     let error = |namespace: &str, instance: &str, backend: &str| {
         let params = json!({ "instances": [instance], "backend": backend, "port": 8080 });
@@ -132,11 +132,14 @@ fn only_allowed_instances_and_valid_backend_names_are_accepted() {
     for (namespace, instance) in [
         ("other", "tcp://10.0.0.5:9999"),
         ("shop", "tcp://10.0.0.5:99990"),
+        ("shop", "tcp://10.0.0.5:09999"),
         ("shop", "tcp://169.254.169.254:80"),
         ("any", "unix:///run/other.sock"),
     ] {
         assert!(error(namespace, instance, "web").is_some(), "{namespace} {instance}");
     }
+    // A backend of another team, or a static one.
+    assert!(error("shop", "tcp://10.0.0.5:9999", "other").is_some());
     for backend in ["web;disable frontend f", "web\nshow info", "", "a b"] {
         assert!(error("shop", "tcp://10.0.0.5:9999", backend).is_some(), "{backend:?}");
     }
