@@ -178,6 +178,13 @@ pub const SCALED: ConditionReason =
 pub const SCALE_BLOCKED: ConditionReason = reason("Scale", False, "(event reason)", AS_EVENT);
 /// Updating works.
 pub const UPDATED: ConditionReason = reason("Update", True, "Updated", "Nothing blocks updates.");
+/// The spec names a revision other than the template's.
+pub const REVISION_PINNED: ConditionReason = reason(
+    "Update",
+    True,
+    "RevisionPinned",
+    "spec.updateStrategy.revision names another revision than the template's, which is not followed.",
+);
 /// Updating is blocked; the name is replaced by the event's.
 pub const UPDATE_BLOCKED: ConditionReason = reason("Update", False, "(event reason)", AS_EVENT);
 /// Enough Pods are available.
@@ -244,10 +251,11 @@ pub const RECLAIMING: ConditionReason = reason(
 );
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 17] = [
+pub const CONDITIONS: [&ConditionReason; 18] = [
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,
+    &REVISION_PINNED,
     &UPDATE_BLOCKED,
     &MINIMUM_REPLICAS_AVAILABLE,
     &MINIMUM_REPLICAS_UNAVAILABLE,

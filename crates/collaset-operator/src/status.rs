@@ -211,6 +211,14 @@ fn conditions(
     set_result(list, &reasons::SCALED, &reasons::SCALE_BLOCKED, scaling.copied(), now);
     let updating = problems.iter().find(|problem| problem.scope == BlockerScope::Updating);
     set_result(list, &reasons::UPDATED, &reasons::UPDATE_BLOCKED, updating.copied(), now);
+    if let (None, Some(template)) = (updating, &plan.template_not_followed) {
+        let message = format!(
+            "spec.updateStrategy.revision names {}, so the template (revision {template}) is not \
+             followed; remove the field to follow it",
+            plan.updated
+        );
+        set(list, &reasons::REVISION_PINNED, message, now);
+    }
     let available = available(status, observed);
     let progressing = progressing(status, observed, plan, now);
     let list = &mut status.conditions;

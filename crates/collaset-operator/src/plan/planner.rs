@@ -45,6 +45,8 @@ pub struct Plan {
     pub updated: RevisionName,
     /// Name of the current revision, which Pods outside the update's scope have.
     pub current: RevisionName,
+    /// Name of the template's revision, if `spec.updateStrategy.revision` names another one.
+    pub template_not_followed: Option<RevisionName>,
     /// Number of name collisions of new revisions.
     pub collisions: i32,
     /// Time after which to reconcile again without an event.
@@ -120,7 +122,9 @@ pub(super) struct Planner<'a> {
 impl<'a> Planner<'a> {
     pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
         let revisions = Revisions::read(observed);
+        let is_pinned = revisions.template != revisions.updated && revisions.missing.is_none();
         let plan = Plan {
+            template_not_followed: is_pinned.then(|| revisions.template.clone()),
             updated: revisions.updated.clone(),
             current: revisions.next_current(observed).clone(),
             collisions: revisions.collisions,

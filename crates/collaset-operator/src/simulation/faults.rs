@@ -331,6 +331,19 @@ fn a_pod_that_lost_its_instance_id_gets_it_back() {
 }
 
 #[test]
+fn pods_of_a_sequence_get_the_id_of_their_name_back() {
+    let naming = json!({ "podNamingSuffixPolicy": "PersistentSequence" });
+    let mut world = World::with(json!({ "replicas": 12, "namingStrategy": naming }));
+    world.converge();
+    // In the order of the names, 10 comes before 2.
+    for pod in ["web-2", "web-10"] {
+        world.label(pod, well_known::INSTANCE_ID, None);
+    }
+    world.converge();
+    assert_eq!(["web-2", "web-10"].map(|pod| world.pod(pod).unwrap().id()), [2, 10]);
+}
+
+#[test]
 fn a_rejected_adoption_does_not_block_an_update() {
     let mut world = with_claims(3, by_partition("Recreate", 0), json!({}));
     let pod = world.live()[0].clone();

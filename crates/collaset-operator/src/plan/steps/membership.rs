@@ -48,11 +48,24 @@ fn restore_labels(planner: &mut Planner<'_>, instances: &mut Instances) {
             let claimed = claimed_by_others(observed, pod);
             let known = !pod.revision.is_empty();
             let revision = if known { &pod.revision } else { &planner.revisions.current };
-            let instance = instances.reuse_or_allocate(&used, &claimed, revision);
+            let named = id_in_name(observed, pod).filter(|id| !used.contains(id));
+            let instance = match named {
+                Some(id) => {
+                    instances.reserve(id, revision);
+                    id
+                }
+                None => instances.reuse_or_allocate(&used, &claimed, revision),
+            };
             used.insert(instance);
             planner.change_pod(pod, PodChange::SetInstance { instance });
         }
     }
+}
+
+/// Returns the instance ID in the name of a Pod whose name is persistent.
+fn id_in_name(observed: &Observed, pod: &PodView) -> Option<InstanceId> {
+    let suffix = pod.name.strip_prefix(observed.name.as_str())?.strip_prefix('-')?;
+    suffix.parse().ok().filter(|_| observed.has_persistent_names())
 }
 
 /// Instance IDs of PVCs that the Pod does not mount.

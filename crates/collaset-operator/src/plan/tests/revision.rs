@@ -64,3 +64,22 @@ fn a_revision_name_of_a_former_set_is_not_reused() {
     assert_eq!((none, one), (0, 1));
     assert_ne!(first, second);
 }
+
+#[test]
+fn a_template_that_is_not_followed_is_reported() {
+    let mut pinned = observed(1, "0 v1 ready available", |spec| {
+        to_v2(spec);
+        spec.update_strategy.revision = Some("v1".to_owned());
+    });
+    let update = |observed: &Observed| {
+        let now = Timestamp::from_second(100).unwrap();
+        let report = crate::status::status(observed, &plan(observed, now), &[], now);
+        let condition = report.status.conditions.into_iter().find(|c| c.type_ == "Update").unwrap();
+        (condition.status, condition.reason.unwrap(), condition.message.unwrap_or_default())
+    };
+    let (status, reason, message) = update(&pinned);
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "RevisionPinned"));
+    assert!(message.contains("names v1") && message.contains("revision v2"), "{message}");
+    pinned.spec.update_strategy.revision = None;
+    assert_eq!(update(&pinned).1, "Updated");
+}
