@@ -45,6 +45,10 @@ pub struct ControlPlane {
     local: Option<LocalProcesses>,
 }
 
+/// Number of attempts to start the control plane: its ports are chosen before the programs bind them,
+/// so that another process may take one in between.
+const START_ATTEMPTS: usize = 3;
+
 /// Processes of a locally started control plane.
 struct LocalProcesses {
     apiserver: Server,
@@ -59,6 +63,19 @@ impl ControlPlane {
     /// If a program is missing or does not become ready.
     pub async fn start() -> anyhow::Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::find).await??;
+        let mut attempt = 1;
+        loop {
+            match Self::start_once(&programs).await {
+                Err(error) if attempt < START_ATTEMPTS => {
+                    eprintln!("==> starting the control plane again: {error:#}");
+                    attempt += 1;
+                }
+                started => return started,
+            }
+        }
+    }
+
+    async fn start_once(programs: &Programs) -> anyhow::Result<Self> {
         let dir = temporary_directory()?;
         issue_certificates(dir.path())?;
         std::fs::write(dir.path().join("audit-policy.yaml"), AUDIT_POLICY)?;
@@ -77,7 +94,7 @@ impl ControlPlane {
         let flags = controller_manager_flags(dir.path());
         let controllers = Server::start(&programs.controller_manager, dir.path(), flags)?;
         let local = Some(LocalProcesses { apiserver, _others: [store, controllers] });
-        Ok(Self { dir, admin, kubectl: programs.kubectl, kubeconfig, local })
+        Ok(Self { dir, admin, kubectl: programs.kubectl.clone(), kubeconfig, local })
     }
 
     /// Connects to the cluster of a context in the user's kubeconfig.
