@@ -18,8 +18,8 @@ use podops_api::{
 use podops_e2e::cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Value, json};
 
-/// Creates a Pod without an owner, with readiness gate, control label and these labels.
-async fn create(cluster: &TestCluster, name: &str, labels: Value) {
+/// Returns a Pod without an owner, with readiness gate, control label and these labels.
+fn pod_with(name: &str, labels: &Value) -> Pod {
     let mut pod = json!({
         "metadata": { "name": name, "labels": labels },
         "spec": {
@@ -29,7 +29,12 @@ async fn create(cluster: &TestCluster, name: &str, labels: Value) {
         },
     });
     pod["metadata"]["labels"][well_known::CONTROL] = json!("true");
-    let pod = serde_json::from_value(pod).unwrap();
+    serde_json::from_value(pod).unwrap()
+}
+
+/// Creates a [`pod_with`] these labels.
+async fn create(cluster: &TestCluster, name: &str, labels: Value) {
+    let pod = pod_with(name, &labels);
     cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
 }
 
@@ -141,12 +146,14 @@ async fn a_graceful_deletion_can_be_cancelled(cluster: &TestCluster) {
 
 /// A lifecycle label without an ID: the Pod is not changed, and an event reports the label.
 async fn an_invalid_label_is_reported(cluster: &TestCluster) {
-    create(
-        cluster,
-        "invalid",
-        json!({ "operate.podopslifecycle.kusionstack.io": "1", well_known::TO_DELETE: "1" }),
-    )
-    .await;
+    // As on a cluster without the policy that rejects such labels.
+    let binding = ["delete", "validatingadmissionpolicybinding", "podops-lifecycle-labels"];
+    cluster.plane.kubectl(&binding).await.unwrap();
+    let labels =
+        json!({ "operate.podopslifecycle.kusionstack.io": "1", well_known::TO_DELETE: "1" });
+    let pod = pod_with("invalid", &labels);
+    let is_created = async || Ok(cluster.pods().create(&PostParams::default(), &pod).await.is_ok());
+    eventually(TIMEOUT, is_created).await.unwrap();
     cluster.wait_for_event("invalid", "LifecycleLabelInvalid").await.unwrap();
     let pod = cluster.pods().get("invalid").await.unwrap();
     assert!(gate(&pod).is_none() && !has(&pod, &LabelKind::Operating.key("pod-delete")));
