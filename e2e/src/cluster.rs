@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -405,6 +406,18 @@ impl TestCluster {
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.plane.dir.path().join(format!("{name}.log"))
+    }
+
+    /// Address of an operator's probes and metrics, from its log.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read or contains no address.
+    pub fn metrics_address(&self, name: &str) -> anyhow::Result<SocketAddr> {
+        let log = std::fs::read_to_string(self.log(name))?;
+        let (_, rest) = log.rsplit_once("address=").context("log without an address")?;
+        let address = rest.split_whitespace().next().context("log without an address")?;
+        Ok(address.parse()?)
     }
 
     /// Requests of all clients since an offset in the audit log, and the offset of its current end.

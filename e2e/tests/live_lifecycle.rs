@@ -5,7 +5,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -245,8 +245,7 @@ async fn a_pod_with_stay_offline_is_not_in_service(cluster: &TestCluster) {
 /// Every operator serves its probes and metrics.
 async fn metrics_and_probes_are_served(cluster: &TestCluster) {
     for name in OPERATORS {
-        let log = std::fs::read_to_string(cluster.log(name)).unwrap();
-        let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
+        let address = cluster.metrics_address(name).unwrap();
         assert!(http_get(address, "/livez").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/readyz").starts_with("HTTP/1.1 200"));
         assert!(http_get(address, "/nowhere").starts_with("HTTP/1.1 404"));
@@ -275,7 +274,7 @@ async fn metrics_and_probes_are_served(cluster: &TestCluster) {
     }
 }
 
-fn http_get(address: &str, path: &str) -> String {
+fn http_get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
     let mut response = String::new();

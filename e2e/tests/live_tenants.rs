@@ -42,7 +42,7 @@ async fn a_tenant_affects_only_its_namespace() {
     let disturbed = rollout(&cluster, "nginx:c").await;
     rules_report_their_errors(&cluster).await;
     for operator in OPERATORS {
-        let address = metrics_address(&cluster, operator);
+        let address = cluster.metrics_address(operator).unwrap();
         let held = hold_connections(address).await;
         assert_probe_is_answered(address).await;
         drop(held);
@@ -215,13 +215,6 @@ async fn approvals_are_reserved_to_the_operators(cluster: &TestCluster) {
     let remove_gate = "pre-check-gate.podopslifecycle.kusionstack.io/transition-rule-";
     let error = as_tenant(cluster, &["label", "pod", "frozen", remove_gate]).await.unwrap_err();
     assert!(error.to_string().contains("only the operators may write the label"), "{error}");
-}
-
-/// Address of an operator's probes and metrics, from its log.
-fn metrics_address(cluster: &TestCluster, operator: &str) -> SocketAddr {
-    let log = std::fs::read_to_string(cluster.log(operator)).unwrap();
-    let address = log.rsplit("address=").next().unwrap().split_whitespace().next().unwrap();
-    address.parse().unwrap()
 }
 
 /// Opens connections from another address than that of the probes, each with an unfinished request.

@@ -1,4 +1,4 @@
-//! Conditions of Pods, for caches that need only their type and status.
+//! Phase and conditions of Pods, for caches that need only type and status of a condition.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,12 @@ pub struct PodCondition {
     pub type_: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
+}
+
+/// Returns whether all containers of a Pod in this phase have ended, and none will start again.
+#[must_use]
+pub fn is_terminal(phase: Option<&str>) -> bool {
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Returns whether the condition of this type is True; `None` if the Pod does not have it.

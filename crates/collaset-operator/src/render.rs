@@ -142,7 +142,7 @@ impl WritePhases {
                 self.included_claims.push(claim::adopt(observed, claim, Some(*instance)));
             }
             ClaimChange::SetInstance { instance } => {
-                self.changes.push(claim::set_instance(claim, *instance, observed));
+                self.changes.push(claim::set_instance(observed, claim, *instance));
             }
             ClaimChange::Disown { reason } => {
                 self.bookkeeping.push(claim::disown(observed, claim, *reason));

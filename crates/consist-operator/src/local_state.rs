@@ -7,11 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use podops_api::ids::Uid;
-use podops_client::{
-    freshness::{CacheVersion, LastWrites},
-    object_key::ObjectKey,
-    write::Resource,
-};
+use podops_client::{freshness::LastWrites, object_key::ObjectKey};
 use serde_json::Value;
 
 use crate::{
@@ -45,15 +41,10 @@ impl LocalStates {
         self.states.entry(employer.clone()).or_default()
     }
 
-    /// Returns the collections whose caches do not contain the last write for an employer yet;
-    /// `cache` returns the version of a collection's cache.
-    pub fn unobserved(
-        &self,
-        employer: &ObjectKey,
-        cache: impl Fn(Resource) -> CacheVersion,
-    ) -> Vec<Resource> {
-        let state = self.states.get(employer);
-        state.map(|state| state.writes.unobserved_by(cache)).unwrap_or_default()
+    /// Returns the last writes for an employer, if there were any.
+    #[must_use]
+    pub fn writes(&self, employer: &ObjectKey) -> Option<&LastWrites> {
+        self.states.get(employer).map(|state| &state.writes)
     }
 
     /// Drops the state of an employer, and returns it.

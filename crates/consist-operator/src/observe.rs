@@ -10,6 +10,7 @@ use podops_api::{
     consist::{self, employer_key, lifecycle_finalizer},
     well_known,
 };
+use podops_client::pod_condition::is_terminal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -204,7 +205,7 @@ impl SlimPod {
             ready_since: if ready { self.ready_since() } else { None },
             reported: self.reported(finalizer),
             deleting,
-            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: is_terminal(self.status.phase.as_deref()),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             has_annotations: metadata.annotations.is_some(),
             available_conditions: self.available_conditions().cloned(),

@@ -17,7 +17,7 @@ use podops_api::{
 };
 use podops_client::{
     object_key::ObjectKey,
-    pod_condition::{PodCondition, is_true},
+    pod_condition::{PodCondition, is_terminal, is_true},
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -161,7 +161,7 @@ impl SlimPod {
             annotations.clone().filter(|(key, _)| key.starts_with(well_known::RULE_DETAIL));
         DeletionCandidate {
             pod: self.view(find_service, &[]),
-            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: is_terminal(self.status.phase.as_deref()),
             owned_by_collaset: owners
                 .iter()
                 .any(|o| o.controller == Some(true) && o.kind == "CollaSet"),

@@ -80,7 +80,7 @@ impl PodView {
 
     /// Returns whether the Pod was created within the last minute.
     #[must_use]
-    pub fn is_new(&self, now: Timestamp) -> bool {
+    pub fn is_just_created(&self, now: Timestamp) -> bool {
         now.duration_since(self.created) < SignedDuration::from_mins(1)
     }
 

@@ -28,7 +28,7 @@ pub struct ConnectionLimits {
 pub struct Connections {
     limits: ConnectionLimits,
     tasks: JoinSet<()>,
-    /// In the order of their begin.
+    /// Oldest first.
     open: Vec<Connection>,
 }
 

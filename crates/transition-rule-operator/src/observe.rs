@@ -16,7 +16,7 @@ use podops_api::{
 };
 use podops_client::{
     decode::Decoded,
-    pod_condition::{PodCondition, is_true},
+    pod_condition::{PodCondition, is_terminal, is_true},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -183,7 +183,7 @@ impl SlimPod {
     fn view(&self) -> PodView {
         PodView {
             node: self.spec.node_name.clone(),
-            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: is_terminal(self.status.phase.as_deref()),
             ready: is_true(self.status.conditions.as_deref(), "Ready") == Some(true),
             ..PodView::read(&self.metadata)
         }

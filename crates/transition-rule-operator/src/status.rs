@@ -105,12 +105,18 @@ pub fn status(
 
 /// Limits the names of the selected Pods to [`TARGETS_BYTES_MAX`]; `status.pods.total` is their number.
 fn targets(all: &[PodName]) -> Vec<String> {
-    let mut bytes_left = TARGETS_BYTES_MAX;
-    let fits = all.iter().take_while(|name| {
-        bytes_left = bytes_left.saturating_sub(name.len() + 3);
+    let mut fits = size_limit(TARGETS_BYTES_MAX);
+    all.iter().take_while(|name| fits(name.len() + 3)).map(ToString::to_string).collect()
+}
+
+/// Returns a function that takes the size of each item in turn, and returns whether all of them stay
+/// below `limit`, in bytes.
+fn size_limit(limit: usize) -> impl FnMut(usize) -> bool {
+    let mut bytes_left = limit;
+    move |size| {
+        bytes_left = bytes_left.saturating_sub(size);
         bytes_left > 0
-    });
-    fits.map(ToString::to_string).collect()
+    }
 }
 
 /// Limits the details to [`DETAILS_MAX`] and [`DETAILS_BYTES_MAX`]; Pods that passed are omitted
@@ -118,15 +124,13 @@ fn targets(all: &[PodName]) -> Vec<String> {
 fn details(all: &[Detail]) -> Vec<Detail> {
     let all_fit = all.len() <= DETAILS_MAX;
     let reported = all.iter().filter(|detail| all_fit || !detail.passed).take(DETAILS_MAX);
-    let mut bytes_left = DETAILS_BYTES_MAX;
-    let fits = reported.take_while(|detail| {
+    let mut fits = size_limit(DETAILS_BYTES_MAX);
+    let limited = reported.take_while(|detail| {
         let rejected = detail.reject_info.iter().map(|i| i.rule_name.len() + i.reason.len() + 32);
         let passed = detail.passed_rules.iter().map(|rule| rule.len() + 3);
-        let size = detail.name.len() + 96 + rejected.chain(passed).sum::<usize>();
-        bytes_left = bytes_left.saturating_sub(size);
-        bytes_left > 0
+        fits(detail.name.len() + 96 + rejected.chain(passed).sum::<usize>())
     });
-    fits.cloned().collect()
+    limited.cloned().collect()
 }
 
 /// Classifies the change from one status to the next; `None` if there is nothing to write. Clients

@@ -304,7 +304,8 @@ impl PodView {
             || !self.pending_operations(RuleStage::PostCheck).is_empty()
     }
 
-    /// Returns true if the Pod is available: labelled service-available, running, and without a granted operation that will take it out of service.
+    /// Returns true if the Pod is available: labelled service-available, neither terminating nor
+    /// terminal, and without a granted operation that will take it out of service.
     #[must_use]
     pub fn is_available(&self) -> bool {
         self.labels.contains_key(well_known::SERVICE_AVAILABLE)

@@ -198,8 +198,8 @@ fn error_outcome(write: &Write, status: &Status) -> Option<Outcome> {
         (409, Write::Create { .. } | Write::DryRunCreate { .. }) if status.is_already_exists() => {
             Some(Outcome::AlreadyExists)
         }
-        // Its cause is not another version of the object, for example, a concurrent change of a
-        // quota, which the operator does not watch.
+        // The object has no other version yet. The cause may be a concurrent change of a quota, which
+        // the operator does not watch.
         (409, Write::Create { .. } | Write::DryRunCreate { .. }) => None,
         (409, _) => Some(Outcome::Conflict),
         // A failed `test` names no object, unlike an invalid value.

@@ -27,8 +27,9 @@ use tokio::{
 use super::metrics::Metrics;
 use crate::{
     decode::{Decoded, InvalidObject},
-    freshness::CacheVersion,
+    freshness::{CacheVersion, LastWrites},
     object_key::ObjectKey,
+    write,
 };
 
 /// Number of objects per page of a list; small, so that a restart needs little additional memory.
@@ -227,6 +228,19 @@ impl WatchProgress {
             }
         }
     }
+}
+
+/// Returns whether the caches contain all writes, and reports those that do not as behind; `progress`
+/// returns the progress of a collection's cache.
+pub fn are_observed<'a>(
+    writes: &LastWrites,
+    progress: impl Fn(write::Resource) -> &'a WatchProgress,
+) -> bool {
+    let unobserved = writes.unobserved_by(|resource| progress(resource).version());
+    for resource in &unobserved {
+        progress(*resource).report_behind();
+    }
+    unobserved.is_empty()
 }
 
 fn version_of<K: Resource>(object: &K) -> u64 {

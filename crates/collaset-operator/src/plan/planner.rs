@@ -221,12 +221,12 @@ impl<'a> Planner<'a> {
             // It receives traffic but counts as unavailable already: below minReadySeconds, or about
             // to be operated on.
             if self.budget.exceeded {
-                self.queue_for_limit(pod, MAX_UNAVAILABLE);
+                self.queue(pod, MAX_UNAVAILABLE);
             }
             return !self.budget.exceeded;
         }
         if left == 0 {
-            self.queue_for_limit(pod, MAX_UNAVAILABLE);
+            self.queue(pod, MAX_UNAVAILABLE);
             return false;
         }
         self.budget.unavailable = Some(left - 1);
@@ -249,7 +249,7 @@ impl<'a> Planner<'a> {
         match self.budget.surge {
             None => true,
             Some(0) => {
-                self.queue_for_limit(pod, MAX_SURGE);
+                self.queue(pod, MAX_SURGE);
                 false
             }
             Some(left) => {
@@ -263,10 +263,6 @@ impl<'a> Planner<'a> {
         is_in_service(self.observed, &self.to_scale_in, pod, self.now)
     }
 
-    fn queue_for_limit(&mut self, pod: &PodView, limit: &str) {
-        self.queue(pod, limit.to_owned());
-    }
-
     /// Records that the Pod's scale-in or exclusion waits for its replacement.
     pub(super) fn queue_for_replacement(&mut self, pod: &PodView) {
         let reason = format!(
@@ -276,7 +272,7 @@ impl<'a> Planner<'a> {
         self.queue(pod, reason);
     }
 
-    fn queue(&mut self, pod: &PodView, reason: String) {
-        self.plan.queued.push(QueuedPod { pod: pod.name.clone(), reason });
+    fn queue(&mut self, pod: &PodView, reason: impl Into<String>) {
+        self.plan.queued.push(QueuedPod { pod: pod.name.clone(), reason: reason.into() });
     }
 }

@@ -7,12 +7,9 @@ use podops_api::{
 use podops_client::write::{Change, Write};
 use serde_json::{Value, json};
 
-use super::object::{CLAIMS, owner, target};
+use super::object::{CLAIMS, free_name, owner, target};
 use crate::{
-    compat::{
-        claim_hash::{hash, template_name},
-        revision_hash::suffix,
-    },
+    compat::claim_hash::{hash, template_name},
     plan::{action::DisownReason, state::claims::needed_claims},
     view::{ClaimView, Observed},
 };
@@ -61,15 +58,11 @@ pub(super) fn create(
 
 /// Returns a name that depends on the seed, and that no other PVC is known to have.
 fn name(observed: &Observed, volume: &str, seed: &str) -> ClaimName {
-    let is_taken = |name: &ClaimName| {
+    let known = observed.claims.len() + observed.taken_claims.len();
+    let with_suffix = |suffix: &str| format!("{}-{volume}-{suffix}", observed.name).into();
+    free_name(seed, known, with_suffix, |name: &ClaimName| {
         observed.claims.contains_key(name) || observed.taken_claims.contains(name)
-    };
-    let attempts = 0..=observed.claims.len() + observed.taken_claims.len();
-    let mut names = attempts.map(|attempt| {
-        let suffix = suffix(&format!("{seed}{}", " ".repeat(attempt)));
-        ClaimName::from(format!("{}-{volume}-{suffix}", observed.name))
-    });
-    names.find(|name| !is_taken(name)).unwrap_or_default()
+    })
 }
 
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
@@ -88,7 +81,7 @@ pub(super) fn adopt(observed: &Observed, claim: &ClaimView, instance: Option<Ins
 }
 
 /// Sets the instance ID of a PVC of the CollaSet.
-pub(super) fn set_instance(claim: &ClaimView, instance: InstanceId, observed: &Observed) -> Write {
+pub(super) fn set_instance(observed: &Observed, claim: &ClaimView, instance: InstanceId) -> Write {
     let labels = json!({ well_known::INSTANCE_ID: instance.to_string() });
     let metadata = json!({
         "uid": claim.uid,

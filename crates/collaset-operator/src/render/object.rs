@@ -4,7 +4,7 @@ use podops_api::{GROUP, VERSION};
 use podops_client::write::{Resource, Target};
 use serde_json::{Value, json};
 
-use crate::view::Observed;
+use crate::{compat::revision_hash::suffix, view::Observed};
 
 /// ControllerRevisions.
 pub const REVISIONS: Resource =
@@ -22,6 +22,20 @@ pub const CONTEXTS: Resource =
 /// Returns the target of a write to an object of this name.
 pub(super) fn target(observed: &Observed, resource: Resource, name: &str) -> Target {
     Target::new(resource, &observed.namespace, name)
+}
+
+/// Returns the first name that is not taken, of those that `with_suffix` makes of suffixes derived from
+/// the seed: the name is deterministic, so that repeated creates are idempotent. `known` is the number
+/// of names that may be taken.
+pub(super) fn free_name<N: Default>(
+    seed: &str,
+    known: usize,
+    with_suffix: impl Fn(&str) -> N,
+    is_taken: impl Fn(&N) -> bool,
+) -> N {
+    let suffixes = (0..=known).map(|attempt| suffix(&format!("{seed}{}", " ".repeat(attempt))));
+    let mut names = suffixes.map(|suffix| with_suffix(&suffix));
+    names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
 /// Returns the owner references of an object created for the CollaSet.

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     claim,
-    object::{owner, target},
+    object::{free_name, owner, target},
 };
 use crate::{
-    compat::{revision_data::pod_template, revision_hash::suffix},
+    compat::revision_data::pod_template,
     plan::{
         action::{ApplyMode, CreateReason},
         state::last_status::last_status,
@@ -46,18 +46,16 @@ fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName
     let last_uid = observed.last_pods.get(&id).map_or("", |uid| uid.as_str());
     let seed = format!("{} {id} {revision} {last_uid}", observed.uid);
     let known = observed.pods.len() + observed.orphans.len() + observed.taken_pods.len();
-    let mut candidates = (0..=known).map(|attempt| random_name(&observed.name, &seed, attempt));
-    let is_taken = |name: &PodName| {
+    let with_suffix = |suffix: &str| random_name(&observed.name, suffix);
+    free_name(&seed, known, with_suffix, |name: &PodName| {
         observed.pods.contains_key(name)
             || observed.orphans.contains_key(name)
             || observed.taken_pods.contains(name)
-    };
-    candidates.find(|name| !is_taken(name)).unwrap_or_default()
+    })
 }
 
-/// Returns the CollaSet's name with a suffix that depends on the seed and the attempt.
-fn random_name(set: &str, seed: &str, attempt: usize) -> PodName {
-    let suffix = suffix(&format!("{seed}{}", " ".repeat(attempt)));
+/// Returns the CollaSet's name with a suffix, within [`NAME_MAX`].
+fn random_name(set: &str, suffix: &str) -> PodName {
     let prefix = &set[..set.len().min(NAME_MAX - 1 - suffix.len())];
     format!("{}-{suffix}", prefix.trim_end_matches(['-', '.'])).into()
 }

@@ -38,14 +38,8 @@ pub(super) fn change_pod(
             changes.insert(well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(instance.to_string()));
             relabel(preconditions(pod, &[]), &changes).build()
         }
-        PodChange::SetPair { new } => {
-            let label = (well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(new.to_string()));
-            relabel(preconditions(pod, &[]), &LabelChanges::from([label])).build()
-        }
-        PodChange::SetInstance { instance } => {
-            let label = (well_known::INSTANCE_ID.to_owned(), Some(instance.to_string()));
-            relabel(preconditions(pod, &[]), &LabelChanges::from([label])).build()
-        }
+        PodChange::SetPair { new } => set_id(pod, well_known::REPLACE_PAIR_NEW_ID, *new),
+        PodChange::SetInstance { instance } => set_id(pod, well_known::INSTANCE_ID, *instance),
         PodChange::ReplaceUpdate { to } => {
             relabel(preconditions(pod, &[]), &replace_changes(pod, Some(to), now)).build()
         }
@@ -69,6 +63,12 @@ pub(super) fn change_pod(
         PodChange::Delete { operation } => return Some(delete(pod, to, *operation, now)),
     };
     Some(Write::Patch { target: to, change })
+}
+
+/// Sets a label to an instance ID.
+fn set_id(pod: &PodView, label: &str, id: InstanceId) -> Change {
+    let change = (label.to_owned(), Some(id.to_string()));
+    relabel(preconditions(pod, &[]), &LabelChanges::from([change])).build()
 }
 
 /// Adds the CollaSet to the Pod's owners, and sets the instance ID if there is one. Conditional on

@@ -36,7 +36,7 @@ use podops_client::{
         discovery::OptionalResource,
         events::Events,
         read,
-        store::{IndexedStore, WatchProgress, reflect},
+        store::{IndexedStore, WatchProgress, are_observed, reflect},
     },
     status_throttle::{StatusChange, StatusThrottle},
     write::{self, Outcome, PODS, Write},
@@ -352,12 +352,8 @@ impl Context {
 
     fn is_fresh(&self, uid: &Uid) -> bool {
         let states = self.states.lock();
-        let Some(state) = states.get(uid) else { return true };
-        let unobserved = state.writes.unobserved_by(|r| self.progress(r).version());
-        for resource in &unobserved {
-            self.progress(*resource).report_behind();
-        }
-        unobserved.is_empty()
+        let state = states.get(uid);
+        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
     }
 
     /// Adds the remembered state of earlier reconciles to the observed state, and drops what is

@@ -12,7 +12,9 @@ use podops_api::{
     resource_context::ResourceContext,
     well_known,
 };
-use podops_client::{object_key::ObjectKey, shell::store::IndexedStore};
+use podops_client::{
+    object_key::ObjectKey, pod_condition::is_terminal, shell::store::IndexedStore,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -273,7 +275,7 @@ impl SlimPod {
             annotations: metadata.annotations.clone(),
             created: created(metadata),
             deleting: metadata.deletion_timestamp.is_some(),
-            terminal: matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            terminal: is_terminal(self.status.phase.as_deref()),
             scheduled: self.spec.node_name.is_some(),
             ready: self.ready_since(),
             claims: mounted_claims(&self.spec),

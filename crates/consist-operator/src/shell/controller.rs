@@ -16,7 +16,7 @@ use podops_client::{
         apply::Applier,
         clock,
         events::Events,
-        store::{IndexedStore, WatchProgress},
+        store::{IndexedStore, WatchProgress, are_observed},
     },
     write::{Outcome, PODS, Resource, Write},
 };
@@ -62,12 +62,12 @@ pub(super) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<Requeue, ReconcileError> {
     let key = ObjectKey::of(&*employer);
-    let unobserved =
-        context.states.lock().unobserved(&key, |resource| context.progress(resource).version());
-    if !unobserved.is_empty() {
-        for resource in &unobserved {
-            context.progress(*resource).report_behind();
-        }
+    let is_fresh = context
+        .states
+        .lock()
+        .writes(&key)
+        .is_none_or(|writes| are_observed(writes, |resource| context.progress(resource)));
+    if !is_fresh {
         return Ok(Requeue::AwaitCache);
     }
     if !*context.pods.progress.ready().borrow() {

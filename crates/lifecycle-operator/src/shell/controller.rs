@@ -215,7 +215,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             return Ok(Requeue::AwaitChange);
         }
     };
-    if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_new(now)) {
+    if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_just_created(now)) {
         let message = "Services send traffic to the Pod during operations, because it does not \
                        declare the readiness gate pod.kusionstack.io/service-ready; declare it \
                        in the Pod template";

@@ -99,7 +99,10 @@ impl<'a> Planner<'a> {
         });
         full.map(|defined| Rejection {
             defined: *defined,
-            reason: format!("{RESERVATIONS_MAX} operations are in progress, the most of one rule"),
+            reason: format!(
+                "{RESERVATIONS_MAX} operations are in progress, the maximum for one \
+                 PodTransitionRule; waits until one of them ends"
+            ),
         })
         .collect()
     }

@@ -102,6 +102,11 @@ mod tests {
         verdict(&Expression::compile(source).unwrap(), &pod, &facts, None)
     }
 
+    /// Facts of a Pod without a controller.
+    fn facts<'a>(operation: &'a PendingOperation, steps_left: &'a Cell<usize>) -> Facts<'a> {
+        Facts { owner: None, counts: PodCounts::default(), operation, steps_left }
+    }
+
     #[test]
     fn expressions_read_pod_owner_counts_and_operation() {
         for expression in [
@@ -136,12 +141,7 @@ mod tests {
         let pod = PodView { object: Some(Arc::new(json!({ "a": many }))), ..PodView::default() };
         let operation = PendingOperation::default();
         let steps_left = Cell::new(usize::MAX);
-        let facts = Facts {
-            owner: None,
-            counts: PodCounts::default(),
-            operation: &operation,
-            steps_left: &steps_left,
-        };
+        let facts = facts(&operation, &steps_left);
         let expensive = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
         let Verdict::Reject(reason) = verdict(&expensive, &pod, &facts, None) else {
             panic!("it passed")
@@ -154,12 +154,7 @@ mod tests {
         let pod = PodView { object: Some(Arc::new(json!({}))), ..PodView::default() };
         let operation = PendingOperation::default();
         let steps_left = Cell::new(5);
-        let facts = Facts {
-            owner: None,
-            counts: PodCounts::default(),
-            operation: &operation,
-            steps_left: &steps_left,
-        };
+        let facts = facts(&operation, &steps_left);
         let expression = Expression::compile("1 < 2").unwrap();
         let passes = || verdict(&expression, &pod, &facts, None) == Verdict::Pass;
         assert!(passes());

@@ -106,6 +106,14 @@ pub(super) fn cost(expression: &IdedExpr, variables: Size) -> Cost {
     Estimator { variables, bound: Vec::new() }.estimate(expression).cost
 }
 
+/// Direct subexpressions of an entry of a map or of an object.
+pub(super) fn entry_parts(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
 /// Estimate of a subexpression: what its evaluation costs, and the size of its result.
 #[derive(Clone, Copy, Default)]
 struct Estimate {
@@ -170,11 +178,7 @@ impl<'a> Estimator<'a> {
     }
 
     fn entries(&mut self, entries: impl Iterator<Item = &'a EntryExpr>) -> Estimate {
-        let expressions = entries.flat_map(|entry| match entry {
-            EntryExpr::StructField(field) => vec![&field.value],
-            EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
-        });
-        let expressions: Vec<&IdedExpr> = expressions.collect();
+        let expressions: Vec<&IdedExpr> = entries.flat_map(entry_parts).collect();
         let number = expressions.len();
         Estimate { elements: number, ..self.all(expressions) }
     }

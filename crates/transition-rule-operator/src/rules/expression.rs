@@ -11,12 +11,12 @@ use std::{
 
 use cel::{
     Context, Env, Program, Value,
-    common::ast::{EntryExpr, Expr, IdedExpr},
+    common::ast::{Expr, IdedExpr},
 };
 use parking_lot::Mutex;
 use serde_json::Value as Json;
 
-use super::cost::{Size, cost};
+use super::cost::{Size, cost, entry_parts};
 
 /// Variables available to expressions.
 const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
@@ -280,16 +280,9 @@ fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
         }
         Expr::List(list) => list.elements.iter().collect(),
         Expr::Select(select) => vec![&select.operand],
-        Expr::Map(map) => map.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
-        Expr::Struct(object) => object.entries.iter().flat_map(|e| entry(&e.expr)).collect(),
+        Expr::Map(map) => map.entries.iter().flat_map(|e| entry_parts(&e.expr)).collect(),
+        Expr::Struct(object) => object.entries.iter().flat_map(|e| entry_parts(&e.expr)).collect(),
         Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Vec::new(),
-    }
-}
-
-fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
-    match entry {
-        EntryExpr::StructField(field) => vec![&field.value],
-        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
     }
 }
 

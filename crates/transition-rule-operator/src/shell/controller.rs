@@ -31,7 +31,7 @@ use podops_client::{
         clock,
         discovery::OptionalResource,
         events::Events,
-        store::WatchProgress,
+        store::{WatchProgress, are_observed},
     },
     write::{Outcome, PODS, Resource, Write},
 };
@@ -231,12 +231,8 @@ impl Context {
 
     fn is_fresh(&self, namespace: &str) -> bool {
         let states = self.states.lock();
-        let Some(state) = states.get(namespace) else { return true };
-        let unobserved = state.writes.unobserved_by(|r| self.progress(r).version());
-        for resource in &unobserved {
-            self.progress(*resource).report_behind();
-        }
-        unobserved.is_empty()
+        let state = states.get(namespace);
+        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
     }
 
     /// Returns the progress of the cache of Pods or PodTransitionRules.

@@ -36,11 +36,14 @@ pub(in crate::plan) fn select_for_scale_in<'a>(
     pairs: &Pairs<'a>,
     counted: &[&'a PodView],
 ) -> ScaleInSelection<'a> {
+    let mut selection = ScaleInSelection::default();
     let surplus = counted.len().saturating_sub(observed.replicas());
+    if surplus == 0 {
+        return selection;
+    }
     let (excluded, staying): (Vec<&PodView>, Vec<&PodView>) =
         counted.iter().partition(|pod| is_pair_excluded(observed, pairs, pod));
     let surplus = surplus.saturating_sub(excluded.len());
-    let mut selection = ScaleInSelection::default();
     for pod in scale_in_candidates(observed, pairs, &staying).into_iter().take(surplus) {
         if is_only_new_pod_listed(observed, pairs, pod) {
             selection.awaiting_replacement.push(pod);

@@ -35,10 +35,6 @@ pub(in crate::plan) struct Instances {
     released: BTreeSet<InstanceId>,
     /// IDs of existing Pods that are being added to the CollaSet or get their ID back.
     reserved: BTreeSet<InstanceId>,
-    /// Number of IDs without a Pod.
-    unused: usize,
-    /// Approximate size of the ResourceContext, in bytes.
-    size: usize,
 }
 
 /// Maximum number of IDs that wait for their first Pods, so that memory and writes of one plan are
@@ -112,14 +108,10 @@ impl Instances {
         let mut instances = Self::read(observed);
         let active: Vec<&PodView> = observed.active().collect();
         let pods = PodIds::read(&active);
-        instances.restore_from_pods(&active, &revisions.current);
+        instances.restore_from_pods(&active, revisions);
         instances.sync_flags(&pods.used);
         instances.sync_pairs(&pods);
         instances.drop_surplus(&pods.used, observed.replicas().max(active.len()));
-        let unused = instances.own.keys().filter(|id| !pods.used.contains(id));
-        instances.unused = unused.count();
-        let others = instances.others.iter().map(|entry| &entry.data);
-        instances.size = instances.own.values().chain(others).map(size_of).sum();
         instances
     }
 
@@ -137,8 +129,6 @@ impl Instances {
             removed: BTreeMap::new(),
             released: BTreeSet::new(),
             reserved: BTreeSet::new(),
-            unused: 0,
-            size: 0,
         }
     }
 
@@ -150,12 +140,11 @@ impl Instances {
     }
 
     /// Restores entries and pairs of existing Pods that are missing from the ResourceContext.
-    fn restore_from_pods(&mut self, active: &[&PodView], current: &RevisionName) {
+    fn restore_from_pods(&mut self, active: &[&PodView], revisions: &Revisions<'_>) {
         for pod in active.iter().filter(|pod| !pod.deleting) {
             let Some(id) = pod.instance else { continue };
-            let revision = if pod.revision.is_empty() { current } else { &pod.revision };
             if !self.own.contains_key(&id) {
-                let entry = self.entry(revision);
+                let entry = self.entry(revisions.of(pod));
                 self.own.insert(id, entry);
             }
         }
@@ -310,23 +299,39 @@ impl Instances {
             return Allocation::Complete;
         }
         let missing = observed.replicas().saturating_sub(self.count());
+        if missing == 0 {
+            return Allocation::Complete;
+        }
+        let (mut unused, mut size) = (self.unused(observed), self.size());
         let at_current = missing - self.missing_at_updated(observed, &revisions.updated, missing);
         for index in 0..missing {
-            if self.unused >= MAX_UNUSED {
+            if unused >= MAX_UNUSED {
                 return Allocation::Partial;
             }
-            if self.size >= MAX_SIZE {
+            if size >= MAX_SIZE {
                 return Allocation::Full;
             }
             let revision = if index < at_current { &revisions.current } else { &revisions.updated };
             let id = self.allocate_lowest(revision);
             if let Some(data) = self.own.get_mut(&id) {
                 data.insert(context::POD_JUST_CREATE.to_owned(), "true".to_owned());
-                self.size += size_of(data);
+                size += size_of(data);
             }
-            self.unused += 1;
+            unused += 1;
         }
         Allocation::Complete
+    }
+
+    /// Number of IDs that wait for a Pod to be created.
+    fn unused(&self, observed: &Observed) -> usize {
+        let used = ids(observed.active());
+        self.own.keys().filter(|id| !used.contains(id) && !self.reserved.contains(id)).count()
+    }
+
+    /// Approximate size of the ResourceContext, in bytes.
+    fn size(&self) -> usize {
+        let others = self.others.iter().map(|entry| &entry.data);
+        self.own.values().chain(others).map(size_of).sum()
     }
 
     /// Number of the `missing` instances that are created at the updated revision.

@@ -11,7 +11,7 @@ use crate::{
         revision_data, revision_hash,
     },
     template::compare::normal,
-    view::{Observed, RevisionView},
+    view::{Observed, PodView, RevisionView},
 };
 
 /// ControllerRevision to create.
@@ -99,6 +99,11 @@ impl<'a> Revisions<'a> {
         let current = if known.contains_key(&reported) { reported } else { updated.clone() };
         let template = updated.clone();
         Self { known, updated, current, collisions, record, template, missing: None }
+    }
+
+    /// Returns the revision of a Pod; the current one if its label is missing.
+    pub(in crate::plan) fn of<'b>(&'b self, pod: &'b PodView) -> &'b RevisionName {
+        if pod.revision.is_empty() { &self.current } else { &pod.revision }
     }
 
     /// Returns the revision to report as the current one: the updated one if the API server rejects

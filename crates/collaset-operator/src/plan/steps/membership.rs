@@ -39,26 +39,28 @@ pub(in crate::plan) fn plan(
 /// Restores the missing instance ID of Pods, and reports Pods without control label.
 fn restore_labels(planner: &mut Planner<'_>, instances: &mut Instances) {
     let observed = planner.observed;
+    let staying = || observed.active().filter(|pod| !pod.deleting);
+    if let Some(pod) = staying().find(|pod| !pod.is_controlled()) {
+        planner.block(not_controlled(pod));
+    }
+    let mut without_id: Vec<&PodView> = staying().filter(|pod| pod.instance.is_none()).collect();
+    without_id.retain(|pod| !pod.terminal && !planner.released.contains(&pod.name));
+    if without_id.is_empty() {
+        return;
+    }
     let mut used = ids(observed.active());
-    for pod in observed.active().filter(|pod| !pod.deleting) {
-        if !pod.is_controlled() {
-            planner.block(not_controlled(pod));
-        }
-        if pod.instance.is_none() && !pod.terminal && !planner.released.contains(&pod.name) {
-            let claimed = claimed_by_others(observed, pod);
-            let known = !pod.revision.is_empty();
-            let revision = if known { &pod.revision } else { &planner.revisions.current };
-            let named = id_in_name(observed, pod).filter(|id| !used.contains(id));
-            let instance = match named {
-                Some(id) => {
-                    instances.reserve(id, revision);
-                    id
-                }
-                None => instances.reuse_or_allocate(&used, &claimed, revision),
-            };
-            used.insert(instance);
-            planner.change_pod(pod, PodChange::SetInstance { instance });
-        }
+    for pod in without_id {
+        let revision = planner.revisions.of(pod);
+        let named = id_in_name(observed, pod).filter(|id| !used.contains(id));
+        let instance = match named {
+            Some(id) => {
+                instances.reserve(id, revision);
+                id
+            }
+            None => instances.reuse_or_allocate(&used, &claimed_by_others(observed, pod), revision),
+        };
+        used.insert(instance);
+        planner.change_pod(pod, PodChange::SetInstance { instance });
     }
 }
 
@@ -90,9 +92,7 @@ fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Scale
         let free_id = pod.instance.filter(|id| is_ours && !used.contains(id));
         if let Some(instance) = free_id.filter(|id| instances.is_free(*id)) {
             used.insert(instance);
-            let known = !pod.revision.is_empty();
-            let revision = if known { &pod.revision } else { &planner.revisions.current };
-            instances.reserve(instance, revision);
+            instances.reserve(instance, planner.revisions.of(pod));
             planner.joining += 1;
             planner.act_on(pod, Action::AdoptPod { pod: pod.name.clone(), instance: None });
         }
@@ -121,14 +121,19 @@ fn exclude(
     requested: &ScaleStrategy,
 ) {
     let observed = planner.observed;
-    let number = counted(observed, pairs, &planner.released).len();
-    let will_be_replaced =
-        |pod: &PodView| pod.has_label(well_known::TO_REPLACE) && number <= observed.replicas();
-    for pod in observed.pods.values().filter(|pod| !pod.deleting) {
-        if !is_exclusion_requested(observed, pod) || lists(&requested.pod_to_delete, pod) {
-            continue;
-        }
-        if is_paired(pod) || will_be_replaced(pod) {
+    let mut excluded: Vec<&PodView> = observed.pods.values().collect();
+    excluded.retain(|pod| {
+        !pod.deleting
+            && is_exclusion_requested(observed, pod)
+            && !lists(&requested.pod_to_delete, pod)
+    });
+    if excluded.is_empty() {
+        return;
+    }
+    let has_surplus = counted(observed, pairs, &planner.released).len() > observed.replicas();
+    for pod in excluded {
+        let will_be_replaced = pod.has_label(well_known::TO_REPLACE) && !has_surplus;
+        if is_paired(pod) || will_be_replaced {
             planner.queue_for_replacement(pod);
         } else if lists(&requested.pod_to_include, pod) {
             planner.plan.blockers.push(conflicting_request(pod));
@@ -165,8 +170,7 @@ fn include(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Sca
         } else if !observed.selects(&pod.labels) {
             planner.plan.blockers.push(not_selected(pod));
         } else if planner.capacity_left() > 0 {
-            let is_known = !pod.revision.is_empty();
-            let revision = if is_known { &pod.revision } else { &planner.revisions.current };
+            let revision = planner.revisions.of(pod);
             // Reuses an ID that an earlier reconcile allocated without adopting the Pod.
             let claimed = claimed_by_others(observed, pod);
             let instance = instances.reuse_or_allocate(&used, &claimed, revision);

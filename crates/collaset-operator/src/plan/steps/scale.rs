@@ -119,10 +119,9 @@ fn claim_of_unknown_instance(claim: &ClaimView, instance: InstanceId) -> Blocker
 /// replaced by another.
 fn recreate_listed(planner: &mut Planner<'_>) {
     let observed = planner.observed;
-    let released = planner.released.clone();
-    let listed = observed
-        .active()
-        .filter(|pod| lists(pods_to_delete(observed), pod) && !released.contains(&pod.name));
+    let listed = observed.active().filter(|pod| {
+        lists(pods_to_delete(observed), pod) && !planner.released.contains(&pod.name)
+    });
     let (requested, unrequested): (Vec<&PodView>, Vec<&PodView>) =
         listed.partition(|pod| pod.has_label(well_known::TO_DELETE));
     if !observed.spec.paused {
