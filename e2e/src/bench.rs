@@ -434,12 +434,17 @@ async fn with_service(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Res
     Ok(())
 }
 
+/// Duration of an in-place update relative to a Deployment's rolling update, with the same
+/// `maxUnavailable`; the Deployment also has its default `maxSurge` of 25 %.
 async fn against_deployment(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let limit = json!({ "maxUnavailable": "25%" });
+    cluster.patch("web", json!({ "updateStrategy": { "rollingUpdate": limit } })).await?;
     let deployments: Api<Deployment> = Api::namespaced(cluster.plane.admin.clone(), "default");
     let deployment: Deployment = serde_json::from_value(json!({
         "metadata": { "name": "native" },
         "spec": {
             "replicas": SMALL,
+            "strategy": { "rollingUpdate": limit },
             "selector": { "matchLabels": { "app": "native" } },
             "template": {
                 "metadata": { "labels": { "app": "native" } },
@@ -467,6 +472,8 @@ async fn against_deployment(cluster: &TestCluster, rows: &mut Vec<Row>) -> anyho
         deployment_times.push(cost.await?.duration);
     }
     deployments.delete("native", &DeleteParams::background()).await?;
+    let no_limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": null } } });
+    cluster.patch("web", no_limit).await?;
     let (collaset, deployment) = (median(collaset_times), median(deployment_times));
     let ratio = collaset.as_secs_f64() / deployment.as_secs_f64();
     rows.push(at_most(

@@ -56,8 +56,13 @@ pub struct Delays {
     /// Time from a Pod's binding to the start of its containers, and from a container's stop to its
     /// restart.
     pub start: Duration,
-    /// Time from a Pod's deletion request to its removal.
+    /// Time from a Pod's deletion request to the end of its containers.
     pub stop: Duration,
+}
+
+impl Delays {
+    /// Kubelets that report every change at once.
+    pub const NONE: Self = Self { start: Duration::ZERO, stop: Duration::ZERO };
 }
 
 impl Default for Delays {
@@ -81,7 +86,7 @@ pub enum Action {
 #[must_use]
 pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duration, Action)> {
     if pod.metadata.deletion_timestamp.is_some() {
-        return Some((delays.stop, Action::Remove));
+        return Some(next_action_of_deleted(pod, delays, now));
     }
     let spec = pod.spec.as_ref()?;
     if spec.node_name.is_none() {
@@ -110,8 +115,9 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
     let stable =
         containers.iter().all(|(stage, _)| matches!(stage, Stage::Running | Stage::Failing));
     let starts = containers.iter().any(|(stage, _)| *stage == Stage::Starting);
-    let changes =
-        containers.iter().any(|(stage, _)| matches!(stage, Stage::Stopping | Stage::Starting));
+    let changes = containers
+        .iter()
+        .any(|(stage, _)| matches!(stage, Stage::Creating | Stage::Stopping | Stage::Starting));
     let up_now = up
         || starts && containers.iter().all(|(s, _)| matches!(s, Stage::Running | Stage::Starting));
     let ready =
@@ -149,6 +155,33 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
         "conditions": conditions,
     }});
     Some((if starts { delays.start } else { Duration::ZERO }, Action::ReportStatus(report)))
+}
+
+/// Decides the next write to a Pod with a deletion timestamp: as a kubelet, reports that its
+/// containers have ended in a terminal phase, and then removes it.
+fn next_action_of_deleted(pod: &Pod, delays: Delays, now: Timestamp) -> (Duration, Action) {
+    let status = pod.status.clone().unwrap_or_default();
+    let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    if has_ended || status.container_statuses.is_none() {
+        return (if has_ended { Duration::ZERO } else { delays.stop }, Action::Remove);
+    }
+    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let ended = status.container_statuses.iter().flatten().map(|container| {
+        let state =
+            json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": time } });
+        json!({ "name": container.name, "image": container.image, "imageID": container.image_id,
+            "ready": false, "started": false, "restartCount": container.restart_count,
+            "state": state, "containerID": container.container_id })
+    });
+    let unready =
+        |type_: &str| json!({ "type": type_, "status": "False", "reason": "PodCompleted" });
+    let report = json!({ "status": {
+        "phase": "Succeeded",
+        "observedGeneration": pod.metadata.generation,
+        "containerStatuses": ended.collect::<Vec<_>>(),
+        "conditions": [unready("ContainersReady"), unready("Ready")],
+    }});
+    (delays.stop, Action::ReportStatus(report))
 }
 
 /// Next stage and status of each container of a Pod.
@@ -209,13 +242,15 @@ fn resize_deferral(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    Creating,
     Running,
     Stopping,
     Starting,
     Failing,
 }
 
-/// Next stage and status of a container: stopped first if its image changed, then started.
+/// Next stage and status of a container: reported as being created first, then started; and if its
+/// image changed, stopped first.
 fn container(
     name: &str,
     image: &str,
@@ -254,6 +289,10 @@ fn container(
             Stage::Running,
             status(true, &image_id, (restarts, &id), json!({ "running": { "startedAt": since } })),
         );
+    }
+    if last.is_none() {
+        let creating = json!({ "waiting": { "reason": "ContainerCreating" } });
+        return (Stage::Creating, status(false, "", (0, ""), creating));
     }
     if running {
         let image = last.map(|s| s.image.clone()).unwrap_or_default();
@@ -301,7 +340,7 @@ type Process = (String, Child);
 pub struct FakeNodes {
     client: Client,
     names: Vec<String>,
-    delays: Delays,
+    delays: Mutex<Delays>,
     pods: Mutex<PodCache>,
     /// Program of containers that run as processes.
     program: PathBuf,
@@ -345,7 +384,7 @@ pub async fn start(
     let nodes = Arc::new(FakeNodes {
         client: client.clone(),
         names,
-        delays,
+        delays: Mutex::new(delays),
         pods: Mutex::default(),
         program,
         processes: Mutex::default(),
@@ -427,6 +466,11 @@ async fn bind_claim(client: &Client, claim: &PersistentVolumeClaim) -> kube::Res
 }
 
 impl FakeNodes {
+    /// Changes the simulated durations.
+    pub fn set_delays(&self, delays: Delays) {
+        *lock(&self.delays) = delays;
+    }
+
     /// Disconnects a node: its kubelet neither reports nor acts, and its Pods become unready.
     ///
     /// # Errors
@@ -543,6 +587,7 @@ impl FakeNodes {
     async fn reconcile(self: Arc<Self>, uid: String) {
         let mut handled: Option<String> = None;
         loop {
+            let delays = *lock(&self.delays);
             let delay = {
                 let mut cache = lock(&self.pods);
                 let Some((pod, busy)) = cache.pods.get_mut(&uid) else { return };
@@ -551,7 +596,7 @@ impl FakeNodes {
                 let disconnected =
                     node_of(pod).is_some_and(|node| lock(&self.disconnected).contains(node));
                 let next =
-                    if stale || disconnected { None } else { next_action(pod, self.delays, now()) };
+                    if stale || disconnected { None } else { next_action(pod, delays, now()) };
                 match next {
                     None => {
                         *busy = false;
@@ -564,7 +609,7 @@ impl FakeNodes {
             // Decide again, because the Pod may have changed during the delay.
             let Some((pod, _)) = lock(&self.pods).pods.get(&uid).cloned() else { return };
             handled = pod.resource_version();
-            if let Some((_, action)) = next_action(&pod, self.delays, now())
+            if let Some((_, action)) = next_action(&pod, delays, now())
                 && let Err(error) = self.act(&pod, action).await
             {
                 tracing::debug!(%error, pod = pod.name_any(), "Writing to a Pod failed");
@@ -672,6 +717,8 @@ fn now() -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
     use super::*;
 
     fn pod(status: &Value, image: &str) -> Pod {
@@ -714,6 +761,22 @@ mod tests {
         let (status, _) =
             run_until_stable(json!({ "conditions": [{ "type": "g", "status": "True" }] }), "x:1");
         assert_eq!(status["conditions"][2]["status"], "True");
+    }
+
+    #[test]
+    fn deleted_pod_ends_in_a_terminal_phase_before_it_is_removed() {
+        let (status, reports) = run_until_stable(json!({}), "x:1");
+        assert_eq!(reports, 2, "first as being created");
+        let mut deleted = pod(&status, "x:1");
+        deleted.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let Some((_, Action::ReportStatus(report))) =
+            next_action(&deleted, Delays::NONE, Timestamp::UNIX_EPOCH)
+        else {
+            panic!("the end of the containers is not reported")
+        };
+        deleted.status = serde_json::from_value(report["status"].clone()).unwrap();
+        let next = next_action(&deleted, Delays::NONE, Timestamp::UNIX_EPOCH);
+        assert_eq!(next, Some((Duration::ZERO, Action::Remove)));
     }
 
     #[test]

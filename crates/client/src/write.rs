@@ -3,7 +3,7 @@
 //! Each write is conditional on the state it was decided on, so that a decision on stale state
 //! changes nothing, and each is idempotent.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde_json::Value;
 
@@ -189,6 +189,28 @@ impl JsonPatch {
             path: pointer(path),
             value,
         }))
+    }
+
+    /// Replaces the value at `path`, which must exist; in a list, unlike [`Self::add`], which inserts.
+    #[must_use]
+    pub fn replace(self, path: &[&str], value: impl Into<Value>) -> Self {
+        let value = value.into();
+        self.with(json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
+            path: pointer(path),
+            value,
+        }))
+    }
+
+    /// Sets each label to its value, or removes it if there is none; a label to remove must exist.
+    #[must_use]
+    pub fn change_labels(self, changes: &BTreeMap<String, Option<String>>) -> Self {
+        changes.iter().fold(self, |patch, (key, value)| {
+            let path = ["metadata", "labels", key.as_str()];
+            match value {
+                Some(value) => patch.add(&path, value.as_str()),
+                None => patch.remove(&path),
+            }
+        })
     }
 
     /// Removes the value at `path`, which must exist.

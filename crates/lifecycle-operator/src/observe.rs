@@ -97,6 +97,12 @@ impl SlimPod {
         is_true(self.status.conditions.as_deref(), type_)
     }
 
+    /// Conditions of the Pod, in the order of its status.
+    #[must_use]
+    pub fn conditions(&self) -> &[PodCondition] {
+        self.status.conditions.as_deref().unwrap_or_default()
+    }
+
     /// Returns identity and resourceVersion of the Pod.
     #[must_use]
     pub fn identity(&self) -> Identity {

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{availability::AvailableConditions, lifecycle::nanos, well_known};
-use podops_client::write::{Change, Write};
-use serde_json::{Map, Value, json};
+use podops_client::write::{Change, JsonPatch, Write};
+use serde_json::{Value, json};
 
-use crate::{plan::Plan, pod::Identity, reasons};
+use crate::{observe::SlimPod, plan::Plan, pod::Identity, reasons};
 
 /// Message of the readiness gate's condition.
 const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
@@ -14,42 +14,88 @@ const GATE_MESSAGE: &str = "updated by PodOpsLifecycle";
 /// Returns the write that applies a plan; `None` if nothing changes.
 ///
 /// Labels and condition change in one request to `pods/status`, so that no client observes one
-/// without the other. The write is conditional on the observed resourceVersion.
+/// without the other. The write is conditional on what the plan depends on: see [`unchanged`].
 #[must_use]
-pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
+pub fn render(plan: &Plan, pod: &SlimPod, now: Timestamp) -> Option<Write> {
+    let identity = pod.identity();
+    let target = identity.target();
     if plan.delete {
-        let (uid, version) = (pod.uid.to_string(), Some(pod.version.to_string()));
-        return Some(Write::Delete { target: pod.target(), uid, version });
+        let (uid, version) = (identity.uid.to_string(), Some(identity.version.to_string()));
+        return Some(Write::Delete { target, uid, version });
     }
     if plan.is_empty() {
         return None;
     }
-    let mut metadata = Map::new();
-    metadata.insert("uid".to_owned(), json!(pod.uid));
-    metadata.insert("resourceVersion".to_owned(), json!(pod.version));
-    if !plan.labels.is_empty() {
-        metadata.insert("labels".to_owned(), json!(plan.labels));
+    let mut patch = unchanged(pod, &identity);
+    if pod.metadata.labels.is_none() {
+        patch = patch.add(&["metadata", "labels"], json!({}));
     }
+    patch = patch.change_labels(&plan.labels);
     if let Some(expected_finalizers) = plan.expected_finalizers.clone() {
         let content = AvailableConditions { expected_finalizers };
         let text = serde_json::to_string(&content).unwrap_or_default();
-        metadata
-            .insert("annotations".to_owned(), json!({ well_known::AVAILABLE_CONDITIONS: text }));
+        patch = patch.add(&AVAILABLE_CONDITIONS, text);
     }
-    let mut body = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
     if let Some(open) = plan.gate_open {
-        let reason = if open { &reasons::IN_SERVICE } else { &reasons::OUT_OF_SERVICE };
-        let condition = json!({
-            "type": reason.condition,
-            "status": reason.status.as_str(),
-            "message": GATE_MESSAGE,
-            "lastTransitionTime": Time(now),
-        });
-        body.insert("status".to_owned(), json!({ "conditions": [condition] }));
+        patch = set_gate(patch, pod, &identity, &gate_condition(open, now));
     }
-    Some(Write::Patch {
-        target: pod.target().subresource("status"),
-        change: Change::Strategic(Value::Object(body)),
+    Some(Write::Patch { target: target.subresource("status"), change: patch.build() })
+}
+
+/// Path of the annotation with the expected finalizers.
+const AVAILABLE_CONDITIONS: [&str; 3] =
+    ["metadata", "annotations", well_known::AVAILABLE_CONDITIONS];
+
+/// Starts a patch that applies only while everything that a plan depends on is as observed: UID,
+/// labels, finalizers, expected finalizers, deletion and the readiness gate's condition. What the
+/// kubelet writes is not tested, so that a write does not conflict with it.
+fn unchanged(pod: &SlimPod, identity: &Identity) -> JsonPatch {
+    let metadata = &pod.metadata;
+    let mut patch = JsonPatch::default()
+        .test(&["metadata", "uid"], identity.uid.as_str())
+        .test(&["metadata", "labels"], json!(metadata.labels))
+        .test(&["metadata", "finalizers"], json!(metadata.finalizers))
+        .test(&["metadata", "deletionTimestamp"], Value::Null);
+    patch = match &metadata.annotations {
+        Some(annotations) => {
+            let observed = annotations.get(well_known::AVAILABLE_CONDITIONS);
+            patch.test(&AVAILABLE_CONDITIONS, json!(observed))
+        }
+        None => patch.test(&["metadata", "annotations"], Value::Null),
+    };
+    let Some(position) = gate_position(pod) else { return patch };
+    let (observed, at) = (&pod.conditions()[position], position.to_string());
+    patch
+        .test(&["status", "conditions", &at, "type"], observed.type_.as_str())
+        .test(&["status", "conditions", &at, "status"], observed.status.as_str())
+}
+
+/// Sets the condition of the readiness gate.
+fn set_gate(patch: JsonPatch, pod: &SlimPod, identity: &Identity, condition: &Value) -> JsonPatch {
+    if let Some(position) = gate_position(pod) {
+        return patch.replace(&["status", "conditions", &position.to_string()], condition.clone());
+    }
+    // No test can express that a list lacks an item, so the first write depends on the version.
+    let patch = patch.test(&["metadata", "resourceVersion"], identity.version.as_str());
+    if pod.conditions().is_empty() {
+        patch.add(&["status", "conditions"], json!([condition]))
+    } else {
+        patch.add(&["status", "conditions", "-"], condition.clone())
+    }
+}
+
+/// Returns the position of the readiness gate's condition in the Pod's conditions.
+fn gate_position(pod: &SlimPod) -> Option<usize> {
+    pod.conditions().iter().position(|c| c.type_ == well_known::SERVICE_READY)
+}
+
+fn gate_condition(open: bool, now: Timestamp) -> Value {
+    let reason = if open { &reasons::IN_SERVICE } else { &reasons::OUT_OF_SERVICE };
+    json!({
+        "type": reason.condition,
+        "status": reason.status.as_str(),
+        "message": GATE_MESSAGE,
+        "lastTransitionTime": Time(now),
     })
 }
 
@@ -60,4 +106,53 @@ pub fn render(plan: &Plan, pod: &Identity, now: Timestamp) -> Option<Write> {
 pub fn render_request(label: &str, pod: &Identity, now: Timestamp) -> Write {
     let body = json!({ "metadata": { "uid": pod.uid, "labels": { label: nanos(now) } } });
     Write::Patch { target: pod.target().subresource("status"), change: Change::Merge(body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Renders the closing of the readiness gate.
+    fn operations(conditions: &Value) -> Value {
+        let pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "web-1", "namespace": "ns", "uid": "1", "resourceVersion": "7",
+                "labels": { "app": "web" },
+            },
+            "status": { "conditions": conditions },
+        }))
+        .unwrap();
+        let plan = Plan { gate_open: Some(false), ..Plan::default() };
+        let write = render(&plan, &pod, Timestamp::UNIX_EPOCH).unwrap();
+        let Write::Patch { change: Change::Json(patch), .. } = write else {
+            unreachable!("a change is a JSON patch")
+        };
+        json!(patch)
+    }
+
+    #[test]
+    fn a_write_tests_the_labels_but_not_the_resource_version() {
+        let gate = json!({ "type": well_known::SERVICE_READY, "status": "True" });
+        let operations = operations(&json!([{ "type": "Ready", "status": "True" }, gate]));
+        let tests = |path: &str| operations.as_array().unwrap().iter().any(|o| o["path"] == path);
+        assert!(tests("/metadata/labels") && tests("/metadata/finalizers"));
+        assert!(tests("/status/conditions/1/status") && !tests("/metadata/resourceVersion"));
+        let last = operations.as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&last["op"], &last["path"]),
+            (&json!("replace"), &json!("/status/conditions/1"))
+        );
+    }
+
+    #[test]
+    fn the_first_condition_of_the_gate_tests_the_resource_version() {
+        let operations = operations(&json!([{ "type": "Ready", "status": "False" }]));
+        let operations = operations.as_array().unwrap();
+        assert!(
+            operations.contains(
+                &json!({ "op": "test", "path": "/metadata/resourceVersion", "value": "7" })
+            )
+        );
+        assert_eq!(operations.last().unwrap()["path"], "/status/conditions/-");
+    }
 }

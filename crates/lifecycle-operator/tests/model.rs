@@ -30,7 +30,7 @@ use podops_api::{
     lifecycle::{self, LabelChanges, LabelKind, Labels, PodLifecycle},
     well_known,
 };
-use podops_model_support::{assert_holds, assert_violated, renumber};
+use podops_model_support::{assert_holds, assert_violated};
 use stateright::{Model, Property};
 
 /// ID of the operation that is requested with [`lifecycle::begin`].
@@ -45,13 +45,21 @@ struct Pod {
     protected: bool,
     gate: Option<bool>,
     ready: bool,
-    version: u8,
+}
+
+impl Pod {
+    /// Returns whether everything is equal that a write tests: all but the kubelet's readiness.
+    fn passes_tests_of(&self, observed: &Self) -> bool {
+        let tested = |pod: &Self| (pod.labels.clone(), pod.protected, pod.gate);
+        tested(self) == tested(observed)
+    }
 }
 
 /// A planned write that has not reached the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PendingWrite {
-    version: u8,
+    /// The Pod that the write was planned for.
+    observed: Pod,
     labels: LabelChanges,
     gate: Option<bool>,
 }
@@ -116,8 +124,8 @@ enum Edit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disabled {
     None,
-    /// Writes are applied to any resourceVersion.
-    ResourceVersion,
+    /// Writes are applied whatever the Pod has become.
+    Tests,
     /// Protection finalizers are ignored.
     Finalizer,
     /// Labels are written without the readiness gate's condition.
@@ -175,10 +183,7 @@ impl Lifecycle {
     fn plan(&self, pod: &Pod, now: Timestamp) -> Plan {
         let mut observed = view(pod);
         match self.disabled {
-            Disabled::None
-            | Disabled::ResourceVersion
-            | Disabled::Gate
-            | Disabled::Normalization => {}
+            Disabled::None | Disabled::Tests | Disabled::Gate | Disabled::Normalization => {}
             Disabled::Finalizer => observed.finalizers.clear(),
             Disabled::CheckGate => {
                 observed.labels.retain(|key, _| !key.starts_with(well_known::PRE_CHECK_GATE));
@@ -212,7 +217,7 @@ impl Lifecycle {
                 });
             }
             Disabled::None
-            | Disabled::ResourceVersion
+            | Disabled::Tests
             | Disabled::Finalizer
             | Disabled::GrantTime
             | Disabled::GrantType
@@ -224,16 +229,15 @@ impl Lifecycle {
     fn plan_write(&self, world: &World, observed: &Pod) -> Option<PendingWrite> {
         let plan = self.plan(observed, now(world));
         (!plan.is_empty()).then_some(PendingWrite {
-            version: observed.version,
+            observed: observed.clone(),
             labels: plan.labels,
             gate: plan.gate_open,
         })
     }
 
-    /// Applies an instance's write if its resourceVersion is current, and checks the safety
-    /// properties.
+    /// Applies an instance's write if its tests pass, and checks the safety properties.
     fn apply_write(&self, world: &mut World, write: &PendingWrite) {
-        if write.version != world.pod.version && self.disabled != Disabled::ResourceVersion {
+        if !world.pod.passes_tests_of(&write.observed) && self.disabled != Disabled::Tests {
             return;
         }
         let mut pod = world.pod.clone();
@@ -277,17 +281,15 @@ impl Lifecycle {
         world.operating.insert(id.into(), instance);
     }
 
-    fn put(world: &mut World, mut pod: Pod) {
+    fn put(world: &mut World, pod: Pod) {
         if pod == world.pod {
             return;
         }
-        pod.version = world.pod.version + 1;
         world.operating.retain(|id, instance| {
             pod.labels.get(&LabelKind::Operating.key(id)) == Some(instance)
                 && pod.labels.contains_key(&LabelKind::Operate.key(id))
         });
         world.pod = pod;
-        renumber(world, visit_versions);
     }
 
     fn relabel(world: &mut World, changes: &LabelChanges) {
@@ -393,16 +395,13 @@ impl Lifecycle {
             }
             Event::UpdateCache => {
                 world.cache = world.pod.clone();
-                renumber(world, visit_versions);
             }
             Event::PlanFromCache => {
                 world.pending_write = self.plan_write(world, &world.cache);
-                renumber(world, visit_versions);
             }
             Event::DelayedWrite => {
                 if let Some(write) = world.pending_write.take() {
                     self.apply_write(world, &write);
-                    renumber(world, visit_versions);
                 }
             }
             Event::Request(id) => {
@@ -465,15 +464,6 @@ impl Lifecycle {
     }
 }
 
-/// Calls `visit` for every resourceVersion in the state.
-fn visit_versions(world: &mut World, visit: &mut dyn FnMut(&mut u8)) {
-    visit(&mut world.pod.version);
-    visit(&mut world.cache.version);
-    if let Some(write) = &mut world.pending_write {
-        visit(&mut write.version);
-    }
-}
-
 impl Model for Lifecycle {
     type State = World;
     type Action = Event;
@@ -483,7 +473,7 @@ impl Model for Lifecycle {
         if self.checked {
             labels.insert(format!("{}/rules", well_known::PRE_CHECK_GATE), String::new());
         }
-        let pod = Pod { labels, protected: true, gate: Some(true), ready: true, version: 0 };
+        let pod = Pod { labels, protected: true, gate: Some(true), ready: true };
         vec![World {
             cache: pod.clone(),
             pod,
@@ -600,8 +590,8 @@ fn a_tenant_edits_a_lifecycle_label() {
 }
 
 #[test]
-fn without_resource_version_a_stale_write_is_unsafe() {
-    assert_violated_without(Disabled::ResourceVersion, CHECKED);
+fn without_tests_a_stale_write_is_unsafe() {
+    assert_violated_without(Disabled::Tests, CHECKED);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
+use http::{HeaderValue, header::ACCEPT};
 use kube::{
     Client,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
@@ -40,6 +41,11 @@ pub enum Source {
     #[error("request timed out after {}s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
 }
+
+/// Media type of a response with only the object's metadata, which saves the API server the
+/// encoding of the rest; the response to a delete may be a `Status`.
+const METADATA_ONLY: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// Executes writes with the operator's field manager, and counts them.
 #[derive(Clone)]
@@ -172,7 +178,11 @@ impl Applier {
                 at.delete(&target.name, &params)
             }
         };
-        Ok(built?)
+        let mut request = built?;
+        if !matches!(write, Write::Delete { .. }) {
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static(METADATA_ONLY));
+        }
+        Ok(request)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Conditional patches of a Pod's labels.
 
-use podops_api::lifecycle::{self, LabelChanges, LabelKind};
+use podops_api::lifecycle::{self, LabelKind};
 use podops_client::write::JsonPatch;
 use serde_json::Value;
 
@@ -15,16 +15,5 @@ pub(super) fn preconditions(pod: &PodView, labels: &[LabelKind]) -> JsonPatch {
         let key = label.key(lifecycle::COLLASET);
         let value = pod.labels.get(&key).map_or(Value::Null, |value| Value::from(value.as_str()));
         patch.test(&["metadata", "labels", &key], value)
-    })
-}
-
-/// Adds label changes to a patch.
-pub(super) fn relabel(patch: JsonPatch, changes: &LabelChanges) -> JsonPatch {
-    changes.iter().fold(patch, |patch, (key, value)| {
-        let field = ["metadata", "labels", key.as_str()];
-        match value {
-            Some(value) => patch.add(&field, value.as_str()),
-            None => patch.remove(&field),
-        }
     })
 }

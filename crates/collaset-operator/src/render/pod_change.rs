@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     object::{owner, target},
-    patch::{preconditions, relabel},
+    patch::preconditions,
     pod,
 };
 use crate::{
@@ -36,12 +36,12 @@ pub(super) fn change_pod(
         PodChange::Replace { instance, update, .. } => {
             let mut changes = replace_changes(pod, update.as_ref(), now);
             changes.insert(well_known::REPLACE_PAIR_NEW_ID.to_owned(), Some(instance.to_string()));
-            relabel(preconditions(pod, &[]), &changes).build()
+            preconditions(pod, &[]).change_labels(&changes).build()
         }
         PodChange::SetPair { new } => set_id(pod, well_known::REPLACE_PAIR_NEW_ID, *new),
         PodChange::SetInstance { instance } => set_id(pod, well_known::INSTANCE_ID, *instance),
         PodChange::ReplaceUpdate { to } => {
-            relabel(preconditions(pod, &[]), &replace_changes(pod, Some(to), now)).build()
+            preconditions(pod, &[]).change_labels(&replace_changes(pod, Some(to), now)).build()
         }
         PodChange::RemovePair => remove_labels(pod, &PAIR_LABELS[2..]),
         PodChange::CancelReplace => remove_labels(pod, &PAIR_LABELS),
@@ -49,7 +49,7 @@ pub(super) fn change_pod(
         PodChange::Begin { operation, end } => begin(pod, *operation, *end, now),
         PodChange::Undo { operation } => {
             let changes = lifecycle::undo(lifecycle::COLLASET, operation.operation_type());
-            relabel(preconditions(pod, &[LabelKind::Operating]), &changes).build()
+            preconditions(pod, &[LabelKind::Operating]).change_labels(&changes).build()
         }
         PodChange::FinishUpdate => finish(pod),
         PodChange::Resize { resources } => return Some(pod::resize(observed, pod, resources)),
@@ -68,7 +68,7 @@ pub(super) fn change_pod(
 /// Sets a label to an instance ID.
 fn set_id(pod: &PodView, label: &str, id: InstanceId) -> Change {
     let change = (label.to_owned(), Some(id.to_string()));
-    relabel(preconditions(pod, &[]), &LabelChanges::from([change])).build()
+    preconditions(pod, &[]).change_labels(&LabelChanges::from([change])).build()
 }
 
 /// Adds the CollaSet to the Pod's owners, and sets the instance ID if there is one. Conditional on
@@ -102,7 +102,7 @@ fn begin(pod: &PodView, operation: OwnOperation, end: OperationEnd, now: Timesta
     if end == OperationEnd::PodDeleted && !pod.has_label(well_known::PREPARING_TO_DELETE) {
         changes.insert(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)));
     }
-    relabel(preconditions(pod, &[LabelKind::Operating]), &changes).build()
+    preconditions(pod, &[LabelKind::Operating]).change_labels(&changes).build()
 }
 
 /// Deletes a Pod at the end of an operation. The label `preparing-to-delete` marks operations that
@@ -112,7 +112,7 @@ fn delete(pod: &PodView, to: Target, operation: OwnOperation, now: Timestamp) ->
     if operation == OwnOperation::Update && !pod.has_label(well_known::PREPARING_TO_DELETE) {
         let changes = [(well_known::PREPARING_TO_DELETE.to_owned(), Some(nanos(now)))].into();
         let conditions = preconditions(pod, &[LabelKind::Operating, LabelKind::Operate]);
-        return Write::Patch { target: to, change: relabel(conditions, &changes).build() };
+        return Write::Patch { target: to, change: conditions.change_labels(&changes).build() };
     }
     let (uid, version) = (pod.uid.to_string(), Some(pod.resource_version.to_string()));
     Write::Delete { target: to, uid, version }
@@ -143,7 +143,7 @@ fn replace_changes(pod: &PodView, update: Option<&RevisionName>, now: Timestamp)
 fn remove_labels(pod: &PodView, labels: &[&str]) -> Change {
     let existing = labels.iter().filter(|label| pod.has_label(label));
     let changes: LabelChanges = existing.map(|label| ((*label).to_owned(), None)).collect();
-    relabel(preconditions(pod, &[]), &changes).build()
+    preconditions(pod, &[]).change_labels(&changes).build()
 }
 
 /// Removes the CollaSet from the Pod's owners and ends its operation on the Pod, because no other
@@ -161,7 +161,7 @@ fn finish(pod: &PodView) -> Change {
     if pod.has_label(well_known::UPDATE_INCLUDED) {
         changes.insert(well_known::UPDATE_INCLUDED.to_owned(), None);
     }
-    let patch = relabel(preconditions(pod, &[LabelKind::Operating]), &changes);
+    let patch = preconditions(pod, &[LabelKind::Operating]).change_labels(&changes);
     let has_last_status = pod.annotation(well_known::LAST_POD_STATUS).is_some();
     let annotation = ["metadata", "annotations", well_known::LAST_POD_STATUS];
     if has_last_status { patch.remove(&annotation) } else { patch }.build()

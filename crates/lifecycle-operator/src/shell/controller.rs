@@ -224,7 +224,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     if let Err(error) = &view.expected_finalizers {
         context.publish(&pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
     }
-    if let Some(write) = render::render(&plan, &pod.identity(), now) {
+    if let Some(write) = render::render(&plan, &pod, now) {
         tracing::debug!(%plan, "Planned");
         let observed = context.pods.version();
         match context.applier.apply(&write).await? {

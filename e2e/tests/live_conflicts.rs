@@ -1,0 +1,32 @@
+//! Nodes that report every change without delay: no write of an operator conflicts with theirs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use podops_e2e::{
+    cluster::{TestCluster, programs},
+    nodes::Delays,
+    scenarios::Scenario,
+};
+use serde_json::json;
+
+/// Number of Pods of the CollaSet.
+const PODS: usize = 100;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_write_conflicts_with_prompt_kubelets() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.nodes().unwrap().set_delays(Delays::NONE);
+    let web = Scenario { cluster: &cluster, set: "web", pods: PODS };
+    web.create().await.unwrap();
+
+    let updated = web.update_in_place("nginx:1").await.unwrap();
+    assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
+    assert!(updated.requests_per_pod() <= 6.2, "{} requests per Pod", updated.requests_per_pod());
+
+    let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
+    cluster.create_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await.unwrap();
+    let updated = web.update_in_place("nginx:2").await.unwrap();
+    assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
+    assert!(updated.requests_per_pod() <= 7.2, "{} requests per Pod", updated.requests_per_pod());
+    cluster.assert_no_forbidden_requests().unwrap();
+}
