@@ -157,18 +157,38 @@ impl TestCluster {
     ///
     /// If a component does not start.
     pub async fn start_with_graceful_deletion(programs: &Path) -> anyhow::Result<Self> {
+        Self::start_empty(programs).await?.with_graceful_deletion().await
+    }
+
+    /// Starts everything with graceful deletion; its webhooks require the API server's client
+    /// certificate.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn start_with_client_certificates(programs: &Path) -> anyhow::Result<Self> {
         let mut cluster = Self::start_empty(programs).await?;
-        cluster.install_crds().await?;
-        cluster.install_graceful_deletion().await?;
-        cluster.start_operators().await?;
-        cluster.wait_for_admission().await?;
-        Ok(cluster)
+        let ca = cluster.plane.dir.path().join("ca.crt").display().to_string();
+        for operator in WITH_WEBHOOKS {
+            cluster.add_env(operator, &[("PODOPS_ADMISSION_CLIENT_CA_FILE", ca.clone())]);
+        }
+        cluster.with_graceful_deletion().await
+    }
+
+    async fn with_graceful_deletion(mut self) -> anyhow::Result<Self> {
+        self.install_crds().await?;
+        self.install_graceful_deletion().await?;
+        self.start_operators().await?;
+        self.wait_for_admission().await?;
+        Ok(self)
     }
 
     /// Installs the graceful deletion overlay, and points its webhooks at local addresses instead
     /// of Services.
     async fn install_graceful_deletion(&mut self) -> anyhow::Result<()> {
         self.install("deploy/overlays/graceful-deletion").await?;
+        let opt_in = format!("{}=true", well_known::GRACEFUL_EVICTION);
+        self.plane.kubectl(&["label", "namespace", &self.namespace, &opt_in]).await?;
         let ports: [u16; WITH_WEBHOOKS.len()] = free_ports()?;
         self.webhook_ports = WITH_WEBHOOKS.into_iter().zip(ports).collect();
         for (operator, port) in &self.webhook_ports {

@@ -19,7 +19,10 @@ use std::{
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod, PodCondition};
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod, PodCondition, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -103,14 +106,7 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
     let deferral = resize_deferral(pod, &known);
     let containers = containers(pod, &known, deferral.is_some(), now);
     let up = containers.iter().all(|(stage, _)| *stage == Stage::Running);
-    let condition = |type_: &str| -> Option<bool> {
-        status
-            .conditions
-            .iter()
-            .flatten()
-            .find(|c: &&PodCondition| c.type_ == type_)
-            .map(|c| c.status == "True")
-    };
+    let condition = |type_: &str| condition(&status, type_);
     let gates = spec.readiness_gates.iter().flatten();
     let stable =
         containers.iter().all(|(stage, _)| matches!(stage, Stage::Running | Stage::Failing));
@@ -125,22 +121,22 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
     let resources_reported = containers.iter().zip(&spec.containers).all(|((_, status), c)| {
         known.get(&c.name).is_some_and(|last| json!(last.resources) == status["resources"])
     });
-    let reported = status.observed_generation == pod.metadata.generation
+    let is_reported = status.observed_generation == pod.metadata.generation
         && condition("ContainersReady") == Some(up)
         && condition("Ready") == Some(ready)
         && resources_reported
         && condition(RESIZE_PENDING).is_some() == deferral.is_some();
-    if stable && !changes && reported && status.pod_ip.is_some() {
+    if stable && !changes && is_reported && status.pod_ip.is_some() {
         return None;
     }
+    // lastTransitionTime changes only with the status.
     let set = |type_: &str, is_true: bool| {
-        let status = if is_true { "True" } else { "False" };
-        // lastTransitionTime changes only with the status.
-        if condition(type_) == Some(is_true) {
-            json!({ "type": type_, "status": status })
-        } else {
-            json!({ "type": type_, "status": status, "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() })
+        let mut reported =
+            json!({ "type": type_, "status": if is_true { "True" } else { "False" } });
+        if condition(type_) != Some(is_true) {
+            reported["lastTransitionTime"] = json!(Time(now));
         }
+        reported
     };
     let mut conditions =
         vec![set("Initialized", true), set("ContainersReady", up_now), set("Ready", ready)];
@@ -150,11 +146,17 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
         "podIP": address(pod).to_string(),
         "podIPs": [{ "ip": address(pod).to_string() }],
         "observedGeneration": pod.metadata.generation,
-        "startTime": status.start_time.as_ref().map_or(now, |t| t.0).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "startTime": status.start_time.clone().unwrap_or(Time(now)),
         "containerStatuses": containers.iter().map(|(_, value)| value).collect::<Vec<_>>(),
         "conditions": conditions,
     }});
     Some((if starts { delays.start } else { Duration::ZERO }, Action::ReportStatus(report)))
+}
+
+/// Returns whether a condition is True; `None` if the Pod does not have it.
+fn condition(status: &PodStatus, type_: &str) -> Option<bool> {
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.find(|c: &&PodCondition| c.type_ == type_).map(|c| c.status == "True")
 }
 
 /// Decides the next write to a Pod with a deletion timestamp: as a kubelet, reports that its
@@ -165,10 +167,9 @@ fn next_action_of_deleted(pod: &Pod, delays: Delays, now: Timestamp) -> (Duratio
     if has_ended || status.container_statuses.is_none() {
         return (if has_ended { Duration::ZERO } else { delays.stop }, Action::Remove);
     }
-    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let ended = status.container_statuses.iter().flatten().map(|container| {
         let state =
-            json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": time } });
+            json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": Time(now) } });
         json!({ "name": container.name, "image": container.image, "imageID": container.image_id,
             "ready": false, "started": false, "restartCount": container.restart_count,
             "state": state, "containerID": container.container_id })
@@ -717,8 +718,6 @@ fn now() -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
     use super::*;
 
     fn pod(status: &Value, image: &str) -> Pod {

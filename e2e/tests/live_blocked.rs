@@ -30,6 +30,7 @@ async fn failures_are_reported_and_retried_with_backoff() {
         no_pod_is_deleted_for_a_rejected_template(&cluster),
     );
     // LimitRanges and ResourceQuotas affect every Pod of the namespace, so these run alone.
+    an_unknown_field_of_a_template_is_reported(&cluster).await;
     rejected_pods_are_reported_and_retried_with_backoff(&cluster).await;
     an_exceeded_quota_is_reported_until_it_is_raised(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
@@ -94,6 +95,35 @@ async fn rejected_pods_are_reported_and_retried_with_backoff(cluster: &TestClust
     cluster.wait_for_status("large", TIMEOUT, healthy).await.unwrap();
     cluster.sets().delete("large", &DeleteParams::default()).await.unwrap();
     eventually(TIMEOUT, async || Ok(cluster.pods_of("large").await?.is_empty())).await.unwrap();
+}
+
+/// Kuperator and the API server's default drop such a field silently.
+async fn an_unknown_field_of_a_template_is_reported(cluster: &TestCluster) {
+    let template = |container: Value| json!({ "template": { "metadata": { "labels": { "app": "typo" } }, "spec": { "containers": [container] } } });
+    let misspelt = json!({ "name": "web", "image": "nginx:1", "imagePullPolicyy": "Always" });
+    cluster.create_with("typo", 2, "nginx:1", &template(misspelt.clone())).await.unwrap();
+    let text = r#"unknown field "spec.containers[0].imagePullPolicyy""#;
+    cluster.wait_for_status("typo", TIMEOUT, |s| scale_out_failed(s, text)).await.unwrap();
+    assert!(cluster.pods_of("typo").await.unwrap().is_empty());
+
+    let correct = json!({ "name": "web", "image": "nginx:1", "imagePullPolicyy": null });
+    cluster.patch("typo", template(correct)).await.unwrap();
+    cluster.wait_until_rolled_out("typo", 2, TIMEOUT).await.unwrap();
+
+    let before = cluster.pods_of("typo").await.unwrap();
+    cluster.patch("typo", template(misspelt)).await.unwrap();
+    let reported = |s: &CollaSetStatus| {
+        find(&s.conditions, "Degraded").is_some_and(|c| {
+            c.reason.as_deref() == Some("TemplateRejected")
+                && c.message.as_ref().is_some_and(|m| m.contains(text))
+        })
+    };
+    cluster.wait_for_status("typo", TIMEOUT, reported).await.unwrap();
+    let after = cluster.pods_of("typo").await.unwrap();
+    let uids = |pods: &[Pod]| pods.iter().map(ResourceExt::uid).collect::<Vec<_>>();
+    assert_eq!(uids(&before), uids(&after));
+    cluster.sets().delete("typo", &DeleteParams::default()).await.unwrap();
+    eventually(TIMEOUT, async || Ok(cluster.pods_of("typo").await?.is_empty())).await.unwrap();
 }
 
 async fn an_exceeded_quota_is_reported_until_it_is_raised(cluster: &TestCluster) {

@@ -330,6 +330,16 @@ async fn operator_outage_blocks_only_pods_in_service() {
     let message = delete(&cluster, &name, &DeleteParams::default()).await;
     assert!(message.contains("failed calling webhook"), "{message}");
     assert_eq!(evict(&cluster, &name).await.unwrap_err().code, 500);
+    an_eviction_in_another_namespace_does_not_depend_on_the_operator(&cluster).await;
+    let scheduler = [
+        "delete",
+        "pod",
+        &name,
+        "--as=system:kube-scheduler",
+        "--as-group=system:authenticated",
+        "--wait=false",
+    ];
+    cluster.plane.kubectl(&scheduler).await.expect("a preemption does not wait for the lifecycle");
     assert_eq!(delete(&cluster, "failed", &DeleteParams::default()).await, "");
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
     cluster.wait_until_deleted("in-service").await.unwrap();
@@ -337,33 +347,54 @@ async fn operator_outage_blocks_only_pods_in_service() {
     signal(pid, Signal::CONT).unwrap();
 }
 
-/// Reviews from clients that do not know the path token are rejected and start nothing.
-async fn forged_reviews_start_nothing(cluster: &TestCluster, pod: &str) {
+async fn an_eviction_in_another_namespace_does_not_depend_on_the_operator(cluster: &TestCluster) {
+    let pods = Api::<Pod>::namespaced(cluster.plane.admin.clone(), "ending");
+    let pod = json!({
+        "metadata": { "name": "unrelated" },
+        "spec": { "containers": [{ "name": "c", "image": "nginx:1" }] },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    pods.evict("unrelated", &EvictParams::default()).await.unwrap();
+}
+
+/// URL and CA bundle of the webhook for evictions.
+async fn eviction_webhook(cluster: &TestCluster) -> (http::Uri, Vec<u8>) {
     let hooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.plane.admin.clone());
     let hooks = hooks.get("podops-lifecycle-operator").await.unwrap().webhooks.unwrap();
-    let url: http::Uri = hooks[1].client_config.url.as_ref().unwrap().parse().unwrap();
-    let bundle = &hooks[1].client_config.ca_bundle.as_ref().unwrap().0;
+    let client = &hooks[1].client_config;
+    let url = client.url.as_ref().unwrap().parse().unwrap();
+    (url, client.ca_bundle.clone().unwrap().0)
+}
+
+/// Returns a review of an eviction that no API server has received.
+fn forged_eviction(cluster: &TestCluster, pod: &str) -> Value {
     let request = json!({
         "uid": "1", "kind": { "group": "policy", "version": "v1", "kind": "Eviction" },
         "resource": { "group": "", "version": "v1", "resource": "pods" }, "subResource": "eviction",
         "name": pod, "namespace": cluster.namespace, "operation": "CREATE", "userInfo": {},
     });
-    let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request });
+    json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request })
+}
+
+/// Reviews from clients that do not know the path token are rejected and start nothing.
+async fn forged_reviews_start_nothing(cluster: &TestCluster, pod: &str) {
+    let (url, bundle) = &eviction_webhook(cluster).await;
+    let review = forged_eviction(cluster, pod);
     let (with_token, guessed) = (url.path(), url.path().replacen('/', "/0", 1));
-    assert_eq!(post(&url, bundle, &guessed, &review.to_string()).await, 404);
-    assert_eq!(post(&url, bundle, "/", &review.to_string()).await, 404);
-    assert_eq!(post(&url, bundle, with_token, "{").await, 400);
-    assert_eq!(post(&url, bundle, with_token, &" ".repeat(9 << 20)).await, 413);
+    assert_eq!(post(url, bundle, &guessed, &review.to_string()).await.unwrap(), 404);
+    assert_eq!(post(url, bundle, "/", &review.to_string()).await.unwrap(), 404);
+    assert_eq!(post(url, bundle, with_token, "{").await.unwrap(), 400);
+    assert_eq!(post(url, bundle, with_token, &" ".repeat(9 << 20)).await.unwrap(), 413);
     let labels = async || cluster.pods().get(pod).await.unwrap().labels().clone();
     assert!(!labels().await.contains_key(well_known::TO_DELETE));
     // The same review with the token starts the deletion.
-    assert_eq!(post(&url, bundle, with_token, &review.to_string()).await, 200);
+    assert_eq!(post(url, bundle, with_token, &review.to_string()).await.unwrap(), 200);
     cluster.wait_until_deleted(pod).await.unwrap();
     cluster.wait_for_replicas("web", [1; 4]).await.unwrap();
 }
 
 /// Sends a POST over TLS, verified with the webhook's CA bundle, and returns the HTTP status.
-async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> u16 {
+async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> std::io::Result<u16> {
     use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
     let mut roots = rustls::RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(bundle) {
@@ -371,17 +402,17 @@ async fn post(url: &http::Uri, bundle: &[u8], path: &str, body: &str) -> u16 {
     }
     let config =
         rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    let stream = TcpStream::connect(url.authority().unwrap().as_str()).await.unwrap();
+    let stream = TcpStream::connect(url.authority().unwrap().as_str()).await?;
     let name = ServerName::try_from(url.host().unwrap().to_owned()).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let mut stream = connector.connect(name, stream).await.unwrap();
+    let mut stream = connector.connect(name, stream).await?;
     let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(head.as_bytes()).await?;
     // The server may close the connection without reading the whole body.
     drop(stream.write_all(body.as_bytes()).await);
     let mut status_line = [0; 12];
-    stream.read_exact(&mut status_line).await.unwrap();
-    std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap()
+    stream.read_exact(&mut status_line).await?;
+    Ok(std::str::from_utf8(&status_line[9..]).unwrap().parse().unwrap())
 }
 
 /// CollaSets of the drained node: name, replicas, and maximum number of unavailable Pods.
@@ -390,7 +421,8 @@ const DRAINED_SETS: [(&str, i32, usize); 5] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_drain_succeeds_and_exceeds_no_budget() {
-    let cluster = cluster().await;
+    let programs = programs().unwrap();
+    let cluster = TestCluster::start_with_client_certificates(&programs).await.unwrap();
     let node = "node-0";
     let others = ["node-1", "node-2", "node-3", "node-4"];
     for other in others {
@@ -442,5 +474,16 @@ async fn kubectl_drain_succeeds_and_exceeds_no_budget() {
     }
     let evictions = requests.iter().filter(|r| r.subresource() == "eviction").count();
     assert!(evictions >= 30, "{evictions} evictions requested");
+    a_review_without_a_client_certificate_is_refused(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// The path token alone permits nothing if the API server has a client certificate.
+async fn a_review_without_a_client_certificate_is_refused(cluster: &TestCluster) {
+    let pod = pod_of(cluster, "small").await.name_any();
+    let (url, bundle) = eviction_webhook(cluster).await;
+    let review = forged_eviction(cluster, &pod);
+    assert!(post(&url, &bundle, url.path(), &review.to_string()).await.is_err());
+    let labels = cluster.pods().get(&pod).await.unwrap().labels().clone();
+    assert!(!labels.contains_key(well_known::TO_DELETE));
 }

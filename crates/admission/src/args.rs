@@ -1,6 +1,6 @@
 //! Flags of the admission server.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
@@ -26,4 +26,14 @@ pub struct AdmissionArgs {
         value_name = "HOSTS"
     )]
     pub admission_hosts: Vec<String>,
+
+    /// PEM file of the CA that issued the API server's client certificate for webhooks; requests
+    /// without a certificate of this CA are rejected
+    #[arg(
+        long,
+        env = "PODOPS_ADMISSION_CLIENT_CA_FILE",
+        help_heading = "Admission",
+        value_name = "FILE"
+    )]
+    pub admission_client_ca_file: Option<PathBuf>,
 }

@@ -1,8 +1,14 @@
 //! Server for admission webhooks: routes each `AdmissionReview` to the handler of its webhook.
 
 use std::{
-    collections::BTreeMap, convert::Infallible, future::Future, net::SocketAddr, pin::Pin,
-    sync::Arc, time::Duration,
+    collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
 };
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -21,7 +27,15 @@ use kube::core::{
     admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
 };
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, Registry};
-use rustls::{ServerConfig, crypto::ring};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{
+        CertificateDer,
+        pem::{self, PemObject as _},
+    },
+    server::{VerifierBuilderError, WebPkiClientVerifier},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -110,11 +124,12 @@ pub fn start(
         ready,
     };
     let reviews = Arc::new(Reviews { serving, handlers, metrics });
-    let stop = operator.process.stop.clone();
+    let (stop, client_ca) = (operator.process.stop.clone(), args.admission_client_ca_file.clone());
     operator.task("admission", async move {
+        let tls = tls_config(reviews.serving.clone(), client_ca.as_deref())?;
         tokio::select! {
             never = certificate_manager.run() => match never {},
-            served = serve(address, reviews, stop) => served,
+            served = serve(address, tls, reviews, stop) => served,
         }
     });
     Ok(())
@@ -127,6 +142,30 @@ enum ServerError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("invalid TLS configuration")]
     Tls(#[from] rustls::Error),
+    #[error("failed to read the client CA {path}")]
+    ClientCa { path: PathBuf, source: pem::Error },
+    #[error("invalid client CA")]
+    ClientVerifier(#[from] VerifierBuilderError),
+}
+
+/// Returns the TLS configuration; with a client CA, clients must have a certificate of it.
+fn tls_config(
+    serving: Arc<ServedCertificate>,
+    client_ca: Option<&Path>,
+) -> Result<ServerConfig, ServerError> {
+    let provider = Arc::new(ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
+    let Some(path) = client_ca else {
+        return Ok(config.with_no_client_auth().with_cert_resolver(serving));
+    };
+    let failed = |source| ServerError::ClientCa { path: path.to_owned(), source };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(failed)? {
+        roots.add(certificate.map_err(failed)?)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
+    Ok(config.with_client_cert_verifier(verifier).with_cert_resolver(serving))
 }
 
 struct Reviews {
@@ -138,6 +177,7 @@ struct Reviews {
 /// Serves until shutdown, then completes the requests in progress.
 async fn serve(
     address: SocketAddr,
+    tls: ServerConfig,
     reviews: Arc<Reviews>,
     stop: Shutdown,
 ) -> Result<(), ServerError> {
@@ -145,11 +185,7 @@ async fn serve(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     tracing::info!(%address, "Listening for admission reviews");
-    let provider = Arc::new(ring::default_provider());
-    let config =
-        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config?.with_no_client_auth().with_cert_resolver(reviews.serving.clone());
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
     let (graceful, mut connections) = (GracefulShutdown::new(), Connections::new(LIMITS));
     let mut stopped = std::pin::pin!(async {
         stop.wait().await;

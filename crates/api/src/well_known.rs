@@ -88,6 +88,9 @@ pub const TO_DELETE: &str = "collaset.kusionstack.io/to-delete";
 /// which its CollaSet creates a replacement first. Not Kuperator's.
 pub const DELETION_POLICY: &str = "podopslifecycle.kusionstack.io/deletion-policy";
 
+/// Label of namespaces in which evictions wait for the lifecycle of Pods.
+pub const GRACEFUL_EVICTION: &str = "podopslifecycle.kusionstack.io/graceful-eviction";
+
 /// Label. Requests a replacement of the Pod; any value.
 pub const TO_REPLACE: &str = "collaset.kusionstack.io/to-replace";
 

@@ -5,6 +5,7 @@
 //! ([`status_throttle`]) and retry delays ([`backoff`]). All I/O is in [`shell`], behind the
 //! feature of that name.
 
+pub mod allow_list;
 pub mod backoff;
 pub mod decode;
 pub mod error;

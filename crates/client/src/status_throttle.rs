@@ -34,6 +34,12 @@ impl StatusThrottle {
         interval.saturating_sub(elapsed)
     }
 
+    /// Time of the last write; `None` if there was none.
+    #[must_use]
+    pub fn written_at(&self) -> Option<Instant> {
+        self.written_at
+    }
+
     /// Records a write.
     pub fn record(&mut self, now: Instant) {
         self.written_at = Some(now);

@@ -78,6 +78,15 @@ pub enum Change {
     Json(json_patch::Patch),
 }
 
+/// What the API server does with fields that the kind does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Drops them, and returns a warning.
+    Warn,
+    /// Rejects the object, and names them.
+    Strict,
+}
+
 /// One API request. Each is idempotent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
@@ -87,8 +96,10 @@ pub enum Write {
         target: Target,
         /// The whole object.
         body: Value,
+        /// How unknown fields are treated.
+        validation: FieldValidation,
     },
-    /// Creates the object as a dry run: it is validated by the API server, but not stored.
+    /// Creates the object as a dry run: it is strictly validated by the API server, but not stored.
     DryRunCreate {
         /// Object to create.
         target: Target,

@@ -20,6 +20,7 @@ use podops_api::{
     consist::{self, employer_key},
     ids::{PodName, Uid},
 };
+use podops_client::allow_list::is_allowed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -86,24 +87,6 @@ pub fn check_allowed(
         "backend-params: {resource} is not allowed for namespace {namespace} \
          by the operator's {flag}"
     )))
-}
-
-/// Returns whether a pattern `<namespace>/<resource>` matches; either part may end with the
-/// wildcard `*`.
-///
-/// Patterns are per namespace because users of the cluster act with the operator's external
-/// permissions.
-#[must_use]
-pub fn is_allowed(patterns: &[String], namespace: &str, resource: &str) -> bool {
-    let mut split = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
-    split.any(|(namespaces, resources)| {
-        matches(namespaces, namespace) && matches(resources, resource)
-    })
-}
-
-/// Returns whether a text matches a pattern, which may end with the wildcard `*`.
-fn matches(pattern: &str, text: &str) -> bool {
-    pattern.strip_suffix('*').map_or(text == pattern, |prefix| text.starts_with(prefix))
 }
 
 /// A Pod of an employer, with its desired traffic.

@@ -5,6 +5,7 @@
 //! even if a watch never became ready.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     fmt::Debug,
@@ -27,7 +28,10 @@ use kube::{
 use parking_lot::Mutex;
 use podops_client::{backoff, error::Chain, object_key::ObjectKey};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::{JoinError, spawn_blocking},
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     lease::Leadership,
@@ -52,7 +56,32 @@ pub enum Requeue {
 const CACHE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum of the minimum interval between two reconciles of one object.
-const MIN_INTERVAL_MAX: Duration = Duration::from_millis(500);
+const MIN_INTERVAL_MAX: Duration = Duration::from_secs(30);
+
+tokio::task_local! {
+    /// CPU time that the current reconcile has used in other threads.
+    static OFF_THREAD: Cell<Duration>;
+}
+
+/// Runs work that may take seconds and does not yield in a thread of its own, so that other
+/// objects, the Lease and the probes do not wait for it. Its duration counts as time that the
+/// reconcile was busy.
+///
+/// # Errors
+///
+/// [`JoinError`] if the work panics.
+pub async fn run_off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    let timed = move || {
+        let started = Instant::now();
+        (work(), started.elapsed())
+    };
+    let (result, elapsed) = spawn_blocking(timed).await?;
+    let recorded = OFF_THREAD.try_with(|busy| busy.set(busy.get() + elapsed));
+    debug_assert!(recorded.is_ok(), "called outside of a reconcile");
+    Ok(result)
+}
 
 /// Objects to reconcile, and the limits of the controller.
 pub struct ControllerConfig<K: Resource<DynamicType = ()> + 'static> {
@@ -132,8 +161,8 @@ impl Context {
         self.metrics.reconciles.with_label_values(&[class]).inc();
         let mut state = self.state.lock();
         if !self.min_interval.is_zero() {
-            // Objects that are expensive to reconcile are reconciled less often, so that one large
-            // object does not use the whole CPU. Time spent waiting for responses does not count.
+            // Objects that are expensive to reconcile are reconciled less often, so that one object
+            // uses at most a third of a CPU. Time spent waiting for responses does not count.
             let interval = self.min_interval.max((busy * 2).min(MIN_INTERVAL_MAX));
             state.not_before.insert(key.clone(), Instant::now() + interval);
             if state.not_before.len() > state.waiting.len() + 1000 {
@@ -263,17 +292,21 @@ where
     if let Some(remaining) = context.dequeue(&key) {
         return Action::requeue(remaining);
     }
-    let (started, mut busy) = (Instant::now(), Duration::ZERO);
-    let mut reconcile = pin!(reconcile(object));
-    let timed = poll_fn(|cx| {
-        let poll_started = Instant::now();
-        let polled = reconcile.as_mut().poll(cx);
-        busy += poll_started.elapsed();
-        polled
-    });
-    let result = timeout(context.deadline, timed)
-        .await
-        .unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
+    let started = Instant::now();
+    let timed = async {
+        let mut reconcile = pin!(reconcile(object));
+        let mut busy = Duration::ZERO;
+        let polled = poll_fn(|cx| {
+            let poll_started = Instant::now();
+            let polled = reconcile.as_mut().poll(cx);
+            busy += poll_started.elapsed();
+            polled
+        });
+        let result = timeout(context.deadline, polled).await;
+        (result, busy + OFF_THREAD.with(Cell::get))
+    };
+    let (result, busy) = OFF_THREAD.scope(Cell::default(), timed).await;
+    let result = result.unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
     context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
     context.finish(key, busy, result)
 }
@@ -342,6 +375,43 @@ mod tests {
         let started = Instant::now();
         timeout(grace_period * 10, controller).await.expect("shutdown hangs").unwrap();
         assert_eq!(started.elapsed().as_secs(), grace_period.as_secs());
+    }
+
+    #[tokio::test]
+    async fn time_in_other_threads_counts_as_busy() {
+        let (end, stop) = Shutdown::new();
+        let mut config = config(vec![
+            Event::Init,
+            Event::InitApply(ConfigMap {
+                metadata: kube::core::ObjectMeta {
+                    name: Some("a".to_owned()),
+                    ..Default::default()
+                },
+                ..ConfigMap::default()
+            }),
+            Event::InitDone,
+        ]);
+        config.min_interval = Duration::from_millis(1);
+        let (end, times) = (Arc::new(end), Arc::new(Mutex::new(Vec::new())));
+        let recorded = times.clone();
+        let controller = run(process(stop), config, move |_| {
+            let (end, times) = (end.clone(), recorded.clone());
+            async move {
+                times.lock().push(Instant::now());
+                if times.lock().len() > 1 {
+                    end.send_replace(true);
+                }
+                let busy = || std::thread::sleep(Duration::from_millis(200));
+                run_off_thread(busy).await.map_err(Cause::Panic)?;
+                Ok(Requeue::After(Duration::ZERO))
+            }
+        });
+        timeout(Duration::from_secs(60), controller)
+            .await
+            .expect("is not reconciled again")
+            .unwrap();
+        let times = times.lock();
+        assert!(times[1] - times[0] >= Duration::from_millis(600), "{times:?}");
     }
 
     /// Without a timeout, a request without a response would block its object indefinitely.

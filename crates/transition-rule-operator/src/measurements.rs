@@ -30,7 +30,7 @@ pub struct Measurements {
 }
 
 /// Decision of one rule on one operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decision {
     /// Name as `<PodTransitionRule>/<rule>`.
     pub rule: String,

@@ -11,7 +11,7 @@ use podops_client::freshness::LastWrites;
 use serde_json::Value;
 
 use crate::{
-    measurements::{LimitKey, Measurements, RejectionKey},
+    measurements::{Decision, LimitKey, Measurements, RejectionKey},
     plan::PodChange,
     status::StatusThrottles,
     view::{Observed, PodView},
@@ -32,6 +32,8 @@ pub struct NamespaceState {
     pub rejections: BTreeSet<RejectionKey>,
     /// Limits exported last.
     pub limits: BTreeSet<LimitKey>,
+    /// Decisions that have been counted.
+    pub decisions: BTreeSet<Decision>,
     /// Time of the last detail annotation, by UID of the Pod.
     annotated_pods: BTreeMap<Uid, Instant>,
     /// Full Pods by UID.
@@ -64,16 +66,21 @@ impl NamespaceState {
         if !change.only_annotates() {
             return true;
         }
-        self.annotated_pods.retain(|_, at| now.duration_since(*at) < ANNOTATE_INTERVAL);
-        self.annotated_pods.insert(change.uid.clone(), now).is_none()
+        let last = self.annotated_pods.get(&change.uid);
+        let is_due = last.is_none_or(|at| now.duration_since(*at) >= ANNOTATE_INTERVAL);
+        if is_due {
+            self.annotated_pods.insert(change.uid.clone(), now);
+        }
+        is_due
     }
 
     /// Adds the fetched full Pods to the observed state, if their resourceVersion has not changed.
-    /// Forgets those of Pods that do not wait: rules need the full object of waiting Pods only.
+    /// Forgets Pods that do not wait: rules need the full object of waiting Pods only.
     pub fn add_full_pods(&mut self, observed: &mut Observed) {
         let waiting: BTreeSet<&Uid> =
             observed.pods.iter().filter(|pod| pod.is_waiting()).map(|pod| &pod.uid).collect();
         self.full_pods.retain(|uid, _| waiting.contains(uid));
+        self.annotated_pods.retain(|uid, _| waiting.contains(uid));
         for pod in &mut observed.pods {
             pod.object = self.full_pod(pod);
         }
@@ -93,6 +100,17 @@ impl NamespaceState {
         if object["metadata"]["uid"] == uid.as_str() {
             self.full_pods.insert(uid, FullPod { observed_version: version, object });
         }
+    }
+
+    /// Returns and forgets the counted decisions of rules that no longer exist.
+    pub fn take_stale_decisions(&mut self, observed: &Observed) -> BTreeSet<Decision> {
+        let rules: BTreeSet<&str> = observed.rules.iter().map(|rule| &*rule.name).collect();
+        let exists = |decision: &Decision| {
+            decision.rule.split_once('/').is_some_and(|(owner, _)| rules.contains(owner))
+        };
+        let (kept, stale) = std::mem::take(&mut self.decisions).into_iter().partition(exists);
+        self.decisions = kept;
+        stale
     }
 
     /// Replaces the rejections and limits of the previous reconcile. Returns the limits that no

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::{metrics::Metrics, rejected_writes::RejectedWrites};
-use crate::write::{Change, Outcome, Target, Write};
+use crate::write::{Change, FieldValidation, Outcome, Target, Write};
 
 /// Timeout of one request; that of the API server is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -153,7 +153,14 @@ impl Applier {
                     dry_run: matches!(write, Write::DryRunCreate { .. }),
                     field_manager: Some(self.manager.to_owned()),
                 };
-                at.create(&params, body.to_string().into_bytes())
+                let request = at.create(&params, body.to_string().into_bytes());
+                match write {
+                    Write::Create { validation: FieldValidation::Warn, .. } => request,
+                    Write::Create { validation: FieldValidation::Strict, .. }
+                    | Write::DryRunCreate { .. }
+                    | Write::Patch { .. }
+                    | Write::Delete { .. } => request.map(strictly_validated),
+                }
             }
             Write::Patch { change, .. } => {
                 let params = PatchParams {
@@ -184,6 +191,15 @@ impl Applier {
         }
         Ok(request)
     }
+}
+
+/// Sets the field validation of a request that has a query; kube's parameters of a create have none.
+fn strictly_validated(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    // A valid URI remains valid with one more parameter.
+    if let Ok(uri) = format!("{}&fieldValidation=Strict", request.uri()).parse() {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 /// Response to a write: the object, or for a delete a `Status`, which has no resourceVersion.
@@ -315,9 +331,29 @@ mod tests {
         assert_eq!(error_outcome(&write, &status(404, "web-1")), Some(Outcome::Done(None)));
     }
 
+    fn create(validation: FieldValidation) -> Write {
+        Write::Create { target: pod(), body: serde_json::Value::Null, validation }
+    }
+
+    #[tokio::test]
+    async fn a_strict_create_rejects_unknown_fields() {
+        type Response = Result<http::Response<kube::client::Body>, tower::BoxError>;
+        let server = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Response>()
+        });
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let applier = Applier::new(Client::new(server, "default"), "test", metrics, 1);
+        let query =
+            |write: &Write| applier.request(write).unwrap().uri().query().map(str::to_owned);
+        let strict = query(&create(FieldValidation::Strict)).unwrap();
+        assert!(strict.contains("fieldManager=test&fieldValidation=Strict"), "{strict}");
+        let warn = query(&create(FieldValidation::Warn)).unwrap();
+        assert!(!warn.contains("fieldValidation"), "{warn}");
+    }
+
     #[test]
     fn a_server_error_is_not_an_outcome() {
-        let write = Write::Create { target: pod(), body: serde_json::Value::Null };
+        let write = create(FieldValidation::Warn);
         assert_eq!(error_outcome(&write, &status(409, "")), None, "the quota has changed");
         assert_eq!(error_outcome(&write, &status(429, "")), None);
         assert_eq!(error_outcome(&write, &status(500, "")), None);

@@ -130,11 +130,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::write::{JsonPatch, PODS, Target};
+    use crate::write::{FieldValidation, JsonPatch, PODS, Target};
 
     fn pod(timestamp: &str, image: &str) -> Write {
         let body = json!({ "metadata": { "labels": { "creating": timestamp } }, "spec": { "image": image } });
-        Write::Create { target: Target::new(PODS, "ns", "web-1"), body }
+        Write::Create {
+            target: Target::new(PODS, "ns", "web-1"),
+            body,
+            validation: FieldValidation::Warn,
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use podops_api::{
     ids::{ClaimName, InstanceId, RevisionName},
     well_known,
 };
-use podops_client::write::{Change, Write};
+use podops_client::write::{Change, FieldValidation, Write};
 use serde_json::{Value, json};
 
 use super::object::{CLAIMS, free_name, owner, target};
@@ -53,7 +53,8 @@ pub(super) fn create(
     fields.insert("ownerReferences".to_owned(), owner(observed));
     let spec = template.0.get("spec").cloned().unwrap_or_default();
     let body = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec });
-    Some(Write::Create { target: target(observed, CLAIMS, &name), body })
+    let target = target(observed, CLAIMS, &name);
+    Some(Write::Create { target, body, validation: FieldValidation::Warn })
 }
 
 /// Returns a name that depends on the seed, and that no other PVC is known to have.

@@ -9,7 +9,7 @@ use podops_api::{
     template::PodTemplate,
     well_known,
 };
-use podops_client::write::{Change, JsonPatch, PODS, Target, Write};
+use podops_client::write::{Change, FieldValidation, JsonPatch, PODS, Target, Write};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -89,7 +89,11 @@ pub(super) fn create(
     now: Timestamp,
 ) -> Option<Write> {
     let (target, body) = manifest(observed, instance, revision, new, now)?;
-    Some(Write::Create { target, body })
+    // Unknown fields of a template are reported with its first Pod. Later Pods are created as the
+    // first one was, whatever a newer API server calls unknown.
+    let is_first = !observed.pods.iter().any(|(_, pod)| pod.revision == *revision);
+    let validation = if is_first { FieldValidation::Strict } else { FieldValidation::Warn };
+    Some(Write::Create { target, body, validation })
 }
 
 /// Returns the dry-run create of an instance's Pod; `None` if the revision does not exist.

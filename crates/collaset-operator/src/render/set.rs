@@ -4,7 +4,7 @@ use podops_api::{
     GROUP, VERSION, collaset::CollaSetStatus, ids::PodName, resource_context::ContextDetail,
     well_known,
 };
-use podops_client::write::{Change, Write};
+use podops_client::write::{Change, FieldValidation, Write};
 use serde_json::{Value, json};
 
 use super::object::{COLLASETS, CONTEXTS, REVISIONS, owner, target};
@@ -70,7 +70,8 @@ pub(super) fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
         "revision": new.revision,
         "data": new.data,
     });
-    Write::Create { target: target(observed, REVISIONS, &new.name), body }
+    let target = target(observed, REVISIONS, &new.name);
+    Write::Create { target, body, validation: FieldValidation::Warn }
 }
 
 /// Changes an existing ControllerRevision.
@@ -128,7 +129,7 @@ pub(super) fn write_contexts(observed: &Observed, entries: &[ContextDetail]) -> 
                 "metadata": { "name": observed.context_name() },
                 "spec": { "contexts": entries },
             });
-            Write::Create { target: to, body }
+            Write::Create { target: to, body, validation: FieldValidation::Warn }
         }
         Some(known) if entries.is_empty() => Write::Delete {
             target: to,

@@ -221,7 +221,7 @@ impl World {
 
     /// Records what the operator remembers of a create.
     fn remember(&mut self, write: &Write, outcome: &Outcome) {
-        let Write::Create { target, body } = write else { return };
+        let Write::Create { target, body, .. } = write else { return };
         let known = &mut self.operator;
         let revision = body["metadata"]["labels"][well_known::REVISION].as_str();
         let revision = RevisionName::from(revision.unwrap_or_default());

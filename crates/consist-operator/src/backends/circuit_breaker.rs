@@ -52,7 +52,10 @@ impl CircuitBreaker {
         error: Option<&BackendError>,
     ) {
         match error {
-            Some(error) if now.duration_since(started) >= SLOW_CALL => {
+            // An endpoint that rejects the configuration of one employer is available to others.
+            Some(error @ BackendError::Unreachable(_))
+                if now.duration_since(started) >= SLOW_CALL =>
+            {
                 let circuit = OpenCircuit { since: now, error: error.clone() };
                 self.open.insert(endpoint.to_owned(), circuit);
             }
@@ -64,6 +67,14 @@ impl CircuitBreaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invalid_parameters_do_not_open_the_circuit() {
+        let (mut breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let error = BackendError::InvalidParams("target group not found".to_owned());
+        breaker.record("a", now, now + SLOW_CALL, Some(&error));
+        assert_eq!(breaker.permit("a", now + SLOW_CALL), Ok(()));
+    }
 
     #[test]
     fn an_endpoint_that_timed_out_fails_fast_while_open() {

@@ -8,10 +8,11 @@ pub mod messages;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use podops_client::allow_list::is_allowed;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{BackendError, DesiredMember, TrafficByPod, is_allowed};
+use super::{BackendError, DesiredMember, TrafficByPod};
 use crate::traffic::{DesiredTraffic, Traffic};
 
 /// Time after which content without effect is sent again as a new generation.

@@ -36,7 +36,7 @@ use podops_client::{
     write::{Outcome, PODS, Resource, Write},
 };
 use podops_runtime::{
-    controller::{ControllerConfig, Requeue},
+    controller::{ControllerConfig, Requeue, run_off_thread},
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
 };
@@ -46,7 +46,7 @@ use super::{
     admit,
     caches::{Caches, Pods},
     metrics::Metrics,
-    webhook_client::WebhookClient,
+    webhook_client::{WebhookAccess, WebhookClient},
 };
 use crate::{
     events::{TargetedEvent, events, invalid_rule},
@@ -89,6 +89,17 @@ pub struct RuleArgs {
     /// Allow webhook rules to call loopback, link-local and cloud metadata addresses
     #[arg(long, env = "PODOPS_WEBHOOK_ALLOW_PRIVATE_ADDRESSES", help_heading = "Rules")]
     pub webhook_allow_private_addresses: bool,
+
+    /// Hosts that webhook rules may call, as `<namespace>/<host>`; either part may end with `*`
+    #[arg(
+        long,
+        env = "PODOPS_WEBHOOK_HOSTS",
+        value_delimiter = ',',
+        default_value = "*/*",
+        help_heading = "Rules",
+        value_name = "HOSTS"
+    )]
+    pub webhook_hosts: Vec<String>,
 
     /// Admission webhook that validates PodTransitionRules
     #[command(flatten)]
@@ -138,7 +149,8 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
     } else {
         AddressPolicy::Restricted
     };
-    let (webhooks, receivers) = WebhookClient::new(addresses, metrics.clone());
+    let access = WebhookAccess { hosts: args.webhook_hosts.clone(), addresses };
+    let (webhooks, receivers) = WebhookClient::new(access, metrics.clone());
     let changes = caches.watch(&process);
     let responses = receivers.wake.map(|namespace| ObjectRef::new(&namespace));
     let triggers = stream::select(changes, responses).boxed();
@@ -177,6 +189,9 @@ async fn reconcile(
         context.webhooks.forget(&name);
         let removed = context.states.lock().remove(&name).unwrap_or_default();
         context.remove_limits(&name, &removed.limits);
+        context.remove_decisions(&name, removed.decisions);
+        // An error means that the counter does not exist, which is the desired state.
+        drop(context.metrics.overridden_rules.remove_label_values(&[&name]));
         return Ok(Requeue::AwaitChange);
     }
     if !context.is_fresh(&name) {
@@ -355,9 +370,12 @@ impl Context {
         let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         let measured = measure(observed, plan, &state.rejections, now);
-        for Decision { rule, kind, verdict } in &measured.decisions {
+        for decision in &measured.decisions {
+            let Decision { rule, kind, verdict } = decision;
             self.metrics.decisions.with_label_values(&[namespace, rule, kind, verdict]).inc();
+            state.decisions.insert(decision.clone());
         }
+        self.remove_decisions(namespace, state.take_stale_decisions(observed));
         for GrantWait { stage, seconds } in &measured.grants {
             self.metrics.wait_seconds.with_label_values(&[stage]).observe(*seconds);
         }
@@ -369,6 +387,13 @@ impl Context {
             gauge.set(i64::from(*value));
         }
         self.remove_limits(namespace, &state.replace_measurements(measured));
+    }
+
+    fn remove_decisions(&self, namespace: &str, stale: impl IntoIterator<Item = Decision>) {
+        for Decision { rule, kind, verdict } in stale {
+            let labels = [namespace, &rule, kind, verdict];
+            drop(self.metrics.decisions.remove_label_values(&labels));
+        }
     }
 
     fn remove_limits<'a>(&self, namespace: &str, stale: impl IntoIterator<Item = &'a LimitKey>) {
@@ -404,11 +429,10 @@ impl Context {
     }
 }
 
-/// Plans in a thread of its own, because the evaluation of expressions may take seconds and does not
-/// yield: other namespaces, the Lease and the probes must not wait for it. A panic of the interpreter
-/// fails the reconcile of this namespace only.
+/// Plans in a thread of its own, because the evaluation of expressions may take seconds. A panic of
+/// the interpreter fails the reconcile of this namespace only.
 async fn plan_off_thread(observed: Observed) -> Result<(Observed, Plan), ReconcileError> {
-    let planned = tokio::task::spawn_blocking(move || {
+    let planned = run_off_thread(move || {
         let plan = plan::plan(&observed, clock::now());
         (observed, plan)
     });

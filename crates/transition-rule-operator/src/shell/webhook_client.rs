@@ -7,7 +7,7 @@ use futures::{StreamExt as _, channel::mpsc, stream::FuturesUnordered};
 use hyper::body::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use podops_client::shell::clock;
+use podops_client::{allow_list::is_allowed, shell::clock};
 use podops_runtime::shutdown::Shutdown;
 use tokio::{sync::Semaphore, time::sleep};
 
@@ -35,8 +35,16 @@ pub(super) struct WebhookClient {
     jobs: mpsc::UnboundedSender<Job>,
     /// Namespaces to reconcile because a verdict changed.
     wake: mpsc::UnboundedSender<String>,
-    addresses: AddressPolicy,
+    access: WebhookAccess,
     metrics: Metrics,
+}
+
+/// What webhook rules may call.
+pub(super) struct WebhookAccess {
+    /// Allowed hosts, as patterns `<namespace>/<host>`.
+    pub(super) hosts: Vec<String>,
+    /// Allowed addresses.
+    pub(super) addresses: AddressPolicy,
 }
 
 /// Receiving ends of the channels of a [`WebhookClient`].
@@ -49,10 +57,10 @@ pub(super) struct Receivers {
 
 impl WebhookClient {
     /// Creates a client without verdicts.
-    pub(super) fn new(addresses: AddressPolicy, metrics: Metrics) -> (Arc<Self>, Receivers) {
+    pub(super) fn new(access: WebhookAccess, metrics: Metrics) -> (Arc<Self>, Receivers) {
         let (jobs, job_receiver) = mpsc::unbounded();
         let (wake, wake_receiver) = mpsc::unbounded();
-        let client = Self { tasks: Mutex::default(), jobs, wake, addresses, metrics };
+        let client = Self { tasks: Mutex::default(), jobs, wake, access, metrics };
         (Arc::new(client), Receivers { jobs: job_receiver, wake: wake_receiver })
     }
 
@@ -155,7 +163,7 @@ impl WebhookClient {
         &self,
         job: &Job,
         request: &Request,
-        permits: &Semaphore,
+        permits: &Arc<Semaphore>,
     ) -> Result<Bytes, WebhookError> {
         let mut body = serde_json::to_vec(request).map_err(|_| WebhookError::Invalid)?;
         body.push(b'\n');
@@ -165,15 +173,25 @@ impl WebhookClient {
             ca_bundle: config.ca_bundle.as_deref(),
             body: Some(body),
             timeout_after: request_timeout(&job.spec),
-            addresses: self.addresses,
+            addresses: self.access.addresses,
         };
-        self.call(call, permits).await
+        self.call(&job.namespace, call, permits).await
     }
 
-    async fn call(&self, call: Call<'_>, permits: &Semaphore) -> Result<Bytes, WebhookError> {
-        let _permit = permits.acquire().await;
+    async fn call(
+        &self,
+        namespace: &str,
+        call: Call<'_>,
+        permits: &Arc<Semaphore>,
+    ) -> Result<Bytes, WebhookError> {
+        if !is_allowed(&self.access.hosts, namespace, &call.host()?) {
+            return Err(WebhookError::HostNotAllowed);
+        }
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            return Err(WebhookError::Unreachable);
+        };
         let timer = self.metrics.request_seconds.start_timer();
-        let response = send(call).await;
+        let response = send(call, permit).await;
         timer.observe_duration();
         let result = response.as_ref().map_or_else(WebhookError::class, |_| "success");
         self.metrics.requests.with_label_values(&[result]).inc();
@@ -181,7 +199,7 @@ impl WebhookClient {
     }
 
     /// Polls a task until it ends, times out or no Pod waits for it.
-    async fn poll(&self, job: &Job, task: u64, permits: &Semaphore) {
+    async fn poll(&self, job: &Job, task: u64, permits: &Arc<Semaphore>) {
         let Some(poll) = &job.spec.client_config.poll else { return };
         loop {
             sleep(poll_interval(poll)).await;
@@ -193,9 +211,9 @@ impl WebhookClient {
                         ca_bundle: poll.ca_bundle.as_deref(),
                         body: None,
                         timeout_after: request_timeout(&job.spec),
-                        addresses: self.addresses,
+                        addresses: self.access.addresses,
                     };
-                    self.call(call, permits).await
+                    self.call(&job.namespace, call, permits).await
                 }
                 Err(error) => Err(error),
             };

@@ -58,6 +58,8 @@ impl AlibabaClb {
         };
         let account = Account::configured(self.account.as_ref())?;
         let call = Call::health(id)?;
+        // Not part of the call, whose duration the circuit breaker measures.
+        self.rate_limiter.acquire(&employer.namespace).await;
         let servers =
             call_endpoint(&self.circuit_breaker, account.endpoint(), self.describe(account, &call))
                 .await?;
@@ -66,7 +68,6 @@ impl AlibabaClb {
 
     /// Returns the servers of all listeners of a load balancer.
     async fn describe(&self, account: &Account, call: &Call) -> Result<Vec<Server>, BackendError> {
-        self.rate_limiter.acquire().await;
         let nonce = Uuid::new_v4().simple().to_string();
         let request = request(account, call, &nonce, clock::now())?.map(|()| Full::default());
         let exchange = timeout(CALL_TIMEOUT, https::exchange(&self.client, request)).await;

@@ -79,13 +79,17 @@ impl AwsElbV2 {
         if !params.observe_only {
             self.exclusive_backends.claim(employer, std::slice::from_ref(arn), Instant::now())?;
         }
+        let namespace = &employer.namespace;
+        // Not part of the call, whose duration the circuit breaker measures.
+        self.rate_limiter.acquire(namespace).await;
         let targets =
             call_endpoint(&self.circuit_breaker, region, self.describe(&client, arn)).await?;
         let changes = changes(&targets, &params, members);
         if params.observe_only || changes.is_empty() {
             return Ok(sync_result(&targets, members, None));
         }
-        let applied = self.change(&client, arn, &changes).await;
+        let applied = self.change(&client, namespace, arn, &changes).await;
+        self.rate_limiter.acquire(namespace).await;
         // A rejected target must not prevent the observation of the others.
         Ok(match self.describe(&client, arn).await {
             Ok(targets) => sync_result(&targets, members, applied.err()),
@@ -101,19 +105,20 @@ impl AwsElbV2 {
     async fn change(
         &self,
         client: &Client,
+        namespace: &str,
         arn: &str,
         changes: &Changes,
     ) -> Result<(), BackendError> {
         let mut result = Ok(());
         for batch in changes.deregister.chunks(TARGETS_MAX) {
-            self.rate_limiter.acquire().await;
+            self.rate_limiter.acquire(namespace).await;
             let call = client.deregister_targets().target_group_arn(arn);
             let response = call.set_targets(Some(batch.iter().map(to_sdk).collect())).send().await;
             result = result.and(response.map(drop).map_err(|error| backend_error(&error)));
         }
         let mut registrations = Registrations::new(&changes.register);
         while let Some(batch) = registrations.next_batch() {
-            self.rate_limiter.acquire().await;
+            self.rate_limiter.acquire(namespace).await;
             let call = client.register_targets().target_group_arn(arn);
             let response = call.set_targets(Some(batch.iter().map(to_sdk).collect())).send().await;
             let registered = response.map(drop).map_err(|error| backend_error(&error));
@@ -124,7 +129,6 @@ impl AwsElbV2 {
 
     /// Returns the registered targets with their health.
     async fn describe(&self, client: &Client, arn: &str) -> Result<Vec<Target>, BackendError> {
-        self.rate_limiter.acquire().await;
         let call = client.describe_target_health().target_group_arn(arn);
         let response = call.send().await.map_err(|error| backend_error(&error))?;
         let targets = response.target_health_descriptions.ok_or_else(|| {

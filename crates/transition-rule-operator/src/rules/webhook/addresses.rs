@@ -1,9 +1,10 @@
 //! Addresses that webhook rules may call.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Metadata services of clouds.
-const METADATA_SERVICES: [&str; 2] = ["100.100.100.200", "fd00:ec2::254"];
+const METADATA_SERVICES: [&str; 4] =
+    ["100.100.100.200", "168.63.129.16", "fd00:ec2::23", "fd00:ec2::254"];
 
 /// Addresses that webhook rules may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +39,20 @@ fn is_restricted(address: IpAddr) -> bool {
                 || a.is_broadcast()
                 || a.octets()[0] == 0
         }
+        IpAddr::V6(a) if embedded_v4(a).is_some_and(|v4| is_restricted(v4.into())) => true,
         IpAddr::V6(a) => {
             a.is_loopback() || a.is_unicast_link_local() || a.is_unspecified() || a.is_multicast()
         }
+    }
+}
+
+/// Returns the IPv4 address that a NAT64 address (64:ff9b::/96, RFC 6052) is translated to.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
     }
 }
 
@@ -64,11 +76,17 @@ mod tests {
             "fd00:ec2::254",
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
+            "168.63.129.16",
+            "fd00:ec2::23",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b::7f00:1",
         ] {
             assert!(!AddressPolicy::Restricted.allows(address.parse().unwrap()), "{address}");
             assert!(AddressPolicy::Any.allows(address.parse().unwrap()), "{address}");
         }
-        for address in ["10.0.0.1", "192.168.1.1", "1.1.1.1", "fd00::1", "2001:db8::1"] {
+        for address in
+            ["10.0.0.1", "192.168.1.1", "1.1.1.1", "fd00::1", "2001:db8::1", "64:ff9b::10.0.0.1"]
+        {
             assert!(AddressPolicy::Restricted.allows(address.parse().unwrap()), "{address}");
         }
     }

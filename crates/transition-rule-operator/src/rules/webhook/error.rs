@@ -15,6 +15,9 @@ pub enum WebhookError {
     /// Rules must not call the address.
     #[error("webhook address is not allowed (loopback, link-local or cloud metadata)")]
     Forbidden,
+    /// The operator's flag does not allow the host for the rule's namespace.
+    #[error("webhook host is not allowed for this namespace by the operator's --webhook-hosts")]
+    HostNotAllowed,
     /// The CA bundle of the rule is invalid.
     #[error("webhook caBundle is not base64-encoded PEM")]
     CaBundle,
@@ -42,6 +45,7 @@ impl WebhookError {
         match self {
             Self::Address => "address",
             Self::Forbidden => "forbidden",
+            Self::HostNotAllowed => "host_not_allowed",
             Self::CaBundle => "ca_bundle",
             Self::Unreachable => "unreachable",
             Self::Timeout(_) => "timeout",

@@ -4,6 +4,7 @@ use std::{
     future::Future,
     net::{SocketAddr, ToSocketAddrs as _},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -24,7 +25,7 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
-use tokio::time::timeout;
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use crate::rules::webhook::{AddressPolicy, RESPONSE_MAX, WebhookError};
 
@@ -40,23 +41,42 @@ pub(in crate::shell) struct Call<'a> {
     pub(in crate::shell) addresses: AddressPolicy,
 }
 
+impl Call<'_> {
+    /// Returns the host of the URL, a name or an IP address.
+    ///
+    /// # Errors
+    ///
+    /// [`WebhookError::Address`] if the URL is invalid.
+    pub(in crate::shell) fn host(&self) -> Result<String, WebhookError> {
+        let uri: Uri = self.url.parse().map_err(|_| WebhookError::Address)?;
+        let host = uri.host().ok_or(WebhookError::Address)?;
+        Ok(host.trim_matches(['[', ']']).to_owned())
+    }
+}
+
 /// Sends one request and reads the whole response. Redirects are not followed, proxies are not
-/// used.
-pub(in crate::shell) async fn send(call: Call<'_>) -> Result<Bytes, WebhookError> {
+/// used. The permit is kept until the name is resolved, also if that takes longer than the timeout.
+pub(in crate::shell) async fn send(
+    call: Call<'_>,
+    permit: OwnedSemaphorePermit,
+) -> Result<Bytes, WebhookError> {
     let timeout_after = call.timeout_after;
-    timeout(timeout_after, exchange(call))
+    timeout(timeout_after, exchange(call, Arc::new(permit)))
         .await
         .unwrap_or(Err(WebhookError::Timeout(timeout_after)))
 }
 
-async fn exchange(call: Call<'_>) -> Result<Bytes, WebhookError> {
+async fn exchange(
+    call: Call<'_>,
+    permit: Arc<OwnedSemaphorePermit>,
+) -> Result<Bytes, WebhookError> {
     let uri: Uri = call.url.parse().map_err(|_| WebhookError::Address)?;
-    let host = uri.host().ok_or(WebhookError::Address)?.trim_matches(['[', ']']);
     // The resolver is not called for an IP address, so it is checked here.
-    if host.parse().is_ok_and(|address| !call.addresses.allows(address)) {
+    if call.host()?.parse().is_ok_and(|address| !call.addresses.allows(address)) {
         return Err(WebhookError::Forbidden);
     }
-    let mut http = HttpConnector::new_with_resolver(Resolver { addresses: call.addresses });
+    let resolver = Resolver { addresses: call.addresses, permit };
+    let mut http = HttpConnector::new_with_resolver(resolver);
     http.enforce_http(false);
     let https = HttpsConnectorBuilder::new()
         .with_tls_config(tls(call.ca_bundle)?)
@@ -116,6 +136,9 @@ fn tls(ca_bundle: Option<&str>) -> Result<ClientConfig, WebhookError> {
 #[derive(Clone)]
 struct Resolver {
     addresses: AddressPolicy,
+    /// Kept by the thread that resolves, which a timeout does not end: otherwise a namespace whose
+    /// names resolve slowly would use all threads.
+    permit: Arc<OwnedSemaphorePermit>,
 }
 
 /// No address of the name is allowed.
@@ -148,12 +171,15 @@ impl tower::Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let policy = self.addresses;
+        let Self { addresses: policy, permit } = self.clone();
         Box::pin(async move {
-            let addresses =
-                tokio::task::spawn_blocking(move || (name.as_str(), 0).to_socket_addrs())
-                    .await
-                    .map_err(std::io::Error::other)??;
+            let resolve = move || {
+                let addresses = (name.as_str(), 0).to_socket_addrs();
+                drop(permit);
+                addresses
+            };
+            let resolved = tokio::task::spawn_blocking(resolve).await;
+            let addresses = resolved.map_err(std::io::Error::other)??;
             let allowed: Vec<SocketAddr> =
                 addresses.filter(|address| policy.allows(address.ip())).collect();
             if allowed.is_empty() {
@@ -166,7 +192,25 @@ impl tower::Service<Name> for Resolver {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
+
+    async fn permit() -> OwnedSemaphorePermit {
+        Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_slow_resolution_keeps_its_permit() {
+        let permits = Arc::new(Semaphore::new(1));
+        let permit = Arc::new(permits.clone().acquire_owned().await.unwrap());
+        let mut resolver = Resolver { addresses: AddressPolicy::Any, permit };
+        let resolution = tower::Service::call(&mut resolver, "localhost".parse().unwrap());
+        drop(resolver);
+        assert_eq!(permits.available_permits(), 0, "kept while the name is resolved");
+        resolution.await.unwrap();
+        assert_eq!(permits.available_permits(), 1);
+    }
 
     #[tokio::test]
     async fn forbidden_addresses_are_not_connected_to() {
@@ -183,7 +227,7 @@ mod tests {
                 timeout_after: Duration::from_secs(5),
                 addresses: AddressPolicy::Restricted,
             };
-            assert_eq!(send(call).await, Err(WebhookError::Forbidden), "{url}");
+            assert_eq!(send(call, permit().await).await, Err(WebhookError::Forbidden), "{url}");
         }
         let call = Call {
             url: "http://127.0.0.1:1/",
@@ -192,7 +236,7 @@ mod tests {
             timeout_after: Duration::from_secs(5),
             addresses: AddressPolicy::Any,
         };
-        assert_eq!(send(call).await, Err(WebhookError::Unreachable));
+        assert_eq!(send(call, permit().await).await, Err(WebhookError::Unreachable));
     }
 
     /// Self-signed certificate and its key.
@@ -234,7 +278,7 @@ mod tests {
                     timeout_after: Duration::from_secs(5),
                     addresses: AddressPolicy::Any,
                 };
-                responses.push(send(call).await);
+                responses.push(send(call, permit().await).await);
             }
             responses
         };
