@@ -26,6 +26,8 @@ const PODS: i32 = 10;
 const CONNECTIONS: usize = 200;
 /// Smallest memory limit in the shipped Deployments.
 const MEMORY_LIMIT_MIB: f64 = 128.0;
+/// Number of Pods with 250 KiB each.
+const LARGE_PODS: usize = 60;
 const TENANT: &str = "tenant";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,6 +40,7 @@ async fn a_tenant_affects_only_its_namespace() {
     too_many_replicas_are_rejected(&cluster).await;
     create_rules(&cluster).await;
     create_waiting_pods(&cluster).await;
+    create_large_pods(&cluster).await;
     approvals_are_reserved_to_the_operators(&cluster).await;
     let disturbed = rollout(&cluster, "nginx:c").await;
     rules_report_their_errors(&cluster).await;
@@ -158,6 +161,37 @@ async fn create_waiting_pods(cluster: &TestCluster) {
     }
 }
 
+/// Creates more Pods than fit into memory, each with a large annotation, which wait for a rule that
+/// reads all of them.
+async fn create_large_pods(cluster: &TestCluster) {
+    let pods = (0..LARGE_PODS).map(|n| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": format!("whole-{n}"), "annotations": { "x": "x".repeat(250 << 10) },
+                "labels": { "app": "whole", well_known::CONTROL: "true" },
+            },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        })
+    });
+    let pods: Vec<Value> = pods.collect();
+    create(cluster, "whole", &json!({ "apiVersion": "v1", "kind": "List", "items": pods }))
+        .await
+        .unwrap();
+    let gate = "pre-check-gate.podopslifecycle.kusionstack.io/transition-rule";
+    let gated = async || {
+        let names = ["get", "pods", "-l", gate, "-l", "app=whole", "-o", "name"];
+        Ok(as_tenant(cluster, &names).await?.lines().count() == LARGE_PODS)
+    };
+    eventually(TIMEOUT, gated).await.unwrap();
+    let operation = [
+        "operating.podopslifecycle.kusionstack.io/t=1",
+        "operation-type.podopslifecycle.kusionstack.io/t=update",
+    ];
+    let label = ["label", "pods", "-l", "app=whole", operation[0], operation[1]];
+    as_tenant(cluster, &label).await.unwrap();
+}
+
 async fn create_rules(cluster: &TestCluster) {
     let sum = ["pod.metadata.annotations.x"; 55].join(" + ");
     let ones = ["1"; 64].join(",");
@@ -168,7 +202,11 @@ async fn create_rules(cluster: &TestCluster) {
     let many = (0..32).map(|n| json!({ "name": format!("n{n}"), "cel": { "expression": nested } }));
     let freeze = json!({ "from": "2020-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z" });
     let frozen = json!([{ "name": "freeze", "schedule": { "freezes": [freeze] } }]);
-    let rules = [("large", memory), ("many", json!(many.collect::<Vec<_>>())), ("frozen", frozen)];
+    let whole = json!([{
+        "name": "whole", "cel": { "expression": "[pod].exists(p, p.spec.nodeName == 'never')" },
+    }]);
+    let many = json!(many.collect::<Vec<_>>());
+    let rules = [("large", memory), ("many", many), ("frozen", frozen), ("whole", whole)];
     for (name, rules) in rules {
         let rule = json!({
             "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "PodTransitionRule",
@@ -184,6 +222,7 @@ async fn rules_report_their_errors(cluster: &TestCluster) {
         ("large", "may take more than"),
         ("many", "may take more than"),
         ("frozen", "frozen until 9999"),
+        ("whole", "waiting Pods exceed 8 MiB"),
     ];
     for (rule, reason) in expected {
         let is_reported = async || {

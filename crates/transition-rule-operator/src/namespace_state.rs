@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::{
     measurements::{Decision, LimitKey, Measurements, RejectionKey},
     plan::PodChange,
+    rules::pod_fields::PodFields,
     status::StatusThrottles,
     view::{Observed, PodView},
 };
@@ -38,7 +39,14 @@ pub struct NamespaceState {
     annotated_pods: BTreeMap<Uid, Instant>,
     /// Full Pods by UID.
     full_pods: BTreeMap<Uid, FullPod>,
+    /// Fields that the full Pods contain.
+    fields: PodFields,
+    /// Whether a Pod was fetched that did not fit.
+    full_pods_limit_reached: bool,
 }
+
+/// Maximum size of the fields of all full Pods of a namespace, in bytes of JSON.
+const FULL_PODS_MAX: usize = 8 << 20;
 
 /// Identity and resourceVersion of a Pod of which the full object is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +59,14 @@ pub struct PodToFetch {
     pub version: u64,
 }
 
-/// Full Pod as JSON, for expressions and webhook parameters.
+/// Fields of a full Pod, for expressions and webhook parameters.
 #[derive(Clone, Debug, PartialEq)]
 struct FullPod {
     /// resourceVersion that was observed before the Pod was fetched.
     observed_version: u64,
     object: Arc<Value>,
+    /// Size of the JSON in bytes.
+    size: usize,
 }
 
 impl NamespaceState {
@@ -79,7 +89,16 @@ impl NamespaceState {
     pub fn add_full_pods(&mut self, observed: &mut Observed) {
         let waiting: BTreeSet<&Uid> =
             observed.pods.iter().filter(|pod| pod.is_waiting()).map(|pod| &pod.uid).collect();
+        let fields = PodFields::read_by(observed.rules.iter().flat_map(|rule| &rule.rules));
+        if self.fields != fields {
+            self.full_pods.clear();
+            self.full_pods_limit_reached = false;
+            self.fields = fields;
+        }
+        let count = self.full_pods.len();
         self.full_pods.retain(|uid, _| waiting.contains(uid));
+        self.full_pods_limit_reached &= self.full_pods.len() == count;
+        observed.full_pods_limit_reached = self.full_pods_limit_reached;
         self.annotated_pods.retain(|uid, _| waiting.contains(uid));
         for pod in &mut observed.pods {
             pod.object = self.full_pod(pod);
@@ -91,15 +110,25 @@ impl NamespaceState {
         (full_pod.observed_version == pod.version).then(|| full_pod.object.clone())
     }
 
-    /// Stores a fetched Pod, unless another one has the name now.
+    /// Stores the fields of a fetched Pod that rules read, unless another one has the name now or they
+    /// do not fit.
     ///
     /// It is stored under the observed version, although it may be newer: a newer one causes
     /// another reconcile.
-    pub fn store_full_pod(&mut self, requested: PodToFetch, object: Arc<Value>) {
+    pub fn store_full_pod(&mut self, requested: PodToFetch, object: &Value) {
         let PodToFetch { uid, version, .. } = requested;
-        if object["metadata"]["uid"] == uid.as_str() {
-            self.full_pods.insert(uid, FullPod { observed_version: version, object });
+        if object["metadata"]["uid"] != uid.as_str() {
+            return;
         }
+        self.full_pods.remove(&uid);
+        let object = Arc::new(self.fields.of(object));
+        let size = object.to_string().len();
+        let kept: usize = self.full_pods.values().map(|pod| pod.size).sum();
+        if kept + size > FULL_PODS_MAX {
+            self.full_pods_limit_reached = true;
+            return;
+        }
+        self.full_pods.insert(uid, FullPod { observed_version: version, object, size });
     }
 
     /// Returns and forgets the counted decisions of rules that no longer exist.
@@ -134,4 +163,72 @@ pub fn pods_to_fetch(observed: &Observed, names: &BTreeSet<PodName>) -> Vec<PodT
         version: pod.version,
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::ObjectMeta;
+    use podops_api::{
+        lifecycle::{LabelKind, Labels},
+        transition_rule::PodTransitionRule,
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::RuleView;
+
+    /// Three waiting Pods under a rule with this expression.
+    fn observed(expression: &str) -> Observed {
+        let rule: PodTransitionRule = serde_json::from_value(json!({
+            "metadata": { "name": "a", "uid": "a" },
+            "spec": { "selector": {}, "rules": [{ "name": "c", "cel": { "expression": expression } }] },
+        }))
+        .unwrap();
+        let labels: Labels = [
+            (LabelKind::Operating.key("t"), "1".to_owned()),
+            (LabelKind::OperationType.key("t"), "update".to_owned()),
+            (LabelKind::PreCheck.key("t"), "1".to_owned()),
+        ]
+        .into();
+        let pod = |n: usize| {
+            let (name, uid) = (Some(format!("web-{n}")), Some(n.to_string()));
+            let labels = Some(labels.clone());
+            PodView::read(&ObjectMeta { name, uid, labels, ..ObjectMeta::default() })
+        };
+        Observed {
+            rules: vec![RuleView::read(&rule, &BTreeSet::new()).unwrap()],
+            pods: (0..3).map(pod).collect(),
+            ..Observed::default()
+        }
+    }
+
+    /// Fetches all Pods, each with an annotation of this size; returns the observed state.
+    fn fetch(state: &mut NamespaceState, expression: &str, size: usize) -> Observed {
+        let mut observed = observed(expression);
+        state.add_full_pods(&mut observed);
+        let names = observed.pods.iter().map(|pod| pod.name.clone()).collect();
+        for pod in pods_to_fetch(&observed, &names) {
+            let metadata = json!({ "uid": pod.uid, "annotations": { "x": "x".repeat(size) } });
+            state
+                .store_full_pod(pod, &json!({ "metadata": metadata, "spec": { "nodeName": "n" } }));
+        }
+        state.add_full_pods(&mut observed);
+        observed
+    }
+
+    fn kept(observed: &Observed) -> usize {
+        observed.pods.iter().filter(|pod| pod.object.is_some()).count()
+    }
+
+    #[test]
+    fn full_pods_are_kept_up_to_a_limit() {
+        let mut state = NamespaceState::default();
+        let limited = fetch(&mut state, "[pod].exists(p, true)", FULL_PODS_MAX / 2 - 1000);
+        assert_eq!((kept(&limited), limited.full_pods_limit_reached), (2, true));
+        // Another expression reads less, and the Pods are fetched again.
+        let all = fetch(&mut state, "pod.spec.nodeName == 'n'", FULL_PODS_MAX / 2);
+        assert_eq!((kept(&all), all.full_pods_limit_reached), (3, false));
+        let object = all.pods[0].object.as_deref().unwrap();
+        assert_eq!(*object, json!({ "spec": { "nodeName": "n" } }));
+    }
 }

@@ -218,6 +218,7 @@ pub fn observe(
         rules,
         pods,
         pods_version: objects.pods_version,
+        full_pods_limit_reached: false,
     }
 }
 

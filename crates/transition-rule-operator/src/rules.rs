@@ -10,6 +10,7 @@ pub mod cel;
 mod cost;
 pub mod expression;
 pub mod kind;
+pub mod pod_fields;
 pub mod schedule;
 pub mod verdict;
 pub mod webhook;

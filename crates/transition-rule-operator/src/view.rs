@@ -38,6 +38,8 @@ pub struct Observed {
     pub webhooks: WebhookState,
     /// resourceVersion at which the Pods were observed.
     pub pods_version: u64,
+    /// Whether no more full Pods may be kept.
+    pub full_pods_limit_reached: bool,
 }
 
 /// Observed PodTransitionRule.
@@ -147,7 +149,7 @@ pub struct PodView {
     pub terminal: bool,
     /// True if the condition Ready is True.
     pub ready: bool,
-    /// Full object, if a rule needs it and it has been fetched.
+    /// The fields that rules read, if the full object has been fetched.
     pub object: Option<Arc<Value>>,
 }
 

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use podops_api::{ids::PodName, transition_rule::WebhookStatus};
 
 use self::rule_webhook::RuleWebhook;
 use crate::{
     plan::WebhookCall,
-    rules::webhook::{Request, Resource, RuleRef, Subject, WebhookError, WebhookState},
+    rules::webhook::{
+        REQUEST_MAX, Request, Resource, RuleRef, Subject, WebhookError, WebhookState,
+    },
     view::{Observed, Rule},
 };
 
@@ -18,6 +20,9 @@ mod rule_webhook;
 
 pub use job::{Job, JobKind, poll_interval, request_timeout, task_url};
 pub use rule_webhook::TaskState;
+
+/// Time until a Pod whose parameters are too large for a request is tried again.
+const TOO_LARGE_FOR: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of all webhook rules.
 #[derive(Debug, Default)]
@@ -99,23 +104,36 @@ impl WebhookTasks {
             webhook.fail(call.subjects.values(), &backoff.error, backoff.until);
             return Some(CallStart::Failed);
         }
-        webhook.begin_request(call.subjects.values());
-        let resources = call.subjects.keys().map(|name| {
+        let (mut resources, mut subjects, mut size) = (Vec::new(), BTreeMap::new(), 0);
+        for (name, subject) in &call.subjects {
             let pod = observed.pods.iter().find(|pod| pod.name == *name);
             let object = pod.and_then(|pod| pod.object.as_deref());
-            Resource::pod(name, &spec.parameters, object)
-        });
+            let resource = Resource::pod(name, &spec.parameters, object);
+            if resource.size() > REQUEST_MAX {
+                let error = WebhookError::RequestTooLarge.to_string();
+                webhook.fail(std::iter::once(subject), &error, now + TOO_LARGE_FOR);
+            } else if size + resource.size() <= REQUEST_MAX {
+                size += resource.size();
+                resources.push(resource);
+                subjects.insert(name.clone(), subject.clone());
+            }
+        }
+        // The Pods that did not fit are asked for once this request has been answered.
+        if subjects.is_empty() {
+            return Some(CallStart::Failed);
+        }
+        webhook.begin_request(subjects.values());
         let request = Request {
             trace_id: new_trace_id(),
             rule_name: call.rule_ref.rule.clone(),
             stage: rule.spec.stage,
-            resources: resources.collect(),
+            resources,
         };
         Some(CallStart::Queued(Box::new(Job {
             rule_ref: call.rule_ref.clone(),
             namespace: webhook.namespace.clone(),
             spec: spec.clone(),
-            kind: JobKind::Call { request, subjects: call.subjects.clone() },
+            kind: JobKind::Call { request, subjects },
         })))
     }
 

@@ -6,7 +6,9 @@ use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header::ACCEPT};
 use kube::{
     Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request},
+    api::{
+        DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request, ValidationDirective,
+    },
     core::Status,
 };
 use serde::Deserialize;
@@ -163,8 +165,10 @@ impl Applier {
                 }
             }
             Write::Patch { change, .. } => {
+                // Patches contain known fields only, and strict decoding costs the API server more.
                 let params = PatchParams {
                     field_manager: Some(self.manager.to_owned()),
+                    field_validation: Some(ValidationDirective::Ignore),
                     ..PatchParams::default()
                 };
                 let patch = match change {

@@ -6,7 +6,7 @@ use super::planner::{Planner, Rejection, WaitingPod};
 use crate::{
     rules::{
         Verdict,
-        cel::{Facts, OwnerFacts, POD_NOT_FETCHED},
+        cel::{FULL_PODS_LIMIT_REACHED, Facts, OwnerFacts, POD_NOT_FETCHED},
         evaluate, schedule, webhook,
     },
     view::{DefinedRule, PodView, Rule, RuleView},
@@ -75,11 +75,13 @@ impl<'a> Planner<'a> {
             let needs_object = webhook::needs_object(&rule.spec);
             let reads_object = needs_object || matches!(rule.expression, Some(Ok(_)));
             if reads_object && pod.object.is_none() {
-                self.fetch.insert(pod.name.clone());
-            }
-            if needs_object && pod.object.is_none() {
-                let reason = POD_NOT_FETCHED.to_owned();
-                rejections.push(Rejection { defined, reason });
+                let reason = if self.observed.full_pods_limit_reached {
+                    FULL_PODS_LIMIT_REACHED
+                } else {
+                    self.fetch.insert(pod.name.clone());
+                    POD_NOT_FETCHED
+                };
+                rejections.push(Rejection { defined, reason: reason.to_owned() });
             } else if let Verdict::Reject(reason) = self.verdict(waiting, defined) {
                 rejections.push(Rejection { defined, reason });
             }

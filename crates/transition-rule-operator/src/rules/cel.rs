@@ -55,6 +55,10 @@ impl Facts<'_> {
 /// Reason to reject a Pod that a rule needs as a whole, until it has been read.
 pub const POD_NOT_FETCHED: &str = "full Pod not fetched yet";
 
+/// Reason to reject a Pod whose fields do not fit into the memory of its namespace.
+pub const FULL_PODS_LIMIT_REACHED: &str = "the fields that expressions and webhooks read of the namespace's waiting Pods exceed 8 MiB; \
+     refer to fewer or smaller fields";
+
 /// Evaluates an expression for a Pod. Any result other than true rejects; `message` is the reason
 /// if the result is false.
 #[must_use]

@@ -202,6 +202,13 @@ impl Expression {
         Ok(Self { program })
     }
 
+    /// Returns the paths of the Pod's fields that the expression reads; an empty path is the whole Pod.
+    pub(super) fn pod_fields(&self) -> Vec<Vec<String>> {
+        let mut fields = Vec::new();
+        add_pod_fields(self.program.expression(), &mut fields);
+        fields
+    }
+
     /// Evaluates the expression, and takes its steps from `steps_left`.
     ///
     /// # Errors
@@ -286,6 +293,24 @@ fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
+fn add_pod_fields(expression: &IdedExpr, fields: &mut Vec<Vec<String>>) {
+    match pod_field(expression) {
+        Some(field) => fields.push(field),
+        None => parts(expression).into_iter().for_each(|part| add_pod_fields(part, fields)),
+    }
+}
+
+/// Returns the path of a field of the variable `pod`, if the expression is one.
+fn pod_field(expression: &IdedExpr) -> Option<Vec<String>> {
+    if let Expr::Select(select) = &expression.expr {
+        let mut field = pod_field(&select.operand)?;
+        field.push(select.field.clone());
+        return Some(field);
+    }
+    let is_pod = matches!(&expression.expr, Expr::Ident(name) if name == "pod");
+    is_pod.then(Vec::new)
+}
+
 /// Variables bound by macros in an expression.
 fn bound_variables(expression: &IdedExpr) -> Vec<&str> {
     let mut bound: Vec<&str> = parts(expression).into_iter().flat_map(bound_variables).collect();
@@ -317,6 +342,23 @@ fn longest_list(expression: &IdedExpr) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fields_that_an_expression_reads_are_known() {
+        let fields = |source: &str| {
+            let fields = Expression::compile(source).unwrap().pod_fields();
+            let mut fields: Vec<String> = fields.iter().map(|field| field.join(".")).collect();
+            fields.sort();
+            fields
+        };
+        assert_eq!(
+            fields("has(pod.metadata.labels.a) && pod.spec.containers.all(c, c.image != '')"),
+            ["metadata.labels.a", "spec.containers"]
+        );
+        assert_eq!(fields("pod.metadata.annotations['a/b'] == 'x'"), ["metadata.annotations"]);
+        assert_eq!(fields("[pod].exists(p, p.spec.nodeName == 'n')"), [""]);
+        assert_eq!(fields("rule.available > 1"), [""; 0]);
+    }
 
     #[test]
     fn invalid_and_expensive_expressions_fail_to_compile() {

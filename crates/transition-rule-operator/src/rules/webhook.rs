@@ -15,7 +15,7 @@ mod addresses;
 mod error;
 
 pub use addresses::AddressPolicy;
-pub use error::{RESPONSE_MAX, WebhookError};
+pub use error::{REQUEST_MAX, RESPONSE_MAX, WebhookError};
 
 /// Reference to one rule of a PodTransitionRule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,11 +111,38 @@ impl Resource {
     }
 }
 
+impl Resource {
+    /// Approximate size of the entry in a request, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let parameters = self.parameters.iter().map(|(key, value)| key.len() + value.len() + 8);
+        self.name.len() + 64 + parameters.sum::<usize>()
+    }
+}
+
 /// Returns true if the request needs the full Pod, because a parameter refers to one of its fields.
 #[must_use]
 pub fn needs_object(rule: &TransitionRule) -> bool {
     let parameters = rule.webhook.iter().flat_map(|webhook| &webhook.parameters);
     parameters.into_iter().any(|parameter| parameter.value_from.is_some())
+}
+
+/// Paths of the Pod's fields that the parameters of a rule's webhook refer to.
+pub(super) fn pod_fields(rule: &TransitionRule) -> impl Iterator<Item = Vec<String>> {
+    let parameters = rule.webhook.iter().flat_map(|webhook| &webhook.parameters);
+    let references = parameters.filter_map(|p| p.value_from.as_ref()?.field_ref.as_ref());
+    references.map(|reference| {
+        let path = reference.field_path.as_str();
+        for map in ["labels", "annotations"] {
+            let Some(rest) = path.strip_prefix(&format!("metadata.{map}")) else { continue };
+            let key = rest.strip_prefix("['").and_then(|rest| rest.strip_suffix("']"));
+            if rest.is_empty() || key.is_some() {
+                let map = ["metadata", map].into_iter().chain(key);
+                return map.map(ToOwned::to_owned).collect();
+            }
+        }
+        path.split('.').map(ToOwned::to_owned).collect()
+    })
 }
 
 fn value(parameter: &Parameter, object: Option<&Value>) -> Option<String> {

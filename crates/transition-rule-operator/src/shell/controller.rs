@@ -67,6 +67,8 @@ use crate::{
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time until Pods that could not be fetched are fetched again.
 const FETCH_RETRY: Duration = Duration::from_secs(5);
+/// Maximum number of Pods that are fetched concurrently; each may have megabytes.
+const CONCURRENT_FETCHES: usize = 8;
 /// Time between reconciles of a namespace without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -319,14 +321,14 @@ impl Context {
         let fetched: Vec<(PodToFetch, Option<Value>)> =
             stream::iter(pods_to_fetch(observed, names))
                 .map(|pod| fetch_pod(api.clone(), pod))
-                .buffer_unordered(16)
+                .buffer_unordered(CONCURRENT_FETCHES)
                 .collect()
                 .await;
         let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         for (pod, object) in fetched {
             if let Some(object) = object {
-                state.store_full_pod(pod, Arc::new(object));
+                state.store_full_pod(pod, &object);
             }
         }
     }

@@ -155,6 +155,8 @@ impl WebhookClient {
             JobKind::Poll { task } => Some(*task),
         };
         if let Some(task) = task {
+            // Without the request, which may be large: a task may run for a day.
+            let job = Job { kind: JobKind::Poll { task }, ..job };
             self.poll(&job, task, &permits).await;
         }
     }

@@ -1,6 +1,9 @@
 //! Selects the next Pods to update and the method for each.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
@@ -242,6 +245,8 @@ fn is_revision_accepted(planner: &mut Planner<'_>, target: &RevisionName) -> boo
     let lowest = planner.observed.active().filter_map(|pod| pod.instance).min();
     if let Some(instance) = lowest.filter(|_| !is_planned) {
         planner.add(Action::DryRunPod { instance, revision: target.clone() });
+        // A dry run changes nothing, so no event follows its result.
+        planner.requeue_after(Duration::ZERO);
     }
     false
 }

@@ -147,6 +147,8 @@ fn no_pod_is_deleted_for_a_template_rejected_by_dry_run() {
     let mut observed = observed(2, "0 v1 ready, 1 v1 update:permitted", recreate);
     observed.dry_runs.remove(&RevisionName::from("v2"));
     assert_eq!(action_text(&observed), "dry-run 0 v2");
+    let first = plan(&observed, Timestamp::from_second(100).unwrap());
+    assert_eq!(first.requeue_after, Some(std::time::Duration::ZERO), "no event follows a dry run");
     let rejected = DryRunResult::Rejected { message: "no such volume".to_owned() };
     observed.dry_runs.insert("v2".into(), rejected);
     assert_eq!(action_text(&observed), "dry-run 0 v2, undo update web-1");

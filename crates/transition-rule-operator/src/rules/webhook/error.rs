@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Maximum size of a response body, in bytes.
 pub const RESPONSE_MAX: usize = 64 * 1024;
 
+/// Maximum size of a request body, in bytes.
+pub const REQUEST_MAX: usize = 1 << 20;
+
 /// Error of one webhook request. Statuses and events contain these texts only: no part of an
 /// invalid response is copied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,6 +33,9 @@ pub enum WebhookError {
     /// The service returned this HTTP status.
     #[error("webhook returned HTTP status {0}")]
     Status(u16),
+    /// The parameters of one Pod are larger than [`REQUEST_MAX`].
+    #[error("webhook parameters of a Pod are larger than {} MiB", REQUEST_MAX >> 20)]
+    RequestTooLarge,
     /// The response is larger than [`RESPONSE_MAX`].
     #[error("webhook response is larger than {} KiB", RESPONSE_MAX / 1024)]
     TooLarge,
@@ -50,6 +56,7 @@ impl WebhookError {
             Self::Unreachable => "unreachable",
             Self::Timeout(_) => "timeout",
             Self::Status(_) => "status",
+            Self::RequestTooLarge => "request_too_large",
             Self::TooLarge => "response_too_large",
             Self::Invalid => "invalid_response",
         }
