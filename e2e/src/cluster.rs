@@ -57,11 +57,16 @@ const FAST_LEADER_ELECTION: &[&str] = &[
     "--leader-elect-retry-period=500ms",
 ];
 
+/// Identity of the second instance of an operator.
+const STANDBY: &str = "standby";
+
 /// A control plane, nodes and operators; dropping it stops them.
 pub struct TestCluster {
     /// The control plane.
     pub plane: ControlPlane,
     operators: Operators,
+    /// Second instances of operators.
+    standbys: Operators,
     programs: PathBuf,
     /// Port of each operator that serves admission webhooks.
     webhook_ports: BTreeMap<&'static str, u16>,
@@ -247,6 +252,7 @@ impl TestCluster {
         let cluster = Self {
             plane,
             operators: Operators::default(),
+            standbys: Operators::default(),
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
@@ -269,6 +275,7 @@ impl TestCluster {
         let mut cluster = Self {
             plane: ControlPlane::existing(context).await?,
             operators: Operators::default(),
+            standbys: Operators::default(),
             programs: programs.to_owned(),
             webhook_ports: BTreeMap::new(),
             settings: BTreeMap::new(),
@@ -369,6 +376,39 @@ impl TestCluster {
     ///
     /// If no token can be requested.
     pub async fn start_operator(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let spec = self.spec(name).await?;
+        self.operators.0.insert(name, SupervisedProcess::start(spec));
+        Ok(())
+    }
+
+    /// Starts a second instance of an operator without admission webhooks, which waits to be the
+    /// leader.
+    ///
+    /// # Errors
+    ///
+    /// If no token can be requested.
+    pub async fn start_standby(&mut self, name: &'static str) -> anyhow::Result<()> {
+        let mut spec = self.spec(name).await?;
+        spec.args.push(format!("--leader-elect-identity={STANDBY}"));
+        spec.log.set_extension("standby.log");
+        self.standbys.0.insert(name, SupervisedProcess::start(spec));
+        Ok(())
+    }
+
+    /// The instance of an operator that holds its Lease.
+    ///
+    /// # Errors
+    ///
+    /// If the Lease cannot be read or the operator was not started.
+    pub async fn leading_instance(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
+        if self.leader(name).await? == STANDBY {
+            return self.standbys.0.get(name).context("the standby was not started");
+        }
+        self.operator(name)
+    }
+
+    /// Returns how to start an operator with the credentials of its ServiceAccount.
+    async fn spec(&self, name: &'static str) -> anyhow::Result<Spec> {
         let accounts: Api<ServiceAccount> =
             Api::namespaced(self.plane.admin.clone(), "podops-system");
         let request = serde_json::from_value(
@@ -394,9 +434,7 @@ impl TestCluster {
         let settings = self.settings.get(name).cloned().unwrap_or_default();
         args.extend(settings.args);
         let (program, log) = (self.programs.join(name), self.log(name));
-        let spec = Spec { program, args, env: settings.env, kubeconfig, log };
-        self.operators.0.insert(name, SupervisedProcess::start(spec));
-        Ok(())
+        Ok(Spec { program, args, env: settings.env, kubeconfig, log })
     }
 
     /// Kills an operator without a restart.

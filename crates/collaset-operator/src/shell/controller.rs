@@ -64,7 +64,7 @@ use crate::{
 };
 
 /// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
-const RECONCILE_INTERVAL: Duration = Duration::from_millis(50);
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(20);
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
