@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use podops_api::consist;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use serde_json::{Value, json};
 use tokio::{
     net::TcpStream,
@@ -136,23 +137,80 @@ impl Haproxy {
     }
 }
 
-/// Starts an Envoy that subscribes to the endpoints of the Service `web` at `xds`, over ADS if
-/// `aggregated` or else over a separate EDS stream.
+/// The xDS server, and the certificates with which Envoys connect to it.
+pub struct Xds {
+    /// Address of the server.
+    pub address: SocketAddr,
+    /// Directory with the server's `tls.crt` and `tls.key`, and the `ca.crt` of all certificates.
+    pub certificates: PathBuf,
+}
+
+impl Xds {
+    /// Selects a free address and issues certificates for the server and, under `clients/<name>`,
+    /// for Envoys of the namespaces with these names.
+    ///
+    /// # Errors
+    ///
+    /// If a certificate cannot be issued or written.
+    pub fn new(dir: &Path, namespaces: &[&str]) -> anyhow::Result<Self> {
+        let xds = Self { address: free_address()?, certificates: dir.join("xds") };
+        let ca_key = KeyPair::generate()?;
+        let mut ca = CertificateParams::default();
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // A leaf with the name of its issuer would be taken for self-signed.
+        ca.distinguished_name.push(DnType::CommonName, "podops-test-ca");
+        std::fs::create_dir_all(&xds.certificates)?;
+        std::fs::write(xds.certificates.join("ca.crt"), ca.self_signed(&ca_key)?.pem())?;
+        let issuer = Issuer::new(ca, ca_key);
+        let server = SanType::IpAddress(xds.address.ip());
+        issue(&issuer, server, &xds.certificates)?;
+        for namespace in namespaces {
+            let id = format!("spiffe://podops.test/ns/{namespace}/sa/envoy");
+            issue(&issuer, SanType::URI(id.try_into()?), &xds.client(namespace))?;
+        }
+        Ok(xds)
+    }
+
+    /// Directory with the client certificate for a namespace.
+    fn client(&self, namespace: &str) -> PathBuf {
+        self.certificates.join("clients").join(namespace)
+    }
+}
+
+fn issue(issuer: &Issuer<'_, KeyPair>, name: SanType, into: &Path) -> anyhow::Result<()> {
+    let mut params = CertificateParams::default();
+    params.subject_alt_names.push(name);
+    let key = KeyPair::generate()?;
+    std::fs::create_dir_all(into)?;
+    std::fs::write(into.join("tls.crt"), params.signed_by(&key, issuer)?.pem())?;
+    Ok(std::fs::write(into.join("tls.key"), key.serialize_pem())?)
+}
+
+/// Starts an Envoy of `namespace` that subscribes to the endpoints of the Service `default/web`,
+/// over ADS if `aggregated` or else over a separate EDS stream.
 ///
 /// # Errors
 ///
 /// If it does not listen in time.
-pub async fn envoy(dir: &Path, xds: SocketAddr, aggregated: bool) -> anyhow::Result<Balancer> {
+pub async fn envoy(xds: &Xds, namespace: &str, aggregated: bool) -> anyhow::Result<Balancer> {
     let front = free_address()?;
-    let path = dir.join(format!("envoy-{}.json", front.port()));
-    std::fs::write(&path, envoy_config(front, xds, aggregated).to_string())?;
+    let path = xds.certificates.join(format!("envoy-{}.json", front.port()));
+    std::fs::write(&path, envoy_config(front, xds, namespace, aggregated).to_string())?;
     let args = ["--concurrency", "2", "--use-dynamic-base-id", "--log-level", "warning", "-c"];
     let mut args: Vec<String> = args.map(ToOwned::to_owned).to_vec();
     args.push(path.display().to_string());
     Balancer::start(programs::envoy()?, args, front, path.with_extension("log")).await
 }
 
-fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
+fn envoy_config(front: SocketAddr, xds: &Xds, namespace: &str, aggregated: bool) -> Value {
+    let (client, ca) = (xds.client(namespace), xds.certificates.join("ca.crt"));
+    let tls = json!({ "common_tls_context": {
+        "tls_certificates": [{
+            "certificate_chain": { "filename": client.join("tls.crt") },
+            "private_key": { "filename": client.join("tls.key") },
+        }],
+        "validation_context": { "trusted_ca": { "filename": ca } },
+    } });
     let at = |address: SocketAddr| json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } });
     let typed = |name: &str, rest: Value| {
         let mut typed = rest;
@@ -175,6 +233,7 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
     });
     let manager =
         typed("filters.network.http_connection_manager.v3.HttpConnectionManager", manager);
+    let tls = typed("transport_sockets.tls.v3.UpstreamTlsContext", tls);
     let http2 = json!({ "explicit_http_config": { "http2_protocol_options": {} } });
     let http2 = typed("upstreams.http.v3.HttpProtocolOptions", http2);
     let endpoints = if aggregated {
@@ -201,10 +260,11 @@ fn envoy_config(front: SocketAddr, xds: SocketAddr, aggregated: bool) -> Value {
                 },
                 {
                     "name": "podops", "type": "STATIC", "connect_timeout": "1s",
+                    "transport_socket": { "name": "envoy.transport_sockets.tls", "typed_config": tls },
                     "typed_extension_protocol_options":
                         { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
                     "load_assignment": { "cluster_name": "podops", "endpoints": [
-                        { "lb_endpoints": [{ "endpoint": { "address": at(xds) } }] },
+                        { "lb_endpoints": [{ "endpoint": { "address": at(xds.address) } }] },
                     ] },
                 },
             ],

@@ -30,7 +30,7 @@ use podops_api::{
     well_known,
 };
 use podops_e2e::{
-    balancers::{Haproxy, envoy, free_address},
+    balancers::{Haproxy, Xds, envoy, free_address},
     cluster::{TIMEOUT, TestCluster, eventually, image, programs},
     server,
     traffic::{Load, has_protection_finalizer, server_set, update_recreate_and_scale},
@@ -60,12 +60,13 @@ async fn wait_until_rolled_out(cluster: &TestCluster, replicas: i32) {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_through_two_envoys() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
-    let xds = free_address().unwrap();
-    cluster.add_args(CONSIST, &[format!("--xds-address={xds}")]);
+    let dir = cluster.plane.dir.path().to_owned();
+    let xds = Xds::new(&dir, &["default", "other"]).unwrap();
+    let tls = format!("--xds-tls={}", xds.certificates.display());
+    cluster.add_args(CONSIST, &[format!("--xds-address={}", xds.address), tls]);
     cluster.start_operators().await.unwrap();
     let params = json!({ "port": server::PORT, "proxies": 2, "connectSeconds": 1 });
     create_service(&cluster, &annotations("envoy", &params)).await;
-    let dir = cluster.plane.dir.path().to_owned();
     // The component that a platform deploys for this is accepted by the API server.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").canonicalize().unwrap();
     let up = "../".repeat(dir.components().count());
@@ -82,9 +83,16 @@ async fn no_request_fails_through_two_envoys() {
         .kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &here])
         .await
         .unwrap();
-    let (first, second) = tokio::join!(envoy(&dir, xds, false), envoy(&dir, xds, true));
+    let (first, second) = tokio::join!(envoy(&xds, "default", false), envoy(&xds, "default", true));
     let (first, mut second) = (first.unwrap(), second.unwrap());
     cluster.create_and_wait("web", 10, &server_set("web", "InPlaceIfPossible", 3)).await.unwrap();
+    // It neither receives the endpoints nor is waited for.
+    let _stranger = envoy(&xds, "other", false).await.unwrap();
+    let denied = async || {
+        let log = std::fs::read_to_string(cluster.log(CONSIST))?;
+        Ok(log.contains("The certificate of an Envoy does not permit these endpoints"))
+    };
+    eventually(TIMEOUT, denied).await.unwrap();
     let load = Load::start(first.front);
     tokio::time::sleep(Duration::from_secs(2)).await;
     update_recreate_and_scale(&cluster, &load).await.unwrap();

@@ -68,6 +68,12 @@ pub enum ConfigError {
         /// Cause.
         source: AddressError,
     },
+    /// The xDS server has neither certificates nor the permission to serve without.
+    #[error(
+        "--xds-address requires --xds-tls; on a network that only your Envoys reach, \
+         --xds-insecure serves without TLS"
+    )]
+    XdsWithoutTls,
     /// The xDS server's certificates are invalid.
     #[error("invalid xDS certificates in {directory}")]
     XdsCertificates {

@@ -3,6 +3,7 @@
 //! An endpoint drains once every Envoy has acknowledged its new state; Envoys' load reports (LRS)
 //! count the requests in flight.
 
+pub mod access;
 mod cluster;
 pub mod fleet;
 mod messages;

@@ -41,9 +41,17 @@ pub struct ConsistArgs {
     #[arg(long, env = "PODOPS_XDS_ADDRESS", value_name = "ADDRESS")]
     pub xds_address: Option<SocketAddr>,
     /// Directory with the xDS server's `tls.crt` and `tls.key`, and the `ca.crt` that verifies
-    /// client certificates of Envoy; plain text if unset
+    /// client certificates of Envoy
     #[arg(long, env = "PODOPS_XDS_TLS", value_name = "DIRECTORY", requires = "xds_address")]
     pub xds_tls: Option<PathBuf>,
+    /// Envoys that may use the endpoints of a namespace, as `<namespace>/<identity>`; either part
+    /// may end with `*`. The identity is a DNS name or URI in the client certificate; a SPIFFE ID
+    /// of a ServiceAccount may always use the endpoints of its namespace
+    #[arg(long, env = "PODOPS_XDS_CLIENTS", value_delimiter = ',', value_name = "CLIENTS")]
+    pub xds_clients: Vec<String>,
+    /// Serve xDS without TLS: any client that reaches the port may use all endpoints
+    #[arg(long, env = "PODOPS_XDS_INSECURE", requires = "xds_address", conflicts_with = "xds_tls")]
+    pub xds_insecure: bool,
     /// Adapters that employers may use, as `<namespace>/<adapter>=<address>`; the namespace may end
     /// with the wildcard `*`, and an address is `grpc://<host>:<port>`, `unix://<path>` (gRPC),
     /// `http://…` or `https://…`

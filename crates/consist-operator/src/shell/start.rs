@@ -129,7 +129,11 @@ fn backends(
 ) -> Result<Backends, ConfigError> {
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
-        let listener = XdsListener { address, tls: args.xds_tls.clone() };
+        if args.xds_tls.is_none() && !args.xds_insecure {
+            return Err(ConfigError::XdsWithoutTls);
+        }
+        let (tls, clients) = (args.xds_tls.clone(), args.xds_clients.clone());
+        let listener = XdsListener { address, tls, clients };
         operator.task("xds server", envoy.serve(listener, operator.process.lease.clone()));
     }
     let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps)?;

@@ -96,7 +96,8 @@ pub(super) fn in_flight(clusters: &[ClusterStats]) -> BTreeMap<String, BTreeMap<
             let address = endpoint.address.as_ref().and_then(|a| a.address.as_ref());
             let Some(Where::SocketAddress(socket)) = address else { continue };
             if let Ok(ip) = socket.address.parse() {
-                *counts.entry(ip).or_default() += endpoint.total_requests_in_progress;
+                let count: &mut u64 = counts.entry(ip).or_default();
+                *count = count.saturating_add(endpoint.total_requests_in_progress);
             }
         }
     }

@@ -11,6 +11,7 @@ use envoy_types::pb::envoy::service::{
 };
 
 use super::{
+    access::{CLUSTERS_MAX, ClientAccess},
     fleet::{Assignment, ClusterVersion, Fleet},
     messages::{ENDPOINTS, in_flight, report_request, response},
 };
@@ -43,6 +44,8 @@ pub struct Change {
     pub clusters: Vec<String>,
     /// Rejection of a response, if the message contains one.
     pub rejection: Option<Rejection>,
+    /// A cluster that the Envoy requested and may not use, if there is one.
+    pub denied: Option<String>,
 }
 
 /// An Envoy's rejection of a response.
@@ -61,6 +64,7 @@ pub struct Rejection {
 pub struct EndpointStream {
     /// ID of the stream.
     id: u64,
+    access: ClientAccess,
     /// Node ID of the Envoy; empty before the first request.
     node: String,
     /// Subscribed clusters.
@@ -74,9 +78,10 @@ pub struct EndpointStream {
 impl EndpointStream {
     /// Creates the state of a new stream.
     #[must_use]
-    pub fn new(id: u64) -> Self {
+    pub fn new(id: u64, access: ClientAccess) -> Self {
         Self {
             id,
+            access,
             node: String::new(),
             clusters: BTreeSet::new(),
             sent: BTreeMap::new(),
@@ -134,11 +139,14 @@ impl EnvoyStream for EndpointStream {
         if !request.type_url.is_empty() && request.type_url != ENDPOINTS {
             return Change::default();
         }
-        let subscribed: BTreeSet<String> = request.resource_names.into_iter().collect();
+        let (subscribed, denied): (BTreeSet<String>, BTreeSet<String>) =
+            request.resource_names.into_iter().partition(|cluster| self.access.allows(cluster));
+        let subscribed: BTreeSet<String> = subscribed.into_iter().take(CLUSTERS_MAX).collect();
+        let denied = denied.into_iter().next();
         fleet.subscribe(self.id, &self.node, &subscribed);
         let mut clusters = self.subscribe(subscribed);
         let Some(sent) = self.take_version(&request.response_nonce) else {
-            return Change { clusters, rejection: None };
+            return Change { clusters, rejection: None, denied };
         };
         let message = request
             .error_detail
@@ -147,11 +155,11 @@ impl EnvoyStream for EndpointStream {
         clusters.push(sent.cluster.clone());
         let (node, cluster) = (self.node.clone(), sent.cluster);
         let rejection = message.map(|message| Rejection { node, cluster, message });
-        Change { clusters, rejection }
+        Change { clusters, rejection, denied }
     }
 
     fn end(&self, fleet: &mut Fleet, now: Instant) -> Change {
-        Change { clusters: fleet.disconnect(self.id, now), rejection: None }
+        Change { clusters: fleet.disconnect(self.id, now), ..Change::default() }
     }
 }
 
@@ -165,6 +173,7 @@ fn nonce(version: &ClusterVersion) -> String {
 pub struct LoadStream {
     /// ID of the stream.
     id: u64,
+    access: ClientAccess,
     /// True once the Envoy has sent its node ID.
     has_node: bool,
     /// Whether reports of all clusters were last requested; none before the first request.
@@ -174,8 +183,8 @@ pub struct LoadStream {
 impl LoadStream {
     /// Creates the state of a new stream.
     #[must_use]
-    pub fn new(id: u64) -> Self {
-        Self { id, has_node: false, requested: None }
+    pub fn new(id: u64, access: ClientAccess) -> Self {
+        Self { id, access, has_node: false, requested: None }
     }
 }
 
@@ -203,11 +212,12 @@ impl EnvoyStream for LoadStream {
         }
         let mut clusters = Vec::new();
         for (cluster, in_flight) in in_flight(&report.cluster_stats) {
-            if fleet.record_report(self.id, &cluster, in_flight, now) {
+            let is_allowed = self.access.allows(&cluster);
+            if is_allowed && fleet.record_report(self.id, &cluster, in_flight, now) {
                 clusters.push(cluster);
             }
         }
-        Change { clusters, rejection: None }
+        Change { clusters, ..Change::default() }
     }
 
     fn end(&self, fleet: &mut Fleet, _: Instant) -> Change {
@@ -241,8 +251,32 @@ mod tests {
     }
 
     #[test]
+    fn an_envoy_receives_only_what_its_certificate_permits() {
+        let identity = "spiffe://cluster.local/ns/shop/sa/gateway".to_owned();
+        let access = ClientAccess::certified(vec![identity], Vec::new().into());
+        let mut fleet = Fleet::new(Instant::now());
+        let mut stream = EndpointStream::new(1, access.clone());
+        let wanted = request(&["Service/shop/web", "Service/other/web"], "");
+        let change = stream.handle(&mut fleet, wanted, Instant::now());
+        assert_eq!(change.clusters, ["Service/shop/web"]);
+        assert_eq!(change.denied.as_deref(), Some("Service/other/web"));
+    }
+
+    #[test]
+    fn a_stream_subscribes_to_a_limited_number_of_clusters() {
+        let names: Vec<String> =
+            (0..CLUSTERS_MAX + 10).map(|n| format!("Service/ns/{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut stream = EndpointStream::new(1, ClientAccess::unrestricted());
+        let mut fleet = Fleet::new(Instant::now());
+        let change = stream.handle(&mut fleet, request(&names, ""), Instant::now());
+        assert_eq!(change.clusters.len(), CLUSTERS_MAX);
+    }
+
+    #[test]
     fn each_version_is_sent_once_until_subscribed_again() {
-        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        let (mut fleet, mut stream) =
+            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
         let handle = |stream: &mut EndpointStream, fleet: &mut Fleet, clusters, nonce: &str| {
             stream.handle(fleet, request(clusters, nonce), Instant::now()).clusters
         };
@@ -264,7 +298,8 @@ mod tests {
 
     #[test]
     fn a_rejection_names_the_envoy_and_the_cluster() {
-        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        let (mut fleet, mut stream) =
+            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
         sync(&mut fleet);
         stream.handle(&mut fleet, request(&["web"], ""), Instant::now());
         let response = stream.next(&fleet).unwrap();
@@ -283,7 +318,8 @@ mod tests {
 
     #[test]
     fn requests_for_other_types_are_ignored() {
-        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), EndpointStream::new(1));
+        let (mut fleet, mut stream) =
+            (Fleet::new(Instant::now()), EndpointStream::new(1, ClientAccess::unrestricted()));
         sync(&mut fleet);
         let type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
         let other = DiscoveryRequest { type_url, ..request(&["web"], "") };
@@ -294,7 +330,8 @@ mod tests {
 
     #[test]
     fn load_reports_are_requested_after_the_node_id_is_known() {
-        let (mut fleet, mut stream) = (Fleet::new(Instant::now()), LoadStream::new(1));
+        let (mut fleet, mut stream) =
+            (Fleet::new(Instant::now()), LoadStream::new(1, ClientAccess::unrestricted()));
         assert_eq!(stream.next(&fleet), None);
         let report = LoadStatsRequest {
             node: Some(Node { id: "envoy-1".to_owned(), ..Node::default() }),

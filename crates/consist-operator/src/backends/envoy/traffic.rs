@@ -71,7 +71,7 @@ impl Evidence<'_> {
         let counts = recent.iter().filter_map(|report| report.in_flight.get(&ip));
         Counted {
             is_complete: self.not_reporting.is_none() && recent.len() == self.loads.len(),
-            count: counts.sum(),
+            count: counts.fold(0, |sum, count| sum.saturating_add(*count)),
         }
     }
 }

@@ -31,15 +31,20 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
 use tonic::{
     Request, Response, Status, Streaming,
-    transport::{Certificate, Identity, Server, ServerTlsConfig},
+    transport::{Certificate, CertificateDer, Identity, Server, ServerTlsConfig},
 };
 
+use webpki::EndEntityCert;
+
 use super::shared_fleet::SharedFleet;
-use crate::backends::envoy::stream::{EndpointStream, EnvoyStream, LoadStream};
+use crate::backends::envoy::{
+    access::ClientAccess,
+    stream::{EndpointStream, EnvoyStream, LoadStream},
+};
 use crate::config_error::ConfigError;
 
 /// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
-const REPORT_MAX: usize = 64 << 20;
+const REPORT_MAX: usize = 8 << 20;
 /// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
 /// time.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -51,6 +56,8 @@ pub struct XdsListener {
     pub address: SocketAddr,
     /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
     pub tls: Option<PathBuf>,
+    /// Patterns `<namespace>/<identity>` of clients that may use the endpoints of a namespace.
+    pub clients: Vec<String>,
 }
 
 /// Serves Envoys until the process ends.
@@ -65,6 +72,7 @@ pub(super) async fn serve(
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE));
+    let requires_certificate = listener.tls.is_some();
     if let Some(directory) = listener.tls {
         let (certificate, key) = (read(&directory, "tls.crt")?, read(&directory, "tls.key")?);
         let identity = Identity::from_pem(certificate, key);
@@ -74,7 +82,8 @@ pub(super) async fn serve(
             .tls_config(tls)
             .map_err(|source| ConfigError::XdsCertificates { directory, source: source.into() })?;
     }
-    let xds = Xds { fleet, next_stream: Arc::default() };
+    let clients = requires_certificate.then(|| listener.clients.into());
+    let xds = Xds { fleet, next_stream: Arc::default(), clients };
     tracing::info!(address = %listener.address, "Starting xDS server");
     server
         .add_service(EndpointDiscoveryServiceServer::new(xds.clone()))
@@ -100,6 +109,15 @@ struct Xds {
     fleet: Arc<SharedFleet>,
     /// ID of the next stream.
     next_stream: Arc<AtomicU64>,
+    /// Patterns of the flag `--xds-clients`; `None` without TLS.
+    clients: Option<Arc<[String]>>,
+}
+
+/// Returns the DNS names and URIs of a certificate.
+fn identities(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
+    let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+    names.map(ToOwned::to_owned).collect()
 }
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -107,9 +125,18 @@ type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Xds {
     fn endpoints(
         &self,
-        requests: Streaming<DiscoveryRequest>,
+        request: Request<Streaming<DiscoveryRequest>>,
     ) -> ResponseStream<DiscoveryResponse> {
-        self.call(requests, EndpointStream::new(self.next_stream()))
+        let state = EndpointStream::new(self.next_stream(), self.access(&request));
+        self.call(request.into_inner(), state)
+    }
+
+    /// Returns the access of a client by the names in its certificate.
+    fn access<T>(&self, request: &Request<T>) -> ClientAccess {
+        let Some(patterns) = &self.clients else { return ClientAccess::unrestricted() };
+        let certificates = request.peer_certs().unwrap_or_default();
+        let identities = certificates.first().map(identities).unwrap_or_default();
+        ClientAccess::certified(identities, patterns.clone())
     }
 
     fn next_stream(&self) -> u64 {
@@ -139,7 +166,7 @@ impl EndpointDiscoveryService for Xds {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
-        Ok(Response::new(self.endpoints(request.into_inner())))
+        Ok(Response::new(self.endpoints(request)))
     }
 
     async fn delta_endpoints(
@@ -166,7 +193,7 @@ impl AggregatedDiscoveryService for Xds {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Ok(Response::new(self.endpoints(request.into_inner())))
+        Ok(Response::new(self.endpoints(request)))
     }
 
     async fn delta_aggregated_resources(
@@ -185,7 +212,7 @@ impl LoadReportingService for Xds {
         &self,
         request: Request<Streaming<LoadStatsRequest>>,
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
-        let state = LoadStream::new(self.next_stream());
+        let state = LoadStream::new(self.next_stream(), self.access(&request));
         Ok(Response::new(self.call(request.into_inner(), state)))
     }
 }

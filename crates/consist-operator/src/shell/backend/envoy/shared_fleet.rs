@@ -42,6 +42,9 @@ impl SharedFleet {
         if let Some(Rejection { node, cluster, message }) = &change.rejection {
             tracing::warn!(node, cluster, message, "Envoy rejected its endpoints");
         }
+        if let Some(cluster) = &change.denied {
+            tracing::warn!(cluster, "The certificate of an Envoy does not permit these endpoints");
+        }
         for cluster in &change.clusters {
             self.notifier.notify(cluster.clone());
         }
