@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{ResourceExt as _, api::PostParams};
 use podops_api::{
     lifecycle::{LabelKind, permission_key},
@@ -54,6 +54,8 @@ async fn pods_without_an_owner_complete_the_lifecycle() {
         another_clients_operation_waits_for_finalizers(&cluster),
         a_graceful_deletion_can_be_cancelled(&cluster),
         an_invalid_label_is_reported(&cluster),
+        an_incomplete_request_is_reported(&cluster),
+        a_service_that_does_not_drain_is_reported(&cluster),
         a_rule_checker_permits_both_stages(&cluster),
         a_pod_returns_to_service_after_its_last_operation(&cluster),
         a_pod_with_stay_offline_is_not_in_service(&cluster),
@@ -61,6 +63,45 @@ async fn pods_without_an_owner_complete_the_lifecycle() {
     );
     metrics_and_probes_are_served(&cluster).await;
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A Service that is not under control sends traffic to the Pod.
+async fn a_service_that_does_not_drain_is_reported(cluster: &TestCluster) {
+    let service = json!({
+        "metadata": { "name": "not-controlled" },
+        "spec": { "selector": { "app": "undrained" }, "ports": [{ "port": 80 }] },
+    });
+    let service: Service = serde_json::from_value(service).unwrap();
+    cluster.api::<Service>().create(&PostParams::default(), &service).await.unwrap();
+    create(cluster, "undrained", json!({ "app": "undrained" })).await;
+    let available = |pod: &Pod| has(pod, well_known::SERVICE_AVAILABLE);
+    cluster.wait_for_pod("undrained", available).await.unwrap();
+    let (mine, kind) = (LabelKind::Operating.key("mine"), LabelKind::OperationType.key("mine"));
+    let request = json!({ "labels": { mine: "1", kind: "restart" } });
+    cluster.patch_pod_metadata("undrained", request).await.unwrap();
+    cluster.wait_for_event("not-controlled", "ServiceNotControlled").await.unwrap();
+}
+
+/// A tool that requests an operation, and forgets its type.
+async fn an_incomplete_request_is_reported(cluster: &TestCluster) {
+    let operating = LabelKind::Operating.key("mytool");
+    create(cluster, "incomplete", json!({})).await;
+    let available = |pod: &Pod| has(pod, well_known::SERVICE_AVAILABLE);
+    cluster.wait_for_pod("incomplete", available).await.unwrap();
+    let request = json!({ "labels": { &operating: "yes" } });
+    cluster.patch_pod_metadata("incomplete", request).await.unwrap();
+    cluster.wait_for_event("incomplete", "OperationIncomplete").await.unwrap();
+    // Another operation takes the Pod out of service, and ends.
+    let (mine, kind) = (LabelKind::Operating.key("mine"), LabelKind::OperationType.key("mine"));
+    let request = json!({ "labels": { &mine: "1", kind: "restart" } });
+    cluster.patch_pod_metadata("incomplete", request).await.unwrap();
+    let operate = LabelKind::Operate.key("mine");
+    cluster.wait_for_pod("incomplete", |pod| has(pod, &operate)).await.unwrap();
+    let end = json!({ "labels": { &mine: null } });
+    cluster.patch_pod_metadata("incomplete", end).await.unwrap();
+    let returned =
+        |pod: &Pod| available(pod) && has(pod, &operating) && gate(pod).as_deref() == Some("True");
+    cluster.wait_for_pod("incomplete", returned).await.unwrap();
 }
 
 /// A client that sets only labels, and blocks the Pod with a finalizer.

@@ -92,6 +92,12 @@ pub fn trim(pod: &mut SlimPod) {
     }
 }
 
+/// Drops fields of a Service that planning does not read.
+pub fn trim_service(service: &mut SlimService) {
+    service.metadata.annotations = None;
+    service.metadata.owner_references = None;
+}
+
 impl SlimPod {
     fn condition(&self, type_: &str) -> Option<bool> {
         is_true(self.status.conditions.as_deref(), type_)
@@ -225,6 +231,13 @@ impl SlimPod {
 }
 
 impl SlimService {
+    /// Returns whether the Service sends traffic to a Pod with these labels without draining it.
+    #[must_use]
+    pub fn is_uncontrolled_service_of(&self, labels: &Labels) -> bool {
+        let own = self.metadata.labels.clone().unwrap_or_default();
+        self.selects(labels) && !well_known::is_controlled(&own)
+    }
+
     fn selects(&self, labels: &Labels) -> bool {
         self.spec.selector.as_ref().is_some_and(|selector| selector.matches(labels))
     }
@@ -282,6 +295,20 @@ mod tests {
         assert_eq!(dirty(json!({ "app": "other" })), ["Service/ns/missing", "Service/ns/web"]);
         assert_eq!(dirty(json!({})), ["Service/ns/missing", "Service/ns/web"]);
         assert_eq!(dirty(Value::Null), ["Service/ns/missing", "Service/ns/web"]);
+    }
+
+    #[test]
+    fn a_service_without_the_control_label_does_not_drain() {
+        let service = |labels: Value| -> SlimService {
+            let metadata = json!({ "name": "web", "labels": labels });
+            let spec = json!({ "selector": { "app": "web" } });
+            serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+        };
+        let labels = |app: &str| Labels::from([("app".to_owned(), app.to_owned())]);
+        assert!(service(json!({})).is_uncontrolled_service_of(&labels("web")));
+        assert!(!service(json!({})).is_uncontrolled_service_of(&labels("other")));
+        let controlled = service(json!({ well_known::CONTROL: "true" }));
+        assert!(!controlled.is_uncontrolled_service_of(&labels("web")));
     }
 
     #[test]

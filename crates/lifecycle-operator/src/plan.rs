@@ -16,7 +16,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::{
-    ids::{OperationId, OperationType},
+    ids::{LifecycleTime, OperationId, OperationType},
     lifecycle::{
         self, InvalidLabel, LabelChanges, LabelKind, Labels, Operation, Phase, PodLifecycle,
         difference, nanos,
@@ -31,6 +31,9 @@ use crate::{
     pod::PodView,
 };
 
+/// Time after which a request without a type is reported: tools may write the two labels one after
+/// the other.
+const INCOMPLETE_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Delay before the first write to a new Pod that is not scheduled: the scheduler and the kubelet
 /// write to new Pods several times, and the gate has no effect before the containers are ready.
 const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
@@ -53,6 +56,8 @@ pub struct Plan {
     pub delete: bool,
     /// Operations that wait for another party.
     pub waits: Vec<Wait>,
+    /// Operations that have waited for their type for so long that it is reported.
+    pub incomplete_ids: Vec<OperationId>,
     /// Delay until the next reconcile if no watch event arrives.
     pub requeue_after: Option<Duration>,
 }
@@ -237,12 +242,13 @@ impl<'a> Planner<'a> {
     /// A Pod without readiness gate gets the condition too while it is disrupted: it does not affect
     /// the Pod's readiness, but traffic controllers drain the Pod by it.
     fn set_gate(&mut self) {
-        let mut operations = self.state.lifecycle.operations.values();
+        let all_completing =
+            self.complete_operations().all(|operation| Phase::of(operation) == Phase::Completing);
         if self.is_disrupted() {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
             self.state.gate_open = Some(false);
         } else if (self.pod.has_readiness_gate || self.state.gate_open == Some(false))
-            && operations.all(|operation| Phase::of(operation) == Phase::Completing)
+            && all_completing
             && !self.has_label(well_known::STAY_OFFLINE)
             && !self.is_new()
         {
@@ -261,6 +267,11 @@ impl<'a> Planner<'a> {
                 self.state.other_labels.entry(key).or_default();
             }
         }
+    }
+
+    /// Operations except for incomplete requests, which do not affect the Pod's service.
+    fn complete_operations(&self) -> impl Iterator<Item = &Operation> {
+        self.state.lifecycle.operations.values().filter(|operation| !is_incomplete(operation))
     }
 
     fn is_disrupted(&self) -> bool {
@@ -296,12 +307,7 @@ impl<'a> Planner<'a> {
             pre_check_gate: self.has_check_gate(well_known::PRE_CHECK_GATE),
             post_check_gate: self.has_check_gate(well_known::POST_CHECK_GATE),
             out_of_service: self.is_gate_closed() && !self.pod.is_protected(),
-            others_operating: self
-                .state
-                .lifecycle
-                .operations
-                .values()
-                .any(|o| o.has(LabelKind::Operating)),
+            others_operating: self.complete_operations().any(|o| o.has(LabelKind::Operating)),
             // A Pod that must stay offline gets no traffic, so no expected finalizer will be added.
             in_service: self.has_label(well_known::STAY_OFFLINE)
                 || self.is_gate_open() && self.has_expected_finalizers(),
@@ -404,7 +410,7 @@ impl<'a> Planner<'a> {
     }
 
     fn sync_availability(&mut self) {
-        let idle = self.state.lifecycle.operations.is_empty();
+        let idle = self.complete_operations().next().is_none();
         if !self.pod.ready {
             self.state.other_labels.remove(well_known::SERVICE_AVAILABLE);
         } else if idle
@@ -423,10 +429,21 @@ impl<'a> Planner<'a> {
     }
 
     fn into_plan(self) -> Plan {
-        let requeue_after = self.is_new().then(|| {
-            let remaining = self.new_pod_delay() - self.now.duration_since(self.pod.created);
-            Duration::try_from(remaining).unwrap_or_default()
-        });
+        let new_for =
+            self.is_new().then(|| self.new_pod_delay() - self.now.duration_since(self.pod.created));
+        let operations = &self.state.lifecycle.operations;
+        let incomplete = operations.iter().filter(|(_, operation)| is_incomplete(operation));
+        let (mut incomplete_ids, mut due_in) = (Vec::new(), new_for);
+        for (id, operation) in incomplete {
+            let left =
+                INCOMPLETE_AFTER - self.now.duration_since(request_time(operation, self.now));
+            if left.is_positive() {
+                due_in = Some(due_in.map_or(left, |known| known.min(left)));
+            } else {
+                incomplete_ids.push(id.clone());
+            }
+        }
+        let requeue_after = due_in.map(|left| Duration::try_from(left).unwrap_or_default());
         Plan {
             labels: difference(&self.observed.labels(), &self.state.labels()),
             gate_open: self
@@ -438,9 +455,22 @@ impl<'a> Planner<'a> {
                 .then_some(self.state.expected_finalizers),
             delete: false,
             waits: self.waits,
+            incomplete_ids,
             requeue_after,
         }
     }
+}
+
+/// Returns whether an operation was requested without a type and has not begun: it begins when its
+/// requester sets the type.
+fn is_incomplete(operation: &Operation) -> bool {
+    operation.operation_type().is_none()
+        && matches!(Phase::of(operation), Phase::Requested | Phase::PreCheck)
+}
+
+/// Returns when lifecycle-operator observed the request of an operation.
+fn request_time(operation: &Operation, now: Timestamp) -> Timestamp {
+    operation.get(LabelKind::PreCheck).and_then(LifecycleTime::parse).map_or(now, |time| time.0)
 }
 
 #[cfg(test)]

@@ -23,11 +23,23 @@ pub const LIFECYCLE_LABEL_INVALID: EventReason = EventReason::warning(
     POD,
     "A lifecycle label has no operation ID after the slash. The Pod is not reconciled until the label is fixed or removed.",
 );
+/// An operation was requested without a type.
+pub const OPERATION_INCOMPLETE: EventReason = EventReason::warning(
+    "OperationIncomplete",
+    POD,
+    "An operation was requested without the label operation-type.podopslifecycle.kusionstack.io/<id>, so it does not begin; the Pod stays in service. Set the type, or remove the label operating.podopslifecycle.kusionstack.io/<id>.",
+);
 /// The Pod has no readiness gate.
 pub const READINESS_GATE_MISSING: EventReason = EventReason::warning(
     "ReadinessGateMissing",
     POD,
     "The Pod does not declare the readiness gate pod.kusionstack.io/service-ready, so Services send traffic to it during operations. Declare the gate in the Pod template, or install the component readiness-gate; it takes effect when the Pod is recreated.",
+);
+/// A Service sends traffic to a Pod, and its traffic is not drained.
+pub const SERVICE_NOT_CONTROLLED: EventReason = EventReason::warning(
+    "ServiceNotControlled",
+    "Service",
+    "The Service selects Pods under PodOpsLifecycle, and is not labelled kusionstack.io/control=true: their readiness gate is closed for operations, and nothing waits until the traffic of the Service has ended. Label the Service, with consist-operator installed.",
 );
 /// The API server rejects a write.
 pub const WRITE_REJECTED: EventReason = EventReason::warning(
@@ -49,10 +61,12 @@ pub const EVICTION_REQUESTED: EventReason = EventReason::normal(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 6] = [
+pub const EVENTS: [&EventReason; 8] = [
     &AVAILABLE_CONDITIONS_INVALID,
     &LIFECYCLE_LABEL_INVALID,
+    &OPERATION_INCOMPLETE,
     &READINESS_GATE_MISSING,
+    &SERVICE_NOT_CONTROLLED,
     &WRITE_REJECTED,
     &DELETION_REQUESTED,
     &EVICTION_REQUESTED,

@@ -27,7 +27,7 @@ use lifecycle_operator::{
 };
 use podops_api::{
     ids::OperationId,
-    lifecycle::{self, LabelChanges, LabelKind, Labels, PodLifecycle},
+    lifecycle::{self, LabelChanges, LabelKind, Labels, Operation, Phase, PodLifecycle},
     well_known,
 };
 use podops_model_support::{assert_holds, assert_violated};
@@ -328,10 +328,14 @@ impl Lifecycle {
             }
         }
         let lifecycle = PodLifecycle::parse(&world.pod.labels).unwrap();
-        // If the tenant removed an operation's type, the operation waits for its controller.
-        let untyped = lifecycle.operations.values().any(|o| o.operation_type().is_none());
-        untyped
-            || lifecycle == PodLifecycle::default()
+        // If the tenant removed an operation's type, the operation waits for its controller; before
+        // it has begun, the Pod stays in service.
+        let mut untyped = lifecycle.operations.values().filter(|o| o.operation_type().is_none());
+        let has_begun = |o: &Operation| !matches!(Phase::of(o), Phase::Requested | Phase::PreCheck);
+        let is_idle = lifecycle.operations.values().all(|o| o.operation_type().is_none());
+        untyped.any(has_begun)
+            || is_idle
+                && lifecycle.permissions.is_empty()
                 && world.pod.gate == Some(true)
                 && world.pod.labels.contains_key(well_known::SERVICE_AVAILABLE)
     }

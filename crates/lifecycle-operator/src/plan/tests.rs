@@ -240,6 +240,19 @@ fn an_operation_without_a_type_waits_for_its_requester() {
 }
 
 #[test]
+fn a_request_without_a_type_keeps_no_pod_out_of_service() {
+    let incomplete = "operating/b pre-check/b";
+    let completing = "operated/a done-operation-type/a=x post-checked/a completing/a";
+    check(
+        &format!("closed {completing} {incomplete}"),
+        "-completing/a -done-operation-type/a -operated/a -post-checked/a gate true",
+    );
+    check(&format!("open ready {incomplete}"), "+service-available");
+    let plan = plan(&pod(&format!("open {incomplete}")), now()).unwrap();
+    assert_eq!(plan.incomplete_ids, ["b".into()], "it is reported");
+}
+
+#[test]
 fn preparing_takes_precedence_over_completing() {
     let two = "open operated/a done-operation-type/a=x post-checked/a completing/a protected \
                operating/b operation-type/b=y pre-checked/b operation-permission/y preparing/b";

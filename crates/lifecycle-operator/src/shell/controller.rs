@@ -8,6 +8,7 @@ use std::{
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use kube::{
     Resource as _,
     runtime::{
@@ -44,8 +45,10 @@ use super::{
 };
 use crate::{
     graceful_deletion::decision::DeletionPolicy,
-    observe::{SlimPod, SlimService, trim},
-    plan, reasons, render,
+    observe::{SlimPod, SlimService, trim, trim_service},
+    plan::{self, Plan},
+    pod::PodView,
+    reasons, render,
 };
 
 /// Number of recorded writes above which those already observed in the cache are dropped.
@@ -160,7 +163,9 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
             move |event| event.iter().for_each(|event| context.record_event(event))
         })
         .touched_objects();
-    let service_events = process.watch(watcher::Config::default(), "services", &services.progress);
+    let service_events = process
+        .watch(watcher::Config::default(), "services", &services.progress)
+        .modify(trim_service);
     let pod_store = store.clone();
     let triggers = reflect(services.clone(), service_events).flat_map(move |service| {
         stream::iter(pods_of_service(&pod_store, &ObjectKey::of(&*service)))
@@ -215,15 +220,7 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             return Ok(Requeue::AwaitChange);
         }
     };
-    if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_just_created(now)) {
-        let message = "Services send traffic to the Pod during operations, because it does not \
-                       declare the readiness gate pod.kusionstack.io/service-ready; declare it \
-                       in the Pod template";
-        context.publish(&pod, reasons::READINESS_GATE_MISSING.with(message)).await;
-    }
-    if let Err(error) = &view.expected_finalizers {
-        context.publish(&pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
-    }
+    context.report(&pod, &view, &plan, now).await;
     if let Some(write) = render::render(&plan, &pod, now) {
         tracing::debug!(%plan, "Planned");
         let observed = context.pods.version();
@@ -277,6 +274,39 @@ impl Context {
     fn forget(&self, key: &ObjectKey) {
         self.invalid_label_pods.record(key, false);
         self.ungated_pods.record(key, false);
+    }
+
+    /// Publishes an event for each problem of the Pod that its requesters or users can solve.
+    async fn report(&self, pod: &SlimPod, view: &PodView, plan: &Plan, now: Timestamp) {
+        if !view.has_readiness_gate && (plan.gate_open == Some(false) || view.is_just_created(now))
+        {
+            let message = "Services send traffic to the Pod during operations, because it does not \
+                           declare the readiness gate pod.kusionstack.io/service-ready; declare it \
+                           in the Pod template";
+            self.publish(pod, reasons::READINESS_GATE_MISSING.with(message)).await;
+        }
+        if plan.gate_open == Some(false) {
+            for service in self.services.with_name_prefix(&ObjectKey::of(pod).namespace, "") {
+                if service.is_uncontrolled_service_of(&view.labels) {
+                    let message = "its Pods leave service for operations, and nothing waits until its \
+                                   traffic to them has ended, because it is not labelled \
+                                   kusionstack.io/control=true";
+                    let event = reasons::SERVICE_NOT_CONTROLLED.with(message);
+                    self.events.publish(&service.object_ref(&()), &event).await;
+                }
+            }
+        }
+        for id in &plan.incomplete_ids {
+            let message = format!(
+                "operation {id} does not begin, because the label \
+                 operation-type.podopslifecycle.kusionstack.io/{id} is missing; set it, or remove the \
+                 label operating.podopslifecycle.kusionstack.io/{id}"
+            );
+            self.publish(pod, reasons::OPERATION_INCOMPLETE.with(message)).await;
+        }
+        if let Err(error) = &view.expected_finalizers {
+            self.publish(pod, reasons::AVAILABLE_CONDITIONS_INVALID.with(error.to_string())).await;
+        }
     }
 
     async fn publish(&self, pod: &SlimPod, event: ObjectEvent) {
