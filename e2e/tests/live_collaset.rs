@@ -282,8 +282,15 @@ async fn an_image_that_cannot_be_pulled_can_be_fixed(cluster: &TestCluster) {
     let before = uids(&pods(cluster, "bad").await);
     cluster.set_image("bad", "nginx:non-exist").await.unwrap();
     cluster.wait_for_replicas("bad", [3, 0, 0, 3]).await.unwrap();
+    let has_reason = |status: &CollaSetStatus, reason: &str| {
+        status.conditions.iter().any(|c| c.reason.as_deref() == Some(reason))
+    };
+    let is_degraded = |status: &CollaSetStatus| has_reason(status, "PodsNotStarting");
+    cluster.wait_for_status("bad", TIMEOUT * 2, is_degraded).await.unwrap();
     cluster.set_image("bad", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("bad", 3, TIMEOUT).await.unwrap();
+    let is_healthy = |status: &CollaSetStatus| has_reason(status, "AsExpected");
+    cluster.wait_for_status("bad", TIMEOUT, is_healthy).await.unwrap();
     assert_eq!(before, uids(&pods(cluster, "bad").await));
 }
 

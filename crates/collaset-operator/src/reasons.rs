@@ -236,6 +236,13 @@ pub const WAITING_FOR_PODS: ConditionReason = reason(
 );
 /// Something failed; the name is replaced by the event's.
 pub const DEGRADED: ConditionReason = reason("Degraded", True, "(event reason)", AS_EVENT);
+/// Pods do not start.
+pub const PODS_NOT_STARTING: ConditionReason = reason(
+    "Degraded",
+    True,
+    "PodsNotStarting",
+    "Pods have not started for 30 seconds, for example because their image cannot be pulled or they cannot be scheduled. The message names one; status.waiting lists all.",
+);
 /// Nothing failed.
 pub const AS_EXPECTED: ConditionReason =
     reason("Degraded", False, "AsExpected", "No change was rejected and nothing is blocked.");
@@ -251,7 +258,7 @@ pub const RECLAIMING: ConditionReason = reason(
 );
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 18] = [
+pub const CONDITIONS: [&ConditionReason; 19] = [
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,
@@ -268,6 +275,7 @@ pub const CONDITIONS: [&ConditionReason; 18] = [
     &WAITING_FOR_PODS,
     &DEGRADED,
     &AS_EXPECTED,
+    &PODS_NOT_STARTING,
     &SPEC_PAUSED,
     &RECLAIMING,
 ];

@@ -22,7 +22,7 @@ use crate::{
 
 mod waiting;
 
-use waiting::waiting;
+use waiting::{FailingPods, waiting};
 
 /// Status of a CollaSet after one reconcile.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +50,11 @@ pub fn status(
         status.current_revision.clone_from(&status.updated_revision);
     }
     status.last_progress_time = last_progress(&status, observed, plan, now);
-    conditions(&mut status, observed, plan, failures, now);
+    let problems = Problems {
+        blockers: failures.iter().chain(&plan.blockers).collect(),
+        failing_pods: waiting.failing,
+    };
+    conditions(&mut status, observed, plan, &problems, now);
     let until_overdue = until_overdue(&status, observed, now);
     let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());
     let until_available = observed.active().filter_map(|pod| observed.until_available(pod, now));
@@ -198,18 +202,24 @@ fn significant_conditions(
     significant.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
+/// What prevents changes, or Pods from starting.
+struct Problems<'a> {
+    blockers: Vec<&'a Blocker>,
+    failing_pods: Option<FailingPods>,
+}
+
 fn conditions(
     status: &mut CollaSetStatus,
     observed: &Observed,
     plan: &Plan,
-    failures: &[Blocker],
+    problems: &Problems<'_>,
     now: Timestamp,
 ) {
-    let problems: Vec<&Blocker> = failures.iter().chain(&plan.blockers).collect();
+    let Problems { blockers, failing_pods } = problems;
     let list = &mut status.conditions;
-    let scaling = problems.iter().find(|problem| problem.scope == BlockerScope::Scaling);
+    let scaling = blockers.iter().find(|problem| problem.scope == BlockerScope::Scaling);
     set_result(list, &reasons::SCALED, &reasons::SCALE_BLOCKED, scaling.copied(), now);
-    let updating = problems.iter().find(|problem| problem.scope == BlockerScope::Updating);
+    let updating = blockers.iter().find(|problem| problem.scope == BlockerScope::Updating);
     set_result(list, &reasons::UPDATED, &reasons::UPDATE_BLOCKED, updating.copied(), now);
     if let (None, Some(template)) = (updating, &plan.template_not_followed) {
         let message = format!(
@@ -224,7 +234,15 @@ fn conditions(
     let list = &mut status.conditions;
     set(list, available.reason, available.message, now);
     set(list, progressing, String::new(), now);
-    set_result(list, &reasons::AS_EXPECTED, &reasons::DEGRADED, problems.first().copied(), now);
+    match (blockers.first(), failing_pods) {
+        (None, Some(FailingPods { count, example })) => {
+            let message = format!("{count} Pods do not start; {example}");
+            set(list, &reasons::PODS_NOT_STARTING, message, now);
+        }
+        (blocker, _) => {
+            set_result(list, &reasons::AS_EXPECTED, &reasons::DEGRADED, blocker.copied(), now);
+        }
+    }
     if observed.spec.paused {
         let message = "spec.paused is true; no new operations are started".to_owned();
         set(list, &reasons::SPEC_PAUSED, message, now);

@@ -20,6 +20,10 @@ use crate::{
 /// How long a Pod may stay in a phase before it is reported as waiting. Operations without problems
 /// take less.
 const REPORT_AFTER: SignedDuration = SignedDuration::from_secs(5);
+/// How long a Pod may fail to start before the CollaSet counts as degraded.
+const FAILING_AFTER: SignedDuration = SignedDuration::from_secs(30);
+/// Reasons of containers that are starting as they should.
+const STARTING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 /// Phase of Pods whose operation has not begun.
 const QUEUED: &str = "Queued";
 /// Phase of Pods that have not been ready yet.
@@ -34,8 +38,25 @@ const MAX_NAMES: usize = 5;
 pub(super) struct Waiting {
     /// The groups, ordered by phase and reason.
     pub(super) groups: Vec<WaitingPods>,
-    /// Time until another Pod counts as waiting.
+    /// Pods that have not started for too long, if there are any.
+    pub(super) failing: Option<FailingPods>,
+    /// Time until another Pod counts as waiting or failing.
     pub(super) requeue_after: Option<Duration>,
+}
+
+/// Pods that have not started for [`FAILING_AFTER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FailingPods {
+    pub(super) count: usize,
+    /// Name of the first one, and why it does not start.
+    pub(super) example: String,
+}
+
+impl FailingPods {
+    /// Creates the report of no Pods yet, with an example.
+    fn new(example: &PodView, reason: &str) -> Self {
+        Self { count: 0, example: format!("{}: {reason}", example.name) }
+    }
 }
 
 /// Why and since when one Pod waits.
@@ -50,6 +71,10 @@ struct Wait {
 pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiting {
     let mut groups = Groups::default();
     let mut requeue_after: Option<SignedDuration> = None;
+    let mut failing: Option<FailingPods> = None;
+    let mut requeue = |left: SignedDuration| {
+        requeue_after = Some(requeue_after.map_or(left, |known| known.min(left)));
+    };
     for queued in &plan.queued {
         groups.add(QUEUED.to_owned(), queued.reason.clone(), &queued.pod, None);
     }
@@ -60,15 +85,24 @@ pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiti
             // The server's message names the Pod, so it is reported in a condition instead.
             "resources rejected by the API server; see condition Update".clone_into(&mut reason);
         }
+        if let Some(reason) = failing_reason(pod) {
+            let left = FAILING_AFTER - now.duration_since(since);
+            if left.is_positive() {
+                requeue(left);
+            } else {
+                failing.get_or_insert_with(|| FailingPods::new(pod, reason)).count += 1;
+            }
+        }
         let left = REPORT_AFTER - now.duration_since(since);
         if left.is_positive() {
-            requeue_after = Some(requeue_after.map_or(left, |known| known.min(left)));
+            requeue(left);
             continue;
         }
         groups.add(phase, reason, &pod.name, Some(since));
     }
     Waiting {
         groups: groups.0.into_values().collect(),
+        failing,
         requeue_after: requeue_after.and_then(|left| Duration::try_from(left).ok()),
     }
 }
@@ -105,6 +139,13 @@ impl Groups {
             group.since = Some(Time(since));
         }
     }
+}
+
+/// Returns why a Pod does not start, unless it is starting as it should.
+fn failing_reason(pod: &PodView) -> Option<&str> {
+    let reason = pod.not_running_reason.as_deref()?;
+    let is_starting = STARTING_REASONS.iter().any(|starting| reason.starts_with(starting));
+    (!is_starting).then_some(reason)
 }
 
 /// Returns why a Pod without an operation is not running yet; `None` if it is not waiting.
@@ -206,7 +247,7 @@ mod tests {
     fn reported(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
         let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
         let observed = Observed { pods, ..Observed::default() };
-        let Waiting { groups, requeue_after } =
+        let Waiting { groups, requeue_after, .. } =
             waiting(&observed, &Plan::default(), Timestamp::from_second(100).unwrap());
         let text = |g: &WaitingPods| {
             let since = g.since.as_ref().map_or(0, |t| t.0.as_second());
@@ -235,6 +276,26 @@ mod tests {
                  prot.podopslifecycle.kusionstack.io/lb",
             ]
         );
+    }
+
+    #[test]
+    fn pods_that_do_not_start_are_failing_after_half_a_minute() {
+        let failing = |reason: &str, created: i64| {
+            let not_running_reason = Some(reason.to_owned());
+            let created = Timestamp::from_second(created).unwrap();
+            let pod =
+                PodView { name: "a".into(), not_running_reason, created, ..PodView::default() };
+            let pods = [("a".into(), pod)].into();
+            let observed = Observed { pods, ..Observed::default() };
+            let now = Timestamp::from_second(100).unwrap();
+            let found = waiting(&observed, &Plan::default(), now);
+            (found.failing, found.requeue_after.map(|left| left.as_secs()))
+        };
+        let pull = "ImagePullBackOff: container web";
+        let one = FailingPods { count: 1, example: format!("a: {pull}") };
+        assert_eq!(failing(pull, 70), (Some(one), None));
+        assert_eq!(failing(pull, 80), (None, Some(10)));
+        assert_eq!(failing("ContainerCreating: container web", 0), (None, None));
     }
 
     #[test]
