@@ -12,6 +12,7 @@ pub mod expression;
 pub mod kind;
 pub mod pod_fields;
 pub mod schedule;
+mod types;
 pub mod verdict;
 pub mod webhook;
 

@@ -118,7 +118,7 @@ impl WebhookTasks {
                 subjects.insert(name.clone(), subject.clone());
             }
         }
-        // The Pods that did not fit are asked for once this request has been answered.
+        // The next request contains the Pods that did not fit into this one.
         if subjects.is_empty() {
             return Some(CallStart::Failed);
         }

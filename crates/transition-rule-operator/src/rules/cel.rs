@@ -132,7 +132,10 @@ mod tests {
             Verdict::Reject(reason) => reason,
         };
         assert_eq!(rejection("rule.available > 3"), "CEL expression is false");
-        assert_eq!(rejection("rule.available"), "CEL expression failed: result is not a bool");
+        assert_eq!(
+            rejection("pod.metadata.labels.tier"),
+            "CEL expression failed: result is not a bool"
+        );
         assert_eq!(
             rejection("pod.status.phase == 'Running'"),
             "CEL expression failed: No such key: status"
@@ -142,11 +145,12 @@ mod tests {
     #[test]
     fn evaluations_that_are_too_expensive_are_rejected() {
         let many: serde_json::Map<_, _> = (0..2000).map(|n| (n.to_string(), json!(""))).collect();
-        let pod = PodView { object: Some(Arc::new(json!({ "a": many }))), ..PodView::default() };
+        let pod = PodView { object: Some(Arc::new(json!({ "spec": many }))), ..PodView::default() };
         let operation = PendingOperation::default();
         let steps_left = Cell::new(usize::MAX);
         let facts = facts(&operation, &steps_left);
-        let expensive = Expression::compile("pod.a.all(x, pod.a.all(y, x != y || true))").unwrap();
+        let expensive =
+            Expression::compile("pod.spec.all(x, pod.spec.all(y, x != y || true))").unwrap();
         let Verdict::Reject(reason) = verdict(&expensive, &pod, &facts, None) else {
             panic!("it passed")
         };

@@ -16,7 +16,10 @@ use cel::{
 use parking_lot::Mutex;
 use serde_json::Value as Json;
 
-use super::cost::{Size, cost, entry_parts};
+use super::{
+    cost::{Size, cost, entry_parts},
+    types::{is_never_bool, unknown_field},
+};
 
 /// Variables available to expressions.
 const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
@@ -110,6 +113,15 @@ pub enum CompileError {
         /// Name of the variable.
         name: String,
     },
+    /// The result can be neither true nor false.
+    #[error("the result is not a bool")]
+    NotBool,
+    /// A variable does not have the field.
+    #[error("unknown field {path}")]
+    UnknownField {
+        /// Variable and field.
+        path: String,
+    },
     /// Nested macros make the expression too expensive.
     #[error("more than {NESTED_MAX} nested macros")]
     NestedMacros,
@@ -193,6 +205,12 @@ impl Expression {
         if let Some(name) = unknown_variable(&program) {
             return Err(CompileError::UnknownVariable { name });
         }
+        if let Some(path) = unknown_field_in(expression, &bound_variables(expression)) {
+            return Err(CompileError::UnknownField { path });
+        }
+        if is_never_bool(expression) {
+            return Err(CompileError::NotBool);
+        }
         if nesting(expression) > NESTED_MAX {
             return Err(CompileError::NestedMacros);
         }
@@ -251,6 +269,13 @@ fn unknown_variable(program: &Program) -> Option<String> {
     let bound = bound_variables(program.expression());
     let mut names = references.variables().into_iter();
     names.find(|name| !VARIABLES.contains(name) && !bound.contains(name)).map(ToOwned::to_owned)
+}
+
+/// First field in an expression that its variable does not have.
+fn unknown_field_in(expression: &IdedExpr, bound: &[&str]) -> Option<String> {
+    let mut parts = parts(expression).into_iter();
+    unknown_field(expression, bound)
+        .or_else(|| parts.find_map(|part| unknown_field_in(part, bound)))
 }
 
 /// Converts JSON to a CEL value. Every whole number becomes an int, as in Kubernetes' own
@@ -342,6 +367,38 @@ fn longest_list(expression: &IdedExpr) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mistakes_are_found_without_an_evaluation() {
+        let error = |source: &str| Expression::compile(source).unwrap_err().to_string();
+        for source in [
+            "size(pod.metadata.labels)",
+            "pod.metadata.labels.size() + 1",
+            "pod.spec.containers.map(c, c.image)",
+            "pod.spec.containers.filter(c, c.image == 'a')",
+            "true ? 1 : 'a'",
+            "'true'",
+            "rule.available",
+        ] {
+            assert_eq!(error(source), "the result is not a bool", "{source}");
+        }
+        for (source, path) in [
+            ("pod.metdata.labels.a == 'b'", "pod.metdata"),
+            ("has(pod.metadata.lables.a)", "pod.metadata.lables"),
+            ("rule.avaliable > 1", "rule.avaliable"),
+            ("pod.spec.containers.all(c, c.name == operation.kind)", "operation.kind"),
+        ] {
+            assert_eq!(error(source), format!("unknown field {path}"), "{source}");
+        }
+        for source in [
+            "pod.metadata.labels.canary",
+            "pod.spec.containers.exists_one(c, c.name == 'web')",
+            "true ? pod.metadata.labels.a == 'b' : false",
+            "pod.spec.containers.all(owner, owner.image != '')",
+        ] {
+            assert!(Expression::compile(source).is_ok(), "{source}");
+        }
+    }
 
     #[test]
     fn the_fields_that_an_expression_reads_are_known() {
