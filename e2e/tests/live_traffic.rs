@@ -207,6 +207,8 @@ async fn invalid_backends_are_rejected_at_admission(cluster: &TestCluster) {
         (json!({ drain: "soon" }), "drain]: must be"),
         (json!({ drain: r#"{"minutes":1}"# }), "drain]: must be"),
         (json!({ drain: r#"{"minSeconds":-1}"# }), "drain]: must be"),
+        (json!({ drain: r#"{"minSeconds":200,"maxSeconds":100}"# }), "drain]: maxSeconds must not"),
+        (json!({ drain: r#"{"maxSeconds":0}"# }), "drain]: maxSeconds must not"),
         (json!({ drain: r#"{"atDeadline":"Give up"}"# }), "drain]: must be"),
     ] {
         // The API server takes a moment to load the policy.

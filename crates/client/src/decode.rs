@@ -38,7 +38,11 @@ impl InvalidObject {
     }
 }
 
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
+/// Maximum size of an object's labels, in bytes. The API server limits annotations to 256 KiB and
+/// labels only by the size of the object, and caches keep labels.
+const LABELS_MAX: usize = 64 << 10;
+
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Reading raw text does not recurse, so nesting is not limited here.
         let text = Box::<RawValue>::deserialize(deserializer)?;
@@ -46,17 +50,21 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Decoded<K> {
     }
 }
 
-impl<K: DeserializeOwned> Decoded<K> {
+impl<K: Resource + DeserializeOwned> Decoded<K> {
     fn decode(text: &str) -> Self {
         let decoded = without_managed_fields(text).and_then(|text| serde_json::from_str(&text));
-        match decoded {
-            Ok(object) => Self::Object(object),
-            Err(error) => Self::Invalid(Box::new(InvalidObject {
-                metadata: identity(text),
-                error: error.to_string(),
-            })),
-        }
+        let error = match decoded {
+            Ok(object) if size_of_labels(&object) <= LABELS_MAX => return Self::Object(object),
+            Ok(_) => format!("labels of more than {} KiB", LABELS_MAX >> 10),
+            Err(error) => error.to_string(),
+        };
+        Self::Invalid(Box::new(InvalidObject { metadata: identity(text), error }))
     }
+}
+
+fn size_of_labels<K: Resource>(object: &K) -> usize {
+    let labels = object.meta().labels.iter().flatten();
+    labels.map(|(key, value)| key.len() + value.len()).sum()
 }
 
 impl<K> Decoded<K> {
@@ -193,6 +201,17 @@ mod tests {
 
     fn list(items: &[Value]) -> String {
         json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }).to_string()
+    }
+
+    #[test]
+    fn an_object_with_megabytes_of_labels_is_skipped() {
+        let labels: BTreeMap<String, String> =
+            (0..1000).map(|n| (format!("{n:063}"), "x".repeat(63))).collect();
+        let pod = json!({ "metadata": { "name": "a", "uid": "1", "labels": labels } });
+        let decoded: Decoded<Pod> = serde_json::from_value(pod).unwrap();
+        let invalid = decoded.as_result().unwrap_err();
+        assert_eq!(invalid.error, "labels of more than 64 KiB");
+        assert_eq!(invalid.metadata.name.as_deref(), Some("a"));
     }
 
     #[test]

@@ -32,8 +32,9 @@ use crate::{
     write,
 };
 
-/// Number of objects per page of a list; small, so that a restart needs little additional memory.
-const PAGE_SIZE: u32 = 100;
+/// Number of objects per page of a list; small, so that a restart needs little additional memory,
+/// also if each object has a megabyte.
+const PAGE_SIZE: u32 = 50;
 
 /// Time after which a cache that does not contain a write is listed again: the event of the write
 /// was lost, or the object left the selector of the watch.

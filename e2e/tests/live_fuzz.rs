@@ -1,0 +1,344 @@
+//! Random objects of every kind that operators read, generated from the API server's schemas, one in
+//! a hundred of them hostile: no operator crashes, and every healthy object settles.
+//!
+//! `PODOPS_FUZZ_OBJECTS=10000` generates that many objects of each kind.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures::{StreamExt as _, stream};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::GroupVersionKind,
+};
+use podops_e2e::{
+    cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs},
+    measure::Process,
+};
+use serde_json::{Map, Value, json};
+
+/// Number of objects of each kind, unless the environment sets another one.
+const OBJECTS: usize = 200;
+/// One in this many objects is hostile.
+const HOSTILE_EVERY: usize = 100;
+/// Maximum nesting of generated values.
+const DEPTH_MAX: usize = 8;
+/// Probabilities of an optional field, from the first attempt to create an object to the last.
+const DENSITIES: [f64; 4] = [0.3, 0.1, 0.02, 0.0];
+/// Time for all objects to settle.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A kind of objects, and the fields without which none is accepted.
+struct Kind {
+    group: &'static str,
+    version: &'static str,
+    name: &'static str,
+    plural: &'static str,
+    base: fn(&str, &mut Rng) -> Value,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind {
+        group: "apps.kusionstack.io",
+        version: "v1alpha1",
+        name: "CollaSet",
+        plural: "collasets",
+        base: collaset,
+    },
+    Kind {
+        group: "apps.kusionstack.io",
+        version: "v1alpha1",
+        name: "PodTransitionRule",
+        plural: "podtransitionrules",
+        base: rule,
+    },
+    Kind {
+        group: "apps.kusionstack.io",
+        version: "v1alpha1",
+        name: "ResourceContext",
+        plural: "resourcecontexts",
+        base: |_, random| json!({ "spec": { "contexts": [{ "id": random.u32(0..5) }] } }),
+    },
+    Kind { group: "", version: "v1", name: "Pod", plural: "pods", base: pod },
+    Kind {
+        group: "",
+        version: "v1",
+        name: "Service",
+        plural: "services",
+        base: |_, _| json!({ "spec": { "ports": [{ "port": 80 }] } }),
+    },
+    Kind {
+        group: "",
+        version: "v1",
+        name: "PersistentVolumeClaim",
+        plural: "persistentvolumeclaims",
+        base: |_, _| {
+            json!({ "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Mi" } },
+            } })
+        },
+    },
+    Kind {
+        group: "apps",
+        version: "v1",
+        name: "ControllerRevision",
+        plural: "controllerrevisions",
+        base: |_, random| json!({ "revision": random.i64(0..3), "data": { "spec": {} } }),
+    },
+    Kind {
+        group: "policy",
+        version: "v1",
+        name: "PodDisruptionBudget",
+        plural: "poddisruptionbudgets",
+        base: |name, _| json!({ "spec": { "maxUnavailable": 1, "selector": { "matchLabels": { "app": name } } } }),
+    },
+    Kind {
+        group: "discovery.k8s.io",
+        version: "v1",
+        name: "EndpointSlice",
+        plural: "endpointslices",
+        base: |_, _| json!({ "addressType": "IPv4", "endpoints": [{ "addresses": ["10.0.0.1"] }] }),
+    },
+];
+
+fn collaset(name: &str, random: &mut Rng) -> Value {
+    json!({ "spec": {
+        "replicas": random.i32(0..2), "selector": { "matchLabels": { "app": name } },
+        "template": {
+            "metadata": { "labels": { "app": name } },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        },
+    } })
+}
+
+fn rule(name: &str, random: &mut Rng) -> Value {
+    let rules = [
+        json!({ "availablePolicy": { "maxUnavailableValue": "10%" } }),
+        json!({ "labelCheck": { "requires": { "matchLabels": { "a": "b" } } } }),
+        json!({ "cel": { "expression": "pod.metadata.name.size() > 3" } }),
+        json!({ "schedule": { "freezes": [{ "from": "2020-01-01T00:00:00Z", "to": "9999-12-31T23:59:59Z" }] } }),
+    ];
+    let mut rule = random.choice(rules).unwrap();
+    rule["name"] = json!("random");
+    json!({ "spec": { "selector": { "matchLabels": { "app": name } }, "rules": [rule] } })
+}
+
+/// Never scheduled, so that no node has to run it.
+fn pod(name: &str, _: &mut Rng) -> Value {
+    json!({
+        "metadata": { "labels": { "app": name, "kusionstack.io/control": "true" } },
+        "spec": {
+            "schedulingGates": [{ "name": "podops.test/never" }],
+            "containers": [{ "name": "web", "image": "nginx:1" }],
+        },
+    })
+}
+
+/// Generates values from an OpenAPI document.
+struct Generator<'a> {
+    document: &'a Value,
+    random: &'a mut Rng,
+    /// Probability of an optional field.
+    density: f64,
+}
+
+impl Generator<'_> {
+    fn value(&mut self, schema: &Value, depth: usize) -> Value {
+        let schema = self.resolve(schema);
+        if let Some(values) = schema["enum"].as_array() {
+            return self.random.choice(values).cloned().unwrap_or_default();
+        }
+        if schema["x-kubernetes-int-or-string"] == true || schema["format"] == "int-or-string" {
+            return self.random.choice([json!(1), json!("50%"), json!("x"), json!(0)]).unwrap();
+        }
+        match schema["type"].as_str() {
+            Some("object") => self.object(&schema, depth),
+            Some("array") if depth < DEPTH_MAX => (0..self.random.usize(0..3))
+                .map(|_| self.value(&schema["items"], depth + 1))
+                .collect(),
+            Some("array") => json!([]),
+            Some("boolean") => json!(self.random.bool()),
+            Some("integer" | "number") => self
+                .random
+                .choice([0, 1, 2, 30, -1, 2_147_483_647])
+                .map_or(Value::Null, Value::from),
+            Some("string") if schema["format"] == "date-time" => {
+                json!(self.random.choice(["2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]))
+            }
+            Some("string") => {
+                let texts = ["a", "web-1", "10", "", "true", "ü", "x.y/z"];
+                json!(self.random.choice(texts))
+            }
+            _ => json!({ "a": "b" }),
+        }
+    }
+
+    fn object(&mut self, schema: &Value, depth: usize) -> Value {
+        let mut object = Map::new();
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let is_wanted = required.iter().any(|r| r == name) || self.random.f64() < self.density;
+            if is_wanted && depth < DEPTH_MAX {
+                object.insert(name.clone(), self.value(field, depth + 1));
+            }
+        }
+        if schema["additionalProperties"].is_object() && depth < DEPTH_MAX {
+            for n in 0..self.random.usize(0..3) {
+                let value = self.value(&schema["additionalProperties"], depth + 1);
+                object.insert(format!("k{n}"), value);
+            }
+        }
+        Value::Object(object)
+    }
+
+    /// Follows references.
+    fn resolve(&self, schema: &Value) -> Value {
+        let reference = schema["$ref"].as_str().or(schema["allOf"][0]["$ref"].as_str());
+        let Some(name) = reference.and_then(|r| r.rsplit('/').next()) else {
+            return schema.clone();
+        };
+        self.resolve(&self.document["components"]["schemas"][name])
+    }
+}
+
+/// Adds the fields of `more` that `object` does not have.
+fn add_missing(object: &mut Value, more: Value) {
+    match (object, more) {
+        (Value::Object(object), Value::Object(more)) => {
+            for (key, value) in more {
+                match object.get_mut(&key) {
+                    Some(known) => add_missing(known, value),
+                    None => drop(object.insert(key, value)),
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(more)) => {
+            if let (Some(first), Some(more)) = (items.first_mut(), more.into_iter().next()) {
+                add_missing(first, more);
+            }
+        }
+        _ => {}
+    }
+}
+
+async fn document(client: &Client, kind: &Kind) -> Value {
+    let path = match kind.group {
+        "" => format!("/openapi/v3/api/{}", kind.version),
+        group => format!("/openapi/v3/apis/{group}/{}", kind.version),
+    };
+    client.request(http::Request::get(path).body(Vec::new()).unwrap()).await.unwrap()
+}
+
+fn schema<'a>(document: &'a Value, kind: &Kind) -> &'a Value {
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let is_kind = |schema: &&Value| {
+        let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+        kinds.is_some_and(|kinds| {
+            kinds.iter().any(|k| k["kind"] == kind.name && k["version"] == kind.version)
+        })
+    };
+    schemas.values().find(is_kind).unwrap()
+}
+
+fn api(client: &Client, kind: &Kind) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.name);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    Api::namespaced_with(client.clone(), "default", &resource)
+}
+
+/// Creates one random object; returns its name and whether it is hostile.
+async fn create(client: &Client, kind: &Kind, document: &Value, n: usize) -> (String, bool) {
+    let name = format!("fuzz-{}-{n}", kind.name.to_lowercase());
+    let mut random = Rng::with_seed(n as u64);
+    let is_hostile = n.is_multiple_of(HOSTILE_EVERY);
+    let api = api(client, kind);
+    for density in DENSITIES {
+        let mut object = (kind.base)(&name, &mut random);
+        let mut generator = Generator { document, random: &mut random, density };
+        let mut more = generator.value(schema(document, kind), 0);
+        for field in ["metadata", "status", "apiVersion", "kind"] {
+            drop(more.as_object_mut().unwrap().remove(field));
+        }
+        add_missing(&mut object, more);
+        let group = if kind.group.is_empty() { String::new() } else { format!("{}/", kind.group) };
+        object["apiVersion"] = json!(format!("{group}{}", kind.version));
+        object["kind"] = json!(kind.name);
+        object["metadata"]["name"] = json!(name);
+        if is_hostile {
+            object["metadata"]["annotations"] = json!({ "x": "x".repeat(250 << 10) });
+        }
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        if api.create(&PostParams::default(), &object).await.is_ok() {
+            if is_hostile {
+                poison(&api, &name).await;
+            }
+            return (name, is_hostile);
+        }
+    }
+    panic!("no object is accepted of the kind {}", kind.name);
+}
+
+/// Writes a time into the managed fields that jiff cannot hold.
+async fn poison(api: &Api<DynamicObject>, name: &str) {
+    let patch = json!([
+        { "op": "replace", "path": "/metadata/managedFields/0/time", "value": "9999-12-31T23:59:59Z" },
+        { "op": "add", "path": "/metadata/annotations/hostile", "value": "true" },
+    ]);
+    let patch = Patch::Json::<()>(serde_json::from_value(patch).unwrap());
+    api.patch(name, &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_and_hostile_objects_stop_no_operator() {
+    let count = std::env::var_os("PODOPS_FUZZ_OBJECTS");
+    let count = count.and_then(|count| count.to_str()?.parse().ok());
+    let count: usize = count.unwrap_or(OBJECTS);
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
+    let client = cluster.plane.admin.clone();
+    let mut hostile = Vec::new();
+    for kind in &KINDS {
+        let document = document(&client, kind).await;
+        let created = stream::iter(0..count).map(|n| create(&client, kind, &document, n));
+        let created: Vec<(String, bool)> = created.buffer_unordered(8).collect().await;
+        hostile.extend(created.into_iter().filter(|(_, is_hostile)| *is_hostile));
+    }
+    assert!(hostile.len() >= KINDS.len(), "{} hostile objects", hostile.len());
+    // As they were created, and as they are listed by an operator that starts.
+    for restart in [false, true] {
+        if restart {
+            for operator in OPERATORS {
+                cluster.kill_and_restart(operator).await.unwrap();
+            }
+        }
+        cluster.set_image("web", &format!("nginx:{restart}")).await.unwrap();
+        cluster.wait_until_rolled_out("web", 4, SETTLE_TIMEOUT).await.unwrap();
+        for kind in &KINDS[..2] {
+            assert_settled(&client, kind).await;
+        }
+    }
+    for operator in OPERATORS {
+        let peak = Process::of(&cluster, operator).unwrap().peak_mebibytes;
+        eprintln!("{operator}: peak {peak:.0} MiB");
+    }
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Waits until the status of every object is about its current spec.
+async fn assert_settled(client: &Client, kind: &Kind) {
+    let api = api(client, kind);
+    let unsettled = async || {
+        let all = api.list(&ListParams::default()).await?.items;
+        let is_settled = |object: &DynamicObject| {
+            object.data["status"]["observedGeneration"] == json!(object.metadata.generation)
+        };
+        let unsettled = all.into_iter().filter(|object| !is_settled(object));
+        anyhow::Ok(unsettled.filter_map(|o| o.metadata.name).collect::<Vec<_>>())
+    };
+    let settled = async || Ok(unsettled().await?.is_empty());
+    let waited = eventually(SETTLE_TIMEOUT.max(TIMEOUT), settled).await;
+    assert!(waited.is_ok(), "{}: {:?} did not settle", kind.name, unsettled().await);
+}
