@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     availability::AvailabilityMonitor,
     balancers::Haproxy,
-    cluster::{OPERATORS, TestCluster, eventually, is_rolled_out},
+    cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, memory_limit_mebibytes},
     measure::{Cost, Process},
     scenarios::Scenario,
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
@@ -33,8 +33,11 @@ const SMALL: usize = 100;
 const ROUNDS: usize = 9;
 /// Number of Pods for memory and steady state, in CollaSets of [`SMALL`].
 const MANY: usize = 1000;
-/// Observation period of the steady state.
-const STEADY_PERIOD: Duration = Duration::from_secs(60);
+/// Observation period of the steady state: longer than the interval at which controllers reconcile
+/// objects that do not change.
+const STEADY_PERIOD: Duration = Duration::from_secs(660);
+/// Observation period of consist-operator's requests with stable Pods.
+const STEADY_SERVICES_PERIOD: Duration = Duration::from_secs(60);
 /// Number of Pods of the large CollaSet.
 const BIG: usize = 5000;
 /// Number of CollaSets that [`BIG`] Pods are spread over.
@@ -97,7 +100,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     }
     print_step("1,000 Pods: memory");
     memory(&cluster, &mut rows).await?;
-    print_step("1,000 stable Pods for 60 s");
+    print_step("1,000 stable Pods for 11 min");
     steady_state(&cluster, &mut rows).await?;
     print_step("1,000 Pods in 50 Services");
     in_services(&cluster, &mut rows).await?;
@@ -105,6 +108,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     waiting(&cluster, &mut rows).await?;
     print_step("rollouts of one CollaSet among 10 and among 1,000");
     among_others(&cluster, &mut rows).await?;
+    print_step("1,000 Pods with 3 containers, 20 environment variables each and 10 annotations");
+    large_pods(&cluster, &mut rows).await?;
     print_step("5,000 Pods in 100 CollaSets");
     many_sets(&cluster, &mut rows).await?;
     print_step("5,000 Pods in one CollaSet: create, update in place, scale out to 10,000");
@@ -336,9 +341,9 @@ async fn in_services(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<(
         Ok(protected.count() == MANY)
     };
     eventually(WAIT_TIMEOUT, all_protected).await.context("waiting for protection finalizers")?;
-    tokio::time::sleep(STEADY_PERIOD / 4).await;
+    tokio::time::sleep(STEADY_SERVICES_PERIOD / 4).await;
     let from = cluster.audit_log_end()?;
-    tokio::time::sleep(STEADY_PERIOD).await;
+    tokio::time::sleep(STEADY_SERVICES_PERIOD).await;
     let (requests, _) = cluster.requests(from)?;
     let own = requests.iter().filter(|r| r.is_operator_request() && r.operator() == Some(operator));
     let writes = own.clone().filter(|r| r.is_write()).count();
@@ -352,7 +357,7 @@ async fn in_services(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<(
         ),
         at_most(
             "resident memory with 1,000 Pods in 50 Services, consist-operator",
-            Process::of(cluster, operator)?.resident_mebibytes,
+            Process::of(cluster, operator)?.memory.resident_mebibytes,
             30.0,
             " MiB",
         ),
@@ -411,7 +416,7 @@ async fn waiting(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
         without_target("writes by all operators during that, in 30 s", cost.writes().to_string()),
         at_most(
             "resident memory with 1,000 waiting Pods, transition-rule-operator",
-            Process::of(cluster, operator)?.resident_mebibytes,
+            Process::of(cluster, operator)?.memory.resident_mebibytes,
             30.0,
             " MiB",
         ),
@@ -550,11 +555,11 @@ async fn memory(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
         ),
     ] {
         let now = Process::of(cluster, name)?;
-        rows.push(at_most(after, now.resident_mebibytes, 30.0, " MiB"));
+        rows.push(at_most(after, now.memory.resident_mebibytes, 30.0, " MiB"));
         cluster.kill_and_restart(name).await?;
         // The Lease of the killed leader has to expire first.
         tokio::time::sleep(Duration::from_secs(15)).await;
-        rows.push(at_most(peak, Process::of(cluster, name)?.peak_mebibytes, 30.0, " MiB"));
+        rows.push(at_most(peak, Process::of(cluster, name)?.memory.peak_mebibytes, 30.0, " MiB"));
     }
     Ok(())
 }
@@ -564,7 +569,7 @@ async fn steady_state(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<
     tokio::time::sleep(STEADY_PERIOD).await;
     let (requests, _) = cluster.requests(from)?;
     let writes = requests.iter().filter(|r| r.is_operator_request() && r.is_write()).count();
-    rows.push(zero("writes by all operators in 60 s with 1,000 stable Pods", writes));
+    rows.push(zero("writes by all operators in 11 min with 1,000 stable Pods", writes));
     let (all, _) = cluster.requests(0)?;
     let forbidden = all.iter().filter(|r| r.is_operator_request() && r.code() == 403).count();
     rows.push(zero("requests forbidden by the shipped roles", forbidden));
@@ -619,13 +624,69 @@ async fn many_sets(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()>
         at_most("API requests per Pod for that", cost.requests_per_pod(), 7.0, ""),
         at_most(
             "resident memory after that, collaset-operator",
-            now.resident_mebibytes,
+            now.memory.resident_mebibytes,
             80.0,
             " MiB",
         ),
         without_target("CPU time per Pod for that, collaset-operator", format!("{each:.2} ms")),
     ]);
     Ok(())
+}
+
+/// Memory of all operators with Pods of a usual size.
+async fn large_pods(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
+    delete_all_sets(cluster).await?;
+    for operator in OPERATORS {
+        cluster.kill_and_restart(operator).await?;
+    }
+    for set in 0..MANY / SMALL {
+        let name = format!("large-{set}");
+        let template = json!({ "template": large_template(&name, "nginx:0") });
+        cluster.create_with(&name, SMALL, "nginx:0", &template).await?;
+    }
+    for set in 0..MANY / SMALL {
+        wait_until_rolled_out(cluster, &format!("large-{set}"), SMALL).await?;
+    }
+    for set in 0..MANY / SMALL {
+        let name = format!("large-{set}");
+        cluster.patch(&name, json!({ "template": large_template(&name, "nginx:1") })).await?;
+    }
+    for set in 0..MANY / SMALL {
+        wait_until_rolled_out(cluster, &format!("large-{set}"), SMALL).await?;
+    }
+    for (operator, metric) in [
+        ("collaset-operator", "peak memory for 1,000 large Pods, collaset-operator"),
+        ("consist-operator", "peak memory for 1,000 large Pods, consist-operator"),
+        ("lifecycle-operator", "peak memory for 1,000 large Pods, lifecycle-operator"),
+        ("transition-rule-operator", "peak memory for 1,000 large Pods, transition-rule-operator"),
+    ] {
+        let peak = cluster.operator(operator)?.peak_mebibytes();
+        let half = memory_limit_mebibytes(operator)? / 2.0;
+        rows.push(at_most(metric, peak, half, " MiB"));
+    }
+    Ok(())
+}
+
+/// Pod template with 3 containers, 20 environment variables each and 10 annotations.
+fn large_template(app: &str, image: &str) -> Value {
+    let env: Vec<Value> = (0..20)
+        .map(|n| json!({ "name": format!("VARIABLE_{n}"), "value": format!("value of variable {n}") }))
+        .collect();
+    let annotations: serde_json::Map<_, _> = (0..10)
+        .map(|n| (format!("example.com/annotation-{n}"), json!("a value of a usual length")))
+        .collect();
+    let container = |name: &str, image: &str| json!({ "name": name, "image": image, "env": env });
+    json!({
+        "metadata": { "labels": { "app": app }, "annotations": annotations },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                container("web", image),
+                container("proxy", "envoy:1"),
+                container("log-shipper", "vector:1"),
+            ],
+        },
+    })
 }
 
 /// CPU time of collaset-operator for a rollout of one CollaSet, by the number of others.
@@ -685,7 +746,10 @@ async fn big(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
         let each = cpu * 1000.0 / BIG as f64;
         rows.push(without_target(
             metric,
-            format!("{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB", now.peak_mebibytes),
+            format!(
+                "{cpu:.1} CPU s ({each:.2} ms per Pod), peak {:.0} MiB",
+                now.memory.peak_mebibytes
+            ),
         ));
     }
     let cost = Cost::of(cluster, HUGE - BIG, async {
@@ -694,6 +758,15 @@ async fn big(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
     })
     .await?;
     rows.push(without_target("10,000 Pods in one CollaSet: scaled out from 5,000", summary(&cost)));
+    for (operator, metric) in [
+        ("collaset-operator", "peak memory with 10,000 Pods, collaset-operator"),
+        ("consist-operator", "peak memory with 10,000 Pods, consist-operator"),
+        ("lifecycle-operator", "peak memory with 10,000 Pods, lifecycle-operator"),
+        ("transition-rule-operator", "peak memory with 10,000 Pods, transition-rule-operator"),
+    ] {
+        let peak = cluster.operator(operator)?.peak_mebibytes();
+        rows.push(at_most(metric, peak, memory_limit_mebibytes(operator)?, " MiB"));
+    }
     Ok(())
 }
 

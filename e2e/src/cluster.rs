@@ -11,14 +11,14 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
     coordination::v1::Lease,
     core::v1::{Pod, Service, ServiceAccount},
     events::v1::Event,
 };
 use kube::{
-    Api,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    Api, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::NamespaceResourceScope,
 };
 use podops_api::{
@@ -80,7 +80,8 @@ pub struct TestCluster {
     _node_tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// Processes of the operators. A crash that no test has requested fails the test.
+/// Processes of the operators. A crash that no test has requested fails the test, and so does memory
+/// above the limit in the shipped Deployment, which would end the operator on a cluster.
 #[derive(Default)]
 struct Operators(BTreeMap<&'static str, SupervisedProcess>);
 
@@ -92,8 +93,25 @@ impl Drop for Operators {
         for (name, process) in &self.0 {
             let crashes = process.crashes();
             assert!(crashes.is_empty(), "{name} crashed: {crashes:?}");
+            let peak = process.peak_mebibytes();
+            let limit = memory_limit_mebibytes(name);
+            let fits = limit.as_ref().is_ok_and(|limit| peak < *limit);
+            assert!(fits, "{name} used {peak:.0} MiB; its limit is {limit:?} MiB");
         }
     }
+}
+
+/// Memory limit in an operator's shipped Deployment, in MiB.
+///
+/// # Errors
+///
+/// If the Deployment has no limit in MiB.
+pub fn memory_limit_mebibytes(operator: &str) -> anyhow::Result<f64> {
+    let path = root().join("deploy").join(operator).join("deployment.yaml");
+    let manifest = std::fs::read_to_string(path)?;
+    let limit =
+        manifest.split_once("limits: { memory: ").and_then(|(_, rest)| rest.split_once("Mi }"));
+    Ok(limit.context("manifest without a memory limit")?.0.parse()?)
 }
 
 /// Additional arguments and environment variables of an operator.
@@ -182,46 +200,68 @@ impl TestCluster {
 
     async fn with_graceful_deletion(mut self) -> anyhow::Result<Self> {
         self.install_crds().await?;
-        self.install_graceful_deletion().await?;
+        self.install_with_webhooks("deploy/overlays/graceful-deletion").await?;
+        let opt_in = format!("{}=true", well_known::GRACEFUL_EVICTION);
+        self.plane.kubectl(&["label", "namespace", &self.namespace, &opt_in]).await?;
         self.start_operators().await?;
         self.wait_for_admission().await?;
         Ok(self)
     }
 
-    /// Installs the graceful deletion overlay, and points its webhooks at local addresses instead
-    /// of Services.
-    async fn install_graceful_deletion(&mut self) -> anyhow::Result<()> {
-        self.install("deploy/overlays/graceful-deletion").await?;
-        let opt_in = format!("{}=true", well_known::GRACEFUL_EVICTION);
-        self.plane.kubectl(&["label", "namespace", &self.namespace, &opt_in]).await?;
+    /// Installs an overlay, and points its webhooks at local addresses instead of Services.
+    ///
+    /// # Errors
+    ///
+    /// If the overlay is rejected.
+    pub async fn install_with_webhooks(&mut self, overlay: &str) -> anyhow::Result<()> {
+        self.install(overlay).await?;
         let ports: [u16; WITH_WEBHOOKS.len()] = free_ports()?;
-        self.webhook_ports = WITH_WEBHOOKS.into_iter().zip(ports).collect();
-        for (operator, port) in &self.webhook_ports {
-            let url = json!(format!("https://127.0.0.1:{port}"));
-            let (hooks, name) = (self.webhooks(), format!("podops-{operator}"));
-            let count = hooks.get(&name).await?.webhooks.iter().flatten().count();
-            let use_local_url = |n: usize| {
-                let client = format!("/webhooks/{n}/clientConfig");
-                let remove = json!({ "op": "remove", "path": format!("{client}/service") });
-                [remove, json!({ "op": "add", "path": format!("{client}/url"), "value": url })]
-            };
-            let patch: Vec<Value> = (0..count).flat_map(use_local_url).collect();
-            let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
-            hooks.patch(&name, &PatchParams::default(), &patch).await?;
+        let ports: BTreeMap<&str, u16> = WITH_WEBHOOKS.into_iter().zip(ports).collect();
+        for configurations in self.webhook_configurations() {
+            for configuration in configurations.list(&ListParams::default()).await?.items {
+                let name = configuration.name_any();
+                let operator = name.strip_prefix("podops-").unwrap_or_default();
+                let Some((operator, port)) = ports.get_key_value(operator) else { continue };
+                self.webhook_ports.insert(operator, *port);
+                let url = json!(format!("https://127.0.0.1:{port}"));
+                let use_local_url = |n: usize| {
+                    let client = format!("/webhooks/{n}/clientConfig");
+                    let remove = json!({ "op": "remove", "path": format!("{client}/service") });
+                    [remove, json!({ "op": "add", "path": format!("{client}/url"), "value": url })]
+                };
+                let count = webhooks(&configuration).len();
+                let patch: Vec<Value> = (0..count).flat_map(use_local_url).collect();
+                let patch = Patch::Json::<()>(serde_json::from_value(json!(patch))?);
+                configurations.patch(&name, &PatchParams::default(), &patch).await?;
+            }
         }
         Ok(())
     }
 
-    fn webhooks(&self) -> Api<ValidatingWebhookConfiguration> {
-        Api::all(self.plane.admin.clone())
+    fn webhook_configurations(&self) -> [Api<DynamicObject>; 2] {
+        let kinds = [
+            ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
+            ApiResource::erase::<MutatingWebhookConfiguration>(&()),
+        ];
+        kinds.map(|kind| Api::all_with(self.plane.admin.clone(), &kind))
     }
 
     /// Waits until every webhook configuration has a CA bundle.
-    async fn wait_for_admission(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// If the wait times out.
+    pub async fn wait_for_admission(&self) -> anyhow::Result<()> {
         let configured = async || {
-            let hooks = self.webhooks().list(&ListParams::default()).await?.items;
-            let has_ca = |hook: &ValidatingWebhook| hook.client_config.ca_bundle.is_some();
-            Ok(hooks.iter().flat_map(|h| h.webhooks.iter().flatten()).all(has_ca))
+            for configurations in self.webhook_configurations() {
+                for configuration in configurations.list(&ListParams::default()).await?.items {
+                    let has_ca = |hook: &Value| hook["clientConfig"]["caBundle"].is_string();
+                    if !webhooks(&configuration).iter().all(has_ca) {
+                        return Ok(false);
+                    }
+                }
+            }
+            Ok(true)
         };
         eventually(TIMEOUT, configured).await.context("waiting for the webhooks' CA bundles")
     }
@@ -466,6 +506,13 @@ impl TestCluster {
         self.plane.dir.path().join(format!("{name}.log"))
     }
 
+    /// Address of an operator's admission webhooks, if it serves them.
+    #[must_use]
+    pub fn admission_address(&self, operator: &str) -> Option<SocketAddr> {
+        let port = self.webhook_ports.get(operator)?;
+        Some(SocketAddr::from(([127, 0, 0, 1], *port)))
+    }
+
     /// Address of an operator's probes and metrics, from its log.
     ///
     /// # Errors
@@ -473,7 +520,8 @@ impl TestCluster {
     /// If the log cannot be read or contains no address.
     pub fn metrics_address(&self, name: &str) -> anyhow::Result<SocketAddr> {
         let log = std::fs::read_to_string(self.log(name))?;
-        let (_, rest) = log.rsplit_once("address=").context("log without an address")?;
+        let (_, rest) = log.rsplit_once("Serving probes and metrics").context("not serving")?;
+        let (_, rest) = rest.split_once("address=").context("log without an address")?;
         let address = rest.split_whitespace().next().context("log without an address")?;
         Ok(address.parse()?)
     }
@@ -823,6 +871,11 @@ impl TestCluster {
     ) -> anyhow::Result<()> {
         self.wait_for_status(name, within, |status| is_rolled_out(status, replicas)).await
     }
+}
+
+/// Webhooks of a webhook configuration.
+fn webhooks(configuration: &DynamicObject) -> &[Value] {
+    configuration.data["webhooks"].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Root directory of this repository.

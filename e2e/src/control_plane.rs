@@ -174,6 +174,18 @@ impl ControlPlane {
         Ok(Client::try_from(config)?)
     }
 
+    /// Client of another user, by impersonation.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be configured.
+    pub async fn client_as(&self, user: &str) -> anyhow::Result<Client> {
+        let options = KubeConfigOptions::default();
+        let mut config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        Ok(Client::try_from(config)?)
+    }
+
     /// Writes a kubeconfig for a bearer token, and returns its path.
     ///
     /// # Errors

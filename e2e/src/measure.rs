@@ -19,7 +19,11 @@ use kube::{
 };
 use tokio::task::JoinSet;
 
-use crate::{audit::Request, cluster::TestCluster};
+use crate::{
+    audit::Request,
+    cluster::TestCluster,
+    process::{Memory, memory},
+};
 
 /// Time without a Pod event after which all events count as received.
 const QUIET_PERIOD: Duration = Duration::from_millis(500);
@@ -171,10 +175,8 @@ impl PodEvents {
 /// Resource usage of an operator's process.
 pub struct Process {
     pid: u32,
-    /// Resident memory in MiB.
-    pub resident_mebibytes: f64,
-    /// Peak resident memory in MiB since the process started.
-    pub peak_mebibytes: f64,
+    /// Memory.
+    pub memory: Memory,
     /// User and system CPU time.
     pub cpu: Duration,
 }
@@ -188,16 +190,9 @@ impl Process {
     pub fn of(cluster: &TestCluster, operator: &str) -> anyhow::Result<Self> {
         let pid = cluster.operator(operator)?.pid().context("operator is not running")?;
         let process = procfs::process::Process::new(i32::try_from(pid)?)?;
-        let (status, stat) = (process.status()?, process.stat()?);
-        #[allow(clippy::cast_precision_loss, reason = "memory is small")]
-        let mebibytes = |kibibytes: Option<u64>| kibibytes.unwrap_or_default() as f64 / 1024.0;
+        let stat = process.stat()?;
         let millis = (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second();
-        Ok(Self {
-            pid,
-            resident_mebibytes: mebibytes(status.vmrss),
-            peak_mebibytes: mebibytes(status.vmhwm),
-            cpu: Duration::from_millis(millis),
-        })
+        Ok(Self { pid, memory: memory(pid)?, cpu: Duration::from_millis(millis) })
     }
 
     /// CPU time since an earlier reading.

@@ -38,6 +38,30 @@ pub fn signal(pid: Option<u32>, signal: Signal) -> anyhow::Result<()> {
     Ok(kill_process(pid.context("process is not running")?, signal)?)
 }
 
+/// Memory of a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    /// Resident memory in MiB.
+    pub resident_mebibytes: f64,
+    /// Peak resident memory in MiB since the process started.
+    pub peak_mebibytes: f64,
+}
+
+/// Reads the memory of a process.
+///
+/// # Errors
+///
+/// If the process does not exist.
+pub fn memory(pid: u32) -> anyhow::Result<Memory> {
+    let status = procfs::process::Process::new(i32::try_from(pid)?)?.status()?;
+    #[allow(clippy::cast_precision_loss, reason = "memory is small")]
+    let mebibytes = |kibibytes: Option<u64>| kibibytes.unwrap_or_default() as f64 / 1024.0;
+    Ok(Memory {
+        resident_mebibytes: mebibytes(status.vmrss),
+        peak_mebibytes: mebibytes(status.vmhwm),
+    })
+}
+
 /// Specification of a supervised process.
 pub struct Spec {
     /// Path of the program.
@@ -61,6 +85,8 @@ pub struct SupervisedProcess {
 #[derive(Default)]
 struct State {
     pid: Option<u32>,
+    /// Largest peak memory of processes that a test has ended, in MiB.
+    peak_mebibytes: f64,
     exits: Vec<Exit>,
     /// Whether a test has requested the next exit.
     exit_requested: bool,
@@ -101,6 +127,13 @@ impl SupervisedProcess {
         self.read(|state| state.pid)
     }
 
+    /// Peak resident memory in MiB: of the running process, and of those that a test has ended.
+    #[must_use]
+    pub fn peak_mebibytes(&self) -> f64 {
+        let current = self.pid().and_then(|pid| memory(pid).ok()).unwrap_or_default();
+        self.read(|state| state.peak_mebibytes.max(current.peak_mebibytes))
+    }
+
     /// Exit statuses so far, oldest first.
     #[must_use]
     pub fn exits(&self) -> Vec<ExitStatus> {
@@ -122,8 +155,12 @@ impl SupervisedProcess {
     ///
     /// If the process is not running.
     pub async fn restart_with(&self, terminating: Signal) -> anyhow::Result<ExitStatus> {
-        let before = self.exits().len();
-        self.state.lock().exit_requested = true;
+        let (before, peak_mebibytes) = (self.exits().len(), self.peak_mebibytes());
+        {
+            let mut state = self.state.lock();
+            state.exit_requested = true;
+            state.peak_mebibytes = peak_mebibytes;
+        }
         signal(self.pid(), terminating)?;
         loop {
             tokio::time::sleep(Duration::from_millis(10)).await;

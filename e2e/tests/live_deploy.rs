@@ -91,6 +91,43 @@ async fn lifecycle_operator_serves_deployments_without_collasets() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
+/// As on clusters without MutatingAdmissionPolicy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_adds_the_readiness_gate() {
+    let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
+    cluster.install_crds().await.unwrap();
+    cluster.install_with_webhooks("deploy/overlays/kubernetes-1.33").await.unwrap();
+    cluster.start_operators().await.unwrap();
+    cluster.wait_for_admission().await.unwrap();
+    let pods = cluster.pods();
+    let create = async |name: &str, dry_run: bool| {
+        let pod = json!({
+            "metadata": { "name": name, "labels": { well_known::CONTROL: "true" } },
+            "spec": {
+                "readinessGates": [{ "conditionType": "example.com/own" }],
+                "containers": [{ "name": "web", "image": "nginx:1" }],
+            },
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        let params = PostParams { dry_run, ..PostParams::default() };
+        let pod: Pod = pods.create(&params, &pod).await?;
+        let gates = pod.spec.and_then(|spec| spec.readiness_gates).unwrap_or_default();
+        let gates: Vec<String> = gates.into_iter().map(|gate| gate.condition_type).collect();
+        anyhow::Ok(gates)
+    };
+    // The API server takes a moment to observe a webhook configuration.
+    let is_called = async || Ok(create("called", true).await?.len() == 2);
+    eventually(TIMEOUT, is_called).await.unwrap();
+    assert_eq!(create("web", false).await.unwrap(), ["example.com/own", well_known::SERVICE_READY]);
+
+    // Pods are admitted while the operator is down, and reported when it is back.
+    cluster.stop_operator("lifecycle-operator");
+    assert_eq!(create("without", false).await.unwrap(), ["example.com/own"]);
+    cluster.start_operator("lifecycle-operator").await.unwrap();
+    cluster.wait_for_event("without", "ReadinessGateMissing").await.unwrap();
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
     let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
@@ -102,6 +139,8 @@ async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
         "lifecycle-operator",
         "transition-rule-operator",
         "overlays/all",
+        "overlays/kuperator-defaults",
+        "overlays/kubernetes-1.33",
         "overlays/graceful-deletion",
         "overlays/lifecycle-only",
     ] {

@@ -8,6 +8,7 @@ use anyhow::bail;
 mod dependencies;
 mod finding;
 mod imports;
+mod licenses;
 mod links;
 mod report;
 mod rust;
@@ -29,7 +30,9 @@ pub(crate) fn check() -> anyhow::Result<()> {
     findings.extend(shape::check(&rust));
     findings.extend(imports::check(&rust));
     findings.extend(links::check()?);
-    findings.extend(dependencies::check(&rust)?);
+    let metadata = dependencies::metadata()?;
+    findings.extend(dependencies::check(&rust, &metadata)?);
+    findings.extend(licenses::check(&metadata)?);
     for Finding { place, message } in &findings {
         eprintln!("{place}: {message}");
     }

@@ -3,14 +3,18 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Secret,
+    admissionregistration::v1::{
+        MutatingWebhookConfiguration, ValidatingWebhookConfiguration, WebhookClientConfig,
+    },
+    core::v1::Secret,
 };
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use podops_client::{error::Chain, shell::clock};
 use prometheus::IntGauge;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{
     sync::watch,
@@ -39,10 +43,48 @@ enum SyncError {
     ReadConfiguration(#[source] kube::Error),
     #[error("failed to write the webhook configuration")]
     WriteConfiguration(#[source] kube::Error),
+    #[error("no webhook configuration {name} is installed")]
+    NoConfiguration { name: String },
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     #[error("timed out after {}s", SYNC_TIMEOUT.as_secs())]
     Timeout,
+}
+
+/// Webhook configurations that an operator may have.
+pub(crate) struct Configurations {
+    /// Name of each.
+    pub(crate) name: String,
+    /// Whether the operator has validating webhooks.
+    pub(crate) validating: bool,
+    /// Whether the operator has mutating webhooks.
+    pub(crate) mutating: bool,
+}
+
+/// State of a webhook configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Published {
+    NotInstalled,
+    Unchanged,
+    Updated,
+}
+
+/// A kind of webhook configuration.
+trait WebhookConfiguration: Resource<DynamicType = ()> + DeserializeOwned + Clone {
+    /// Names and client configurations of the webhooks.
+    fn webhooks(&self) -> Vec<(&str, &WebhookClientConfig)>;
+}
+
+impl WebhookConfiguration for ValidatingWebhookConfiguration {
+    fn webhooks(&self) -> Vec<(&str, &WebhookClientConfig)> {
+        self.webhooks.iter().flatten().map(|w| (w.name.as_str(), &w.client_config)).collect()
+    }
+}
+
+impl WebhookConfiguration for MutatingWebhookConfiguration {
+    fn webhooks(&self) -> Vec<(&str, &WebhookClientConfig)> {
+        self.webhooks.iter().flatten().map(|w| (w.name.as_str(), &w.client_config)).collect()
+    }
 }
 
 /// Renews the certificate and the tokens, publishes and serves them.
@@ -51,8 +93,7 @@ pub(crate) struct CertificateManager {
     pub(crate) namespace: String,
     /// Name of the Secret.
     pub(crate) secret: String,
-    /// Name of the webhook configuration.
-    pub(crate) configuration: String,
+    pub(crate) configurations: Configurations,
     pub(crate) hosts: Vec<String>,
     pub(crate) serving: Arc<ServedCertificate>,
     pub(crate) expiry: IntGauge,
@@ -132,23 +173,41 @@ impl CertificateManager {
         }
     }
 
-    /// Updates the webhook configuration; returns whether it was out of date.
+    /// Updates the webhook configurations; returns whether one was out of date.
     async fn publish(&self, stored: &StoredCertificate) -> Result<bool, SyncError> {
-        let all: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-        let found = all.get(&self.configuration).await;
-        let found = found.map_err(SyncError::ReadConfiguration)?;
-        let hooks = found.webhooks.iter().flatten();
-        let patches: Vec<_> = hooks
-            .filter_map(|hook| stored.webhook_patch(&hook.name, &hook.client_config))
-            .collect();
-        if patches.is_empty() {
-            return Ok(false);
+        let Configurations { name, validating, mutating } = &self.configurations;
+        let mut published = Vec::new();
+        if *validating {
+            published.push(self.publish_to::<ValidatingWebhookConfiguration>(stored).await?);
         }
-        let version = found.metadata.resource_version;
+        if *mutating {
+            published.push(self.publish_to::<MutatingWebhookConfiguration>(stored).await?);
+        }
+        if published.iter().all(|state| *state == Published::NotInstalled) {
+            return Err(SyncError::NoConfiguration { name: name.clone() });
+        }
+        Ok(published.contains(&Published::Updated))
+    }
+
+    async fn publish_to<K: WebhookConfiguration + std::fmt::Debug>(
+        &self,
+        stored: &StoredCertificate,
+    ) -> Result<Published, SyncError> {
+        let name = &self.configurations.name;
+        let all: Api<K> = Api::all(self.client.clone());
+        let found = all.get_opt(name).await.map_err(SyncError::ReadConfiguration)?;
+        let Some(found) = found else { return Ok(Published::NotInstalled) };
+        let webhooks = found.webhooks().into_iter();
+        let patches: Vec<_> =
+            webhooks.filter_map(|(name, config)| stored.webhook_patch(name, config)).collect();
+        if patches.is_empty() {
+            return Ok(Published::Unchanged);
+        }
+        let version = &found.meta().resource_version;
         let body = json!({ "metadata": { "resourceVersion": version }, "webhooks": patches });
-        all.patch(&self.configuration, &PatchParams::default(), &Patch::Strategic(body))
+        all.patch(name, &PatchParams::default(), &Patch::Strategic(body))
             .await
             .map_err(SyncError::WriteConfiguration)?;
-        Ok(true)
+        Ok(Published::Updated)
     }
 }

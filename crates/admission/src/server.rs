@@ -53,7 +53,11 @@ use podops_runtime::{
     shutdown::Shutdown,
 };
 
-use crate::{args::AdmissionArgs, certificate::ServedCertificate, manager::CertificateManager};
+use crate::{
+    args::AdmissionArgs,
+    certificate::ServedCertificate,
+    manager::{CertificateManager, Configurations},
+};
 
 /// Maximum size of a review in bytes; a review contains the object twice.
 const REVIEW_MAX: usize = 8 << 20;
@@ -75,8 +79,21 @@ const HANDLER_TIMEOUT: Duration = Duration::from_secs(8);
 pub enum Verdict {
     /// The request is allowed.
     Allow,
+    /// The request is allowed with this change of its object; only for mutating webhooks.
+    Mutate(json_patch::Patch),
     /// The request is denied with this status, which the client receives.
     Deny(Box<Status>),
+}
+
+impl Verdict {
+    /// Value of the label `verdict` of the metrics.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Mutate(_) => "mutate",
+            Self::Deny(_) => "deny",
+        }
+    }
 }
 
 /// Pending admission decision.
@@ -88,10 +105,28 @@ pub type Handler = Box<dyn Fn(AdmissionRequest<DynamicObject>) -> Answer + Send 
 /// Handlers by webhook name, as in the webhook configuration.
 pub type Handlers = BTreeMap<&'static str, Handler>;
 
+/// Webhooks of an operator. Their names are distinct.
+#[derive(Default)]
+pub struct Webhooks {
+    /// Handlers of the ValidatingWebhookConfiguration.
+    pub validating: Handlers,
+    /// Handlers of the MutatingWebhookConfiguration.
+    pub mutating: Handlers,
+}
+
+impl Webhooks {
+    /// Returns the handler of a webhook and its name as a constant.
+    fn handler(&self, name: &str) -> Option<(&'static str, &Handler)> {
+        let found = self.validating.get_key_value(name);
+        let (name, handler) = found.or_else(|| self.mutating.get_key_value(name))?;
+        Some((name, handler))
+    }
+}
+
 /// Adds an admission webhook server to an operator, if `--admission-address` is set.
 ///
-/// The webhook configuration is named `podops-<operator>`, the Service and the Secret
-/// `<operator>-admission`.
+/// The webhook configurations are named `podops-<operator>`, the Service and the Secret
+/// `<operator>-admission`. A configuration that is not installed is ignored.
 ///
 /// # Errors
 ///
@@ -99,7 +134,7 @@ pub type Handlers = BTreeMap<&'static str, Handler>;
 pub fn start(
     operator: &mut Operator,
     args: &AdmissionArgs,
-    handlers: Handlers,
+    webhooks: Webhooks,
 ) -> Result<(), prometheus::Error> {
     let Some(address) = args.admission_address else { return Ok(()) };
     let metrics = Metrics::register(&operator.registry)?;
@@ -117,13 +152,17 @@ pub fn start(
         client: operator.process.client.clone(),
         namespace,
         secret: object,
-        configuration: format!("podops-{}", operator.process.name),
+        configurations: Configurations {
+            name: format!("podops-{}", operator.process.name),
+            validating: !webhooks.validating.is_empty(),
+            mutating: !webhooks.mutating.is_empty(),
+        },
         hosts,
         serving: serving.clone(),
         expiry: metrics.expiry.clone(),
         ready,
     };
-    let reviews = Arc::new(Reviews { serving, handlers, metrics });
+    let reviews = Arc::new(Reviews { serving, webhooks, metrics });
     let (stop, client_ca) = (operator.process.stop.clone(), args.admission_client_ca_file.clone());
     operator.task("admission", async move {
         let tls = tls_config(reviews.serving.clone(), client_ca.as_deref())?;
@@ -170,7 +209,7 @@ fn tls_config(
 
 struct Reviews {
     serving: Arc<ServedCertificate>,
-    handlers: Handlers,
+    webhooks: Webhooks,
     metrics: Metrics,
 }
 
@@ -245,7 +284,7 @@ impl Reviews {
         let token_and_name = path.strip_prefix('/').and_then(|path| path.split_once('/'));
         let handler = token_and_name
             .filter(|(token, _)| self.serving.accepts_token(token))
-            .and_then(|(_, name)| self.handlers.get_key_value(name));
+            .and_then(|(_, name)| self.webhooks.handler(name));
         let Some((name, handler)) = handler else { return empty_response(StatusCode::NOT_FOUND) };
         let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {
             return empty_response(StatusCode::PAYLOAD_TOO_LARGE);
@@ -254,16 +293,21 @@ impl Reviews {
         let request: Option<AdmissionRequest<_>> = review.ok().and_then(|r| r.try_into().ok());
         let Some(request) = request else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut response = AdmissionResponse::from(&request);
-        let timer = self.metrics.seconds.with_label_values(&[*name]).start_timer();
+        let timer = self.metrics.seconds.with_label_values(&[name]).start_timer();
         let verdict = timeout(HANDLER_TIMEOUT, handler(request)).await;
         timer.observe_duration();
         let Ok(verdict) = verdict else { return empty_response(StatusCode::GATEWAY_TIMEOUT) };
-        let allowed = matches!(verdict, Verdict::Allow);
-        let verdict_label = if allowed { "allow" } else { "deny" };
-        self.metrics.reviews.with_label_values(&[*name, verdict_label]).inc();
-        if let Verdict::Deny(status) = verdict {
-            response.allowed = false;
-            response.result = *status;
+        self.metrics.reviews.with_label_values(&[name, verdict.label()]).inc();
+        match verdict {
+            Verdict::Allow => {}
+            Verdict::Deny(status) => {
+                response.allowed = false;
+                response.result = *status;
+            }
+            Verdict::Mutate(change) => match response.with_patch(change) {
+                Ok(patched) => response = patched,
+                Err(_) => return empty_response(StatusCode::INTERNAL_SERVER_ERROR),
+            },
         }
         match serde_json::to_vec(&response.into_review()) {
             Ok(body) => Response::new(Full::new(body.into())),

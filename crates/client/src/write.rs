@@ -235,12 +235,18 @@ impl JsonPatch {
     /// Builds the patch.
     #[must_use]
     pub fn build(self) -> Change {
-        Change::Json(json_patch::Patch(self.0))
+        Change::Json(self.into())
     }
 
     fn with(mut self, operation: json_patch::PatchOperation) -> Self {
         self.0.push(operation);
         self
+    }
+}
+
+impl From<JsonPatch> for json_patch::Patch {
+    fn from(patch: JsonPatch) -> Self {
+        Self(patch.0)
     }
 }
 

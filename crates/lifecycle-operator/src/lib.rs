@@ -5,7 +5,8 @@
 //! `collaset.kusionstack.io/to-delete`.
 //!
 //! With admission enabled it also reviews delete and eviction requests, labels the requested Pods
-//! and consumes disruptions of their PodDisruptionBudgets.
+//! and consumes disruptions of their PodDisruptionBudgets; and it adds the readiness gate to new
+//! Pods.
 //!
 //! Owns every lifecycle label except `operating`, `operation-type` and `undo-operation-type`, which
 //! belong to the controller that requests the operation.
@@ -19,6 +20,7 @@ pub mod metrics;
 pub mod plan;
 
 pub mod graceful_deletion;
+pub mod readiness_gate;
 
 pub mod render;
 

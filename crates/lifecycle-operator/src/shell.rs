@@ -1,8 +1,9 @@
 //! I/O of the operator: watches Pods and Services, applies plans, and serves the admission webhooks
-//! for delete and eviction requests.
+//! for delete and eviction requests and for new Pods.
 
 mod controller;
 mod deletion_webhook;
+mod gate_webhook;
 pub mod metrics;
 mod program;
 

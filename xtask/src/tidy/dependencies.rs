@@ -16,21 +16,21 @@ const UNNAMED: [(&str, &str); 2] = [
 ];
 
 /// Fails for each dependency whose name occurs nowhere in the crate's sources.
-pub(super) fn check(rust: &[RustFile]) -> anyhow::Result<Vec<Finding>> {
-    let metadata = metadata()?;
+pub(super) fn check(rust: &[RustFile], metadata: &Value) -> anyhow::Result<Vec<Finding>> {
     let root = metadata["workspace_root"].as_str().context("no workspace root")?;
     let mut findings = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let manifest = package["manifest_path"].as_str().unwrap_or_default();
         if let Some(manifest) = manifest.strip_prefix(root) {
-            let unused = unused(&metadata, package, manifest.trim_start_matches('/'), rust)?;
+            let unused = unused(metadata, package, manifest.trim_start_matches('/'), rust)?;
             findings.extend(unused);
         }
     }
     Ok(findings)
 }
 
-fn metadata() -> anyhow::Result<Value> {
+/// Output of `cargo metadata`.
+pub(super) fn metadata() -> anyhow::Result<Value> {
     let output = Command::new("cargo")
         .args(["metadata", "--format-version=1", "--all-features", "--locked"])
         .current_dir(sources::root())

@@ -2,7 +2,7 @@
 //! the webhook is unavailable reports the same errors in its condition Degraded.
 
 use kube::core::{DynamicObject, Status, admission::AdmissionRequest};
-use podops_admission::{Handler, Handlers, Verdict};
+use podops_admission::{Handler, Handlers, Verdict, Webhooks};
 use serde_json::Value;
 
 use super::webhook_client::is_ca_bundle;
@@ -11,10 +11,10 @@ use crate::admission::validation_errors;
 /// Name of the webhook in `deploy/components/rule-admission`, the same as Kuperator's.
 const WEBHOOK: &str = "validating-podtransitionrule.apps.kusionstack.io";
 
-/// Admission handlers by webhook name.
-pub(super) fn handlers() -> Handlers {
+/// The operator's admission webhooks.
+pub(super) fn webhooks() -> Webhooks {
     let handler: Handler = Box::new(|request| Box::pin(std::future::ready(review(request))));
-    Handlers::from([(WEBHOOK, handler)])
+    Webhooks { validating: Handlers::from([(WEBHOOK, handler)]), ..Webhooks::default() }
 }
 
 fn review(request: AdmissionRequest<DynamicObject>) -> Verdict {
@@ -61,7 +61,7 @@ mod tests {
             "operation": "UPDATE", "userInfo": {}, "object": object, "oldObject": before,
         });
         match review(serde_json::from_value(request).unwrap()) {
-            Verdict::Allow => String::new(),
+            Verdict::Allow | Verdict::Mutate(_) => String::new(),
             Verdict::Deny(status) => status.message,
         }
     }

@@ -127,7 +127,7 @@ struct Context {
 ///
 /// If the metrics cannot be registered or the admission webhook cannot be started.
 pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), OperatorError> {
-    podops_admission::start(operator, &args.admission, admit::handlers())?;
+    podops_admission::start(operator, &args.admission, admit::webhooks())?;
     let process = operator.process.clone();
     let skipped: BTreeSet<String> =
         args.skip_rules.iter().map(|kind| kind.trim().to_owned()).collect();
