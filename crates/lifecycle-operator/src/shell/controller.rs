@@ -18,11 +18,11 @@ use kube::{
     },
 };
 use parking_lot::Mutex;
-use podops_admission::AdmissionArgs;
+use podops_admission::{AdmissionArgs, Webhooks};
 use podops_api::well_known;
 use podops_client::{
     event::ObjectEvent,
-    freshness::{CacheVersion, LastWrite},
+    freshness::LastWrite,
     object_key::ObjectKey,
     shell::{
         apply::Applier,
@@ -41,6 +41,7 @@ use prometheus::IntGauge;
 
 use super::{
     deletion_webhook::{self, DeletionWebhook},
+    gate_webhook,
     metrics::Metrics,
 };
 use crate::{
@@ -80,7 +81,7 @@ pub struct LifecycleArgs {
     )]
     pub deletion_policy: DeletionPolicy,
 
-    /// Server for the admission reviews of delete and eviction requests
+    /// Server for the admission reviews of delete and eviction requests, and of new Pods
     #[command(flatten)]
     pub admission: AdmissionArgs,
 }
@@ -149,8 +150,11 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         services: services.clone(),
         deletion_policy: args.deletion_policy,
     };
-    let handlers = deletion_webhook::handlers(&Arc::new(deletion_webhook));
-    podops_admission::start(operator, &args.admission, handlers)?;
+    let webhooks = Webhooks {
+        validating: deletion_webhook::handlers(&Arc::new(deletion_webhook)),
+        mutating: gate_webhook::handlers(),
+    };
+    podops_admission::start(operator, &args.admission, webhooks)?;
 
     let (store, writer) = reflector::store::<SlimPod>();
     let config = watcher::Config::default().labels(well_known::CONTROLLED);
@@ -223,14 +227,13 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     context.report(&pod, &view, &plan, now).await;
     if let Some(write) = render::render(&plan, &pod, now) {
         tracing::debug!(%plan, "Planned");
-        let observed = context.pods.version();
         match context.applier.apply(&write).await? {
             Outcome::Done(version) => {
                 if plan.delete {
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted Pod");
                 }
-                context.record_write(key, version.as_deref(), observed);
+                context.record_write(key, version.as_deref());
             }
             Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => {}
             Outcome::Rejected(message) => {
@@ -254,13 +257,12 @@ impl Context {
         fresh
     }
 
-    fn record_write(&self, key: ObjectKey, version: Option<&str>, observed: CacheVersion) {
-        let mut last_writes = self.last_writes.lock();
+    fn record_write(&self, key: ObjectKey, version: Option<&str>) {
+        let (mut last_writes, now) = (self.last_writes.lock(), self.pods.version());
         if last_writes.len() > LAST_WRITES_MAX {
-            let now = self.pods.version();
             last_writes.retain(|_, w| !w.is_observed_by(now));
         }
-        last_writes.entry(key).or_default().record(version, observed);
+        last_writes.entry(key).or_default().record(version, now);
     }
 
     /// Records an event of the Pods; a deleted Pod is not counted any more.
