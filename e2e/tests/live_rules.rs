@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{
     ResourceExt as _,
     api::{DeleteParams, PostParams},
@@ -11,7 +12,7 @@ use kube::{
 use podops_api::{condition, lifecycle, well_known};
 use podops_client::shell::clock;
 use podops_e2e::{
-    availability::AvailabilityMonitor,
+    availability::{AvailabilityMonitor, TEAM},
     cluster::{TIMEOUT, TestCluster, app, eventually, image, programs},
     scenarios::Scenario,
     soak,
@@ -114,12 +115,21 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     cluster.set_image("web", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
 
+    let rule = rules.get("frozen").await.unwrap().status.unwrap();
+    let enforced = rule.conditions.iter().find(|c| c.type_ == "Enforced").unwrap();
+    let message = enforced.message.as_deref().unwrap_or_default();
+    assert!(message.contains("matches the selector"), "{message}");
+
     // A rule in the same namespace blocks; a break-glass override unblocks one Pod, with an event.
     cluster.create_rule("frozen", app("web"), budget(&json!(0))).await.unwrap();
     cluster.set_image("web", "nginx:3").await.unwrap();
     cluster.wait_until_rejected("frozen", "budget", "maxUnavailable=0").await.unwrap();
     let first = cluster.pods_of("web").await.unwrap()[0].name_any();
     let until = clock::now() + jiff::SignedDuration::from_secs(600);
+    let typo = json!({ "rules": ["bugdet"], "until": until }).to_string();
+    let typo = json!({ "annotations": { well_known::BREAK_GLASS: typo } });
+    cluster.patch_pod_metadata(&first, typo).await.unwrap();
+    cluster.wait_for_event(&first, "BreakGlassInvalid").await.unwrap();
     let break_glass = json!({ "rules": ["budget"], "until": until, "reason": "fire" }).to_string();
     cluster
         .patch_pod_metadata(
@@ -139,6 +149,49 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
         1,
         "the override must not unblock other Pods"
     );
+    cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A StatefulSet recreates a Pod only after the old one is gone; until then its Pods are one fewer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_holds_while_a_stateful_set_recreates_pods() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.create_rule("native", app("native"), budget(&json!(1))).await.unwrap();
+    until_gated(&cluster, "native").await;
+    let set = json!({
+        "metadata": { "name": "native" },
+        "spec": {
+            "replicas": 3, "selector": app("native"), "serviceName": "native",
+            "template": {
+                "metadata": { "labels": { "app": "native", TEAM: "native", well_known::CONTROL: "true" } },
+                "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{ "name": "web", "image": "nginx:1" }],
+                },
+            },
+        },
+    });
+    let set = serde_json::from_value(set).unwrap();
+    cluster.api::<StatefulSet>().create(&PostParams::default(), &set).await.unwrap();
+    // UIDs of the available Pods.
+    let available = async || {
+        let pods = cluster.pods_of("native").await?.into_iter();
+        let available = pods.filter(|p| p.labels().contains_key(well_known::SERVICE_AVAILABLE));
+        anyhow::Ok(available.filter_map(|pod| pod.uid()).collect::<Vec<String>>())
+    };
+    eventually(TIMEOUT, async || Ok(available().await?.len() == 3)).await.unwrap();
+    let before = available().await.unwrap();
+    let monitor = AvailabilityMonitor::start(&cluster).await.unwrap();
+    for pod in ["native-0", "native-1", "native-2"] {
+        let delete = json!({ "labels": { well_known::TO_DELETE: "true" } });
+        cluster.patch_pod_metadata(pod, delete).await.unwrap();
+    }
+    let recreated = async || {
+        let now = available().await?;
+        Ok(now.len() == 3 && now.iter().all(|uid| !before.contains(uid)))
+    };
+    eventually(TIMEOUT * 2, recreated).await.unwrap();
+    assert_eq!(monitor.min_available("native"), 2);
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -1,5 +1,7 @@
 //! Events for users: objects, reasons and messages. Pure.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use podops_api::{
@@ -11,7 +13,7 @@ use podops_client::event::ObjectEvent;
 
 use crate::{
     observe::InvalidRule,
-    plan::{Plan, PodChange},
+    plan::{Plan, PodChange, RuleDecision},
     reasons,
     status::evaluation_errors,
     view::{Observed, PodView, RuleView},
@@ -44,15 +46,24 @@ pub fn invalid_rule(invalid: &InvalidRule) -> TargetedEvent {
 /// annotations.
 #[must_use]
 pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<TargetedEvent> {
-    let rules = observed.rules.iter().filter_map(|rule| rule_errors(namespace, observed, rule));
+    let decided =
+        observed.rules.iter().filter_map(|rule| Some((rule, plan.rules.get(&rule.name)?)));
+    let rules =
+        decided.filter_map(|(rule, decision)| rule_errors(namespace, observed, rule, decision));
     let overridden = plan.pods.iter().filter(|change| !change.overridden_rules.is_empty());
     let overrides = overridden.map(|change| overridden_rules(namespace, observed, change));
-    let annotations = observed.pods.iter().filter_map(|pod| invalid_break_glass(namespace, pod));
+    let annotations =
+        observed.pods.iter().filter_map(|pod| invalid_break_glass(namespace, observed, pod));
     rules.chain(overrides).chain(annotations).collect()
 }
 
-fn rule_errors(namespace: &str, observed: &Observed, rule: &RuleView) -> Option<TargetedEvent> {
-    let errors = evaluation_errors(observed, rule);
+fn rule_errors(
+    namespace: &str,
+    observed: &Observed,
+    rule: &RuleView,
+    decision: &RuleDecision,
+) -> Option<TargetedEvent> {
+    let errors = evaluation_errors(observed, rule, decision);
     (!errors.is_empty()).then(|| TargetedEvent {
         object: ObjectReference {
             api_version: Some(PodTransitionRule::api_version(&()).into_owned()),
@@ -83,12 +94,29 @@ fn overridden_rules(namespace: &str, observed: &Observed, change: &PodChange) ->
     }
 }
 
-fn invalid_break_glass(namespace: &str, pod: &PodView) -> Option<TargetedEvent> {
-    let Some(Err(error)) = &pod.break_glass else { return None };
+fn invalid_break_glass(
+    namespace: &str,
+    observed: &Observed,
+    pod: &PodView,
+) -> Option<TargetedEvent> {
+    let annotation = pod.break_glass.as_ref()?;
     if pod.pending_operations(RuleStage::PreCheck).is_empty() {
         return None;
     }
-    let message = format!("ignoring invalid annotation {}: {error}", well_known::BREAK_GLASS);
+    let message = match annotation {
+        Err(error) => format!("ignoring invalid annotation {}: {error}", well_known::BREAK_GLASS),
+        Ok(overrides) => {
+            let defined = observed.selecting(pod).flat_map(RuleView::defined_rules);
+            let defined: BTreeSet<&str> =
+                defined.map(|defined| defined.rule.spec.name.as_str()).collect();
+            let unknown = overrides.rules.iter().find(|name| !defined.contains(name.as_str()))?;
+            format!(
+                "annotation {} names the rule {unknown}, which no PodTransitionRule that selects \
+                 the Pod defines",
+                well_known::BREAK_GLASS
+            )
+        }
+    };
     Some(TargetedEvent {
         object: pod_reference(namespace, &pod.name, &pod.uid),
         event: reasons::BREAK_GLASS_INVALID.with(message),

@@ -31,7 +31,7 @@ pub const RULE_OVERRIDDEN: EventReason = EventReason::warning(
 pub const BREAK_GLASS_INVALID: EventReason = EventReason::warning(
     "BreakGlassInvalid",
     POD,
-    "The Pod's break-glass annotation is invalid and ignored. Fix the annotation.",
+    "The Pod's break-glass annotation is invalid and ignored, or names a rule that does not apply to the Pod. Fix the annotation.",
 );
 
 /// All event reasons.

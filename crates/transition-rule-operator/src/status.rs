@@ -46,21 +46,27 @@ pub fn statuses<'a>(observed: &'a Observed, plan: &Plan, now: Timestamp) -> Vec<
         observed.rules.iter().filter_map(|rule| Some((rule, plan.rules.get(&rule.name)?)));
     decided
         .filter_map(|(rule, decision)| {
-            let errors = evaluation_errors(observed, rule);
+            let errors = evaluation_errors(observed, rule, decision);
             let status = status(rule, decision, &errors, observed.pods_version, now);
             Some(NewStatus { rule, change: classify(&rule.status, &status)?, status })
         })
         .collect()
 }
 
-/// Errors of a rule's spec and of its webhooks, each with its field.
+/// Errors of a rule's spec, of its webhooks and of its evaluations, each with its field.
 #[must_use]
-pub fn evaluation_errors(observed: &Observed, rule: &RuleView) -> Vec<String> {
+pub fn evaluation_errors(
+    observed: &Observed,
+    rule: &RuleView,
+    decision: &RuleDecision,
+) -> Vec<String> {
     let own_webhooks =
         observed.webhooks.errors.iter().filter(|(rule_ref, _)| rule_ref.uid == rule.uid);
     let webhook_errors = own_webhooks
         .map(|(rule_ref, error)| format!("spec.rules[{}].webhook: {error}", rule_ref.rule));
-    rule.validation_errors.iter().cloned().chain(webhook_errors).collect()
+    let errors = rule.validation_errors.iter().cloned().chain(webhook_errors);
+    let evaluations = decision.evaluation_errors.iter();
+    errors.chain(evaluations.map(|(name, error)| format!("spec.rules[{name}]: {error}"))).collect()
 }
 
 /// Builds the new status of a rule. `pods_version` is the resourceVersion of the Pods that the
@@ -75,7 +81,9 @@ pub fn status(
 ) -> PodTransitionRuleStatus {
     let old = &rule.status;
     let mut conditions = old.conditions.clone();
-    let (enforced, message) = if decision.enforced {
+    let (enforced, message) = if decision.targets.is_empty() {
+        (&reasons::ENFORCED, "no Pod labelled kusionstack.io/control=true matches the selector")
+    } else if decision.enforced {
         (&reasons::ENFORCED, "")
     } else {
         (&reasons::ENFORCEMENT_PENDING, "not all selected Pods have their gate labels yet")

@@ -82,9 +82,17 @@ impl<'a> Planner<'a> {
                     POD_NOT_FETCHED
                 };
                 rejections.push(Rejection { defined, reason: reason.to_owned() });
-            } else if let Verdict::Reject(reason) = self.verdict(waiting, defined) {
-                rejections.push(Rejection { defined, reason });
+                continue;
             }
+            let reason = match self.verdict(waiting, defined) {
+                Verdict::Pass => continue,
+                Verdict::Reject(reason) => reason,
+                Verdict::Failed(reason) => {
+                    self.add_evaluation_error(defined, &reason);
+                    reason
+                }
+            };
+            rejections.push(Rejection { defined, reason });
         }
         rejections
     }

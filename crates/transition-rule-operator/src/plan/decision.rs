@@ -47,6 +47,8 @@ pub struct RuleDecision {
     pub reservations: BTreeSet<Reservation>,
     /// True if every selected Pod has the required gates.
     pub enforced: bool,
+    /// Errors of rules that cannot be evaluated for waiting Pods, by name of the rule.
+    pub evaluation_errors: BTreeMap<String, String>,
 }
 
 /// Change of one Pod, written in one request.

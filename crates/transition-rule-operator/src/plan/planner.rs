@@ -118,6 +118,14 @@ impl<'a> Planner<'a> {
         decision.details.push(detail);
     }
 
+    /// Records that a rule cannot be evaluated for a Pod; only the first error of a rule is reported.
+    pub(super) fn add_evaluation_error(&mut self, defined: DefinedRule<'a>, error: &str) {
+        let DefinedRule { owner, rule } = defined;
+        let Some(decision) = self.decisions.get_mut(owner.name.as_str()) else { return };
+        let name = rule.spec.name.clone();
+        decision.evaluation_errors.entry(name).or_insert_with(|| error.to_owned());
+    }
+
     /// Counts the rejections by their rules, for the rule states.
     pub(super) fn count_rejections(&mut self, rejections: &[Rejection<'a>]) {
         for Rejection { defined, .. } in rejections {

@@ -13,7 +13,11 @@ use podops_api::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::view::{BudgetView, PodView, RuleView, SetView};
+use crate::{
+    events::events,
+    status::evaluation_errors,
+    view::{BudgetView, PodView, RuleView, SetView},
+};
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()
@@ -290,6 +294,33 @@ fn break_glass_overrides_named_rules_until_it_expires() {
     let overridden =
         check(&observed, "a grant PreCheck collaset; a annotate budget; budget reserves a");
     assert_eq!(overridden.pods[0].overridden_rules, ["budget/most"]);
+}
+
+#[test]
+fn a_break_glass_that_names_an_unknown_rule_is_reported() {
+    let names = ["most", "typo"].map(ToOwned::to_owned);
+    let until = now() + SignedDuration::from_secs(1);
+    let overrides = crate::view::Override { rules: names.into(), until, reason: "fire".to_owned() };
+    let pod = PodView { break_glass: Some(Ok(overrides)), ..waiting("a", 1) };
+    let observed = observed(vec![at_most(&json!(0))], vec![pod]);
+    let events = events("ns", &observed, &plan(&observed, now()));
+    let messages: Vec<&str> = events.iter().map(|event| event.event.message.as_str()).collect();
+    let [message] = messages[..] else { panic!("{messages:?}") };
+    assert!(message.contains("names the rule typo"), "{message}");
+}
+
+#[test]
+fn an_expression_that_fails_for_a_pod_is_an_error_of_its_rule() {
+    let rules = json!([
+        { "name": "false", "cel": { "expression": "pod.metadata.labels.app == 'x'" } },
+        { "name": "fails", "cel": { "expression": "pod.metadata.labels.none == 'x'" } },
+    ]);
+    let object = json!({ "metadata": { "labels": { "app": "web" } } });
+    let pod = PodView { object: Some(object.into()), ..waiting("a", 1) };
+    let observed = observed(vec![rule("r", &rules)], vec![pod]);
+    let planned = check(&observed, "a waits for r/false,fails");
+    let errors = evaluation_errors(&observed, &observed.rules[0], &planned.rules["r"]);
+    assert_eq!(errors, ["spec.rules[fails]: CEL expression failed: No such key: none"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use podops_api::transition_rule::PodCounts;
 use serde_json::{Value, json};
 
 use super::{
-    expression::{Expression, Variables},
+    expression::{EvaluationError, Expression, Variables},
     verdict::Verdict,
 };
 use crate::view::{Owner, PendingOperation, PodView};
@@ -74,7 +74,8 @@ pub fn verdict(
     match expression.evaluate(&facts.variables(object), facts.steps_left) {
         Ok(true) => Verdict::Pass,
         Ok(false) => Verdict::Reject(message.unwrap_or("CEL expression is false").to_owned()),
-        Err(error) => Verdict::Reject(error.to_string()),
+        Err(error @ EvaluationError::NoStepsLeft) => Verdict::Reject(error.to_string()),
+        Err(error) => Verdict::Failed(error.to_string()),
     }
 }
 
@@ -129,7 +130,7 @@ mod tests {
     fn results_other_than_true_reject_with_a_reason() {
         let rejection = |source: &str| match verdict_of(source) {
             Verdict::Pass => String::new(),
-            Verdict::Reject(reason) => reason,
+            Verdict::Reject(reason) | Verdict::Failed(reason) => reason,
         };
         assert_eq!(rejection("rule.available > 3"), "CEL expression is false");
         assert_eq!(
@@ -151,7 +152,7 @@ mod tests {
         let facts = facts(&operation, &steps_left);
         let expensive =
             Expression::compile("pod.spec.all(x, pod.spec.all(y, x != y || true))").unwrap();
-        let Verdict::Reject(reason) = verdict(&expensive, &pod, &facts, None) else {
+        let Verdict::Failed(reason) = verdict(&expensive, &pod, &facts, None) else {
             panic!("it passed")
         };
         assert!(reason.contains("more than 500000 steps or 8 MiB"), "{reason}");

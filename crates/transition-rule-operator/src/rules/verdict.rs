@@ -8,4 +8,6 @@ pub enum Verdict {
     /// The operation may not pass. The reason stays the same while the observed state does, so that
     /// the status is not written again.
     Reject(String),
+    /// The rule cannot be evaluated for the Pod, for this reason, so the operation may not pass.
+    Failed(String),
 }
