@@ -146,10 +146,11 @@ async fn undecodable_set_blocks_no_other_and_sigterm_frees_leases() {
         assert_ne!(cluster.leader(name).await.unwrap(), "");
         let operator = cluster.operator(name).unwrap();
         let exit = operator.restart_with(Signal::TERM);
-        let exit = tokio::time::timeout(Duration::from_secs(12), exit).await.unwrap().unwrap();
+        let exit = tokio::time::timeout(Duration::from_secs(5), exit).await.unwrap().unwrap();
         assert!(exit.success(), "{name} exited with {exit}");
         let log = std::fs::read_to_string(cluster.log(name)).unwrap();
         assert!(!log.contains("Failed to release the Lease"), "{name} did not release its Lease");
+        assert!(!log.contains("Grace period expired"), "{name} did not complete its work");
     }
     cluster.set_image("web", "nginx:1").await.unwrap();
     assert_rollout_completes(&cluster, "after SIGTERM").await;

@@ -246,6 +246,11 @@ async fn invalid_backends_are_rejected_at_admission(cluster: &TestCluster) {
         Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: "true" } } }));
     services.patch("bad", &PatchParams::default(), &controlled).await.unwrap();
     assert_eq!(change_backend("alibaba-clb").await, "");
+    let misspelt = ["annotate", "service", "bad", "resource-consist.kusionstack.io/drian={}"];
+    let as_error = misspelt.into_iter().chain(["--warnings-as-errors", "--dry-run=server"]);
+    let as_error: Vec<&str> = as_error.collect();
+    let warning = cluster.plane.kubectl(&as_error).await.unwrap_err().to_string();
+    assert!(warning.contains("drian]: unknown annotation"), "{warning}");
     services.delete("bad", &DeleteParams::default()).await.unwrap();
 }
 

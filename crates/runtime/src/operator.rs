@@ -136,7 +136,8 @@ impl Operator {
         self.readiness.insert(part, ready);
     }
 
-    /// Adds a task; the process exits when any task ends.
+    /// Adds a task; the process exits when any task ends. After shutdown has begun, the process waits
+    /// for its end within the grace period.
     pub fn task<E: Into<BoxError>>(
         &mut self,
         name: &'static str,
@@ -144,6 +145,21 @@ impl Operator {
     ) {
         self.tasks
             .spawn(async move { FinishedTask { name, result: task.await.map_err(Into::into) } });
+    }
+
+    /// Adds a task that ends as soon as shutdown begins, because it has no work to complete.
+    pub fn background_task<E: Into<BoxError>>(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = Result<(), E>> + Send + 'static,
+    ) {
+        let stop = self.process.stop.clone();
+        self.task(name, async move {
+            tokio::select! {
+                result = task => result,
+                () = stop.wait() => Ok(()),
+            }
+        });
     }
 
     /// Adds the controller of a collection; see [`controller::run`].

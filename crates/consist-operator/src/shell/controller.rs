@@ -110,7 +110,7 @@ impl Context {
         );
         let removed = self.states.lock().remove(key);
         if let Some(state) = removed {
-            self.update_gauges(key, state.counts, WaitingCounts::default());
+            self.metrics.change_waiting(&key.namespace, state.counts, WaitingCounts::default());
         }
     }
 

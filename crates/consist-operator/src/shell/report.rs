@@ -16,19 +16,10 @@ impl Context {
         let (key, now) = (ObjectKey::of(employer), clock::now());
         let counts = WaitingCounts::new(plan, now);
         let before = self.with_state(&key, |state| std::mem::replace(&mut state.counts, counts));
-        self.update_gauges(&key, before, counts);
+        self.metrics.change_waiting(&key.namespace, before, counts);
         for warning in warnings(observed, plan, now) {
             self.publish(employer, &warning).await;
         }
-    }
-
-    /// Replaces an employer's contribution to the gauges of waiting Pods.
-    pub(super) fn update_gauges(&self, key: &ObjectKey, before: WaitingCounts, now: WaitingCounts) {
-        let namespace = key.namespace.as_str();
-        let waiting = &self.metrics.waiting_pods;
-        waiting.with_label_values(&[namespace, "enable"]).add(now.enable - before.enable);
-        waiting.with_label_values(&[namespace, "drain"]).add(now.drain - before.drain);
-        self.metrics.stuck_finalizers.with_label_values(&[namespace]).add(now.stuck - before.stuck);
     }
 
     /// Records how long a Pod waited until its traffic was observed to start or to end, once the

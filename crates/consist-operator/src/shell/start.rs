@@ -115,9 +115,9 @@ fn set_up(operator: &mut Operator, args: &ConsistArgs) -> Result<(), ConfigError
     for config in kinds {
         operator.task("employer controller", shared.clone().controller_once_served(config));
     }
-    operator.task("pod watch", shared.clone().watch_pods());
-    operator.task("endpointslice watch", shared.clone().watch_slices());
-    operator.task("backend changes", shared.forward_changes(changes));
+    operator.background_task("pod watch", shared.clone().watch_pods());
+    operator.background_task("endpointslice watch", shared.clone().watch_slices());
+    operator.background_task("backend changes", shared.forward_changes(changes));
     Ok(())
 }
 
@@ -134,7 +134,8 @@ fn backends(
         }
         let (tls, clients) = (args.xds_tls.clone(), args.xds_clients.clone());
         let listener = XdsListener { address, tls, clients };
-        operator.task("xds server", envoy.serve(listener, operator.process.lease.clone()));
+        let server = envoy.serve(listener, operator.process.lease.clone());
+        operator.background_task("xds server", server);
     }
     let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps)?;
     let elb = AwsElbV2::new(args.aws_target_groups.clone(), args.cloud_api_qps);
@@ -231,7 +232,10 @@ impl Shared {
                 }
                 Err(error) => tracing::warn!(%error, ?gvk, "Employer kind not available; retrying"),
             }
-            sleep(DISCOVERY_INTERVAL).await;
+            tokio::select! {
+                () = sleep(DISCOVERY_INTERVAL) => {}
+                () = self.process.stop.clone().wait() => return Ok(()),
+            }
         };
         self.controller(kind, &WatchProgress::default()).await
     }
