@@ -236,6 +236,13 @@ async fn invalid_collasets_are_rejected_with_field_and_reason() {
             "{error}"
         );
     }
+    // Instance IDs of two digits would yield hostnames of 64 characters.
+    let mut many = by_sequence.clone();
+    many["replicas"] = json!(11);
+    let name = "x".repeat(61);
+    let error = create(&name, many).await.expect_err(&name).to_string();
+    assert!(error.contains("name is too long for this number of replicas"), "{error}");
+    create(&name, by_sequence.clone()).await.unwrap();
     let valid = json!({ "updateStrategy": {
         "podUpgradePolicy": "Replace",
         "rollingUpdate": { "byPartition": { "partition": "50%" }, "maxUnavailable": 0, "maxSurge": "25%" },

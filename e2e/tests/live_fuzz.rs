@@ -14,10 +14,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
-use podops_e2e::{
-    cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs},
-    measure::Process,
-};
+use podops_e2e::cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Map, Value, json};
 
 /// Number of objects of each kind, unless the environment sets another one.
@@ -321,7 +318,7 @@ async fn random_and_hostile_objects_stop_no_operator() {
         }
     }
     for operator in OPERATORS {
-        let peak = Process::of(&cluster, operator).unwrap().peak_mebibytes;
+        let peak = cluster.operator(operator).unwrap().peak_mebibytes();
         eprintln!("{operator}: peak {peak:.0} MiB");
     }
     cluster.assert_no_forbidden_requests().unwrap();
