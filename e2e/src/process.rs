@@ -45,6 +45,17 @@ pub struct Memory {
     pub resident_mebibytes: f64,
     /// Peak resident memory in MiB since the process started.
     pub peak_mebibytes: f64,
+    /// Part of the resident memory that consists of mapped files, in MiB. The kernel reclaims it when
+    /// a container reaches its limit; the programs of the tests are large, because they contain debug
+    /// information.
+    pub file_mebibytes: f64,
+}
+
+impl Memory {
+    /// Peak memory in MiB that the kernel cannot reclaim.
+    fn unreclaimable_peak_mebibytes(self) -> f64 {
+        self.peak_mebibytes - self.file_mebibytes
+    }
 }
 
 /// Reads the memory of a process.
@@ -59,6 +70,7 @@ pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     Ok(Memory {
         resident_mebibytes: mebibytes(status.vmrss),
         peak_mebibytes: mebibytes(status.vmhwm),
+        file_mebibytes: mebibytes(status.rssfile),
     })
 }
 
@@ -127,11 +139,12 @@ impl SupervisedProcess {
         self.read(|state| state.pid)
     }
 
-    /// Peak resident memory in MiB: of the running process, and of those that a test has ended.
+    /// Peak memory in MiB that the kernel cannot reclaim: of the running process, and of those that a
+    /// test has ended.
     #[must_use]
     pub fn peak_mebibytes(&self) -> f64 {
         let current = self.pid().and_then(|pid| memory(pid).ok()).unwrap_or_default();
-        self.read(|state| state.peak_mebibytes.max(current.peak_mebibytes))
+        self.read(|state| state.peak_mebibytes.max(current.unreclaimable_peak_mebibytes()))
     }
 
     /// Exit statuses so far, oldest first.

@@ -64,6 +64,8 @@ async fn a_tenant_affects_only_its_namespace() {
     rules_report_their_errors(&cluster).await;
     for operator in OPERATORS {
         assert_probe_is_answered(cluster.metrics_address(operator).unwrap()).await;
+        let peak = cluster.operator(operator).unwrap().peak_mebibytes();
+        eprintln!("{operator}: peak {peak:.0} MiB");
         let crashes = cluster.operator(operator).unwrap().crashes();
         assert!(crashes.is_empty(), "{operator} crashed: {crashes:?}");
     }
