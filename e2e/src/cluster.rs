@@ -905,13 +905,16 @@ pub fn is_rolled_out(status: &CollaSetStatus, replicas: i32) -> bool {
         && status.terminating_replicas == 0
 }
 
-/// Directory of the operators' programs, for a test: the parent of the directory of test
-/// executables.
+/// Directory of the operators' programs, for a test: `PODOPS_PROGRAMS`, or else the parent of the
+/// directory of test executables.
 ///
 /// # Errors
 ///
 /// If the path of the test executable is not known.
 pub fn programs() -> anyhow::Result<PathBuf> {
+    if let Some(programs) = std::env::var_os("PODOPS_PROGRAMS") {
+        return Ok(programs.into());
+    }
     let test = std::env::current_exe()?;
     Ok(test.ancestors().nth(2).context("test executable is not in a target directory")?.to_owned())
 }

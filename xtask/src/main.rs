@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{self, Write as _},
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
@@ -26,6 +27,9 @@ Commands:
                    Create, update and scale a CollaSet on a local control plane with fake nodes, or
                    on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs
                    servers behind HAProxy under load, and counts failed requests
+  hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
+                   and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
+                   PODOPS_SCALE_RULES set other numbers
   reference [--check]
                    Generate docs/reference/{events,conditions,metrics,flags}.md from the operators'
                    tables; with --check, fail if they differ
@@ -42,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["demo", args @ ..] => demo(args),
+        ["hostile"] => hostile(),
         ["reference"] => reference(&[]),
         ["reference", "--check"] => reference(&["--check"]),
         ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
@@ -65,6 +70,17 @@ const PURE: [&str; 5] = [
 /// tests do not rebuild its dependencies with other features.
 const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 
+/// Builds the programs as they are released.
+const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
+
+/// Directory of the programs that [`BUILD_RELEASE`] builds.
+fn release() -> anyhow::Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program.ancestors().nth(2);
+    let target = target.context("path of this program is not in a target directory")?;
+    Ok(target.join("release"))
+}
+
 /// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
     prerequisites::for_demo(args)?;
@@ -79,11 +95,8 @@ fn demo(args: &[&str]) -> anyhow::Result<()> {
 
 /// Runs a `podops-e2e` command with release builds, and writes the page that it prints to `page`.
 fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
-    cargo(&["build", "--release", "--workspace", "--bins"])?;
-    let target = env::current_exe()?;
-    let target =
-        target.ancestors().nth(2).context("path of this program is not in a target directory")?;
-    let program = target.join("release/podops-e2e");
+    cargo(&BUILD_RELEASE)?;
+    let program = release()?.join("podops-e2e");
     let output = Command::new(&program).arg(command).args(args).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;
     if !output.status.success() {
@@ -91,6 +104,20 @@ fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     }
     io::stdout().write_all(&output.stdout)?;
     fs::write(sources::root().join(page), output.stdout).with_context(|| format!("writing {page}"))
+}
+
+/// Live tests of hostile objects, tenants and large numbers.
+const HOSTILE: [&str; 4] = ["live_fuzz", "live_hostile", "live_scale", "live_tenants"];
+
+/// Runs the live tests of hostile objects, tenants and large numbers with release builds of the
+/// operators.
+fn hostile() -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    cargo(&BUILD_RELEASE)?;
+    let tests: Vec<&str> = HOSTILE.iter().flat_map(|test| ["--test", test]).collect();
+    let arguments =
+        [&["test", "--workspace", "--no-fail-fast"], &tests[..], &["--", "--nocapture"]];
+    cargo_with(&arguments.concat(), &[("PODOPS_PROGRAMS", release()?)])
 }
 
 /// Runs all checks, the fastest first.
@@ -126,9 +153,16 @@ fn run_reference(args: &[&str]) -> anyhow::Result<()> {
 }
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {
+    cargo_with(args, &[])
+}
+
+/// Runs cargo with additional environment variables.
+fn cargo_with(args: &[&str], environment: &[(&str, PathBuf)]) -> anyhow::Result<()> {
     eprintln!("==> cargo {}", args.join(" "));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(args).status().context("starting cargo")?;
+    let variables = environment.iter().map(|(name, value)| (name, value));
+    let status = Command::new(cargo).args(args).envs(variables).status();
+    let status = status.context("starting cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));
     }
