@@ -83,18 +83,23 @@ pub struct TestCluster {
 /// Processes of the operators. A crash that no test has requested fails the test, and so does memory
 /// above the limit in the shipped Deployment, which would end the operator on a cluster.
 #[derive(Default)]
-struct Operators(BTreeMap<&'static str, SupervisedProcess>);
+struct Operators {
+    by_name: BTreeMap<&'static str, SupervisedProcess>,
+    /// Memory limits in MiB that differ from those in the shipped Deployments.
+    limits: BTreeMap<&'static str, f64>,
+}
 
 impl Drop for Operators {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
-        for (name, process) in &self.0 {
+        for (name, process) in &self.by_name {
             let crashes = process.crashes();
             assert!(crashes.is_empty(), "{name} crashed: {crashes:?}");
             let peak = process.peak_mebibytes();
-            let limit = memory_limit_mebibytes(name);
+            let limit =
+                self.limits.get(name).copied().map_or_else(|| memory_limit_mebibytes(name), Ok);
             let fits = limit.as_ref().is_ok_and(|limit| peak < *limit);
             assert!(fits, "{name} used {peak:.0} MiB; its limit is {limit:?} MiB");
         }
@@ -160,6 +165,12 @@ impl TestCluster {
             self.start_operator(name).await?;
         }
         self.wait_for_leaders().await
+    }
+
+    /// Sets a memory limit, in MiB, that differs from the one in the operator's shipped Deployment, as
+    /// for a cluster of more objects than that one is for.
+    pub fn set_memory_limit(&mut self, operator: &'static str, mebibytes: f64) {
+        self.operators.limits.insert(operator, mebibytes);
     }
 
     /// Adds arguments for the next start of an operator.
@@ -417,7 +428,7 @@ impl TestCluster {
     /// If no token can be requested.
     pub async fn start_operator(&mut self, name: &'static str) -> anyhow::Result<()> {
         let spec = self.spec(name).await?;
-        self.operators.0.insert(name, SupervisedProcess::start(spec));
+        self.operators.by_name.insert(name, SupervisedProcess::start(spec));
         Ok(())
     }
 
@@ -431,7 +442,7 @@ impl TestCluster {
         let mut spec = self.spec(name).await?;
         spec.args.push(format!("--leader-elect-identity={STANDBY}"));
         spec.log.set_extension("standby.log");
-        self.standbys.0.insert(name, SupervisedProcess::start(spec));
+        self.standbys.by_name.insert(name, SupervisedProcess::start(spec));
         Ok(())
     }
 
@@ -442,7 +453,7 @@ impl TestCluster {
     /// If the Lease cannot be read or the operator was not started.
     pub async fn leading_instance(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
         if self.leader(name).await? == STANDBY {
-            return self.standbys.0.get(name).context("the standby was not started");
+            return self.standbys.by_name.get(name).context("the standby was not started");
         }
         self.operator(name)
     }
@@ -479,7 +490,7 @@ impl TestCluster {
 
     /// Kills an operator without a restart.
     pub fn stop_operator(&mut self, name: &str) {
-        self.operators.0.remove(name);
+        self.operators.by_name.remove(name);
     }
 
     /// Process of a started operator.
@@ -488,7 +499,7 @@ impl TestCluster {
     ///
     /// If the operator was not started.
     pub fn operator(&self, name: &str) -> anyhow::Result<&SupervisedProcess> {
-        self.operators.0.get(name).with_context(|| format!("{name} was not started"))
+        self.operators.by_name.get(name).with_context(|| format!("{name} was not started"))
     }
 
     /// Kills an operator with SIGKILL, and returns after its restart.

@@ -20,7 +20,7 @@ use podops_api::{
     well_known,
 };
 use podops_e2e::{
-    cluster::{OPERATORS, TestCluster, app, eventually, programs},
+    cluster::{OPERATORS, TestCluster, app, eventually, memory_limit_mebibytes, programs},
     measure::Process,
 };
 use serde_json::{Value, json};
@@ -44,6 +44,13 @@ fn number(variable: &str, default: usize) -> usize {
 
 fn timeout(objects: usize) -> Duration {
     SETTLE_TIMEOUT * u32::try_from(objects.div_ceil(1000)).unwrap()
+}
+
+/// Memory limit in MiB for this number of objects, as docs/how-to/size-the-operators.md describes.
+fn memory_limit(objects: usize, kibibytes_each: f64) -> f64 {
+    #[allow(clippy::cast_precision_loss, reason = "counts are small")]
+    let needed = 32.0 + objects as f64 * kibibytes_each / 1024.0;
+    needed.max(memory_limit_mebibytes(OPERATOR).unwrap())
 }
 
 fn report(cluster: &TestCluster, what: &str, started: Instant) {
@@ -83,10 +90,17 @@ fn size(rule: &PodTransitionRule) -> usize {
     serde_json::to_vec(rule).unwrap().len()
 }
 
+/// One after the other, because one of them measures times.
 #[tokio::test(flavor = "multi_thread")]
+async fn many_objects_in_one_namespace() {
+    a_namespace_of_many_rules_slows_no_other().await;
+    a_rule_over_many_pods_blocks_and_grants_all().await;
+}
+
 async fn a_rule_over_many_pods_blocks_and_grants_all() {
     let count = number("PODOPS_SCALE_PODS", PODS);
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
+    cluster.set_memory_limit(OPERATOR, memory_limit(count, 10.0));
     let pods = cluster.pods();
     let params = PostParams::default();
     let created = stream::iter(0..count).map(async |n| {
@@ -126,10 +140,10 @@ async fn a_rule_over_many_pods_blocks_and_grants_all() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_of_many_rules_slows_no_other() {
     let count = number("PODOPS_SCALE_RULES", RULES);
     let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    cluster.set_memory_limit(OPERATOR, memory_limit(count, 12.0));
     cluster.create_and_wait("web", 3, &json!({})).await.unwrap();
     cluster.create_rule("web", app("web"), budget()).await.unwrap();
     let undisturbed = rollout(&cluster, "nginx:a").await.max(rollout(&cluster, "nginx:b").await);
@@ -159,7 +173,7 @@ async fn a_namespace_of_many_rules_slows_no_other() {
 
     // A rollout under all of these rules completes, too.
     let started = Instant::now();
-    cluster.namespace = "many".to_owned();
+    "many".clone_into(&mut cluster.namespace);
     cluster.create_and_wait("many", 3, &json!({})).await.unwrap();
     cluster.set_image("many", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("many", 3, timeout(count)).await.unwrap();

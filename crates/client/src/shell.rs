@@ -7,6 +7,7 @@ pub mod connect;
 pub mod discovery;
 pub mod read;
 
+pub mod list;
 pub mod store;
 
 pub mod apply;

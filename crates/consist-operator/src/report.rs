@@ -1,5 +1,7 @@
 //! What is reported about an employer's Pods that wait for their traffic: metrics and events.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use podops_client::{
     event::ObjectEvent,
@@ -21,6 +23,30 @@ pub struct WaitingCounts {
     pub drain: i64,
     /// Pods among `drain` that have waited for more than [`REPORT_AFTER`].
     pub stuck: i64,
+}
+
+/// Waiting Pods of all employers, by namespace; namespaces without any are not contained.
+#[derive(Clone, Debug, Default)]
+pub struct WaitingTotals(BTreeMap<String, WaitingCounts>);
+
+impl WaitingTotals {
+    /// Replaces an employer's contribution, and returns the total of its namespace.
+    pub fn change(
+        &mut self,
+        namespace: &str,
+        before: WaitingCounts,
+        now: WaitingCounts,
+    ) -> WaitingCounts {
+        let total = self.0.entry(namespace.to_owned()).or_default();
+        total.enable += now.enable - before.enable;
+        total.drain += now.drain - before.drain;
+        total.stuck += now.stuck - before.stuck;
+        let total = *total;
+        if total == WaitingCounts::default() {
+            self.0.remove(namespace);
+        }
+        total
+    }
 }
 
 impl WaitingCounts {

@@ -102,8 +102,8 @@ fn shares(rust: &[RustFile]) -> Vec<String> {
         }
     }
     let rows = crates.into_iter().map(|(krate, CodeLines { all, shell })| {
-        let share = shell * 100 / all.max(1);
-        format!("| code lines of {krate}; in `shell/` | {all}; {share} % |")
+        let tenths = shell * 1000 / all.max(1);
+        format!("| code lines of {krate}; in `shell/` | {all}; {}.{} % |", tenths / 10, tenths % 10)
     });
     rows.collect()
 }

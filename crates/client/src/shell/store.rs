@@ -35,7 +35,7 @@ use crate::{
 /// Number of objects per page of a list. A page is in memory twice while it is received, and an object
 /// of the largest size that the API server stores takes 3 MB as JSON, so a page may take 96 MB; the
 /// smallest memory limit is 128 MiB.
-const PAGE_SIZE: u32 = 16;
+pub(super) const PAGE_SIZE: u32 = 16;
 
 /// Time after which a cache that does not contain a write is listed again: the event of the write
 /// was lost, or the object left the selector of the watch.

@@ -1,6 +1,6 @@
 //! Registers the metrics of this operator.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use podops_client::shell::metrics::{counters, gauges, histogram, histograms};
@@ -10,7 +10,7 @@ use crate::{
     metrics::{
         DRAIN_DURATION, ENABLE_DURATION, STUCK_FINALIZERS, SYNC_DURATION, SYNCS, WAITING_PODS,
     },
-    report::WaitingCounts,
+    report::{WaitingCounts, WaitingTotals},
 };
 
 /// Metrics of this operator.
@@ -24,8 +24,8 @@ pub(super) struct Metrics {
     waiting_pods: IntGaugeVec,
     /// Protection finalizers whose removal has waited for more than 30 s.
     stuck_finalizers: IntGaugeVec,
-    /// What the two gauges count, by namespace; namespaces without waiting Pods are not contained.
-    waiting: Arc<Mutex<BTreeMap<String, WaitingCounts>>>,
+    /// What the two gauges count.
+    waiting: Arc<Mutex<WaitingTotals>>,
     /// Seconds that syncs with backends took.
     pub(super) sync_duration: HistogramVec,
     /// Syncs with backends, by result.
@@ -58,25 +58,17 @@ impl Metrics {
         before: WaitingCounts,
         now: WaitingCounts,
     ) {
-        if before == now {
-            return;
-        }
-        let mut all = self.waiting.lock();
-        let total = all.entry(namespace.to_owned()).or_default();
-        total.enable += now.enable - before.enable;
-        total.drain += now.drain - before.drain;
-        total.stuck += now.stuck - before.stuck;
-        if *total == WaitingCounts::default() {
-            all.remove(namespace);
+        let mut totals = self.waiting.lock();
+        let total = totals.change(namespace, before, now);
+        self.waiting_pods.with_label_values(&[namespace, "enable"]).set(total.enable);
+        self.waiting_pods.with_label_values(&[namespace, "drain"]).set(total.drain);
+        self.stuck_finalizers.with_label_values(&[namespace]).set(total.stuck);
+        if total == WaitingCounts::default() {
             // It fails if the gauge does not exist.
             drop(self.waiting_pods.remove_label_values(&[namespace, "enable"]));
             drop(self.waiting_pods.remove_label_values(&[namespace, "drain"]));
             drop(self.stuck_finalizers.remove_label_values(&[namespace]));
-            return;
         }
-        self.waiting_pods.with_label_values(&[namespace, "enable"]).set(total.enable);
-        self.waiting_pods.with_label_values(&[namespace, "drain"]).set(total.drain);
-        self.stuck_finalizers.with_label_values(&[namespace]).set(total.stuck);
     }
 }
 

@@ -31,20 +31,15 @@ use tokio::{
 use super::{
     args::ConsistArgs,
     backend::{
-        Backend, Backends, ChangeNotifier,
-        alibaba_clb::AlibabaClb,
-        aws_elbv2::AwsElbV2,
-        endpointslice::EndpointSlices,
-        envoy::{Envoy, XdsListener},
-        external::External,
-        haproxy::Haproxy,
+        Backend, Backends, ChangeNotifier, alibaba_clb::AlibabaClb, aws_elbv2::AwsElbV2,
+        endpointslice::EndpointSlices, envoy::Envoy, external::External, haproxy::Haproxy,
     },
     controller::{Context, reconcile},
     metrics::Metrics,
     orphan_gc::OrphanCollector,
 };
 use crate::{
-    backends::endpointslice,
+    backends::{endpointslice, envoy::access::XdsListener},
     config_error::ConfigError,
     employer::{
         EmployerKey, SlimEmployer,
@@ -129,12 +124,9 @@ fn backends(
 ) -> Result<Backends, ConfigError> {
     let envoy = Envoy::new(notifier.clone(), args.xds_address.is_some());
     if let Some(address) = args.xds_address {
-        if args.xds_tls.is_none() && !args.xds_insecure {
-            return Err(ConfigError::XdsWithoutTls);
-        }
         let (tls, clients) = (args.xds_tls.clone(), args.xds_clients.clone());
-        let listener = XdsListener { address, tls, clients };
-        let server = envoy.serve(listener, operator.process.lease.clone());
+        let listener = XdsListener { address, tls, insecure: args.xds_insecure, clients };
+        let server = envoy.serve(listener.checked()?, operator.process.lease.clone());
         operator.background_task("xds server", server);
     }
     let clb = AlibabaClb::new(args.aliyun(), args.cloud_api_qps)?;

@@ -12,7 +12,6 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::{
     Api, Client, Resource as _,
-    api::ListParams,
     core::DynamicObject,
     discovery::ApiResource,
     runtime::{
@@ -31,6 +30,7 @@ use podops_client::{
         clock,
         discovery::OptionalResource,
         events::Events,
+        list::list,
         store::{WatchProgress, are_observed},
     },
     write::{Outcome, PODS, Resource, Write},
@@ -69,6 +69,11 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const FETCH_RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of Pods that are fetched concurrently; each may have megabytes.
 const CONCURRENT_FETCHES: usize = 8;
+/// Maximum number of Pods that one reconcile fetches. The remaining ones are fetched by the next, so
+/// that none takes longer than its timeout.
+const FETCHES_MAX: usize = 500;
+/// Maximum number of Pods that one reconcile writes. The remaining ones are written by the next.
+const POD_WRITES_MAX: usize = 500;
 /// Time between reconciles of a namespace without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -176,6 +181,14 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
     Ok(())
 }
 
+/// Changes of Pods, in the order in which they are written: grants and gates first, because operations
+/// wait for them.
+fn in_order_of_writing(changes: &[PodChange]) -> Vec<&PodChange> {
+    let mut ordered: Vec<&PodChange> = changes.iter().collect();
+    ordered.sort_by_key(|change| change.only_annotates());
+    ordered
+}
+
 /// Reconciles one namespace: observes, plans and applies. Idempotent: it may be interrupted at any
 /// point and run again.
 #[tracing::instrument(skip_all, fields(namespace = namespace.metadata.name))]
@@ -209,17 +222,22 @@ async fn reconcile(
     let mut results = context.write(&name, writes).await;
     let by_name: BTreeMap<&PodName, &PodView> =
         observed.pods.iter().map(|p| (&p.name, p)).collect();
-    let changes = plan.pods.iter().filter(|change| context.may_write(&name, change));
-    let pod_writes = changes
-        .filter_map(|change| Some(render::pod(&name, by_name.get(&change.pod)?, change, now)));
-    results.extend(context.write(&name, pod_writes.collect()).await);
+    let changes = in_order_of_writing(&plan.pods);
+    let pod_writes: Vec<Write> = changes
+        .into_iter()
+        .filter(|change| context.may_write(&name, change))
+        .filter_map(|change| Some(render::pod(&name, by_name.get(&change.pod)?, change, now)))
+        .take(POD_WRITES_MAX)
+        .collect();
+    let remaining = (pod_writes.len() == POD_WRITES_MAX).then_some(Duration::ZERO);
+    results.extend(context.write(&name, pod_writes).await);
     context.publish(events(&name, &observed, &plan)).await;
     let retry_after = context.applier.retry_after(&results);
     if let Some(unfinished) = apply::unfinished(results) {
         // The backoff must not delay the status write.
         return Err(Cause::from(unfinished).requeue_within(wait));
     }
-    let waits = [wait, plan.requeue_after, retry_after, Some(RESYNC)];
+    let waits = [remaining, wait, plan.requeue_after, retry_after, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -271,13 +289,14 @@ impl Context {
         self.add_full_pods(namespace, &mut observed);
         let (mut observed, mut plan) = plan_off_thread(observed).await?;
         if !plan.fetch.is_empty() {
+            let remaining = plan.fetch.len().saturating_sub(FETCHES_MAX);
             self.fetch(namespace, &observed, &plan.fetch).await;
             self.add_full_pods(namespace, &mut observed);
             (observed, plan) = plan_off_thread(observed).await?;
-        }
-        if !plan.fetch.is_empty() {
-            let retry = plan.requeue_after.map_or(FETCH_RETRY, |wait| wait.min(FETCH_RETRY));
-            plan.requeue_after = Some(retry);
+            if !plan.fetch.is_empty() {
+                let retry = if remaining > 0 { Duration::ZERO } else { FETCH_RETRY };
+                plan.requeue_after = Some(plan.requeue_after.map_or(retry, |wait| wait.min(retry)));
+            }
         }
         Ok((observed, plan, clock::now()))
     }
@@ -294,17 +313,12 @@ impl Context {
         }
         tracing::info!("Pod cache is older than status.podsVersion; listing Pods");
         let api: Api<Decoded<SlimPod>> = Api::namespaced(self.client.clone(), namespace);
-        let list = api
-            .list(&ListParams::default().labels(well_known::CONTROLLED))
+        let listed = list(&api, well_known::CONTROLLED, trim_pod)
             .await
             .map_err(|source| Cause::List { resource: "pods", source })?;
-        let version = list.metadata.resource_version.as_deref().and_then(|v| v.parse().ok());
-        let mut pods: Vec<SlimPod> = list.items.into_iter().filter_map(Decoded::ok).collect();
-        pods.iter_mut().for_each(trim_pod);
-        pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         Ok(Pods {
-            pods: pods.into_iter().map(Arc::new).collect(),
-            version: version.unwrap_or(cached_version),
+            pods: listed.objects.into_iter().map(Arc::new).collect(),
+            version: listed.version.unwrap_or(cached_version),
         })
     }
 
@@ -318,12 +332,12 @@ impl Context {
         let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
         let api: Api<Decoded<DynamicObject>> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let fetched: Vec<(PodToFetch, Option<Value>)> =
-            stream::iter(pods_to_fetch(observed, names))
-                .map(|pod| fetch_pod(api.clone(), pod))
-                .buffer_unordered(CONCURRENT_FETCHES)
-                .collect()
-                .await;
+        let names = pods_to_fetch(observed, names).into_iter().take(FETCHES_MAX);
+        let fetched: Vec<(PodToFetch, Option<Value>)> = stream::iter(names)
+            .map(|pod| fetch_pod(api.clone(), pod))
+            .buffer_unordered(CONCURRENT_FETCHES)
+            .collect()
+            .await;
         let mut states = self.states.lock();
         let state = states.entry(namespace.to_owned()).or_default();
         for (pod, object) in fetched {

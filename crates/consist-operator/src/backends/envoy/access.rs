@@ -1,12 +1,49 @@
 //! Which endpoints an Envoy may receive, acknowledge and report: those of the namespaces that its
 //! client certificate permits.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use podops_client::allow_list::is_allowed;
+use webpki::EndEntityCert;
+
+use crate::config_error::ConfigError;
 
 /// Maximum number of clusters that one stream may subscribe to.
 pub const CLUSTERS_MAX: usize = 5_000;
+
+/// Address and certificates of the xDS server.
+#[derive(Clone, Debug)]
+pub struct XdsListener {
+    /// Address to listen on.
+    pub address: SocketAddr,
+    /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
+    pub tls: Option<PathBuf>,
+    /// Whether to serve in plain text.
+    pub insecure: bool,
+    /// Patterns `<namespace>/<identity>` of clients that may use the endpoints of a namespace.
+    pub clients: Vec<String>,
+}
+
+impl XdsListener {
+    /// Checks that the server has certificates, unless it may serve in plain text.
+    ///
+    /// # Errors
+    ///
+    /// If it has none, and may not.
+    pub fn checked(self) -> Result<Self, ConfigError> {
+        if self.tls.is_none() && !self.insecure {
+            return Err(ConfigError::XdsWithoutTls);
+        }
+        Ok(self)
+    }
+
+    /// Returns the patterns that restrict clients; `None` without TLS, when any client may use all
+    /// endpoints.
+    #[must_use]
+    pub fn client_patterns(&self) -> Option<Arc<[String]>> {
+        self.tls.as_ref().map(|_| self.clients.clone().into())
+    }
+}
 
 /// Access of one client.
 #[derive(Clone, Debug)]
@@ -32,6 +69,18 @@ impl ClientAccess {
     #[must_use]
     pub fn certified(identities: Vec<String>, patterns: Arc<[String]>) -> Self {
         Self(Some(Certified { identities, patterns }))
+    }
+
+    /// Access of a client with this certificate; `None` if it has none that can be read.
+    #[must_use]
+    pub fn of_certificate(
+        certificate: Option<&EndEntityCert<'_>>,
+        patterns: Arc<[String]>,
+    ) -> Self {
+        let identities = certificate.into_iter().flat_map(|certificate| {
+            certificate.valid_dns_names().chain(certificate.valid_uri_names())
+        });
+        Self::certified(identities.map(ToOwned::to_owned).collect(), patterns)
     }
 
     /// Returns whether the client may use the endpoints of the cluster `<kind>/<namespace>/<name>`.

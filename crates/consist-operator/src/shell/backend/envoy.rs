@@ -10,12 +10,11 @@ use std::{
 
 use podops_runtime::lease::Leadership;
 
-pub use self::server::XdsListener;
 use self::shared_fleet::SharedFleet;
 use super::{Backend, BoxFuture, ChangeNotifier, SyncFuture};
 use crate::backends::{
     BackendError, DesiredMember, Employer, SyncResult,
-    envoy::{Params, fleet::Fleet},
+    envoy::{Params, access::XdsListener, fleet::Fleet},
 };
 use crate::config_error::ConfigError;
 

@@ -2,8 +2,7 @@
 //! (LRS).
 
 use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     pin::Pin,
     sync::{
         Arc,
@@ -31,14 +30,14 @@ use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
 use tonic::{
     Request, Response, Status, Streaming,
-    transport::{Certificate, CertificateDer, Identity, Server, ServerTlsConfig},
+    transport::{Certificate, Identity, Server, ServerTlsConfig},
 };
 
 use webpki::EndEntityCert;
 
 use super::shared_fleet::SharedFleet;
 use crate::backends::envoy::{
-    access::ClientAccess,
+    access::{ClientAccess, XdsListener},
     stream::{EndpointStream, EnvoyStream, LoadStream},
 };
 use crate::config_error::ConfigError;
@@ -48,17 +47,6 @@ const REPORT_MAX: usize = 8 << 20;
 /// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
 /// time.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-
-/// Address and certificates of the xDS server.
-#[derive(Clone, Debug)]
-pub struct XdsListener {
-    /// Address to listen on.
-    pub address: SocketAddr,
-    /// Directory with `tls.crt`, `tls.key` and the `ca.crt` of the Envoys; plain text if unset.
-    pub tls: Option<PathBuf>,
-    /// Patterns `<namespace>/<identity>` of clients that may use the endpoints of a namespace.
-    pub clients: Vec<String>,
-}
 
 /// Serves Envoys until the process ends.
 ///
@@ -72,7 +60,7 @@ pub(super) async fn serve(
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE));
-    let requires_certificate = listener.tls.is_some();
+    let clients = listener.client_patterns();
     if let Some(directory) = listener.tls {
         let (certificate, key) = (read(&directory, "tls.crt")?, read(&directory, "tls.key")?);
         let identity = Identity::from_pem(certificate, key);
@@ -82,7 +70,6 @@ pub(super) async fn serve(
             .tls_config(tls)
             .map_err(|source| ConfigError::XdsCertificates { directory, source: source.into() })?;
     }
-    let clients = requires_certificate.then(|| listener.clients.into());
     let xds = Xds { fleet, next_stream: Arc::default(), clients };
     tracing::info!(address = %listener.address, "Starting xDS server");
     server
@@ -113,13 +100,6 @@ struct Xds {
     clients: Option<Arc<[String]>>,
 }
 
-/// Returns the DNS names and URIs of a certificate.
-fn identities(certificate: &CertificateDer<'_>) -> Vec<String> {
-    let Ok(certificate) = EndEntityCert::try_from(certificate) else { return Vec::new() };
-    let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
-    names.map(ToOwned::to_owned).collect()
-}
-
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Xds {
@@ -135,8 +115,8 @@ impl Xds {
     fn access<T>(&self, request: &Request<T>) -> ClientAccess {
         let Some(patterns) = &self.clients else { return ClientAccess::unrestricted() };
         let certificates = request.peer_certs().unwrap_or_default();
-        let identities = certificates.first().map(identities).unwrap_or_default();
-        ClientAccess::certified(identities, patterns.clone())
+        let certificate = certificates.first().and_then(|der| EndEntityCert::try_from(der).ok());
+        ClientAccess::of_certificate(certificate.as_ref(), patterns.clone())
     }
 
     fn next_stream(&self) -> u64 {
