@@ -2,13 +2,12 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
-use schemars::{JsonSchema, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::{
     condition::Condition,
-    template::{ClaimTemplate, PodTemplate, selector_schema},
+    template::{ClaimTemplate, PodTemplate, or_empty, selector_schema},
 };
 
 mod update;
@@ -17,14 +16,6 @@ pub use update::{
     ByLabel, ByPartition, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
     UpdateStrategy,
 };
-
-/// Adds the empty string to the values of an enum, as its default: charts leave fields empty that
-/// Kuperator's webhook fills in.
-fn or_empty(schema: &mut Schema) {
-    if let Some(values) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
-        values.push(json!({ "type": "string", "const": "" }));
-    }
-}
 
 /// Default of [`CollaSetSpec::history_limit`].
 pub const HISTORY_LIMIT: i32 = 20;

@@ -82,6 +82,11 @@ text_id! {
 }
 
 text_id! {
+    /// Name of a PodDecoration in its namespace.
+    DecorationName
+}
+
+text_id! {
     /// Name under which one controller runs its operations on Pods: the part of a lifecycle label's
     /// key after the slash.
     OperationId

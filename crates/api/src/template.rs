@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Maximum length of a label key: prefix, slash and name.
 const LABEL_KEY_MAX: u32 = 317;
@@ -103,10 +103,18 @@ impl JsonSchema for ClaimTemplate {
     }
 }
 
+/// Adds the empty string to the values of an enum, as its default: charts leave fields empty that
+/// Kuperator's webhook fills in.
+pub(crate) fn or_empty(schema: &mut Schema) {
+    if let Some(values) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
+        values.push(json!({ "type": "string", "const": "" }));
+    }
+}
+
 /// Schema of a list of at least `min_items` containers; covers the most frequent mistakes in
 /// templates.
 fn containers(min_items: u32) -> Value {
-    serde_json::json!({
+    json!({
         "type": "array",
         "minItems": min_items,
         "items": {
@@ -135,7 +143,7 @@ fn containers(min_items: u32) -> Value {
 
 /// Schema of a map of labels or annotations.
 fn strings(max_properties: u32) -> Value {
-    serde_json::json!({
+    json!({
         "type": "object",
         "additionalProperties": { "type": "string" },
         "maxProperties": max_properties,

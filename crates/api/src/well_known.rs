@@ -72,8 +72,9 @@ pub const SKIP_RULES: &str = "podtransitionrule.kusionstack.io/skip-rule-conditi
 /// apply to the Pod until that time; each use is reported by an event. Not Kuperator's.
 pub const BREAK_GLASS: &str = "podtransitionrule.kusionstack.io/break-glass";
 
-/// Finalizer that Kuperator adds to PodTransitionRules; Podops only removes it.
-pub const RULE_PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
+/// Finalizer of PodDecorations and OperationJobs, removed after the last Pod is rid of them. Kuperator
+/// adds it to PodTransitionRules, too; Podops only removes it from these.
+pub const PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
 
 /// Label prefix. `<prefix>/<operation type>`: operations of that type are permitted.
 pub const OPERATION_PERMISSION: &str = "operation-permission.podopslifecycle.kusionstack.io";
@@ -141,6 +142,14 @@ pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 /// Finalizer of a CollaSet, removed after its Pods and its ResourceContext are released.
 pub const PRE_RECLAIM: &str = "apps.kusionstack.io/pre-reclaim";
 
+/// Annotation. JSON `[{"name":"<PodDecoration>","revision":"<ControllerRevision>"}]`: the
+/// decorations that a Pod was built with.
+pub const DECORATIONS: &str = "poddecoration.kusionstack.io/revisions";
+
+/// Prefix of a label. `<prefix><PodDecoration>` on a Pod: the revision of the decoration that the Pod
+/// was built with.
+pub const DECORATION_LABEL_PREFIX: &str = "poddecoration.kusionstack.io/pd-";
+
 /// Keys in the data of a ResourceContext entry.
 pub mod context {
     /// Name of the CollaSet that owns the ID.
@@ -157,4 +166,7 @@ pub mod context {
     pub const REPLACE_ORIGIN_POD_ID: &str = "ReplaceOriginPodID";
     /// `true` while the Pod is scaled in; the ID is dropped once the Pod is deleted.
     pub const SCALE_IN: &str = "ScaleIn";
+    /// Decorations that the ID's next Pod is created with, in the format of
+    /// [`DECORATIONS`](super::DECORATIONS).
+    pub const DECORATIONS: &str = "PodDecorationRevisions";
 }

@@ -14,6 +14,8 @@ pub mod compat;
 
 pub mod template;
 
+pub mod decoration;
+
 pub mod plan;
 
 pub mod status;

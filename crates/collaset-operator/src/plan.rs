@@ -49,7 +49,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let targets = Targets::choose(&planner.facts(&pairs), &mut instances);
     planner.budget = Budget::read(&planner.facts(&pairs), &counted, now);
     replace::plan(&mut planner, &mut instances, &pairs, &targets);
-    scale::plan(&mut planner, &mut instances, &pairs, &counted);
+    scale::plan(&mut planner, &mut instances, &pairs, &targets);
     update::plan(&mut planner, &mut instances, &pairs, &targets);
     claims::plan(&mut planner, &instances);
     finish(planner, instances)

@@ -10,6 +10,7 @@ use podops_api::condition::{
 use podops_client::event::EventReason;
 
 const SET: &str = "CollaSet";
+const DECORATION: &str = "PodDecoration";
 
 /// Pods are created because there are fewer than `replicas`.
 pub const SCALING_OUT: EventReason = EventReason::normal(
@@ -92,6 +93,30 @@ pub const RESOURCE_CONTEXT_FULL: EventReason = EventReason::warning(
     SET,
     "The ResourceContext has no room for more instances, so no more Pods are created. Reduce replicas, or do not share the ResourceContext.",
 );
+/// The revision of a decoration does not exist yet.
+pub const DECORATION_NOT_RECORDED: EventReason = EventReason::normal(
+    "DecorationNotRecorded",
+    SET,
+    "Pods are not created, because the ControllerRevision of a PodDecoration that selects them does not exist yet. See the events of the PodDecoration.",
+);
+/// The decoration cannot be decoded.
+pub const POD_DECORATION_INVALID: EventReason = EventReason::warning(
+    "PodDecorationInvalid",
+    DECORATION,
+    "The PodDecoration cannot be decoded and is not reconciled; Pods keep what they have of it. Fix the field that the message names.",
+);
+/// The decoration does not fit Pods.
+pub const DECORATION_DOES_NOT_FIT: EventReason = EventReason::warning(
+    "DecorationConflict",
+    DECORATION,
+    "The PodDecoration cannot be added to the Pods of a CollaSet, which keep what they have of it. Fix what the message names.",
+);
+/// Writing the decoration or its revisions fails.
+pub const DECORATION_UPDATE_FAILED: EventReason = EventReason::warning(
+    "DecorationUpdateFailed",
+    DECORATION,
+    "The PodDecoration or a ControllerRevision of it could not be written. Retried with backoff.",
+);
 /// Creating Pods or PVCs fails.
 pub const SCALE_OUT_FAILED: EventReason = EventReason::warning(
     "ScaleOutFailed",
@@ -136,7 +161,7 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 21] = [
+pub const EVENTS: [&EventReason; 25] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
@@ -151,6 +176,10 @@ pub const EVENTS: [&EventReason; 21] = [
     &CLAIM_INSTANCE_UNKNOWN,
     &POD_NOT_CONTROLLED,
     &RESOURCE_CONTEXT_FULL,
+    &DECORATION_NOT_RECORDED,
+    &POD_DECORATION_INVALID,
+    &DECORATION_DOES_NOT_FIT,
+    &DECORATION_UPDATE_FAILED,
     &SCALE_OUT_FAILED,
     &SCALE_IN_FAILED,
     &UPDATE_FAILED,
@@ -257,8 +286,39 @@ pub const RECLAIMING: ConditionReason = reason(
     "The CollaSet is being deleted and waits for the deletion of its Pods.",
 );
 
+/// The decoration is being deleted.
+pub const DECORATION_DELETING: ConditionReason = reason(
+    "Progressing",
+    True,
+    "Deleting",
+    "The PodDecoration is being deleted and waits until no Pod has it.",
+);
+/// Pods of the decoration are updated.
+pub const DECORATION_UPDATING: ConditionReason =
+    reason("Progressing", True, "Updating", "Pods are not at their target revision yet.");
+/// All Pods of the decoration are at their targets.
+pub const DECORATION_COMPLETE: ConditionReason = reason(
+    "Progressing",
+    False,
+    "RolloutComplete",
+    "All Pods in the scope of the update have the updated revision.",
+);
+/// The decoration does not fit Pods.
+pub const DECORATION_CONFLICT: ConditionReason = reason(
+    "Degraded",
+    True,
+    "DecorationConflict",
+    "The PodDecoration cannot be added to the Pods of a CollaSet; the message says why.",
+);
+/// The selector of the decoration is invalid.
+pub const DECORATION_SELECTOR_INVALID: ConditionReason =
+    reason("Degraded", True, "SelectorInvalid", "spec.selector is invalid, so no Pod is selected.");
+/// Nothing is wrong with the decoration.
+pub const DECORATION_AS_EXPECTED: ConditionReason =
+    reason("Degraded", False, "AsExpected", "The PodDecoration fits all Pods that it selects.");
+
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 19] = [
+pub const CONDITIONS: [&ConditionReason; 25] = [
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,
@@ -278,4 +338,10 @@ pub const CONDITIONS: [&ConditionReason; 19] = [
     &PODS_NOT_STARTING,
     &SPEC_PAUSED,
     &RECLAIMING,
+    &DECORATION_DELETING,
+    &DECORATION_UPDATING,
+    &DECORATION_COMPLETE,
+    &DECORATION_CONFLICT,
+    &DECORATION_SELECTOR_INVALID,
+    &DECORATION_AS_EXPECTED,
 ];

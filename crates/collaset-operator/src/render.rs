@@ -94,21 +94,21 @@ impl WritePhases {
                     self.change_claim(observed, claim, change);
                 }
             }
-            Action::CreatePod { instance, revision, reason } => {
+            Action::CreatePod { instance, source, reason } => {
                 let new = NewPod::from(*reason);
-                self.creates.extend(pod::create(observed, *instance, revision, new, now));
+                self.creates.extend(pod::create(observed, *instance, source, new, now));
             }
-            Action::DryRunPod { instance, revision } => {
-                self.dry_runs.extend(pod::dry_run_create(observed, *instance, revision, now));
+            Action::DryRunPod { instance, source } => {
+                self.dry_runs.extend(pod::dry_run_create(observed, *instance, source, now));
             }
             Action::AdoptPod { pod, instance } => {
                 let pod = observed.orphans.get(pod);
                 self.joins.extend(pod.map(|pod| adopt_pod(observed, pod, *instance)));
             }
             Action::Pod { pod, change } => {
-                if let PodChange::Replace { instance, revision, .. } = change {
+                if let PodChange::Replace { instance, source, .. } = change {
                     let new = NewPod::Replacing(pod);
-                    self.creates.extend(pod::create(observed, *instance, revision, new, now));
+                    self.creates.extend(pod::create(observed, *instance, source, new, now));
                 }
                 let pod = observed.pods.get(pod);
                 let write = pod.and_then(|pod| change_pod(observed, pod, change, now));

@@ -1,6 +1,7 @@
 //! The controller around the plan: watches objects, observes, plans and writes.
 
 mod controller;
+mod decorations;
 pub(crate) mod observe;
 mod program;
 

@@ -20,7 +20,10 @@ use podops_api::{
 };
 use serde_json::Value;
 
-use crate::template::resources::Resources;
+use crate::{
+    decoration::{Decorations, applied::AppliedDecorations},
+    template::resources::Resources,
+};
 
 /// Operation that a CollaSet runs on its Pods, under the operation ID `collaset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,28 @@ impl OwnOperation {
             Self::Update => lifecycle::UPDATE,
             Self::ScaleIn => lifecycle::SCALE_IN,
         }
+    }
+}
+
+/// What a Pod is built from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodSource {
+    /// Revision of its CollaSet.
+    pub revision: RevisionName,
+    /// Revisions of PodDecorations.
+    pub decorations: AppliedDecorations,
+}
+
+impl From<RevisionName> for PodSource {
+    fn from(revision: RevisionName) -> Self {
+        Self { revision, decorations: AppliedDecorations::default() }
+    }
+}
+
+impl fmt::Display for PodSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.revision)?;
+        self.decorations.iter().try_for_each(|(_, revision)| write!(f, "+{revision}"))
     }
 }
 
@@ -96,10 +121,12 @@ pub struct Observed {
     pub default_max_unavailable: Option<IntOrString>,
     /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
-    /// Remembered results of dry-run creations of Pods, by revision.
-    pub dry_runs: BTreeMap<RevisionName, DryRunResult>,
-    /// Remembered revisions of which the API server rejected the last create of a Pod.
-    pub rejected_creates: BTreeSet<RevisionName>,
+    /// PodDecorations of the namespace.
+    pub decorations: Decorations,
+    /// Remembered results of dry-run creations of Pods.
+    pub dry_runs: BTreeMap<PodSource, DryRunResult>,
+    /// Remembered Pods of which the API server rejected the last create.
+    pub rejected_creates: BTreeSet<PodSource>,
     /// Remembered Pods, by UID, whose resize the API server rejected, with the revision that they
     /// were resized to.
     pub rejected_resizes: BTreeMap<Uid, RevisionName>,
@@ -249,6 +276,8 @@ pub struct PodView {
     pub instance: Option<InstanceId>,
     /// Current revision, from the labels; empty if it is missing.
     pub revision: RevisionName,
+    /// Decorations of the Pod, from the annotation.
+    pub decorations: AppliedDecorations,
     /// Finalizers of the Pod.
     pub finalizers: Vec<String>,
     /// Annotations, without kubectl's last-applied copy; `None` if the Pod has no annotations
@@ -349,6 +378,18 @@ impl PodView {
     #[must_use]
     pub fn has_label(&self, key: &str) -> bool {
         self.labels.contains_key(key)
+    }
+
+    /// What the Pod was built from, or last updated to.
+    #[must_use]
+    pub fn source(&self) -> PodSource {
+        PodSource { revision: self.revision.clone(), decorations: self.decorations.clone() }
+    }
+
+    /// Returns whether the Pod was built from this, or last updated to it.
+    #[must_use]
+    pub fn is_at(&self, source: &PodSource) -> bool {
+        self.revision == source.revision && self.decorations == source.decorations
     }
 
     /// Returns whether the Pod takes part in PodOpsLifecycle.

@@ -38,13 +38,11 @@ pub fn rule(namespace: &str, rule: &RuleView, status: &PodTransitionRuleStatus) 
 #[must_use]
 pub fn release(rule: &ObjectMeta) -> Option<Write> {
     let finalizers = rule.finalizers.as_deref().unwrap_or_default();
-    if rule.deletion_timestamp.is_none()
-        || !finalizers.iter().any(|f| f == well_known::RULE_PROTECTED)
-    {
+    if rule.deletion_timestamp.is_none() || !finalizers.iter().any(|f| f == well_known::PROTECTED) {
         return None;
     }
     let remaining: Vec<&String> =
-        finalizers.iter().filter(|f| *f != well_known::RULE_PROTECTED).collect();
+        finalizers.iter().filter(|f| *f != well_known::PROTECTED).collect();
     let body = json!({ "metadata": {
         "uid": rule.uid, "resourceVersion": rule.resource_version, "finalizers": remaining,
     } });

@@ -5,8 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::or_empty;
-use crate::int_or_percent;
+use crate::{int_or_percent, template::or_empty};
 
 /// Strategy for updating Pods to a new template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]

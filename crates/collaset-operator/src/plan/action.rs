@@ -8,7 +8,10 @@ use podops_api::{
 };
 
 use super::state::revisions::NewRevision;
-use crate::{template::resources::Resources, view::OwnOperation};
+use crate::{
+    template::resources::Resources,
+    view::{OwnOperation, PodSource},
+};
 
 /// One planned change.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,8 +49,8 @@ pub enum Action {
     CreatePod {
         /// Instance of the Pod.
         instance: InstanceId,
-        /// Revision of the Pod.
-        revision: RevisionName,
+        /// What the Pod is built from.
+        source: PodSource,
         /// Why the instance has no Pod.
         reason: CreateReason,
     },
@@ -55,8 +58,8 @@ pub enum Action {
     DryRunPod {
         /// Instance of the Pod.
         instance: InstanceId,
-        /// Revision of the Pod.
-        revision: RevisionName,
+        /// What the Pod is built from.
+        source: PodSource,
     },
     /// Adopts a Pod that has no controller.
     AdoptPod {
@@ -167,8 +170,8 @@ pub enum PodChange {
     Replace {
         /// Instance ID of the new Pod.
         instance: InstanceId,
-        /// Revision of the new Pod.
-        revision: RevisionName,
+        /// What the new Pod is built from.
+        source: PodSource,
         /// Target revision, if an update requests the replacement.
         update: Option<RevisionName>,
     },
@@ -212,8 +215,8 @@ pub enum PodChange {
     },
     /// Updates the Pod in place.
     Apply {
-        /// Target revision.
-        to: RevisionName,
+        /// Target of the update.
+        to: PodSource,
         /// Whether the Pod is out of service.
         mode: ApplyMode,
     },
@@ -268,8 +271,8 @@ impl fmt::Display for Action {
                 ClaimChange::Disown { .. } => write!(f, "disown {name}"),
                 ClaimChange::Delete { .. } => write!(f, "delete {name}"),
             },
-            Self::CreatePod { instance, revision, .. } => write!(f, "create {instance} {revision}"),
-            Self::DryRunPod { instance, revision } => write!(f, "dry-run {instance} {revision}"),
+            Self::CreatePod { instance, source, .. } => write!(f, "create {instance} {source}"),
+            Self::DryRunPod { instance, source } => write!(f, "dry-run {instance} {source}"),
             Self::AdoptPod { pod, instance: None } => write!(f, "adopt {pod}"),
             Self::AdoptPod { pod, instance: Some(instance) } => {
                 write!(f, "include {pod} as {instance}")
@@ -297,8 +300,8 @@ impl PodChange {
         match self {
             Self::Release => write!(f, "release {pod}"),
             Self::Exclude => write!(f, "exclude {pod}"),
-            Self::Replace { instance, revision, .. } => {
-                write!(f, "replace {pod} by {instance} {revision}")
+            Self::Replace { instance, source, .. } => {
+                write!(f, "replace {pod} by {instance} {source}")
             }
             Self::SetPair { new } => write!(f, "pair {pod} with {new}"),
             Self::SetInstance { instance } => write!(f, "label {pod} as {instance}"),

@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod claims;
 pub mod counted;
+pub mod decorations;
 pub mod facts;
 pub mod instances;
 pub mod last_status;

@@ -21,6 +21,7 @@ use crate::view::{
 };
 
 mod claims;
+mod decorations;
 mod limits;
 mod membership;
 mod replace;
@@ -149,7 +150,9 @@ fn observed(replicas: i32, pods: &str, edit: impl FnOnce(&mut CollaSetSpec)) -> 
         name: "web".to_owned(),
         finalizers: vec![well_known::PRE_RECLAIM.to_owned()],
         revisions: revisions_by_name([revision("v1", 1, "v1"), revision("v2", 2, "v2")]),
-        dry_runs: ["v1", "v2"].map(|name| (name.into(), DryRunResult::Accepted)).into(),
+        dry_runs: ["v1", "v2"]
+            .map(|name| (RevisionName::from(name).into(), DryRunResult::Accepted))
+            .into(),
         contexts: Some(ContextsView {
             entries: ids.into_iter().map(entry).collect(),
             ..ContextsView::default()

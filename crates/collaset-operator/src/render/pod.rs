@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     compat::revision_data::pod_template,
+    decoration::inject::decorate,
     plan::{
         action::{ApplyMode, CreateReason},
         state::last_status::last_status,
@@ -26,11 +27,13 @@ use crate::{
         compare::images,
         resources::{self, Resources},
     },
-    view::{Observed, PodView},
+    view::{Observed, PodSource, PodView},
 };
 
-fn template(observed: &Observed, revision: &RevisionName) -> Option<PodTemplate> {
-    observed.revisions.get(revision).map(|revision| pod_template(&revision.data))
+/// Returns the template of Pods that are built from this; `None` if a revision does not exist.
+fn template(observed: &Observed, source: &PodSource) -> Option<PodTemplate> {
+    let revision = observed.revisions.get(&source.revision)?;
+    decorate(&pod_template(&revision.data), &source.decorations, &observed.decorations)
 }
 
 /// Maximum length of a Pod's name: it is also a hostname and a label value.
@@ -84,14 +87,14 @@ impl From<CreateReason> for NewPod<'_> {
 pub(super) fn create(
     observed: &Observed,
     instance: InstanceId,
-    revision: &RevisionName,
+    source: &PodSource,
     new: NewPod<'_>,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = manifest(observed, instance, revision, new, now)?;
+    let (target, body) = manifest(observed, instance, source, new, now)?;
     // Unknown fields of a template are reported with its first Pod. Later Pods are created as the
     // first one was, whatever a newer API server calls unknown.
-    let is_first = !observed.pods.iter().any(|(_, pod)| pod.revision == *revision);
+    let is_first = !observed.pods.iter().any(|(_, pod)| pod.is_at(source));
     let validation = if is_first { FieldValidation::Strict } else { FieldValidation::Warn };
     Some(Write::Create { target, body, validation })
 }
@@ -100,21 +103,22 @@ pub(super) fn create(
 pub(super) fn dry_run_create(
     observed: &Observed,
     instance: InstanceId,
-    revision: &RevisionName,
+    source: &PodSource,
     now: Timestamp,
 ) -> Option<Write> {
-    let (target, body) = manifest(observed, instance, revision, NewPod::Recreated, now)?;
+    let (target, body) = manifest(observed, instance, source, NewPod::Recreated, now)?;
     Some(Write::DryRunCreate { target, body })
 }
 
 fn manifest(
     observed: &Observed,
     id: InstanceId,
-    revision: &RevisionName,
+    source: &PodSource,
     new: NewPod<'_>,
     now: Timestamp,
 ) -> Option<(Target, Value)> {
-    let template = template(observed, revision)?;
+    let template = template(observed, source)?;
+    let revision = &source.revision;
     let name = name(observed, id, revision);
     let mut labels = template.labels();
     let phase_label = match new {
@@ -167,12 +171,12 @@ fn add_gate(spec: &mut Map<String, Value>) {
 pub(super) fn apply(
     observed: &Observed,
     pod: &PodView,
-    revision: &RevisionName,
+    to: &PodSource,
     mode: ApplyMode,
     preconditions: JsonPatch,
 ) -> Option<JsonPatch> {
-    let new = template(observed, revision)?;
-    let old = template(observed, &pod.revision).unwrap_or_default();
+    let new = template(observed, to)?;
+    let old = template(observed, &pod.source()).unwrap_or_default();
     let in_operation = mode == ApplyMode::UnderOperation;
     let images = images(&new);
     let resizes = if in_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
@@ -187,7 +191,7 @@ pub(super) fn apply(
     }
     let labels = ThreeWay { old: &old.labels(), new: &new.labels(), live: &pod.labels };
     patch = labels.merge(patch, "labels");
-    patch = patch.add(&["metadata", "labels", well_known::REVISION], revision.as_str());
+    patch = patch.add(&["metadata", "labels", well_known::REVISION], to.revision.as_str());
     if !in_operation && pod.has_label(well_known::UPDATE_INCLUDED) {
         patch = patch.remove(&["metadata", "labels", well_known::UPDATE_INCLUDED]);
     }

@@ -48,11 +48,15 @@ use podops_runtime::{
     reconcile_error::{Cause, ReconcileError},
 };
 
-use super::observe::{
-    Caches, is_controlled, is_labelled, observe, owner, owner_name, trim_claim, trim_pod,
-    trim_revision,
+use super::{
+    decorations::{self, DecodedDecoration, Related},
+    observe::{
+        Caches, is_controlled, is_labelled, observe, owner, owner_name, trim_claim, trim_pod,
+        trim_revision,
+    },
 };
 use crate::{
+    decoration::applied::AppliedDecorations,
     plan::{
         self, Blocker, BlockerScope, Plan,
         action::{Action, ApplyMode, PodChange, SetChange},
@@ -60,7 +64,7 @@ use crate::{
     reasons,
     render::{self, CLAIMS, CONTEXTS, REVISIONS},
     status::{StatusReport, is_progress, status},
-    view::{DryRunResult, Observed, OwnOperation, context_name, record_last_pods},
+    view::{DryRunResult, Observed, OwnOperation, PodSource, context_name, record_last_pods},
 };
 
 /// Minimum interval between two reconciles of one CollaSet; batches the events of many Pods.
@@ -88,7 +92,7 @@ pub struct CollaSetArgs {
 }
 
 /// CollaSet, or the error of one that violates its schema.
-type DecodedSet = Decoded<CollaSet>;
+pub(super) type DecodedSet = Decoded<CollaSet>;
 
 /// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
 #[derive(Debug, Default)]
@@ -97,8 +101,8 @@ struct SetState {
     status: StatusThrottle,
     last_pods: BTreeMap<InstanceId, Uid>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
-    dry_runs: BTreeMap<RevisionName, DryRunResult>,
-    rejected_creates: BTreeSet<RevisionName>,
+    dry_runs: BTreeMap<PodSource, DryRunResult>,
+    rejected_creates: BTreeSet<PodSource>,
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
 }
@@ -119,7 +123,7 @@ struct Context {
     client: Client,
     applier: Applier,
     events: Events,
-    caches: Caches,
+    caches: Arc<Caches>,
     sets: WatchProgress,
     states: Mutex<BTreeMap<Uid, SetState>>,
     default_max_unavailable: Option<IntOrString>,
@@ -133,14 +137,17 @@ struct Context {
 #[allow(clippy::unnecessary_wraps, reason = "the signature of every operator")]
 pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), OperatorError> {
     let process = operator.process.clone();
-    let caches = Caches {
+    let caches = Arc::new(Caches {
         pods: IndexedStore::new(owner),
         other_pods: IndexedStore::new(owner),
         claims: IndexedStore::new(owner),
         other_claims: IndexedStore::new(owner),
         revisions: IndexedStore::new(owner),
         contexts: IndexedStore::new(|_| None),
-    };
+        decorations: IndexedStore::new(|decoration: &DecodedDecoration| {
+            decoration.meta().namespace.clone()
+        }),
+    });
     let sets = WatchProgress::default();
     for (part, progress) in [
         ("collasets", &sets),
@@ -150,23 +157,30 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
         ("persistentvolumeclaims without instance ID", &caches.other_claims.progress),
         ("controllerrevisions", &caches.revisions.progress),
         ("resourcecontexts", &caches.contexts.progress),
+        ("poddecorations", &caches.decorations.progress),
     ] {
         operator.ready_when(part, progress.ready());
     }
     let (store, writer) = reflector::store::<DecodedSet>();
-    let triggers = triggers(&process, &caches, &store);
+    let (related, mut decorations) = decorations::related(&process, &caches, &store);
+    let triggers = triggers(&process, &caches, &store, &related);
+    let triggers = stream::select(triggers, decorations.take_set_triggers()).boxed();
     let progress = sets.clone();
     let objects = process
         .watch_decoded(watcher::Config::default(), "collasets", &sets)
         .reflect(writer)
         .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
-        .touched_objects();
+        .touched_objects()
+        .inspect({
+            let related = related.clone();
+            move |set| set.iter().for_each(|set| related.send(set))
+        });
     let context = Arc::new(Context {
         resize: OptionalResource::new(process.client.clone(), POD_RESIZES),
         client: process.client.clone(),
         applier: process.applier(process.args.max_concurrent_reconciles),
         events: process.events(),
-        caches,
+        caches: caches.clone(),
         sets,
         states: Mutex::default(),
         default_max_unavailable: args.default_max_unavailable.clone(),
@@ -177,6 +191,7 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
         triggers,
         min_interval: RECONCILE_INTERVAL,
     };
+    decorations::start(operator, decorations, &context.caches, &config.store);
     operator.controller("collaset controller", config, move |set| reconcile(set, context.clone()));
     Ok(())
 }
@@ -186,6 +201,7 @@ fn triggers(
     process: &Process,
     caches: &Caches,
     sets: &Store<DecodedSet>,
+    related: &Related,
 ) -> BoxStream<'static, ObjectRef<DecodedSet>> {
     let with_id = watcher::Config::default().labels(well_known::INSTANCE_ID);
     let without_id = format!("{},!{}", well_known::CONTROLLED, well_known::INSTANCE_ID);
@@ -200,14 +216,14 @@ fn triggers(
     let known = sets.clone();
     let contexts = reflect(caches.contexts.clone(), contexts)
         .flat_map(move |object| stream::iter(users_of(&object, &known)));
-    let (pods, other_pods) = (pods.modify(trim_pod), other_pods.modify(trim_pod));
+    let (pods, other_pods) = (related.of(pods.modify(trim_pod)), other_pods.modify(trim_pod));
     let (claims, other_claims) = (claims.modify(trim_claim), other_claims.modify(trim_claim));
     stream::select_all([
         owner_triggers(caches.pods.clone(), pods, sets),
         owner_triggers(caches.other_pods.clone(), other_pods, sets),
         owner_triggers(caches.claims.clone(), claims, sets),
         owner_triggers(caches.other_claims.clone(), other_claims, sets),
-        owner_triggers(caches.revisions.clone(), revisions.modify(trim_revision), sets),
+        owner_triggers(caches.revisions.clone(), related.of(revisions.modify(trim_revision)), sets),
         contexts.boxed(),
     ])
     .boxed()
@@ -335,6 +351,7 @@ impl Context {
             &self.caches.other_claims.progress,
             &self.caches.revisions.progress,
             &self.caches.contexts.progress,
+            &self.caches.decorations.progress,
         ];
         parts.into_iter().all(|progress| progress.version().lists_done > 0)
     }
@@ -369,11 +386,12 @@ impl Context {
                 pods.map(|pod| (&pod.uid, &pod.revision)).collect();
             known.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));
         }
-        known.dry_runs.retain(|revision, _| observed.revisions.contains_key(revision));
+        known.dry_runs.retain(|source, _| observed.revisions.contains_key(&source.revision));
         observed.dry_runs.clone_from(&known.dry_runs);
         observed.last_pods.clone_from(&known.last_pods);
         observed.rejected_resizes.clone_from(&known.rejected_resizes);
-        known.rejected_creates.retain(|revision| observed.revisions.contains_key(revision));
+        let is_known = |source: &PodSource| observed.revisions.contains_key(&source.revision);
+        known.rejected_creates.retain(is_known);
         observed.rejected_creates.clone_from(&known.rejected_creates);
         observed.taken_pods.clone_from(&known.taken_pods);
         observed.taken_claims.clone_from(&known.taken_claims);
@@ -405,7 +423,7 @@ impl Context {
         let departures = self.applier.apply_all(phases.departures).await;
         let all_left = self.record_writes(&observed.uid, &departures);
         let mut creates = Vec::new();
-        for group in group_by_revision(phases.creates) {
+        for group in group_by_source(phases.creates) {
             creates.extend(self.applier.apply_slow_start(group).await);
         }
         self.record_writes(&observed.uid, &creates);
@@ -472,7 +490,7 @@ impl Context {
                 }
                 Ok(Outcome::Conflict | Outcome::NotFound) | Err(_) => continue,
             };
-            known.insert(revision_of(write).into(), verdict);
+            known.insert(source_of(write), verdict);
         }
     }
 
@@ -485,10 +503,10 @@ impl Context {
         let mut states = self.states.lock();
         let known = &mut states.entry(uid.clone()).or_default().rejected_creates;
         for (write, result) in results.iter().filter(|(write, _)| write.target().resource == PODS) {
-            let revision = RevisionName::from(revision_of(write));
+            let source = source_of(write);
             match result {
-                Ok(Outcome::Rejected(_)) => drop(known.insert(revision)),
-                Ok(Outcome::Done(_)) => drop(known.remove(&revision)),
+                Ok(Outcome::Rejected(_)) => drop(known.insert(source)),
+                Ok(Outcome::Done(_)) => drop(known.remove(&source)),
                 Ok(Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound) | Err(_) => {}
             }
         }
@@ -601,13 +619,13 @@ impl Context {
     }
 }
 
-/// Groups creates by kind and revision, because the API server may reject one group and accept
-/// another.
-fn group_by_revision(creates: Vec<Write>) -> Vec<Vec<Write>> {
-    let mut groups = BTreeMap::<(&str, String), Vec<Write>>::new();
+/// Groups creates by kind and what they are built from, because the API server may reject one group
+/// and accept another.
+fn group_by_source(creates: Vec<Write>) -> Vec<Vec<Write>> {
+    let mut groups = BTreeMap::<(&str, PodSource), Vec<Write>>::new();
     for write in creates {
-        let revision = revision_of(&write);
-        groups.entry((write.target().resource.plural, revision)).or_default().push(write);
+        let source = source_of(&write);
+        groups.entry((write.target().resource.plural, source)).or_default().push(write);
     }
     groups.into_values().collect()
 }
@@ -622,12 +640,15 @@ fn is_inconclusive(message: &str) -> bool {
     message.contains("exceeded quota") || message.contains("does not support dry run")
 }
 
-/// Returns the revision of a new Pod; empty for other writes.
-fn revision_of(write: &Write) -> String {
+/// Returns what a new Pod is built from; empty for other writes.
+fn source_of(write: &Write) -> PodSource {
     let (Write::Create { body, .. } | Write::DryRunCreate { body, .. }) = write else {
-        return String::new();
+        return PodSource::default();
     };
-    body["metadata"]["labels"][well_known::REVISION].as_str().unwrap_or_default().to_owned()
+    let metadata = &body["metadata"];
+    let revision = metadata["labels"][well_known::REVISION].as_str().unwrap_or_default();
+    let decorations = metadata["annotations"][well_known::DECORATIONS].as_str();
+    PodSource { revision: revision.into(), decorations: AppliedDecorations::parse(decorations) }
 }
 
 /// Returns the events of a plan, one per kind of change.

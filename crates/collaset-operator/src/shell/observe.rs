@@ -1,31 +1,38 @@
 //! Caches only the parts of objects that planning needs, to save memory, and builds the observed
 //! state from the caches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use podops_api::{
     collaset::CollaSet,
     ids::{ClaimName, InstanceId, PodName, RevisionName},
+    pod_decoration::PodDecoration,
     resource_context::ResourceContext,
     well_known,
 };
 use podops_client::{
-    object_key::ObjectKey, pod_condition::is_terminal, shell::store::IndexedStore,
+    decode::Decoded, object_key::ObjectKey, pod_condition::is_terminal, shell::store::IndexedStore,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
     compat::revision_hash,
+    decoration::{applied::AppliedDecorations, revision_data::DecorationRevision},
     template::resources::Resources,
     view::{
         ClaimView, Container, ContextsView, Observed, PodView, Resize, RevisionView, instance_id,
         revision_name, template_in_name,
     },
 };
+
+pub(crate) mod decorations;
 
 /// Annotation in which `kubectl apply` stores a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -145,14 +152,18 @@ pub(crate) struct SlimRevision {
     revision: i64,
     #[serde(default)]
     data: Value,
+    /// Content of a PodDecoration's revision, parsed once.
+    #[serde(skip)]
+    decoration: Option<Arc<DecorationRevision>>,
 }
 
-/// Returns the cache index key of an object: the UID of the CollaSet that controls it, or the
-/// orphans key of its namespace if it has no controller. `None` if another kind of controller owns
-/// it.
+/// Returns the cache index key of an object: the UID of the CollaSet or PodDecoration that controls
+/// it, or the orphans key of its namespace if it has no controller. `None` if another kind of
+/// controller owns it.
 pub(crate) fn owner<K: Resource>(object: &K) -> Option<String> {
     if is_controlled(object) {
-        return owner_reference(object).map(|o| o.uid.clone());
+        let reference = controller(object, COLLASET).or_else(|| controller(object, DECORATION));
+        return reference.map(|o| o.uid.clone());
     }
     object.meta().namespace.as_deref().map(orphans_key)
 }
@@ -193,17 +204,21 @@ fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
 
 /// Returns the name of the CollaSet that controls the object.
 pub(crate) fn owner_name<K: Resource>(object: &K) -> Option<String> {
-    owner_reference(object).map(|o| o.name.clone())
+    controller(object, COLLASET).map(|o| o.name.clone())
 }
 
-fn owner_reference<K: Resource>(
-    object: &K,
-) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
+/// Kind of the workloads.
+const COLLASET: &str = "CollaSet";
+/// Kind of the decorations.
+pub(crate) const DECORATION: &str = "PodDecoration";
+
+/// Returns the reference to the object's controller, if it is of this kind of the group.
+pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&'a OwnerReference> {
     let references = object.meta().owner_references.iter().flatten();
     let group = format!("{}/", podops_api::GROUP);
-    references.into_iter().find(|o| {
-        o.controller == Some(true) && o.kind == "CollaSet" && o.api_version.starts_with(&group)
-    })
+    references
+        .into_iter()
+        .find(|o| o.controller == Some(true) && o.kind == kind && o.api_version.starts_with(&group))
 }
 
 /// Removes the parts of a Pod that planning does not read.
@@ -241,9 +256,12 @@ pub(crate) fn trim_claim(claim: &mut SlimClaim) {
     claim.metadata.annotations = None;
 }
 
-/// Removes the data of revisions of other workloads.
+/// Removes the data of revisions of other workloads, and parses that of decorations.
 pub(crate) fn trim_revision(revision: &mut SlimRevision) {
-    if is_controlled(revision) && owner_reference(revision).is_none() {
+    if controller(revision, DECORATION).is_some() {
+        revision.decoration = DecorationRevision::parse(&revision.data).map(Arc::new);
+    }
+    if is_controlled(revision) && controller(revision, COLLASET).is_none() {
         revision.data = Value::Null;
     }
 }
@@ -270,6 +288,7 @@ impl SlimPod {
             resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
             instance: instance_id(&labels),
             revision: revision_name(&labels),
+            decorations: self.decorations(),
             labels,
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
             annotations: metadata.annotations.clone(),
@@ -299,6 +318,13 @@ impl SlimPod {
             }
         }
         pod
+    }
+
+    /// Decorations of the Pod.
+    fn decorations(&self) -> AppliedDecorations {
+        let annotations = self.metadata.annotations.as_ref();
+        let json = annotations.and_then(|a| a.get(well_known::DECORATIONS));
+        AppliedDecorations::parse(json.map(String::as_str))
     }
 
     /// Time at which the Pod became Ready; `None` if it is not.
@@ -371,7 +397,7 @@ impl SlimClaim {
             instance: metadata.labels.as_ref().and_then(instance_id),
             labels: metadata.labels.clone().unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
-            orphan: owner_reference(self).is_none(),
+            orphan: controller(self, COLLASET).is_none(),
         }
     }
 }
@@ -382,7 +408,7 @@ impl SlimRevision {
             name: self.metadata.name.clone().unwrap_or_default().into(),
             uid: self.metadata.uid.clone().unwrap_or_default().into(),
             resource_version: self.metadata.resource_version.clone().unwrap_or_default().into(),
-            orphan: owner_reference(self).is_none(),
+            orphan: controller(self, COLLASET).is_none(),
             revision: self.revision,
             data: self.data.clone(),
         }
@@ -395,15 +421,17 @@ impl SlimRevision {
 /// label. Those without an instance ID may be included, or have lost it.
 pub(crate) struct Caches {
     /// Pods with an instance ID.
-    pub(crate) pods: std::sync::Arc<IndexedStore<SlimPod>>,
+    pub(crate) pods: Arc<IndexedStore<SlimPod>>,
     /// Controlled Pods without an instance ID.
-    pub(crate) other_pods: std::sync::Arc<IndexedStore<SlimPod>>,
+    pub(crate) other_pods: Arc<IndexedStore<SlimPod>>,
     /// PVCs with an instance ID.
-    pub(crate) claims: std::sync::Arc<IndexedStore<SlimClaim>>,
+    pub(crate) claims: Arc<IndexedStore<SlimClaim>>,
     /// Controlled PVCs without an instance ID.
-    pub(crate) other_claims: std::sync::Arc<IndexedStore<SlimClaim>>,
-    pub(crate) revisions: std::sync::Arc<IndexedStore<SlimRevision>>,
-    pub(crate) contexts: std::sync::Arc<IndexedStore<ResourceContext>>,
+    pub(crate) other_claims: Arc<IndexedStore<SlimClaim>>,
+    pub(crate) revisions: Arc<IndexedStore<SlimRevision>>,
+    pub(crate) contexts: Arc<IndexedStore<ResourceContext>>,
+    /// PodDecorations, by namespace.
+    pub(crate) decorations: Arc<IndexedStore<Decoded<PodDecoration>>>,
 }
 
 /// Builds the observed state of a CollaSet from the caches.
@@ -456,6 +484,7 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     observed.uid = uid.into();
     observed.foreign_revisions = foreign_revisions(&observed, caches);
     let key = ObjectKey::new(&observed.namespace, observed.context_name());
+    observed.decorations = decorations::observe(&observed.namespace, caches);
     observed.contexts = caches.contexts.get(&key).map(|known| ContextsView {
         uid: known.metadata.uid.clone().unwrap_or_default().into(),
         resource_version: known.metadata.resource_version.clone().unwrap_or_default().into(),

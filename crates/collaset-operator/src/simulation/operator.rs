@@ -6,15 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::runtime::watcher::Event;
+use kube::{Resource as _, runtime::watcher::Event};
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, Retention},
-    ids::{ClaimName, InstanceId, PodName, RevisionName, Uid},
+    ids::{ClaimName, InstanceId, PodName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
+    pod_decoration::PodDecoration,
     well_known,
 };
 use podops_client::{
+    decode::Decoded,
     shell::store::IndexedStore,
     write::{Outcome, PODS, Write},
 };
@@ -23,6 +25,7 @@ use serde_json::Value;
 
 use super::{Pod, SET, World, cluster::Cluster};
 use crate::{
+    decoration::applied::AppliedDecorations,
     plan::{
         self, Blocker, BlockerScope, Plan,
         action::{Action, PodChange},
@@ -30,7 +33,7 @@ use crate::{
     reasons, render,
     shell::observe::{Caches, observe, owner, trim_claim, trim_pod, trim_revision},
     status::status,
-    view::{DryRunResult, Observed, OwnOperation, record_last_pods},
+    view::{DryRunResult, Observed, OwnOperation, PodSource, record_last_pods},
 };
 
 /// In-memory state of the operator, its pending plan and the history that the checks need.
@@ -43,10 +46,10 @@ pub(super) struct Operator {
     pub(super) last_plan: String,
     /// IDs of both Pods of every replacement so far.
     replaced_ids: BTreeSet<i64>,
-    /// Dry-run results by revision.
-    dry_runs: BTreeMap<RevisionName, DryRunResult>,
-    /// Revisions of which the last create of a Pod was rejected.
-    rejected_creates: BTreeSet<RevisionName>,
+    /// Dry-run results by what the Pods are built from.
+    dry_runs: BTreeMap<PodSource, DryRunResult>,
+    /// Pods of which the last create was rejected.
+    rejected_creates: BTreeSet<PodSource>,
     /// Names that a create found taken by objects of other owners.
     taken_pods: BTreeSet<PodName>,
     taken_claims: BTreeSet<ClaimName>,
@@ -61,6 +64,14 @@ struct PendingPlan {
     plan: Plan,
     /// Pods at planning time, terminating and failed ones included.
     pods: Vec<Pod>,
+}
+
+/// Returns what a new Pod is built from.
+fn source_of(body: &Value) -> PodSource {
+    let metadata = &body["metadata"];
+    let revision = metadata["labels"][well_known::REVISION].as_str().unwrap_or_default();
+    let decorations = metadata["annotations"][well_known::DECORATIONS].as_str();
+    PodSource { revision: revision.into(), decorations: AppliedDecorations::parse(decorations) }
 }
 
 /// Plural of PersistentVolumeClaims.
@@ -110,6 +121,13 @@ impl World {
             other_claims: store(&self.cluster, CLAIMS, is_other, owner, trim_claim),
             revisions: store(&self.cluster, "controllerrevisions", |_| true, owner, trim_revision),
             contexts: store(&self.cluster, "resourcecontexts", |_| true, |_| None, |_| ()),
+            decorations: store(
+                &self.cluster,
+                "poddecorations",
+                |_| true,
+                |decoration: &Decoded<PodDecoration>| decoration.meta().namespace.clone(),
+                |_| (),
+            ),
         };
         let mut observed = observe(&set, &caches);
         record_last_pods(&mut self.operator.last_pods, observed.pods.values());
@@ -136,13 +154,12 @@ impl World {
         let mut succeeded = true;
         for dry_run in phases.dry_runs {
             let Write::DryRunCreate { body, .. } = &dry_run else { continue };
-            let revision = body["metadata"]["labels"][well_known::REVISION].as_str().unwrap();
             let result = if let Outcome::Rejected(message) = self.cluster.apply(&dry_run) {
                 DryRunResult::Rejected { message }
             } else {
                 DryRunResult::Accepted
             };
-            self.operator.dry_runs.insert(revision.into(), result);
+            self.operator.dry_runs.insert(source_of(body), result);
         }
         for writes in [phases.claim_deletions, phases.bookkeeping] {
             succeeded &= self.write_all(&pending, writes, &mut left, &mut blockers);
@@ -223,12 +240,11 @@ impl World {
     fn remember(&mut self, write: &Write, outcome: &Outcome) {
         let Write::Create { target, body, .. } = write else { return };
         let known = &mut self.operator;
-        let revision = body["metadata"]["labels"][well_known::REVISION].as_str();
-        let revision = RevisionName::from(revision.unwrap_or_default());
+        let source = source_of(body);
         let is_pod = target.resource == PODS;
         match outcome {
-            Outcome::Rejected(_) if is_pod => drop(known.rejected_creates.insert(revision)),
-            Outcome::Done(_) if is_pod => drop(known.rejected_creates.remove(&revision)),
+            Outcome::Rejected(_) if is_pod => drop(known.rejected_creates.insert(source)),
+            Outcome::Done(_) if is_pod => drop(known.rejected_creates.remove(&source)),
             Outcome::AlreadyExists => {
                 let plural = target.resource.plural;
                 let existing = self.cluster.get(plural, &target.name).expect("it exists");

@@ -9,7 +9,10 @@ use podops_api::{
 };
 
 use super::revisions::Revisions;
-use crate::view::{Observed, PodView, ids};
+use crate::{
+    decoration::applied::AppliedDecorations,
+    view::{Observed, PodView, ids},
+};
 
 /// Data of one entry of the ResourceContext, in Kuperator's keys.
 type Data = BTreeMap<String, String>;
@@ -434,6 +437,26 @@ impl Instances {
     pub(in crate::plan) fn set_revision(&mut self, id: InstanceId, revision: &RevisionName) {
         if let Some(data) = self.own.get_mut(&id) {
             data.insert(context::REVISION.to_owned(), revision.to_string());
+        }
+    }
+
+    /// Returns the decorations that are recorded for the ID's next Pod.
+    pub(in crate::plan) fn decorations(&self, id: InstanceId) -> AppliedDecorations {
+        let data = self.own.get(&id).and_then(|data| data.get(context::DECORATIONS));
+        AppliedDecorations::parse(data.map(String::as_str))
+    }
+
+    /// Records the decorations of the ID's next Pod, or that they follow from the PodDecorations alone.
+    pub(in crate::plan) fn record_decorations(
+        &mut self,
+        id: InstanceId,
+        recorded: Option<&AppliedDecorations>,
+    ) {
+        let Some(data) = self.own.get_mut(&id) else { return };
+        if let Some(decorations) = recorded {
+            data.insert(context::DECORATIONS.to_owned(), decorations.to_string());
+        } else {
+            data.remove(context::DECORATIONS);
         }
     }
 

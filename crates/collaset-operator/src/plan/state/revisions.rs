@@ -90,7 +90,10 @@ impl<'a> Revisions<'a> {
             Some(equal) if equal.revision == newest => (equal.name.clone(), Record::UpToDate),
             Some(equal) => (equal.name.clone(), Record::MakeNewest { position: newest + 1 }),
             None => {
-                let new = new_revision(observed, data, newest + 1);
+                let is_taken = |name: &RevisionName| {
+                    known.contains_key(name) || observed.foreign_revisions.contains(name)
+                };
+                let new = new_revision(&observed.name, data, newest + 1, collisions, is_taken);
                 collisions = new.collisions;
                 (new.name.clone(), Record::Create(new))
             }
@@ -112,8 +115,9 @@ impl<'a> Revisions<'a> {
     ///
     /// It takes effect once it is stored, so that a restart does not lead to another decision.
     pub(in crate::plan) fn next_current(&self, observed: &Observed) -> &RevisionName {
-        let is_superseded = observed.rejected_creates.contains(&self.current)
-            && observed.active().all(|pod| pod.revision != self.current);
+        let is_superseded =
+            observed.rejected_creates.iter().any(|pod| pod.revision == self.current)
+                && observed.active().all(|pod| pod.revision != self.current);
         if is_superseded { &self.updated } else { &self.current }
     }
 
@@ -140,15 +144,18 @@ impl<'a> Revisions<'a> {
     }
 }
 
-/// Names a revision for this data, with the lowest collision count whose name is free.
-fn new_revision(observed: &Observed, data: Value, position: i64) -> NewRevision {
-    let mut collisions = observed.status.collision_count;
+/// Names a revision of `owner` for this data, with the lowest collision count whose name is free.
+pub(crate) fn new_revision(
+    owner: &str,
+    data: Value,
+    position: i64,
+    mut collisions: i32,
+    is_taken: impl Fn(&RevisionName) -> bool,
+) -> NewRevision {
     loop {
         let hash = revision_hash::hash(&data, collisions);
-        let name = RevisionName::from(revision_hash::name(&observed.name, &hash));
-        let is_taken =
-            observed.revisions.contains_key(&name) || observed.foreign_revisions.contains(&name);
-        if !is_taken {
+        let name = RevisionName::from(revision_hash::name(owner, &hash));
+        if !is_taken(&name) {
             return NewRevision { name, hash, collisions, revision: position, data };
         }
         collisions += 1;

@@ -6,23 +6,44 @@ use std::{
 };
 
 use podops_api::{
-    ids::{InstanceId, RevisionName},
+    ids::{DecorationName, InstanceId, RevisionName},
     well_known,
 };
 
-use super::{facts::Facts, instances::Instances, last_status::is_changed, pairs::Pairs};
-use crate::view::{OwnOperation, PodView};
+use super::{
+    decorations::Decorator, facts::Facts, instances::Instances, last_status::is_changed,
+    pairs::Pairs,
+};
+use crate::{
+    decoration::applied::AppliedDecorations,
+    view::{OwnOperation, PodSource, PodView},
+};
 
 /// Active Pods, by instance.
 type PodsByInstance<'a> = BTreeMap<InstanceId, &'a PodView>;
 
-/// Target revision of each instance.
-pub(in crate::plan) struct Targets(BTreeMap<InstanceId, RevisionName>);
+/// Target of each instance.
+#[derive(Default)]
+pub(in crate::plan) struct Targets {
+    sources: BTreeMap<InstanceId, PodSource>,
+    /// Instances whose next Pod waits for the revision of a decoration.
+    waiting: BTreeMap<InstanceId, DecorationName>,
+}
 
 impl Targets {
-    /// Returns the target revision of a Pod; `None` if the Pod is at its target.
-    pub(in crate::plan) fn of(&self, pod: &PodView) -> Option<&RevisionName> {
-        self.0.get(&pod.instance?).filter(|target| **target != pod.revision)
+    /// Returns the target of a Pod; `None` if the Pod is at its target.
+    pub(in crate::plan) fn of(&self, pod: &PodView) -> Option<&PodSource> {
+        self.sources.get(&pod.instance?).filter(|target| !pod.is_at(target))
+    }
+
+    /// Returns the decorations that the Pods of an instance are to have.
+    pub(in crate::plan) fn decorations(&self, instance: InstanceId) -> AppliedDecorations {
+        self.sources.get(&instance).map(|target| target.decorations.clone()).unwrap_or_default()
+    }
+
+    /// Returns the decoration whose revision the next Pod of an instance waits for.
+    pub(in crate::plan) fn awaited(&self, instance: InstanceId) -> Option<&DecorationName> {
+        self.waiting.get(&instance)
     }
 
     /// Chooses the targets and records them in the ResourceContext, so that an instance whose Pod is
@@ -39,7 +60,8 @@ impl Targets {
         let scope = scope(facts, instances, &pods, &counted);
         let rolls_back = !observed.is_by_label();
         let (updated, current) = (&facts.revisions.updated, &facts.revisions.current);
-        let mut targets = BTreeMap::new();
+        let mut targets = Self::default();
+        let mut decorator = Decorator::new(facts);
         for id in counted {
             let pod = pods.get(&id);
             let is_scaled_in = pod.is_some_and(|pod| facts.is_scaled_in(pod));
@@ -59,9 +81,14 @@ impl Targets {
             if facts.revisions.has(&target) || target == *updated {
                 instances.set_revision(id, &target);
             }
-            targets.insert(id, target);
+            let fitting = decorator.choose(id, pod.copied(), &target, instances);
+            if let Some(awaited) = fitting.missing.first() {
+                targets.waiting.insert(id, awaited.clone());
+            }
+            let source = PodSource { revision: target, decorations: fitting.applied };
+            targets.sources.insert(id, source);
         }
-        Self(targets)
+        targets
     }
 }
 
@@ -72,7 +99,7 @@ impl Targets {
 fn is_update_rejected(facts: &Facts<'_>, revision: &RevisionName) -> bool {
     facts.observed.is_by_label()
         && *revision != facts.revisions.current
-        && facts.observed.rejected_creates.contains(revision)
+        && facts.observed.rejected_creates.iter().any(|rejected| rejected.revision == *revision)
 }
 
 /// Returns the IDs that count as replicas; of a replacement pair, the origin's until it is deleted.

@@ -14,7 +14,7 @@ use crate::{
             targets::Targets,
         },
     },
-    view::{OwnOperation, PodView},
+    view::{OwnOperation, PodSource, PodView},
 };
 
 /// Plans the next step of each pair, and creates missing replacements.
@@ -32,7 +32,7 @@ pub(in crate::plan) fn plan(
         let requested = origin.has_label(well_known::TO_REPLACE);
         let has_new = pairs.new_of(origin).is_some();
         if requested && !has_new && !pairs.is_surge(origin) {
-            begin(planner, instances, origin, None);
+            begin(planner, instances, targets, origin, None);
         } else if !requested && !has_new && origin.has_label(well_known::REPLACE_PAIR_NEW_ID) {
             planner.change_pod(origin, PodChange::RemovePair);
         }
@@ -55,7 +55,7 @@ fn plan_new_pod(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets,
     let policy = planner.observed.spec.update_strategy.pod_upgrade_policy;
     let is_unrequested = policy == PodUpgradePolicy::Replace
         && !origin.has_label(well_known::TO_REPLACE)
-        && targets.of(origin) == Some(&new.revision);
+        && targets.of(origin).is_some_and(|target| new.is_at(target));
     if is_unrequested && !new.has_label(well_known::TO_DELETE) {
         planner.change_pod(origin, PodChange::ReplaceUpdate { to: new.revision.clone() });
     } else if !is_valid {
@@ -78,6 +78,7 @@ fn plan_new_pod(planner: &mut Planner<'_>, pairs: &Pairs<'_>, targets: &Targets,
 pub(in crate::plan) fn begin(
     planner: &mut Planner<'_>,
     instances: &mut Instances,
+    targets: &Targets,
     origin: &PodView,
     update: Option<&RevisionName>,
 ) {
@@ -95,7 +96,8 @@ pub(in crate::plan) fn begin(
     let instance = instances.pair(origin_id, &revision);
     if claims::ensure(planner, instance, &revision) {
         let update = update.cloned();
-        planner.change_pod(origin, PodChange::Replace { instance, revision, update });
+        let source = PodSource { revision, decorations: targets.decorations(origin_id) };
+        planner.change_pod(origin, PodChange::Replace { instance, source, update });
     }
 }
 

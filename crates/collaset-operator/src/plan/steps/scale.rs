@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podops_api::{
-    ids::{InstanceId, PodName},
+    ids::{DecorationName, InstanceId, PodName},
     well_known,
 };
 
@@ -14,13 +14,14 @@ use crate::{
         planner::{Blocker, Planner},
         state::{
             claims::possible_claim,
-            counted::{lists, pods_to_delete},
+            counted::{counted, lists, pods_to_delete},
             instances::{Allocation, Instances},
             pairs::Pairs,
+            targets::Targets,
         },
     },
     reasons,
-    view::{ClaimView, Observed, OwnOperation, PodView, ids},
+    view::{ClaimView, Observed, OwnOperation, PodSource, PodView, ids},
 };
 
 /// Allocates instance IDs for missing Pods.
@@ -49,10 +50,11 @@ pub(in crate::plan) fn plan(
     planner: &mut Planner<'_>,
     instances: &mut Instances,
     pairs: &Pairs<'_>,
-    counted: &[&PodView],
+    targets: &Targets,
 ) {
     let observed = planner.observed;
-    scale_in(planner, instances, pairs, counted);
+    let counted = counted(observed, pairs, &planner.released);
+    scale_in(planner, instances, pairs, &counted);
     // Their containers have ended, and do not start again. With persistent names, a terminal Pod also
     // occupies the name that the next Pod of its instance needs.
     for pod in observed.pods.values().filter(|pod| pod.terminal && !pod.deleting) {
@@ -65,11 +67,11 @@ pub(in crate::plan) fn plan(
     }
     let missing = observed.replicas().saturating_sub(counted.len() + planner.joining);
     if missing > 0 && !observed.spec.paused {
-        scale_out(planner, instances, missing);
+        scale_out(planner, instances, targets, missing);
     }
 }
 
-fn scale_out(planner: &mut Planner<'_>, instances: &Instances, missing: usize) {
+fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets, missing: usize) {
     if !planner.revisions.is_recorded() {
         return;
     }
@@ -94,12 +96,27 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, missing: usize) {
             planner.block(claim_of_unknown_instance(claim, instance));
             continue;
         }
+        if let Some(decoration) = targets.awaited(instance) {
+            planner.block(decoration_not_recorded(decoration));
+            continue;
+        }
         if claims::ensure(planner, instance, &revision) {
             let is_new = instances.is_new(instance);
             let reason = if is_new { CreateReason::Initial } else { CreateReason::Recreate };
-            planner.add(Action::CreatePod { instance, revision, reason });
+            let source = PodSource { revision, decorations: targets.decorations(instance) };
+            planner.add(Action::CreatePod { instance, source, reason });
         }
     }
+}
+
+fn decoration_not_recorded(decoration: &DecorationName) -> Blocker {
+    Blocker::scaling(
+        &reasons::DECORATION_NOT_RECORDED,
+        format!(
+            "PodDecoration {decoration}: the ControllerRevision of its template does not exist yet, \
+             so the Pods that it selects are not created; see the events of the PodDecoration"
+        ),
+    )
 }
 
 fn claim_of_unknown_instance(claim: &ClaimView, instance: InstanceId) -> Blocker {

@@ -7,12 +7,12 @@ use std::{
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
-    ids::RevisionName,
     well_known,
 };
 
 use super::replace;
 use crate::{
+    decoration::inject::decorate,
     plan::{
         action::{Action, ApplyMode, OperationEnd, PodChange},
         planner::{Blocker, Planner},
@@ -25,7 +25,7 @@ use crate::{
     },
     reasons,
     template::compare::{UpdateMethod, method},
-    view::{DryRunResult, OwnOperation, PodView, Resize},
+    view::{DryRunResult, OwnOperation, PodSource, PodView, Resize},
 };
 
 /// Plans the next update steps of Pods that are not at their target revision.
@@ -60,7 +60,7 @@ pub(in crate::plan) fn plan(
             continue_update(planner, pod, &methods, target, pairs);
         } else if let (Some(target), false) = (target, observed.spec.paused) {
             if by_replacement {
-                replace(planner, instances, pairs, pod, target);
+                replace(planner, instances, pairs, targets, pod);
             } else {
                 begin(planner, pod, &methods, target);
             }
@@ -83,9 +83,10 @@ fn replace(
     planner: &mut Planner<'_>,
     instances: &mut Instances,
     pairs: &Pairs<'_>,
+    targets: &Targets,
     pod: &PodView,
-    target: &RevisionName,
 ) {
+    let Some(target) = targets.of(pod).map(|target| &target.revision) else { return };
     let is_requested = pod.has_label(well_known::TO_REPLACE);
     let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
     if is_requested && update.is_some_and(|update| *update == **target) {
@@ -94,7 +95,7 @@ fn replace(
     if is_requested || pairs.new_of(pod).is_some() {
         planner.change_pod(pod, PodChange::ReplaceUpdate { to: target.clone() });
     } else {
-        replace::begin(planner, instances, pod, Some(target));
+        replace::begin(planner, instances, targets, pod, Some(target));
     }
 }
 
@@ -105,23 +106,20 @@ fn cancel_replace(planner: &mut Planner<'_>, pod: &PodView) {
     }
 }
 
-/// A change of revision, the key of [`UpdateMethods`].
+/// A change of revision or decorations, the key of [`UpdateMethods`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct RevisionStep {
-    from: RevisionName,
-    to: RevisionName,
+struct SourceStep {
+    from: PodSource,
+    to: PodSource,
 }
 
-/// Update method by change of revision, each computed once.
-type UpdateMethods = BTreeMap<RevisionStep, UpdateMethod>;
+/// Update method by change, each computed once.
+type UpdateMethods = BTreeMap<SourceStep, UpdateMethod>;
 
 fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
     let pods = planner.observed.pods.values();
-    let steps: BTreeSet<RevisionStep> = pods
-        .filter_map(|pod| {
-            let (from, to) = (pod.revision.clone(), targets.of(pod)?.clone());
-            Some(RevisionStep { from, to })
-        })
+    let steps: BTreeSet<SourceStep> = pods
+        .filter_map(|pod| Some(SourceStep { to: targets.of(pod)?.clone(), from: pod.source() }))
         .collect();
     let methods = steps.into_iter().filter_map(|step| {
         let method = method_of(planner, &step)?;
@@ -130,17 +128,21 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
     methods.collect()
 }
 
-fn method_of(planner: &Planner<'_>, step: &RevisionStep) -> Option<UpdateMethod> {
-    let revisions = &planner.revisions;
-    if revisions.claims(&step.from) != revisions.claims(&step.to) {
+fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<UpdateMethod> {
+    let (revisions, observed) = (&planner.revisions, planner.observed);
+    let (from, to) = (&step.from, &step.to);
+    if revisions.claims(&from.revision) != revisions.claims(&to.revision) {
         // Volumes of an existing Pod are immutable.
         return Some(UpdateMethod::Recreate);
     }
-    let (from, to) = (revisions.template(&step.from)?, revisions.template(&step.to)?);
-    Some(method(&from, &to, planner.observed.can_resize))
+    let template = |source: &PodSource| {
+        let template = revisions.template(&source.revision)?;
+        decorate(&template, &source.decorations, &observed.decorations)
+    };
+    Some(method(&template(from)?, &template(to)?, observed.can_resize))
 }
 
-fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &RevisionName) {
+fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &PodSource) {
     let operation = OwnOperation::Update;
     match chosen_method(planner, pod, methods, target) {
         Ok(UpdateMethod::Metadata) => {
@@ -149,7 +151,7 @@ fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, targ
         }
         Ok(method) => {
             let recreates = method == UpdateMethod::Recreate;
-            let may_begin = !recreates || is_revision_accepted(planner, target);
+            let may_begin = !recreates || is_source_accepted(planner, target);
             if may_begin && planner.capacity_left() > 0 && planner.try_interrupt(pod) {
                 let end = if recreates { OperationEnd::PodDeleted } else { OperationEnd::PodKept };
                 planner.change_pod(pod, PodChange::Begin { operation, end });
@@ -164,7 +166,7 @@ fn continue_update(
     planner: &mut Planner<'_>,
     pod: &PodView,
     methods: &UpdateMethods,
-    target: Option<&RevisionName>,
+    target: Option<&PodSource>,
     pairs: &Pairs<'_>,
 ) {
     let operation = OwnOperation::Update;
@@ -182,8 +184,9 @@ fn continue_update(
     if pairs.new_of(pod).is_some() && pod.has_label(well_known::TO_REPLACE) {
         // It is deleted once its replacement is available, so that must be at the new revision.
         let update = pod.labels.get(well_known::REPLACED_BY_REPLACE_UPDATE);
-        if update.is_none_or(|update| *update != **target) {
-            planner.change_pod(pod, PodChange::ReplaceUpdate { to: target.clone() });
+        if update.is_none_or(|update| *update != *target.revision) {
+            let to = target.revision.clone();
+            planner.change_pod(pod, PodChange::ReplaceUpdate { to });
         }
         return;
     }
@@ -200,11 +203,11 @@ fn apply_update(
     planner: &mut Planner<'_>,
     pod: &PodView,
     methods: &UpdateMethods,
-    target: &RevisionName,
+    target: &PodSource,
 ) {
     let operation = OwnOperation::Update;
     match chosen_method(planner, pod, methods, target) {
-        Ok(UpdateMethod::Recreate) if is_revision_accepted(planner, target) => {
+        Ok(UpdateMethod::Recreate) if is_source_accepted(planner, target) => {
             planner.change_pod(pod, PodChange::Delete { operation });
         }
         Ok(UpdateMethod::Recreate) => {
@@ -228,7 +231,7 @@ fn apply_update(
 
 /// Returns whether the API server accepts Pods of the target revision, checked before a Pod is
 /// deleted for it. Plans a dry run if that is unknown or was denied.
-fn is_revision_accepted(planner: &mut Planner<'_>, target: &RevisionName) -> bool {
+fn is_source_accepted(planner: &mut Planner<'_>, target: &PodSource) -> bool {
     match planner.observed.dry_runs.get(target) {
         Some(DryRunResult::Accepted) => return true,
         Some(DryRunResult::Rejected { message }) => planner.block(Blocker::updating(
@@ -237,14 +240,15 @@ fn is_revision_accepted(planner: &mut Planner<'_>, target: &RevisionName) -> boo
         )),
         None => {}
     }
-    let is_planned =
-        planner.plan.actions.iter().any(
-            |action| matches!(action, Action::DryRunPod { revision, .. } if revision == target),
-        );
+    let is_planned = planner
+        .plan
+        .actions
+        .iter()
+        .any(|action| matches!(action, Action::DryRunPod { source, .. } if source == target));
     // Always the same instance, so that the applier recognizes a write that was rejected before.
     let lowest = planner.observed.active().filter_map(|pod| pod.instance).min();
     if let Some(instance) = lowest.filter(|_| !is_planned) {
-        planner.add(Action::DryRunPod { instance, revision: target.clone() });
+        planner.add(Action::DryRunPod { instance, source: target.clone() });
         // A dry run changes nothing, so no event follows its result.
         planner.requeue_after(Duration::ZERO);
     }
@@ -305,9 +309,9 @@ fn chosen_method(
     planner: &Planner<'_>,
     pod: &PodView,
     methods: &UpdateMethods,
-    target: &RevisionName,
+    target: &PodSource,
 ) -> Result<UpdateMethod, Blocker> {
-    let step = RevisionStep { from: pod.revision.clone(), to: target.clone() };
+    let step = SourceStep { from: pod.source(), to: target.clone() };
     let method = methods.get(&step).copied().unwrap_or(UpdateMethod::Recreate);
     match planner.observed.spec.update_strategy.pod_upgrade_policy {
         PodUpgradePolicy::Recreate => Ok(UpdateMethod::Recreate),

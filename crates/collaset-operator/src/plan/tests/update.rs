@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plan::state::last_status::last_status;
+use crate::view::PodSource;
 
 #[test]
 fn every_pod_in_scope_is_updated_at_once() {
@@ -145,12 +146,12 @@ fn no_pod_is_deleted_for_a_template_rejected_by_dry_run() {
         spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Recreate;
     };
     let mut observed = observed(2, "0 v1 ready, 1 v1 update:permitted", recreate);
-    observed.dry_runs.remove(&RevisionName::from("v2"));
+    observed.dry_runs.remove(&PodSource::from(RevisionName::from("v2")));
     assert_eq!(action_text(&observed), "dry-run 0 v2");
     let first = plan(&observed, Timestamp::from_second(100).unwrap());
     assert_eq!(first.requeue_after, Some(std::time::Duration::ZERO), "no event follows a dry run");
     let rejected = DryRunResult::Rejected { message: "no such volume".to_owned() };
-    observed.dry_runs.insert("v2".into(), rejected);
+    observed.dry_runs.insert(RevisionName::from("v2").into(), rejected);
     assert_eq!(action_text(&observed), "dry-run 0 v2, undo update web-1");
     let plan = plan(&observed, Timestamp::from_second(100).unwrap());
     assert_eq!(plan.blockers[0].reason.name, "TemplateRejected");

@@ -1,0 +1,94 @@
+//! Renders changes of a PodDecoration as API writes.
+
+use podops_api::{GROUP, VERSION, pod_decoration::PodDecorationStatus, well_known};
+use podops_client::write::{Change, FieldValidation, Resource, Target, Write};
+use serde_json::{Value, json};
+
+use super::{plan::DecorationAction, view::DecorationView};
+use crate::{plan::state::revisions::NewRevision, render::REVISIONS};
+
+/// PodDecorations.
+pub const DECORATIONS: Resource =
+    Resource { group: GROUP, version: VERSION, plural: "poddecorations" };
+
+/// Renders an action; `None` if its revision does not exist.
+#[must_use]
+pub fn render(decoration: &DecorationView, action: &DecorationAction) -> Option<Write> {
+    Some(match action {
+        DecorationAction::AddFinalizer => {
+            let known = decoration.finalizers.iter().map(String::as_str);
+            finalizers(decoration, known.chain([well_known::PROTECTED]).collect())
+        }
+        DecorationAction::RemoveFinalizer => {
+            let known = decoration.finalizers.iter().map(String::as_str);
+            finalizers(decoration, known.filter(|f| *f != well_known::PROTECTED).collect())
+        }
+        DecorationAction::CreateRevision(new) => create_revision(decoration, new),
+        DecorationAction::MakeNewest { name, position } => {
+            let known = decoration.revisions.get(name)?;
+            let body = json!({
+                "metadata": { "uid": known.uid, "resourceVersion": known.resource_version },
+                "revision": position,
+            });
+            let target = Target::new(REVISIONS, &decoration.namespace, name);
+            Write::Patch { target, change: Change::Merge(body) }
+        }
+        DecorationAction::DeleteRevision { name } => {
+            let known = decoration.revisions.get(name)?;
+            Write::Delete {
+                target: Target::new(REVISIONS, &decoration.namespace, name),
+                uid: known.uid.to_string(),
+                version: Some(known.resource_version.to_string()),
+            }
+        }
+    })
+}
+
+fn target(decoration: &DecorationView) -> Target {
+    Target::new(DECORATIONS, &decoration.namespace, &decoration.name)
+}
+
+fn finalizers(decoration: &DecorationView, list: Vec<&str>) -> Write {
+    let metadata = json!({ "resourceVersion": decoration.resource_version, "finalizers": list });
+    let change = Change::Merge(json!({ "metadata": metadata }));
+    Write::Patch { target: target(decoration), change }
+}
+
+fn create_revision(decoration: &DecorationView, new: &NewRevision) -> Write {
+    let selector = decoration.spec.selector.as_ref();
+    let mut labels = selector.and_then(|s| s.match_labels.clone()).unwrap_or_default();
+    labels.insert(well_known::REVISION_HASH.to_owned(), new.hash.clone());
+    labels.insert(well_known::REVISION_COLLISION.to_owned(), new.collisions.to_string());
+    let owner = json!([{
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "PodDecoration",
+        "name": decoration.name,
+        "uid": decoration.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    }]);
+    let body = json!({
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": { "name": new.name, "labels": labels, "ownerReferences": owner },
+        "revision": new.revision,
+        "data": new.data,
+    });
+    let target = Target::new(REVISIONS, &decoration.namespace, &new.name);
+    Write::Create { target, body, validation: FieldValidation::Warn }
+}
+
+/// Returns the write of a status.
+#[must_use]
+pub fn status(decoration: &DecorationView, status: &PodDecorationStatus) -> Write {
+    let mut body = json!(status);
+    // A merge patch keeps absent fields, so removed fields must be null.
+    let reported = json!(decoration.status);
+    for field in reported.as_object().into_iter().flat_map(|reported| reported.keys()) {
+        if body.get(field).is_none() {
+            body[field] = Value::Null;
+        }
+    }
+    let change = Change::Merge(json!({ "metadata": { "uid": decoration.uid }, "status": body }));
+    Write::Patch { target: target(decoration).subresource("status"), change }
+}

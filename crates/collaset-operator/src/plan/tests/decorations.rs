@@ -1,0 +1,208 @@
+//! Decorations: who gets which revision, how Pods are updated to it, and what a conflict affects.
+
+use std::sync::Arc;
+
+use kube::core::Selector;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    decoration::{
+        Decoration, Instance, Scope, applied::AppliedDecorations, revision_data::DecorationRevision,
+    },
+    view::PodSource,
+};
+
+/// A decoration that selects all Pods, with these revisions of a sidecar: name and image.
+fn sidecar(container: &str, revisions: &[(&str, &str)]) -> Decoration {
+    let content = |image: &str| {
+        let template = json!({ "containers": [{ "name": container, "image": image }] });
+        let template = serde_json::from_value(template).unwrap();
+        Arc::new(DecorationRevision { template, weight: 0 })
+    };
+    let revisions = revisions.iter().map(|(name, image)| ((*name).into(), content(image)));
+    let revisions: BTreeMap<RevisionName, Arc<DecorationRevision>> = revisions.collect();
+    Decoration {
+        selector: Some(Selector::default()),
+        updated: revisions.keys().last().cloned(),
+        revisions,
+        ..Decoration::default()
+    }
+}
+
+fn applied(names: &[(&str, &str)]) -> AppliedDecorations {
+    names.iter().map(|(name, revision)| ((*name).into(), (*revision).into())).collect()
+}
+
+/// A CollaSet whose Pods have these decorations, in a namespace with these.
+fn decorated(pods: &str, on_pods: &[(&str, &str)], known: Vec<(&str, Decoration)>) -> Observed {
+    let replicas = pods.split(", ").filter(|pod| !pod.is_empty()).count();
+    let mut observed = observed(i32::try_from(replicas).unwrap(), pods, |_| ());
+    for pod in observed.pods.values_mut() {
+        pod.decorations = applied(on_pods);
+        for (_, revision) in on_pods {
+            let image = revision.replace('-', ":");
+            pod.containers
+                .insert(0, Container { name: "s".to_owned(), image, ..Container::default() });
+            pod.image_ids.insert("s".to_owned(), format!("id-{revision}"));
+        }
+    }
+    observed.decorations.known = known.into_iter().map(|(name, d)| (name.into(), d)).collect();
+    observed
+}
+
+fn accept(observed: &mut Observed, revision: &str, decorations: &[(&str, &str)]) {
+    let source = PodSource { revision: revision.into(), decorations: applied(decorations) };
+    observed.dry_runs.insert(source, DryRunResult::Accepted);
+}
+
+#[test]
+fn a_new_sidecar_recreates_pods_and_a_new_image_updates_them_in_place() {
+    let known = || vec![("s", sidecar("s", &[("s-1", "s:1")]))];
+    let mut new = decorated("0 v1 ready available, 1 v1 ready available", &[], known());
+    assert_eq!(action_text(&new), "dry-run 0 v1+s-1");
+    accept(&mut new, "v1", &[("s", "s-1")]);
+    assert_eq!(action_text(&new), "begin update web-0, begin update web-1");
+    new.pods = pods_by_name([pod("0 v1 ready update:permitted"), pod("1 v1 ready update")]);
+    assert_eq!(action_text(&new), "delete web-0");
+
+    let newer = || vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
+    let begun = decorated("0 v1 ready available", &[("s", "s-1")], newer());
+    assert_eq!(action_text(&begun), "begin update web-0");
+    let permitted = decorated("0 v1 ready update:permitted", &[("s", "s-1")], newer());
+    assert_eq!(action_text(&permitted), "apply web-0 v1+s-2");
+    let done = decorated("0 v1 ready available", &[("s", "s-2")], newer());
+    assert_eq!(action_text(&done), "");
+}
+
+#[test]
+fn an_in_place_update_changes_image_label_and_annotation() {
+    let known = vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
+    let mut permitted = decorated("0 v1 ready update:permitted", &[("s", "s-1")], known);
+    let pod = pod_mut(&mut permitted, "web-0");
+    let annotation = pod.decorations.to_string();
+    pod.annotations = Some([(well_known::DECORATIONS.to_owned(), annotation)].into());
+    let plan = plan(&permitted, Timestamp::from_second(100).unwrap());
+    let writes = crate::render::render(&permitted, &plan.actions, Timestamp::UNIX_EPOCH).changes;
+    let text = format!("{:?}", writes[0]);
+    for part in ["s:2", "poddecoration.kusionstack.io~1pd-s", r#"\"revision\":\"s-2\""#] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+}
+
+#[test]
+fn a_decoration_update_keeps_the_pods_own_revision() {
+    let known = vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
+    let mut held = decorated("0 v1 ready available, 1 v1 ready available", &[("s", "s-1")], known);
+    held.spec.template = serde_json::from_value(template("v2")).unwrap();
+    held.revisions = revisions_by_name([revision("v1", 1, "v1"), revision("v2", 2, "v2")]);
+    held.spec.update_strategy.rolling_update = rolling(Some(2), false);
+    assert_eq!(action_text(&held), "begin update web-0, begin update web-1");
+    for pod in held.pods.values_mut() {
+        pod.labels.extend(
+            super::pod("0 v1 update:permitted")
+                .labels
+                .into_iter()
+                .filter(|(key, _)| key.contains("podopslifecycle")),
+        );
+    }
+    assert_eq!(action_text(&held), "apply web-0 v1+s-2, apply web-1 v1+s-2");
+}
+
+#[test]
+fn new_pods_are_created_with_their_decorations() {
+    let mut none = decorated("", &[], vec![("s", sidecar("s", &[("s-1", "s:1")]))]);
+    none.spec.replicas = Some(1);
+    none.contexts = None;
+    let plan = plan(&none, Timestamp::UNIX_EPOCH);
+    assert!(plan.to_string().contains("create 0 v1+s-1"), "{plan}");
+    let writes = crate::render::render(&none, &plan.actions, Timestamp::UNIX_EPOCH);
+    let podops_client::write::Write::Create { body, .. } = &writes.creates[0] else {
+        unreachable!("a create")
+    };
+    assert_eq!(body["metadata"]["labels"]["poddecoration.kusionstack.io/pd-s"], "s-1");
+    let annotation = r#"[{"name":"s","revision":"s-1"}]"#;
+    assert_eq!(body["metadata"]["annotations"][well_known::DECORATIONS], annotation);
+    assert_eq!(body["spec"]["containers"][0]["name"], "s");
+    assert_eq!(body["metadata"]["labels"][well_known::REVISION], "v1");
+}
+
+#[test]
+fn new_pods_wait_for_the_revision_of_a_decoration() {
+    let unrecorded = Decoration { updated: None, ..sidecar("s", &[]) };
+    let mut none = decorated("", &[], vec![("s", unrecorded)]);
+    none.spec.replicas = Some(1);
+    let plan = plan(&none, Timestamp::UNIX_EPOCH);
+    assert!(!plan.to_string().contains("create"), "{plan}");
+    assert_eq!(plan.blockers[0].reason.name, "DecorationNotRecorded");
+}
+
+#[test]
+fn pods_out_of_scope_keep_the_revision_that_they_have() {
+    let instance = |id| Instance { id: InstanceId(id), set: "web".to_owned() };
+    let known = || {
+        let scope = Scope::Instances([instance(1)].into());
+        vec![("s", Decoration { scope, ..sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]) })]
+    };
+    let partial = decorated("0 v1 ready available, 1 v1 ready available", &[("s", "s-1")], known());
+    assert_eq!(action_text(&partial), "begin update web-1");
+
+    // The Pod out of scope was lost: its successor gets the recorded revision.
+    let mut lost = decorated("1 v1 ready available", &[("s", "s-2")], known());
+    lost.spec.replicas = Some(2);
+    let entry = |id: i64, revision: &str| {
+        let data = [
+            (well_known::context::OWNER, "web".to_owned()),
+            (well_known::context::REVISION, "v1".to_owned()),
+            (well_known::context::DECORATIONS, applied(&[("s", revision)]).to_string()),
+        ];
+        let data = data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        ContextDetail { id: InstanceId(id), data }
+    };
+    lost.contexts.as_mut().unwrap().entries = vec![entry(0, "s-1"), entry(1, "s-2")];
+    assert_eq!(plan(&lost, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1+s-1");
+    lost.contexts.as_mut().unwrap().entries = vec![entry(0, ""), entry(1, "s-2")];
+    assert_eq!(plan(&lost, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1");
+}
+
+#[test]
+fn decorations_that_are_gone_are_removed_from_pods() {
+    let mut gone = decorated("0 v1 ready available", &[("s", "s-1")], vec![]);
+    accept(&mut gone, "v1", &[]);
+    assert_eq!(action_text(&gone), "begin update web-0");
+}
+
+#[test]
+fn a_decoration_that_cannot_be_decoded_changes_no_pod() {
+    let mut unknown = decorated("0 v1 ready available", &[("s", "s-1")], vec![]);
+    unknown.decorations.undecodable.insert("s".into());
+    assert_eq!(action_text(&unknown), "");
+}
+
+#[test]
+fn a_decoration_that_does_not_fit_affects_no_other() {
+    let known = vec![
+        ("bad", sidecar("c", &[("bad-1", "x:1")])),
+        ("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")])),
+    ];
+    let conflicting = decorated("0 v1 ready available", &[("s", "s-1")], known.clone());
+    assert_eq!(action_text(&conflicting), "begin update web-0");
+    let permitted = decorated("0 v1 ready update:permitted", &[("s", "s-1")], known);
+    assert_eq!(action_text(&permitted), "apply web-0 v1+s-2");
+}
+
+#[test]
+fn a_partition_of_the_set_does_not_hold_back_decorations() {
+    let known = vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
+    let mut held = decorated("0 v1 ready available", &[("s", "s-1")], known);
+    held.spec.update_strategy.rolling_update = rolling(Some(100), false);
+    assert_eq!(action_text(&held), "begin update web-0");
+}
+
+#[test]
+fn a_replacement_gets_the_decorations_of_its_origins_target() {
+    let known = vec![("s", sidecar("s", &[("s-1", "s:1"), ("s-2", "s:2")]))];
+    let mut replaced = decorated("0 v1 ready available", &[("s", "s-1")], known);
+    replaced.spec.update_strategy.pod_upgrade_policy = PodUpgradePolicy::Replace;
+    assert_eq!(action_text(&replaced), "replace web-0 by 1 v1+s-2");
+}

@@ -1,0 +1,275 @@
+//! Observed state of PodDecorations, from the caches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::Resource as _;
+use podops_api::{
+    collaset::CollaSet,
+    ids::{InstanceId, RevisionName},
+    pod_decoration::{PodDecoration, PodDecorationStatus},
+    well_known,
+};
+use podops_client::decode::Decoded;
+
+use super::{Caches, SlimPod, SlimRevision, owner_name};
+use crate::{
+    compat::revision_hash,
+    decoration::{
+        Decorated, Decorations, Instance, Scope,
+        applied::{AppliedDecorations, label},
+        inject::fit,
+        rollout::{Candidate, in_scope},
+        view::{
+            DecorationRevisionView, DecorationView, ObservedDecoration, SelectedPod, SelectedSet,
+            is_decorated,
+        },
+    },
+    view::instance_id,
+};
+
+/// Returns the decorations of a namespace; the caches' part of [`Observed`](crate::view::Observed).
+pub(crate) fn observe(namespace: &str, caches: &Caches) -> Decorations {
+    let mut decorations = Decorations::default();
+    let mut members = Members::new(namespace, caches);
+    for decoration in caches.decorations.find(namespace) {
+        match &*decoration {
+            Decoded::Object(decoration) if decoration.metadata.deletion_timestamp.is_some() => {}
+            Decoded::Object(decoration) => {
+                let view = view(decoration, caches);
+                let known = view.decoration(members.in_scope(&view));
+                decorations.known.insert(view.name, known);
+            }
+            Decoded::Invalid(invalid) => {
+                let name = invalid.metadata.name.clone().unwrap_or_default();
+                decorations.undecodable.insert(name.into());
+            }
+        }
+    }
+    decorations
+}
+
+/// Observed state of one decoration.
+fn view(decoration: &PodDecoration, caches: &Caches) -> DecorationView {
+    let metadata = &decoration.metadata;
+    let (name, namespace) =
+        (metadata.name.clone().unwrap_or_default(), metadata.namespace.clone().unwrap_or_default());
+    let uid = metadata.uid.clone().unwrap_or_default();
+    let status = decoration.status.as_ref();
+    let revisions: BTreeMap<RevisionName, DecorationRevisionView> = caches
+        .revisions
+        .find(&uid)
+        .iter()
+        .filter_map(|revision| revision.of_decoration())
+        .collect();
+    let prefix = revision_hash::prefix(&name);
+    let same_prefix = caches.revisions.with_name_prefix(&namespace, &prefix);
+    let foreign_revisions = same_prefix
+        .iter()
+        .filter_map(|revision| Some(RevisionName::from(revision.metadata.name.as_deref()?)))
+        .filter(|name| !revisions.contains_key(name))
+        .collect();
+    DecorationView {
+        uid: uid.into(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+        generation: metadata.generation.unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        finalizers: metadata.finalizers.clone().unwrap_or_default(),
+        spec: decoration.spec.clone(),
+        // The list of Pods is long, and planning of CollaSets does not read it.
+        status: PodDecorationStatus {
+            current_revision: status.map(|s| s.current_revision.clone()).unwrap_or_default(),
+            collision_count: status.map_or(0, |status| status.collision_count),
+            ..PodDecorationStatus::default()
+        },
+        name: name.into(),
+        namespace,
+        revisions,
+        foreign_revisions,
+    }
+}
+
+impl SlimRevision {
+    fn of_decoration(&self) -> Option<(RevisionName, DecorationRevisionView)> {
+        let metadata = &self.metadata;
+        let view = DecorationRevisionView {
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+            revision: self.revision,
+            content: self.decoration.clone()?,
+        };
+        Some((metadata.name.as_deref()?.into(), view))
+    }
+}
+
+impl SlimPod {
+    /// Returns whether the Pod is replaced if it does not exist any more.
+    fn is_active(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none()
+            && !podops_client::pod_condition::is_terminal(self.status.phase.as_deref())
+    }
+}
+
+/// Instances of all CollaSets of a namespace; read only if a decoration has a partition.
+struct Members<'a> {
+    namespace: &'a str,
+    caches: &'a Caches,
+    known: Option<Vec<Member>>,
+}
+
+/// Instance of a CollaSet.
+struct Member {
+    instance: Instance,
+    /// Labels of its Pod; `None` without a Pod.
+    labels: Option<BTreeMap<String, String>>,
+    /// Decorations that are recorded for it.
+    recorded: AppliedDecorations,
+}
+
+impl<'a> Members<'a> {
+    fn new(namespace: &'a str, caches: &'a Caches) -> Self {
+        Self { namespace, caches, known: None }
+    }
+
+    /// Returns the instances that get the updated revision of a decoration with a partition.
+    fn in_scope(&mut self, decoration: &DecorationView) -> Option<BTreeSet<Instance>> {
+        let partition = decoration.partition()?;
+        let selector = decoration.decoration(None);
+        let updated = decoration.updated_revision();
+        let members = self.known.get_or_insert_with(|| members(self.namespace, self.caches));
+        let candidates = members.iter().filter_map(|member| {
+            let recorded = member.recorded.revision(&decoration.name);
+            let is_selected = match &member.labels {
+                Some(labels) => selector.selects(labels),
+                // The labels of its next Pod are not known here.
+                None => recorded.is_some(),
+            };
+            let labels = member.labels.as_ref();
+            let applied = labels.and_then(|labels| labels.get(&label(&decoration.name)));
+            is_selected.then(|| Candidate {
+                instance: member.instance.clone(),
+                applied: applied.map(|name| name.as_str().into()),
+                recorded: recorded.cloned(),
+            })
+        });
+        Some(in_scope(candidates.collect(), updated.name(), partition))
+    }
+}
+
+/// Returns the instances of all CollaSets of a namespace.
+fn members(namespace: &str, caches: &Caches) -> Vec<Member> {
+    let mut members = BTreeMap::<Instance, Member>::new();
+    for contexts in caches.contexts.with_name_prefix(namespace, "") {
+        for entry in &contexts.spec.contexts {
+            let Some(set) = entry.data.get(well_known::context::OWNER) else { continue };
+            let instance = Instance { id: entry.id, set: set.clone() };
+            let recorded = entry.data.get(well_known::context::DECORATIONS);
+            let recorded = AppliedDecorations::parse(recorded.map(String::as_str));
+            let member = Member { instance: instance.clone(), labels: None, recorded };
+            members.insert(instance, member);
+        }
+    }
+    for pod in pods_of_sets(namespace, caches) {
+        let instance = Instance { id: pod.id, set: pod.set };
+        let unknown = Member {
+            instance: instance.clone(),
+            labels: None,
+            recorded: AppliedDecorations::default(),
+        };
+        let labels = pod.pod.metadata.labels.clone().unwrap_or_default();
+        members.entry(instance).or_insert(unknown).labels = Some(labels);
+    }
+    members.into_values().collect()
+}
+
+/// Pod of a CollaSet.
+struct PodOfSet {
+    set: String,
+    id: InstanceId,
+    pod: std::sync::Arc<SlimPod>,
+}
+
+/// Returns the active Pods of all CollaSets of a namespace.
+fn pods_of_sets(namespace: &str, caches: &Caches) -> Vec<PodOfSet> {
+    let pods = caches.pods.with_name_prefix(namespace, "").into_iter();
+    let active = pods.filter(|pod| pod.is_active());
+    active
+        .filter_map(|pod| {
+            let (set, id) = (owner_name(&*pod)?, instance_id(pod.metadata.labels.as_ref()?)?);
+            Some(PodOfSet { set, id, pod })
+        })
+        .collect()
+}
+
+/// Observes one decoration and its Pods. `set` returns the CollaSet of a name.
+pub(crate) fn observe_one(
+    decoration: &PodDecoration,
+    caches: &Caches,
+    set: impl Fn(&str) -> Option<CollaSet>,
+) -> ObservedDecoration {
+    let mut view = view(decoration, caches);
+    view.status = decoration.status.clone().unwrap_or_default();
+    let mut members = Members::new(&view.namespace, caches);
+    let known = view.decoration(members.in_scope(&view));
+    let mut observed = ObservedDecoration::default();
+    for PodOfSet { set, id, pod } in pods_of_sets(&view.namespace, caches) {
+        let labels = pod.metadata.labels.as_ref();
+        let Some(labels) = labels else { continue };
+        let selected = !view.deleting && known.selects(labels);
+        if !selected && !is_decorated(labels, &view.name) {
+            continue;
+        }
+        let instance = Instance { id, set: set.clone() };
+        observed.pods.push(SelectedPod {
+            name: pod.metadata.name.clone().unwrap_or_default().into(),
+            selected,
+            in_scope: match &known.scope {
+                Scope::All => true,
+                Scope::Labels(selector) => kube::core::SelectorExt::matches(selector, labels),
+                Scope::Instances(instances) => instances.contains(&instance),
+            },
+            revision: labels.get(&label(&view.name)).map(|name| name.as_str().into()),
+            ready: pod.ready_since().is_some(),
+            available: labels.contains_key(well_known::SERVICE_AVAILABLE),
+            set,
+        });
+    }
+    let names: BTreeSet<&String> = observed.pods.iter().map(|pod| &pod.set).collect();
+    let others = observe(&view.namespace, caches);
+    let sets = names
+        .into_iter()
+        .filter_map(|name| Some((name.clone(), selected_set(&set(name)?, &view, &others))));
+    observed.sets = sets.collect();
+    observed.recorded = recorded(&view, caches);
+    observed.decoration = view;
+    observed
+}
+
+/// Revisions of the decoration that ResourceContexts of its namespace record.
+fn recorded(view: &DecorationView, caches: &Caches) -> BTreeSet<RevisionName> {
+    let contexts = caches.contexts.with_name_prefix(&view.namespace, "");
+    let entries = contexts.iter().flat_map(|contexts| &contexts.spec.contexts);
+    let records = entries.filter_map(|entry| entry.data.get(well_known::context::DECORATIONS));
+    records
+        .filter_map(|json| AppliedDecorations::parse(Some(json)).revision(&view.name).cloned())
+        .collect()
+}
+
+/// Returns whether the CollaSet has all its Pods, and why the decoration does not fit its template.
+fn selected_set(set: &CollaSet, view: &DecorationView, decorations: &Decorations) -> SelectedSet {
+    let replicas = set.status.as_ref().map_or(0, |status| status.replicas);
+    let labels = set.spec.template.labels();
+    let decorated = Decorated {
+        instance: InstanceId::default(),
+        set: set.meta().name.as_deref().unwrap_or_default(),
+        labels: &labels,
+        applied: &AppliedDecorations::default(),
+        is_new: true,
+    };
+    let choices = decorations.choices(&decorated);
+    let fitting = fit(&set.spec.template, &choices, decorations);
+    let unfit = fitting.unfit.into_iter().find(|unfit| unfit.name == view.name);
+    SelectedSet {
+        complete: set.spec.replicas.unwrap_or_default() == replicas,
+        conflict: unfit.map(|unfit| unfit.conflict.to_string()),
+    }
+}
