@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{
     condition,
@@ -73,17 +73,16 @@ async fn wait(cluster: &TestCluster, name: &str, condition: impl Fn(&PodDecorati
         let status = decoration.status.unwrap_or_default();
         Ok(Some(status.observed_generation) == generation && condition(&status))
     });
-    if waited.await.is_err() {
-        panic!("{name}: {:#?}", decorations(cluster).get(name).await.unwrap().status);
-    }
+    let is_reached = waited.await.is_ok();
+    assert!(is_reached, "{name}: {:#?}", decorations(cluster).get(name).await.unwrap().status);
 }
 
 /// Waits until this many Pods are selected, and as many updated and available.
 async fn wait_for_pods(cluster: &TestCluster, name: &str, matched: i32, updated: i32) {
-    let matches = |s: &PodDecorationStatus| {
+    let is_rolled_out = |s: &PodDecorationStatus| {
         [s.matched_pods, s.updated_pods, s.updated_available_pods] == [matched, updated, updated]
     };
-    wait(cluster, name, matches).await;
+    wait(cluster, name, is_rolled_out).await;
 }
 
 async fn pods(cluster: &TestCluster, set: &str) -> Vec<Pod> {
@@ -148,7 +147,7 @@ async fn a_partition_holds_pods_back(cluster: &TestCluster) {
     tokio::time::sleep(UNCHANGED_FOR).await;
     let decorated = pods(cluster, "part").await;
     assert_eq!(count(&decorated, "log:1"), 1);
-    // A Pod that was held back is lost: its successor is held back as well.
+    // A Pod that was does not have the revision is lost: neither gets its successor.
     let held = decorated.iter().find(|pod| images(pod).len() == 1).unwrap();
     let id = held.labels()[well_known::INSTANCE_ID].clone();
     cluster.pods().delete(&held.name_any(), &DeleteParams::default()).await.unwrap();
@@ -283,72 +282,60 @@ async fn an_unknown_volume_is_reported_until_it_is_fixed(cluster: &TestCluster) 
     wait_for_pods(cluster, "volume", 2, 2).await;
 }
 
-async fn bad_decorations_are_rejected(cluster: &TestCluster) {
-    let long = "x".repeat(61);
+/// A spec that is rejected, and what the message contains.
+fn bad_specs() -> Vec<(Value, &'static str)> {
     let template = |part: &str, value: Value| json!({ "template": { part: value } });
     let primary = |value: Value| template("primaryContainers", json!([value]));
     let mount = |mount: Value| primary(json!({ "targetPolicy": "All", "volumeMounts": [mount] }));
-    for (name, spec, field) in [
-        (long.as_str(), json!({}), "metadata.name"),
+    vec![
         (
-            "bad",
             json!({ "selector": { "matchExpressions": [{ "key": "a", "operator": "Near" }] } }),
             "operator",
         ),
-        ("bad", json!({ "updateStrategy": { "rollingUpdate": { "partition": -1 } } }), "partition"),
-        ("bad", json!({ "historyLimit": -1 }), "historyLimit"),
-        ("bad", primary(json!({ "targetPolicy": "ByName" })), "primaryContainers"),
-        ("bad", primary(json!({ "targetPolicy": "Some" })), "targetPolicy"),
-        ("bad", primary(json!({ "env": [{ "name": "", "value": "x" }] })), "env[0].name"),
-        ("bad", mount(json!({ "name": "", "mountPath": "/x" })), "volumeMounts[0].name"),
-        ("bad", mount(json!({ "name": "v" })), "mountPath"),
-        ("bad", mount(json!({ "name": "v", "mountPath": "/x", "subPath": "/y" })), "subPath"),
-        ("bad", mount(json!({ "name": "v", "mountPath": "/x", "subPath": "a/../b" })), "subPath"),
+        (json!({ "updateStrategy": { "rollingUpdate": { "partition": -1 } } }), "partition"),
+        (json!({ "historyLimit": -1 }), "historyLimit"),
+        (primary(json!({ "targetPolicy": "ByName" })), "primaryContainers"),
+        (primary(json!({ "targetPolicy": "Some" })), "targetPolicy"),
+        (primary(json!({ "env": [{ "name": "", "value": "x" }] })), "env[0].name"),
+        (mount(json!({ "name": "", "mountPath": "/x" })), "volumeMounts[0].name"),
+        (mount(json!({ "name": "v" })), "mountPath"),
+        (mount(json!({ "name": "v", "mountPath": "/x", "subPath": "/y" })), "subPath"),
+        (mount(json!({ "name": "v", "mountPath": "/x", "subPath": "a/../b" })), "subPath"),
         (
-            "bad",
             mount(json!({ "name": "v", "mountPath": "/x", "subPath": "a", "subPathExpr": "b" })),
             "mutually exclusive",
         ),
-        ("bad", template("volumes", json!([{ "emptyDir": {} }])), "volumes[0].name"),
-        ("bad", template("initContainers", json!([{ "image": "i" }])), "initContainers[0].name"),
-        ("bad", template("containers", json!([{ "name": "a" }, { "name": "a" }])), "Duplicate"),
+        (template("volumes", json!([{ "emptyDir": {} }])), "volumes[0].name"),
+        (template("initContainers", json!([{ "image": "i" }])), "initContainers[0].name"),
+        (template("containers", json!([{ "name": "a" }, { "name": "a" }])), "Duplicate"),
         (
-            "bad",
             template("containers", json!([{ "name": "a", "injectPolicy": "Between" }])),
             "injectPolicy",
         ),
         (
-            "bad",
             template("tolerations", json!([{ "key": "a", "operator": "Exists", "value": "b" }])),
             "value should be empty",
         ),
+        (template("tolerations", json!([{ "effect": "NoSchedule" }])), "operator should be Exists"),
         (
-            "bad",
-            template("tolerations", json!([{ "effect": "NoSchedule" }])),
-            "operator should be Exists",
-        ),
-        (
-            "bad",
             template(
                 "metadata",
                 json!([{ "patchPolicy": "MergePatchJson", "labels": { "a": "b" } }]),
             ),
             "labels are not allowed",
         ),
-        ("bad", template("metadata", json!([{ "labels": { "a": "no label" } }])), "labels"),
-    ] {
-        let decoration = json!({ "metadata": { "name": name }, "spec": spec });
-        let decoration: Value = decoration;
-        let object = kube::api::DynamicObject::new(
-            name,
-            &kube::api::ApiResource::erase::<PodDecoration>(&()),
-        )
-        .data(decoration.clone());
-        let api: Api<kube::api::DynamicObject> = Api::namespaced_with(
-            cluster.client.clone(),
-            "default",
-            &kube::api::ApiResource::erase::<PodDecoration>(&()),
-        );
+        (template("metadata", json!([{ "labels": { "a": "no label" } }])), "labels"),
+    ]
+}
+
+async fn bad_decorations_are_rejected(cluster: &TestCluster) {
+    let kind = kube::api::ApiResource::erase::<PodDecoration>(&());
+    let client = cluster.pods().into_client();
+    let api: Api<DynamicObject> = Api::namespaced_with(client, &cluster.namespace, &kind);
+    let long = "x".repeat(61);
+    let specs = bad_specs().into_iter().map(|(spec, field)| ("bad", spec, field));
+    for (name, spec, field) in specs.chain([(long.as_str(), json!({}), "metadata.name")]) {
+        let object = DynamicObject::new(name, &kind).data(json!({ "spec": spec }));
         let rejected = api.create(&PostParams::default(), &object).await;
         let message = rejected.map(|_| ()).unwrap_err().to_string();
         assert!(message.contains(field), "{spec}: {message}");

@@ -308,7 +308,7 @@ pub const DECORATION_CONFLICT: ConditionReason = reason(
     "Degraded",
     True,
     "DecorationConflict",
-    "The PodDecoration cannot be added to the Pods of a CollaSet; the message says why.",
+    "The PodDecoration cannot be added to the Pods of a CollaSet; see its message.",
 );
 /// The selector of the decoration is invalid.
 pub const DECORATION_SELECTOR_INVALID: ConditionReason =

@@ -1,5 +1,6 @@
 //! The controller around the plan: watches objects, observes, plans and writes.
 
+pub(crate) mod cache;
 mod controller;
 mod decorations;
 pub(crate) mod observe;

@@ -199,7 +199,7 @@ const ITEMS_MAX: u32 = 64;
 const NAME_PATTERN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
 /// Schema of a list of objects that their names identify.
-fn named(item: Value, max_items: u32) -> Value {
+fn named(item: &Value, max_items: u32) -> Value {
     json!({
         "type": "array",
         "maxItems": max_items,
@@ -233,7 +233,7 @@ fn containers(_: &mut SchemaGenerator) -> Schema {
         "image": { "type": "string" },
         "restartPolicy": { "type": "string" },
     });
-    schema(named(embedded(&["name"], &properties), CONTAINERS_MAX))
+    schema(named(&embedded(&["name"], &properties), CONTAINERS_MAX))
 }
 
 fn injected_containers(_: &mut SchemaGenerator) -> Schema {
@@ -247,16 +247,16 @@ fn injected_containers(_: &mut SchemaGenerator) -> Schema {
             "default": "BeforePrimaryContainer",
         },
     });
-    schema(named(embedded(&["name"], &properties), CONTAINERS_MAX))
+    schema(named(&embedded(&["name"], &properties), CONTAINERS_MAX))
 }
 
 fn volumes(_: &mut SchemaGenerator) -> Schema {
-    schema(named(embedded(&["name"], &json!({ "name": name_property() })), ITEMS_MAX))
+    schema(named(&embedded(&["name"], &json!({ "name": name_property() })), ITEMS_MAX))
 }
 
 fn environment(_: &mut SchemaGenerator) -> Schema {
     let name = json!({ "type": "string", "minLength": 1 });
-    schema(named(embedded(&["name"], &json!({ "name": name })), ITEMS_MAX))
+    schema(named(&embedded(&["name"], &json!({ "name": name })), ITEMS_MAX))
 }
 
 /// Schema of a rule of the Common Expression Language.

@@ -220,8 +220,8 @@ fn patch_metadata(
 /// Merges two JSON texts as by RFC 7386; an empty text is replaced.
 fn merge_json(key: &str, known: &str, patch: &str) -> Result<String, Conflict> {
     let parse = |text: &str| {
-        let invalid = || Conflict::AnnotationNotJson { key: key.to_owned() };
-        serde_json::from_str::<Value>(text).map_err(|_| invalid())
+        serde_json::from_str::<Value>(text)
+            .map_err(|_| Conflict::AnnotationNotJson { key: key.to_owned() })
     };
     let patch_value = parse(patch)?;
     if known.is_empty() {
@@ -296,15 +296,19 @@ fn patch_affinity(spec: &mut Map<String, Value>, patch: &AffinityPatch) {
 
 /// Adds a toleration, in place of the first one of the same key and effect.
 fn set_toleration(list: &mut Vec<Value>, toleration: &EmbeddedObject) {
-    let same = |field: &str, known: &Value| {
-        let text =
-            |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-        text(known.get(field)) == text(toleration.0.get(field))
-    };
-    match list.iter_mut().find(|known| same("key", known) && same("effect", known)) {
-        Some(known) => *known = json!(toleration),
-        None => list.push(json!(toleration)),
+    let added = json!(toleration);
+    let same = list.iter_mut().find(|known| {
+        text(known, "key") == text(&added, "key") && text(known, "effect") == text(&added, "effect")
+    });
+    match same {
+        Some(known) => *known = added,
+        None => list.push(added),
     }
+}
+
+/// Returns a text field; empty if it is missing.
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object[field].as_str().unwrap_or_default()
 }
 
 /// Adds an item to a list, in place of the first one of the same name.

@@ -17,11 +17,14 @@ pub fn render(decoration: &DecorationView, action: &DecorationAction) -> Option<
     Some(match action {
         DecorationAction::AddFinalizer => {
             let known = decoration.finalizers.iter().map(String::as_str);
-            finalizers(decoration, known.chain([well_known::PROTECTED]).collect())
+            finalizers(decoration, &known.chain([well_known::PROTECTED]).collect::<Vec<_>>())
         }
         DecorationAction::RemoveFinalizer => {
             let known = decoration.finalizers.iter().map(String::as_str);
-            finalizers(decoration, known.filter(|f| *f != well_known::PROTECTED).collect())
+            finalizers(
+                decoration,
+                &known.filter(|f| *f != well_known::PROTECTED).collect::<Vec<_>>(),
+            )
         }
         DecorationAction::CreateRevision(new) => create_revision(decoration, new),
         DecorationAction::MakeNewest { name, position } => {
@@ -48,7 +51,7 @@ fn target(decoration: &DecorationView) -> Target {
     Target::new(DECORATIONS, &decoration.namespace, &decoration.name)
 }
 
-fn finalizers(decoration: &DecorationView, list: Vec<&str>) -> Write {
+fn finalizers(decoration: &DecorationView, list: &[&str]) -> Write {
     let metadata = json!({ "resourceVersion": decoration.resource_version, "finalizers": list });
     let change = Change::Merge(json!({ "metadata": metadata }));
     Write::Patch { target: target(decoration), change }

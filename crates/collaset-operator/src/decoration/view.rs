@@ -123,8 +123,8 @@ impl DecorationView {
         self.spec.update_strategy.rolling_update.as_ref()
     }
 
-    /// Number of instances that do not get the updated revision; `None` if none are held back by
-    /// number.
+    /// Number of instances that do not get the updated revision; `None` if the
+    /// spec has no partition.
     #[must_use]
     pub fn partition(&self) -> Option<usize> {
         let rolling = self.rolling_update().filter(|rolling| rolling.selector.is_none())?;
@@ -183,6 +183,7 @@ pub struct ObservedDecoration {
 }
 
 /// Pod of a CollaSet that a decoration selects, or that it has decorated.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug, Default)]
 pub struct SelectedPod {
     /// Name of the Pod.

@@ -19,14 +19,13 @@ use kube::{
 };
 use parking_lot::Mutex;
 use podops_api::{
-    collaset::{CollaSet, CollaSetStatus},
+    collaset::CollaSetStatus,
     ids::{ClaimName, InstanceId, PodName, RevisionName, Uid},
     int_or_percent,
     resource_context::ResourceContext,
     well_known,
 };
 use podops_client::{
-    decode::Decoded,
     error::Chain,
     event::ObjectEvent,
     freshness::LastWrites,
@@ -49,11 +48,12 @@ use podops_runtime::{
 };
 
 use super::{
-    decorations::{self, DecodedDecoration, Related},
-    observe::{
-        Caches, is_controlled, is_labelled, observe, owner, owner_name, trim_claim, trim_pod,
-        trim_revision,
+    cache::{
+        Caches, DecodedDecoration, DecodedSet, is_controlled, is_labelled, owner, owner_name,
+        trim_claim, trim_pod, trim_revision,
     },
+    decorations::{self, Related},
+    observe::observe,
 };
 use crate::{
     decoration::applied::AppliedDecorations,
@@ -90,9 +90,6 @@ pub struct CollaSetArgs {
     )]
     pub default_max_unavailable: Option<IntOrString>,
 }
-
-/// CollaSet, or the error of one that violates its schema.
-pub(super) type DecodedSet = Decoded<CollaSet>;
 
 /// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
 #[derive(Debug, Default)]

@@ -27,7 +27,6 @@ use podops_api::{
     pod_decoration::{PodDecoration, PodDecorationStatus},
 };
 use podops_client::{
-    decode::Decoded,
     error::Chain,
     freshness::LastWrites,
     shell::{
@@ -47,8 +46,8 @@ use podops_runtime::{
 };
 
 use super::{
-    controller::DecodedSet,
-    observe::{Caches, decorations::observe_one},
+    cache::{Caches, DecodedDecoration, DecodedSet},
+    observe::decorations::observe_one,
 };
 use crate::{
     decoration::{
@@ -60,9 +59,6 @@ use crate::{
     reasons,
     render::REVISIONS,
 };
-
-/// PodDecoration, or the error of one that cannot be decoded.
-pub(super) type DecodedDecoration = Decoded<PodDecoration>;
 
 /// Minimum interval between two reconciles of one PodDecoration: every change of a Pod in its
 /// namespace leads to one.

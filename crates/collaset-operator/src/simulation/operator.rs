@@ -31,7 +31,10 @@ use crate::{
         action::{Action, PodChange},
     },
     reasons, render,
-    shell::observe::{Caches, observe, owner, trim_claim, trim_pod, trim_revision},
+    shell::{
+        cache::{Caches, owner, trim_claim, trim_pod, trim_revision},
+        observe::observe,
+    },
     status::status,
     view::{DryRunResult, Observed, OwnOperation, PodSource, record_last_pods},
 };

@@ -50,23 +50,22 @@ impl<'a> Decorator<'a> {
         }
         let recorded = instances.decorations(id);
         let next_labels;
-        let decorated = match pod {
-            Some(pod) => Decorated {
+        let decorated = if let Some(pod) = pod {
+            Decorated {
                 instance: id,
                 set: &self.facts.observed.name,
                 labels: &pod.labels,
                 applied: &pod.decorations,
                 is_new: false,
-            },
-            None => {
-                next_labels = self.labels_of_next_pod(id, revision);
-                Decorated {
-                    instance: id,
-                    set: &self.facts.observed.name,
-                    labels: &next_labels,
-                    applied: &recorded,
-                    is_new: true,
-                }
+            }
+        } else {
+            next_labels = self.labels_of_next_pod(id, revision);
+            Decorated {
+                instance: id,
+                set: &self.facts.observed.name,
+                labels: &next_labels,
+                applied: &recorded,
+                is_new: true,
             }
         };
         let fitting = self.fit(revision, decorations.choices(&decorated));

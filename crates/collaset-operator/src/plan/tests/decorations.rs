@@ -57,7 +57,7 @@ fn accept(observed: &mut Observed, revision: &str, decorations: &[(&str, &str)])
 }
 
 #[test]
-fn a_new_sidecar_recreates_pods_and_a_new_image_updates_them_in_place() {
+fn a_sidecar_is_added_by_recreation_and_updated_in_place() {
     let known = || vec![("s", sidecar("s", &[("s-1", "s:1")]))];
     let mut new = decorated("0 v1 ready available, 1 v1 ready available", &[], known());
     assert_eq!(action_text(&new), "dry-run 0 v1+s-1");

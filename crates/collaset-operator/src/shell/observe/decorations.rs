@@ -1,6 +1,9 @@
 //! Observed state of PodDecorations, from the caches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use kube::Resource as _;
 use podops_api::{
@@ -11,7 +14,7 @@ use podops_api::{
 };
 use podops_client::decode::Decoded;
 
-use super::{Caches, SlimPod, SlimRevision, owner_name};
+use super::super::cache::{Caches, SlimPod, SlimRevision, owner_name};
 use crate::{
     compat::revision_hash,
     decoration::{
@@ -55,12 +58,8 @@ fn view(decoration: &PodDecoration, caches: &Caches) -> DecorationView {
         (metadata.name.clone().unwrap_or_default(), metadata.namespace.clone().unwrap_or_default());
     let uid = metadata.uid.clone().unwrap_or_default();
     let status = decoration.status.as_ref();
-    let revisions: BTreeMap<RevisionName, DecorationRevisionView> = caches
-        .revisions
-        .find(&uid)
-        .iter()
-        .filter_map(|revision| revision.of_decoration())
-        .collect();
+    let revisions: BTreeMap<RevisionName, DecorationRevisionView> =
+        caches.revisions.find(&uid).iter().filter_map(|known| revision(known)).collect();
     let prefix = revision_hash::prefix(&name);
     let same_prefix = caches.revisions.with_name_prefix(&namespace, &prefix);
     let foreign_revisions = same_prefix
@@ -88,25 +87,16 @@ fn view(decoration: &PodDecoration, caches: &Caches) -> DecorationView {
     }
 }
 
-impl SlimRevision {
-    fn of_decoration(&self) -> Option<(RevisionName, DecorationRevisionView)> {
-        let metadata = &self.metadata;
-        let view = DecorationRevisionView {
-            uid: metadata.uid.clone().unwrap_or_default().into(),
-            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
-            revision: self.revision,
-            content: self.decoration.clone()?,
-        };
-        Some((metadata.name.as_deref()?.into(), view))
-    }
-}
-
-impl SlimPod {
-    /// Returns whether the Pod is replaced if it does not exist any more.
-    fn is_active(&self) -> bool {
-        self.metadata.deletion_timestamp.is_none()
-            && !podops_client::pod_condition::is_terminal(self.status.phase.as_deref())
-    }
+/// Name and view of a decoration's revision; `None` if it is no decoration's.
+fn revision(revision: &SlimRevision) -> Option<(RevisionName, DecorationRevisionView)> {
+    let metadata = &revision.metadata;
+    let view = DecorationRevisionView {
+        uid: metadata.uid.clone().unwrap_or_default().into(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+        revision: revision.revision,
+        content: revision.decoration.clone()?,
+    };
+    Some((metadata.name.as_deref()?.into(), view))
 }
 
 /// Instances of all CollaSets of a namespace; read only if a decoration has a partition.
@@ -185,7 +175,7 @@ fn members(namespace: &str, caches: &Caches) -> Vec<Member> {
 struct PodOfSet {
     set: String,
     id: InstanceId,
-    pod: std::sync::Arc<SlimPod>,
+    pod: Arc<SlimPod>,
 }
 
 /// Returns the active Pods of all CollaSets of a namespace.

@@ -1,0 +1,435 @@
+//! Caches of the objects that belong to CollaSets and PodDecorations: only the parts that planning
+//! needs, to save memory.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use podops_api::{
+    collaset::CollaSet, ids::ClaimName, pod_decoration::PodDecoration,
+    resource_context::ResourceContext, well_known,
+};
+use podops_client::{decode::Decoded, pod_condition::is_terminal, shell::store::IndexedStore};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    compat::revision_hash,
+    decoration::{applied::AppliedDecorations, revision_data::DecorationRevision},
+    template::resources::Resources,
+    view::{
+        ClaimView, Container, PodView, Resize, RevisionView, instance_id, revision_name,
+        template_in_name,
+    },
+};
+
+/// Annotation in which `kubectl apply` stores a copy of the whole object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Parts of a Pod that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub(crate) struct SlimPod {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpec {
+    node_name: Option<String>,
+    volumes: Option<Vec<Volume>>,
+    containers: Vec<SlimContainer>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Volume {
+    persistent_volume_claim: Option<ClaimSource>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimSource {
+    claim_name: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SlimContainer {
+    name: String,
+    #[serde(default)]
+    image: String,
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatus {
+    observed_generation: Option<i64>,
+    phase: Option<String>,
+    conditions: Option<Vec<Condition>>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    last_transition_time: Option<Time>,
+    reason: Option<String>,
+    message: Option<String>,
+    observed_generation: Option<i64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ContainerStatus {
+    name: String,
+    #[serde(rename = "imageID", default)]
+    image_id: String,
+    #[serde(rename = "containerID", default)]
+    container_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resources: Option<Resources>,
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerState {
+    waiting: Option<ContainerWaiting>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ContainerWaiting {
+    reason: Option<String>,
+}
+
+/// Conditions of a Pod that planning reads; true if their reason and message are needed.
+const CONDITIONS: [(&str, bool); 4] = [
+    ("Ready", false),
+    ("PodScheduled", true),
+    ("PodResizePending", true),
+    ("PodResizeInProgress", true),
+];
+/// Waiting reasons of a container that starts normally.
+const NORMAL_WAITING_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// Parts of a PersistentVolumeClaim that planning needs.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::core::v1::PersistentVolumeClaim")]
+pub(crate) struct SlimClaim {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+
+/// ControllerRevision; its data is kept only if no other kind of controller owns it.
+#[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
+#[resource(inherit = "k8s_openapi::api::apps::v1::ControllerRevision")]
+pub(crate) struct SlimRevision {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) revision: i64,
+    #[serde(default)]
+    data: Value,
+    /// Content of a PodDecoration's revision, parsed once.
+    #[serde(skip)]
+    pub(crate) decoration: Option<Arc<DecorationRevision>>,
+}
+
+/// Returns the cache index key of an object: the UID of the CollaSet or PodDecoration that controls
+/// it, or the orphans key of its namespace if it has no controller. `None` if another kind of
+/// controller owns it.
+pub(crate) fn owner<K: Resource>(object: &K) -> Option<String> {
+    if is_controlled(object) {
+        let reference = controller(object, COLLASET).or_else(|| controller(object, DECORATION));
+        return reference.map(|o| o.uid.clone());
+    }
+    object.meta().namespace.as_deref().map(orphans_key)
+}
+
+/// Returns whether the object has a controller of any kind.
+pub(crate) fn is_controlled<K: Resource>(object: &K) -> bool {
+    object.meta().owner_references.iter().flatten().any(|o| o.controller == Some(true))
+}
+
+/// Returns the cache index key of the objects of a namespace that have no controller.
+pub(crate) fn orphans_key(namespace: &str) -> String {
+    format!("orphans of {namespace}")
+}
+
+/// Returns whether the object has all `matchLabels` of the CollaSet's selector; false if there are
+/// none.
+pub(crate) fn is_labelled<K: Resource>(object: &K, set: &CollaSet) -> bool {
+    let required = set.spec.selector.match_labels.iter().flatten();
+    let labels = object.meta().labels.as_ref();
+    let mut required = required.peekable();
+    required.peek().is_some()
+        && required.all(|(key, value)| labels.is_some_and(|l| l.get(key) == Some(value)))
+}
+
+pub(crate) fn is_to_be_included(pod: &SlimPod, set: &CollaSet) -> bool {
+    let requested = set.spec.scale_strategy.iter().flat_map(|strategy| &strategy.pod_to_include);
+    requested.into_iter().any(|name| pod.metadata.name.as_ref() == Some(name))
+}
+
+/// Returns whether the revision's name was derived from the CollaSet's name. The selector alone
+/// would also match revisions of other workloads.
+pub(crate) fn is_named_for(revision: &SlimRevision, set: &CollaSet) -> bool {
+    let metadata = &revision.metadata;
+    let hash = metadata.labels.as_ref().and_then(|l| l.get(well_known::REVISION_HASH));
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    hash.is_some_and(|hash| metadata.name.as_deref() == Some(&*revision_hash::name(name, hash)))
+}
+
+/// Returns the name of the CollaSet that controls the object.
+pub(crate) fn owner_name<K: Resource>(object: &K) -> Option<String> {
+    controller(object, COLLASET).map(|o| o.name.clone())
+}
+
+/// Kind of the workloads.
+const COLLASET: &str = "CollaSet";
+/// Kind of the decorations.
+pub(crate) const DECORATION: &str = "PodDecoration";
+
+/// Returns the reference to the object's controller, if it is of this kind of the group.
+pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&'a OwnerReference> {
+    let references = object.meta().owner_references.iter().flatten();
+    let group = format!("{}/", podops_api::GROUP);
+    references
+        .into_iter()
+        .find(|o| o.controller == Some(true) && o.kind == kind && o.api_version.starts_with(&group))
+}
+
+/// Removes the parts of a Pod that planning does not read.
+pub(crate) fn trim_pod(pod: &mut SlimPod) {
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    for status in pod.status.container_statuses.iter_mut().flatten() {
+        status
+            .state
+            .waiting
+            .take_if(|w| w.reason.as_deref().is_none_or(|r| NORMAL_WAITING_REASONS.contains(&r)));
+    }
+    if let Some(conditions) = &mut pod.status.conditions {
+        // PodScheduled is needed only to report why a Pod has no node.
+        let is_needed = |c: &Condition| {
+            let is_known = CONDITIONS.iter().any(|(type_, _)| *type_ == c.type_);
+            is_known && (c.type_ != "PodScheduled" || c.status == "False")
+        };
+        conditions.retain(is_needed);
+        conditions.shrink_to_fit();
+        for condition in conditions {
+            let needs_message = CONDITIONS
+                .iter()
+                .any(|(type_, needs_message)| *type_ == condition.type_ && *needs_message);
+            if !needs_message {
+                (condition.reason, condition.message) = (None, None);
+            }
+        }
+    }
+}
+
+/// Removes the parts of a PVC that planning does not read.
+pub(crate) fn trim_claim(claim: &mut SlimClaim) {
+    claim.metadata.annotations = None;
+}
+
+/// Removes the data of revisions of other workloads, and parses that of decorations.
+pub(crate) fn trim_revision(revision: &mut SlimRevision) {
+    if controller(revision, DECORATION).is_some() {
+        revision.decoration = DecorationRevision::parse(&revision.data).map(Arc::new);
+    }
+    if is_controlled(revision) && controller(revision, COLLASET).is_none() {
+        revision.data = Value::Null;
+    }
+}
+
+/// Names of the PVCs that a Pod mounts.
+fn mounted_claims(spec: &PodSpec) -> BTreeSet<ClaimName> {
+    let volumes = spec.volumes.iter().flatten();
+    let sources = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    sources.map(|source| source.claim_name.as_str().into()).collect()
+}
+
+/// Creation time of an object; the epoch if it has none.
+fn created(metadata: &ObjectMeta) -> Timestamp {
+    metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+impl SlimPod {
+    pub(crate) fn view(&self) -> PodView {
+        let metadata = &self.metadata;
+        let labels = metadata.labels.clone().unwrap_or_default();
+        let mut pod = PodView {
+            name: metadata.name.clone().unwrap_or_default().into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+            instance: instance_id(&labels),
+            revision: revision_name(&labels),
+            decorations: self.decorations(),
+            labels,
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            annotations: metadata.annotations.clone(),
+            created: created(metadata),
+            deleting: metadata.deletion_timestamp.is_some(),
+            terminal: is_terminal(self.status.phase.as_deref()),
+            scheduled: self.spec.node_name.is_some(),
+            ready: self.ready_since(),
+            claims: mounted_claims(&self.spec),
+            containers: self.spec.containers.iter().map(SlimContainer::view).collect(),
+            generation: metadata.generation.unwrap_or_default(),
+            observed_generation: self.status.observed_generation,
+            resize: self.resize(),
+            not_running_reason: self.not_running_reason(),
+            ..PodView::default()
+        };
+        for status in self.status.container_statuses.iter().flatten() {
+            let name = &status.name;
+            if !status.image_id.is_empty() {
+                pod.image_ids.insert(name.clone(), status.image_id.clone());
+            }
+            if !status.container_id.is_empty() {
+                pod.container_ids.insert(name.clone(), status.container_id.clone());
+            }
+            if let Some(resources) = status.resources {
+                pod.actual_resources.insert(name.clone(), resources);
+            }
+        }
+        pod
+    }
+
+    /// Returns whether the Pod is neither being deleted nor terminal.
+    pub(crate) fn is_active(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none() && !is_terminal(self.status.phase.as_deref())
+    }
+
+    /// Decorations of the Pod.
+    fn decorations(&self) -> AppliedDecorations {
+        let annotations = self.metadata.annotations.as_ref();
+        let json = annotations.and_then(|a| a.get(well_known::DECORATIONS));
+        AppliedDecorations::parse(json.map(String::as_str))
+    }
+
+    /// Time at which the Pod became Ready; `None` if it is not.
+    pub(crate) fn ready_since(&self) -> Option<Timestamp> {
+        let ready = self.condition("Ready").filter(|c| c.status == "True")?;
+        Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().flatten().find(|c| c.type_ == type_)
+    }
+
+    /// Returns a condition that is True and not of an older generation.
+    fn current_condition(&self, type_: &str) -> Option<&Condition> {
+        let generation = self.metadata.generation.unwrap_or_default();
+        let known = self.condition(type_).filter(|c| c.status == "True")?;
+        known.observed_generation.is_none_or(|observed| observed >= generation).then_some(known)
+    }
+
+    /// Returns the state of a pending resize; `None` if there is none.
+    fn resize(&self) -> Option<Resize> {
+        if let Some(pending) = self.current_condition("PodResizePending") {
+            let message = pending.message.clone().unwrap_or_default();
+            return Some(match pending.reason.as_deref() {
+                Some("Infeasible") => Resize::Infeasible(message),
+                _ => Resize::Deferred(message),
+            });
+        }
+        let in_progress = self.current_condition("PodResizeInProgress")?;
+        Some(match in_progress.reason.as_deref() {
+            Some("Error") => Resize::Failing(in_progress.message.clone().unwrap_or_default()),
+            _ => Resize::InProgress,
+        })
+    }
+
+    /// Returns why the Pod does not run: it is not scheduled, or a container does not start.
+    fn not_running_reason(&self) -> Option<String> {
+        let unscheduled = self.condition("PodScheduled").filter(|c| c.status == "False");
+        if let Some(condition) = unscheduled {
+            let texts = [&condition.reason, &condition.message].into_iter().flatten();
+            return Some(texts.cloned().collect::<Vec<_>>().join(": "));
+        }
+        let statuses = self.status.container_statuses.iter().flatten();
+        let mut waiting = statuses.filter_map(|s| {
+            Some(format!("{}: container {}", s.state.waiting.as_ref()?.reason.as_ref()?, s.name))
+        });
+        waiting.next()
+    }
+}
+
+impl SlimContainer {
+    fn view(&self) -> Container {
+        Container { name: self.name.clone(), image: self.image.clone(), resources: self.resources }
+    }
+}
+
+impl SlimClaim {
+    /// View of a PVC for the CollaSet `set`.
+    pub(crate) fn view(&self, set: &str) -> ClaimView {
+        let metadata = &self.metadata;
+        let name = metadata.name.clone().unwrap_or_default();
+        let labelled =
+            metadata.labels.as_ref().and_then(|l| l.get(well_known::CLAIM_TEMPLATE_NAME));
+        let template = labelled.map(String::as_str).or_else(|| template_in_name(set, &name));
+        ClaimView {
+            template: template.map(ToOwned::to_owned),
+            name: name.into(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+            instance: metadata.labels.as_ref().and_then(instance_id),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            orphan: controller(self, COLLASET).is_none(),
+        }
+    }
+}
+
+impl SlimRevision {
+    pub(crate) fn view(&self) -> RevisionView {
+        RevisionView {
+            name: self.metadata.name.clone().unwrap_or_default().into(),
+            uid: self.metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: self.metadata.resource_version.clone().unwrap_or_default().into(),
+            orphan: controller(self, COLLASET).is_none(),
+            revision: self.revision,
+            data: self.data.clone(),
+        }
+    }
+}
+
+/// CollaSet, or the error of one that cannot be decoded.
+pub(crate) type DecodedSet = Decoded<CollaSet>;
+/// PodDecoration, or the error of one that cannot be decoded.
+pub(crate) type DecodedDecoration = Decoded<PodDecoration>;
+
+/// Caches of the objects that belong to CollaSets.
+///
+/// Pods and PVCs of a CollaSet have an instance ID, and belong to it even if they lose the control
+/// label. Those without an instance ID may be included, or have lost it.
+pub(crate) struct Caches {
+    /// Pods with an instance ID.
+    pub(crate) pods: Arc<IndexedStore<SlimPod>>,
+    /// Controlled Pods without an instance ID.
+    pub(crate) other_pods: Arc<IndexedStore<SlimPod>>,
+    /// PVCs with an instance ID.
+    pub(crate) claims: Arc<IndexedStore<SlimClaim>>,
+    /// Controlled PVCs without an instance ID.
+    pub(crate) other_claims: Arc<IndexedStore<SlimClaim>>,
+    pub(crate) revisions: Arc<IndexedStore<SlimRevision>>,
+    pub(crate) contexts: Arc<IndexedStore<ResourceContext>>,
+    /// PodDecorations, by namespace.
+    pub(crate) decorations: Arc<IndexedStore<DecodedDecoration>>,
+}
