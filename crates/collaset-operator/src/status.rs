@@ -70,7 +70,7 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
         current_revision: plan.current.to_string(),
         updated_revision: plan.updated.to_string(),
         collision_count: plan.collisions,
-        terminating_replicas: count(observed.pods.values().filter(|pod| pod.deleting)),
+        terminating_replicas: count(observed.all().filter(|pod| pod.deleting)),
         label_selector: selector_text(&observed.spec.selector),
         ..CollaSetStatus::default()
     };

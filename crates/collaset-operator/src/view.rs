@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
     time::Duration,
 };
 
@@ -101,12 +102,12 @@ pub struct Observed {
     /// Last reported status.
     pub status: CollaSetStatus,
     /// Pods controlled by the CollaSet.
-    pub pods: BTreeMap<PodName, PodView>,
+    pub pods: BTreeMap<PodName, Arc<PodView>>,
     /// PVCs owned by the CollaSet, and unowned PVCs that its selector matches.
     pub claims: BTreeMap<ClaimName, ClaimView>,
     /// Pods of the namespace without a controller that the selector matches or `podToInclude`
     /// lists.
-    pub orphans: BTreeMap<PodName, PodView>,
+    pub orphans: BTreeMap<PodName, Arc<PodView>>,
     /// Names of the Pods in `podToInclude` that another controller owns.
     pub foreign_pods: BTreeSet<PodName>,
     /// ResourceContext of the CollaSet; `None` if not found.
@@ -215,13 +216,18 @@ impl Observed {
         self.until_available(pod, now).is_some_and(|left| left.is_zero())
     }
 
+    /// All Pods, also terminating and terminal ones.
+    pub fn all(&self) -> impl Iterator<Item = &PodView> {
+        self.pods.values().map(Arc::as_ref)
+    }
+
     /// Pods that count as replicas.
     ///
     /// Terminating and terminal Pods do not count, so that their replacements are created at once.
     /// With persistent names they do, because the replacement needs the same name.
     pub fn active(&self) -> impl Iterator<Item = &PodView> {
         let names = self.has_persistent_names();
-        self.pods.values().filter(move |pod| names || !pod.deleting && !pod.terminal)
+        self.all().filter(move |pod| names || !pod.deleting && !pod.terminal)
     }
 
     /// Parameters of the rolling update, if the spec has any.

@@ -1,6 +1,9 @@
 //! Tests of the planner: a CollaSet and its Pods as text in, the text of the plan out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::{
@@ -50,8 +53,8 @@ fn revisions_by_name(
     revisions.into_iter().map(|revision| (revision.name.clone(), revision)).collect()
 }
 
-fn pods_by_name(pods: impl IntoIterator<Item = PodView>) -> BTreeMap<PodName, PodView> {
-    pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect()
+fn pods_by_name(pods: impl IntoIterator<Item = PodView>) -> BTreeMap<PodName, Arc<PodView>> {
+    pods.into_iter().map(|pod| (pod.name.clone(), Arc::new(pod))).collect()
 }
 
 /// Parses a Pod: `<id> <revision> [ready] [<operation type>[:permitted]]
@@ -173,7 +176,7 @@ fn revision_mut<'a>(observed: &'a mut Observed, name: &str) -> &'a mut RevisionV
 }
 
 fn pod_mut<'a>(observed: &'a mut Observed, name: &str) -> &'a mut PodView {
-    observed.pods.get_mut(&PodName::from(name)).unwrap()
+    Arc::make_mut(observed.pods.get_mut(&PodName::from(name)).unwrap())
 }
 
 /// Changes the template to image v2.

@@ -27,16 +27,19 @@ use crate::{
 /// Annotation in which `kubectl apply` stores a copy of the whole object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Parts of a Pod that planning needs.
+/// A Pod as planning needs it, parsed once, when it is received.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
 #[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
 pub(crate) struct SlimPod {
-    /// Metadata.
+    /// Metadata; without labels if the Pod has a controller.
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
     #[serde(default)]
     status: PodStatus,
+    /// The Pod as planning needs it; reconciles share it.
+    #[serde(skip)]
+    pub(crate) view: Arc<PodView>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -211,11 +214,23 @@ pub(crate) fn controller<'a, K: Resource>(object: &'a K, kind: &str) -> Option<&
         .find(|o| o.controller == Some(true) && o.kind == kind && o.api_version.starts_with(&group))
 }
 
-/// Removes the parts of a Pod that planning does not read.
+/// Builds the view of a Pod, and removes what it was built from.
 pub(crate) fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
+    trim_status(pod);
+    pod.view = Arc::new(pod.build_view());
+    (pod.spec, pod.status) = (PodSpec::default(), PodStatus::default());
+    let metadata = &mut pod.metadata;
+    (metadata.annotations, metadata.finalizers) = (None, None);
+    if is_controlled(pod) {
+        pod.metadata.labels = None;
+    }
+}
+
+/// Removes conditions and reasons that planning does not read.
+fn trim_status(pod: &mut SlimPod) {
     for status in pod.status.container_statuses.iter_mut().flatten() {
         status
             .state
@@ -269,7 +284,7 @@ fn created(metadata: &ObjectMeta) -> Timestamp {
 }
 
 impl SlimPod {
-    pub(crate) fn view(&self) -> PodView {
+    fn build_view(&self) -> PodView {
         let metadata = &self.metadata;
         let labels = metadata.labels.clone().unwrap_or_default();
         let mut pod = PodView {
@@ -310,11 +325,6 @@ impl SlimPod {
         pod
     }
 
-    /// Returns whether the Pod is neither being deleted nor terminal.
-    pub(crate) fn is_active(&self) -> bool {
-        self.metadata.deletion_timestamp.is_none() && !is_terminal(self.status.phase.as_deref())
-    }
-
     /// Decorations of the Pod.
     fn decorations(&self) -> AppliedDecorations {
         let annotations = self.metadata.annotations.as_ref();
@@ -323,7 +333,7 @@ impl SlimPod {
     }
 
     /// Time at which the Pod became Ready; `None` if it is not.
-    pub(crate) fn ready_since(&self) -> Option<Timestamp> {
+    fn ready_since(&self) -> Option<Timestamp> {
         let ready = self.condition("Ready").filter(|c| c.status == "True")?;
         Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
     }

@@ -375,10 +375,10 @@ impl Context {
     fn restore_state(&self, observed: &mut Observed) {
         let mut states = self.states.lock();
         let known = states.entry(observed.uid.clone()).or_default();
-        record_last_pods(&mut known.last_pods, observed.pods.values());
+        record_last_pods(&mut known.last_pods, observed.all());
         if !known.rejected_resizes.is_empty() {
             // A rejected resize is outdated once the Pod has another revision.
-            let pods = observed.pods.values();
+            let pods = observed.all();
             let revisions: BTreeMap<&Uid, &RevisionName> =
                 pods.map(|pod| (&pod.uid, &pod.revision)).collect();
             known.rejected_resizes.retain(|uid, to| revisions.get(uid) == Some(&&*to));

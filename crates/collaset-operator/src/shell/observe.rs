@@ -1,6 +1,9 @@
 //! Builds the observed state of a CollaSet from the caches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use podops_api::{
     collaset::CollaSet,
@@ -38,12 +41,12 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
     // A Pod whose label has just changed may be in both caches.
     for pods in [&caches.other_pods, &caches.pods] {
         for pod in pods.find(&uid) {
-            let view = pod.view();
+            let view = pod.view.clone();
             observed.pods.insert(view.name.clone(), view);
         }
         for pod in pods.find(&orphans) {
             if is_labelled(&*pod, set) || is_to_be_included(&pod, set) {
-                let view = pod.view();
+                let view = pod.view.clone();
                 observed.orphans.insert(view.name.clone(), view);
             }
         }
@@ -91,7 +94,10 @@ fn foreign_pods_to_include(observed: &Observed, caches: &Caches) -> BTreeSet<Pod
 }
 
 /// Returns the instance ID of the Pod that mounts a PVC.
-fn mounting_instance(pods: &BTreeMap<PodName, PodView>, claim: &ClaimName) -> Option<InstanceId> {
+fn mounting_instance(
+    pods: &BTreeMap<PodName, Arc<PodView>>,
+    claim: &ClaimName,
+) -> Option<InstanceId> {
     pods.values().find(|pod| pod.claims.contains(claim))?.instance
 }
 

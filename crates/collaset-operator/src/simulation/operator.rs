@@ -133,7 +133,7 @@ impl World {
             ),
         };
         let mut observed = observe(&set, &caches);
-        record_last_pods(&mut self.operator.last_pods, observed.pods.values());
+        record_last_pods(&mut self.operator.last_pods, observed.all());
         observed.last_pods.clone_from(&self.operator.last_pods);
         observed.can_resize = true;
         observed.rejected_creates.clone_from(&self.operator.rejected_creates);

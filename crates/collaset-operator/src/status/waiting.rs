@@ -78,7 +78,7 @@ pub(super) fn waiting(observed: &Observed, plan: &Plan, now: Timestamp) -> Waiti
     for queued in &plan.queued {
         groups.add(QUEUED.to_owned(), queued.reason.clone(), &queued.pod, None);
     }
-    for pod in observed.pods.values() {
+    for pod in observed.all() {
         let wait = operation_wait(pod).or_else(|| starting_wait(observed, pod));
         let Some(Wait { phase, mut reason, since }) = wait else { continue };
         if observed.rejected_resizes.get(&pod.uid) == Some(&pod.revision) {
@@ -236,6 +236,8 @@ fn service_reason(pod: &PodView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn pod(name: &str, labels: &[(LabelKind, i64)]) -> PodView {
@@ -245,7 +247,7 @@ mod tests {
     }
 
     fn reported(pods: Vec<PodView>) -> (Vec<String>, Option<u64>) {
-        let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+        let pods = pods.into_iter().map(|pod| (pod.name.clone(), Arc::new(pod))).collect();
         let observed = Observed { pods, ..Observed::default() };
         let Waiting { groups, requeue_after, .. } =
             waiting(&observed, &Plan::default(), Timestamp::from_second(100).unwrap());
@@ -285,7 +287,7 @@ mod tests {
             let created = Timestamp::from_second(created).unwrap();
             let pod =
                 PodView { name: "a".into(), not_running_reason, created, ..PodView::default() };
-            let pods = [("a".into(), pod)].into();
+            let pods = [("a".into(), Arc::new(pod))].into();
             let observed = Observed { pods, ..Observed::default() };
             let now = Timestamp::from_second(100).unwrap();
             let found = waiting(&observed, &Plan::default(), now);

@@ -30,7 +30,7 @@ impl<'a> Pairs<'a> {
         // A terminal Pod needs no replacement, except that with persistent names it occupies the
         // name of its successor.
         let persistent = observed.has_persistent_names();
-        let existing = observed.pods.values().filter(|pod| persistent || !pod.terminal);
+        let existing = observed.all().filter(|pod| persistent || !pod.terminal);
         let named = existing.map(|pod| (pod.name.as_str(), pod));
         let origins = named.filter(|(name, _)| new.contains_key(name)).collect();
         Self { new, origins }

@@ -83,7 +83,7 @@ fn claimed_by_others(observed: &Observed, pod: &PodView) -> BTreeSet<InstanceId>
 /// Pod by the selector alone, and its users rely on excluded Pods staying out.
 fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &ScaleStrategy) {
     let observed = planner.observed;
-    let mut used = ids(observed.pods.values());
+    let mut used = ids(observed.all());
     for pod in observed.orphans.values() {
         let is_ours = !pod.deleting
             && !pod.has_label(well_known::ORPHANED)
@@ -102,7 +102,7 @@ fn adopt(planner: &mut Planner<'_>, instances: &mut Instances, requested: &Scale
 /// Releases Pods that the selector no longer matches.
 fn release(planner: &mut Planner<'_>) {
     let observed = planner.observed;
-    for pod in observed.pods.values().filter(|pod| !pod.deleting) {
+    for pod in observed.all().filter(|pod| !pod.deleting) {
         if !observed.selects(&pod.labels) {
             planner.released.insert(pod.name.clone());
             planner.change_pod(pod, PodChange::Release);
@@ -121,7 +121,7 @@ fn exclude(
     requested: &ScaleStrategy,
 ) {
     let observed = planner.observed;
-    let mut excluded: Vec<&PodView> = observed.pods.values().collect();
+    let mut excluded: Vec<&PodView> = observed.all().collect();
     excluded.retain(|pod| {
         !pod.deleting
             && is_exclusion_requested(observed, pod)

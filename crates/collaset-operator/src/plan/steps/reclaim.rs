@@ -23,7 +23,7 @@ pub(in crate::plan) fn plan(planner: &mut Planner<'_>) {
         return;
     }
     // Nothing protects a Pod without control label; the garbage collector deletes it.
-    let mut protected = observed.pods.values().filter(|pod| pod.is_controlled()).peekable();
+    let mut protected = observed.all().filter(|pod| pod.is_controlled()).peekable();
     if protected.peek().is_some() {
         for pod in protected.filter(|pod| !pod.deleting && !pod.has_label(well_known::TO_DELETE)) {
             planner.change_pod(pod, PodChange::RequestDeletion);

@@ -60,7 +60,7 @@ fn record(planner: &mut Planner<'_>) {
 
 /// Revisions that Pods have, or that instances' next Pods will have.
 fn used_revisions(observed: &Observed) -> BTreeSet<&str> {
-    let of_pods = observed.pods.values().map(|pod| pod.revision.as_str());
+    let of_pods = observed.all().map(|pod| pod.revision.as_str());
     let own = observed.instance_entries().iter().filter(|entry| observed.owns(entry));
     let of_instances =
         own.filter_map(|entry| entry.data.get(well_known::context::REVISION)).map(String::as_str);

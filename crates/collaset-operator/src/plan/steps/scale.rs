@@ -57,7 +57,7 @@ pub(in crate::plan) fn plan(
     scale_in(planner, instances, pairs, &counted);
     // Their containers have ended, and do not start again. With persistent names, a terminal Pod also
     // occupies the name that the next Pod of its instance needs.
-    for pod in observed.pods.values().filter(|pod| pod.terminal && !pod.deleting) {
+    for pod in observed.all().filter(|pod| pod.terminal && !pod.deleting) {
         if !pod.has_label(well_known::TO_DELETE) {
             planner.change_pod(pod, PodChange::RequestDeletion);
         }

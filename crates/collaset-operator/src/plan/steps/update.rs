@@ -117,7 +117,7 @@ struct SourceStep {
 type UpdateMethods = BTreeMap<SourceStep, UpdateMethod>;
 
 fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
-    let pods = planner.observed.pods.values();
+    let pods = planner.observed.all();
     let steps: BTreeSet<SourceStep> = pods
         .filter_map(|pod| Some(SourceStep { to: targets.of(pod)?.clone(), from: pod.source() }))
         .collect();

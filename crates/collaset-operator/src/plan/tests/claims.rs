@@ -67,7 +67,7 @@ fn claimed(replicas: i32, pods: &str, claims: &str, is_updated: bool) -> Observe
         };
         observed.claims.insert(name, claim);
     }
-    for pod in observed.pods.values_mut() {
+    for pod in observed.pods.values_mut().map(Arc::make_mut) {
         let storage = if *pod.revision == *"v2" { "200m" } else { "100m" };
         pod.claims.insert(format!("{}-{storage}", pod.instance.unwrap_or_default()).into());
     }
@@ -166,7 +166,7 @@ fn claims_follow_excluded_included_and_adopted_pods() {
     let mut coming = claimed(1, "", "4 100m orphaned", false);
     coming.spec.scale_strategy.get_or_insert_default().pod_to_include = list(&[4]);
     coming.orphans = pods_by_name([pod("4 v1 ready")]);
-    let included = coming.orphans.values_mut().next().unwrap();
+    let included = coming.orphans.values_mut().map(Arc::make_mut).next().unwrap();
     included.claims.insert("4-100m".into());
     coming.contexts = None;
     check_claims(&coming, "include web-4 as 0, include 4-100m as 0");

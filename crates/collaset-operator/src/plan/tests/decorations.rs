@@ -1,7 +1,5 @@
 //! Decorations: who gets which revision, how Pods are updated to it, and what a conflict affects.
 
-use std::sync::Arc;
-
 use kube::core::Selector;
 use serde_json::json;
 
@@ -38,7 +36,7 @@ fn applied(names: &[(&str, &str)]) -> AppliedDecorations {
 fn decorated(pods: &str, on_pods: &[(&str, &str)], known: Vec<(&str, Decoration)>) -> Observed {
     let replicas = pods.split(", ").filter(|pod| !pod.is_empty()).count();
     let mut observed = observed(i32::try_from(replicas).unwrap(), pods, |_| ());
-    for pod in observed.pods.values_mut() {
+    for pod in observed.pods.values_mut().map(Arc::make_mut) {
         pod.decorations = applied(on_pods);
         for (_, revision) in on_pods {
             let image = revision.replace('-', ":");
@@ -98,7 +96,7 @@ fn a_decoration_update_keeps_the_pods_own_revision() {
     held.revisions = revisions_by_name([revision("v1", 1, "v1"), revision("v2", 2, "v2")]);
     held.spec.update_strategy.rolling_update = rolling(Some(2), false);
     assert_eq!(action_text(&held), "begin update web-0, begin update web-1");
-    for pod in held.pods.values_mut() {
+    for pod in held.pods.values_mut().map(Arc::make_mut) {
         pod.labels.extend(
             super::pod("0 v1 update:permitted")
                 .labels

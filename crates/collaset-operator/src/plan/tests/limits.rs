@@ -49,7 +49,7 @@ proptest! {
         };
         let is_v2 = |pod: &PodView| *pod.revision == *"v2";
         let updated = observed.active().filter(|p| is_v2(p) && !is_scaled_in(p)).count();
-        let of_v2 = |name: &PodName| observed.pods.get(name).is_some_and(is_v2);
+        let of_v2 = |name: &PodName| observed.pods.get(name).is_some_and(|pod| is_v2(pod));
         let started = count(&|a| begins(a, OwnOperation::Update, &|name| !of_v2(name)));
         let partition = usize::try_from(partition).unwrap();
         let entries = observed.contexts.as_ref().map_or(0, |c| c.entries.len());

@@ -13,7 +13,7 @@ fn orphans_of_a_deleted_set_are_adopted_unless_excluded() {
     observed.orphans =
         pods_by_name([pod("0 v1 ready"), pod("1 v1 ready"), pod("2 v1 ready unselected")]);
     assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "adopt web-0, adopt web-1");
-    for orphan in observed.orphans.values_mut() {
+    for orphan in observed.orphans.values_mut().map(Arc::make_mut) {
         orphan.labels.insert(well_known::ORPHANED.to_owned(), "true".to_owned());
     }
     assert_eq!(plan(&observed, Timestamp::UNIX_EPOCH).to_string(), "create 0 v1, create 1 v1");

@@ -14,7 +14,7 @@ use podops_api::{
 };
 use podops_client::decode::Decoded;
 
-use super::super::cache::{Caches, SlimPod, SlimRevision, owner_name};
+use super::super::cache::{Caches, SlimRevision, owner_name};
 use crate::{
     compat::revision_hash,
     decoration::{
@@ -27,7 +27,7 @@ use crate::{
             is_decorated,
         },
     },
-    view::instance_id,
+    view::PodView,
 };
 
 /// Returns the decorations of a namespace; the caches' part of [`Observed`](crate::view::Observed).
@@ -109,8 +109,8 @@ struct Members<'a> {
 /// Instance of a CollaSet.
 struct Member {
     instance: Instance,
-    /// Labels of its Pod; `None` without a Pod.
-    labels: Option<BTreeMap<String, String>>,
+    /// Its Pod; `None` without one.
+    pod: Option<Arc<PodView>>,
     /// Decorations that are recorded for it.
     recorded: AppliedDecorations,
 }
@@ -128,12 +128,12 @@ impl<'a> Members<'a> {
         let members = self.known.get_or_insert_with(|| members(self.namespace, self.caches));
         let candidates = members.iter().filter_map(|member| {
             let recorded = member.recorded.revision(&decoration.name);
-            let is_selected = match &member.labels {
+            let labels = member.pod.as_ref().map(|pod| &pod.labels);
+            let is_selected = match labels {
                 Some(labels) => selector.selects(labels),
                 // The labels of its next Pod are not known here.
                 None => recorded.is_some(),
             };
-            let labels = member.labels.as_ref();
             let applied = labels.and_then(|labels| labels.get(&label(&decoration.name)));
             is_selected.then(|| Candidate {
                 instance: member.instance.clone(),
@@ -154,7 +154,7 @@ fn members(namespace: &str, caches: &Caches) -> Vec<Member> {
             let instance = Instance { id: entry.id, set: set.clone() };
             let recorded = entry.data.get(well_known::context::DECORATIONS);
             let recorded = AppliedDecorations::parse(recorded.map(String::as_str));
-            let member = Member { instance: instance.clone(), labels: None, recorded };
+            let member = Member { instance: instance.clone(), pod: None, recorded };
             members.insert(instance, member);
         }
     }
@@ -162,11 +162,10 @@ fn members(namespace: &str, caches: &Caches) -> Vec<Member> {
         let instance = Instance { id: pod.id, set: pod.set };
         let unknown = Member {
             instance: instance.clone(),
-            labels: None,
+            pod: None,
             recorded: AppliedDecorations::default(),
         };
-        let labels = pod.pod.metadata.labels.clone().unwrap_or_default();
-        members.entry(instance).or_insert(unknown).labels = Some(labels);
+        members.entry(instance).or_insert(unknown).pod = Some(pod.pod);
     }
     members.into_values().collect()
 }
@@ -175,17 +174,17 @@ fn members(namespace: &str, caches: &Caches) -> Vec<Member> {
 struct PodOfSet {
     set: String,
     id: InstanceId,
-    pod: Arc<SlimPod>,
+    pod: Arc<PodView>,
 }
 
 /// Returns the active Pods of all CollaSets of a namespace.
 fn pods_of_sets(namespace: &str, caches: &Caches) -> Vec<PodOfSet> {
     let pods = caches.pods.with_name_prefix(namespace, "").into_iter();
-    let active = pods.filter(|pod| pod.is_active());
+    let active = pods.filter(|pod| !pod.view.deleting && !pod.view.terminal);
     active
         .filter_map(|pod| {
-            let (set, id) = (owner_name(&*pod)?, instance_id(pod.metadata.labels.as_ref()?)?);
-            Some(PodOfSet { set, id, pod })
+            let (set, pod) = (owner_name(&*pod)?, pod.view.clone());
+            Some(PodOfSet { set, id: pod.instance?, pod })
         })
         .collect()
 }
@@ -202,15 +201,14 @@ pub(crate) fn observe_one(
     let known = view.decoration(members.in_scope(&view));
     let mut observed = ObservedDecoration::default();
     for PodOfSet { set, id, pod } in pods_of_sets(&view.namespace, caches) {
-        let labels = pod.metadata.labels.as_ref();
-        let Some(labels) = labels else { continue };
+        let labels = &pod.labels;
         let selected = !view.deleting && known.selects(labels);
         if !selected && !is_decorated(labels, &view.name) {
             continue;
         }
         let instance = Instance { id, set: set.clone() };
         observed.pods.push(SelectedPod {
-            name: pod.metadata.name.clone().unwrap_or_default().into(),
+            name: pod.name.clone(),
             selected,
             in_scope: match &known.scope {
                 Scope::All => true,
@@ -218,7 +216,7 @@ pub(crate) fn observe_one(
                 Scope::Instances(instances) => instances.contains(&instance),
             },
             revision: labels.get(&label(&view.name)).map(|name| name.as_str().into()),
-            ready: pod.ready_since().is_some(),
+            ready: pod.ready.is_some(),
             available: labels.contains_key(well_known::SERVICE_AVAILABLE),
             set,
         });
