@@ -187,6 +187,7 @@ fn sizes(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {
         "binary size, stripped release, collaset-operator",
         "binary size, stripped release, consist-operator",
         "binary size, stripped release, lifecycle-operator",
+        "binary size, stripped release, operationjob-operator",
         "binary size, stripped release, transition-rule-operator",
     ]) {
         #[allow(clippy::cast_precision_loss, reason = "programs are small")]

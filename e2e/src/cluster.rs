@@ -38,8 +38,13 @@ use crate::{
 };
 
 /// Names of the operators' programs and ServiceAccounts.
-pub const OPERATORS: [&str; 4] =
-    ["collaset-operator", "consist-operator", "lifecycle-operator", "transition-rule-operator"];
+pub const OPERATORS: [&str; 5] = [
+    "collaset-operator",
+    "consist-operator",
+    "lifecycle-operator",
+    "operationjob-operator",
+    "transition-rule-operator",
+];
 
 /// Operators with admission webhooks.
 const WITH_WEBHOOKS: [&str; 2] = ["lifecycle-operator", "transition-rule-operator"];
@@ -117,6 +122,20 @@ pub fn memory_limit_mebibytes(operator: &str) -> anyhow::Result<f64> {
     let limit =
         manifest.split_once("limits: { memory: ").and_then(|(_, rest)| rest.split_once("Mi }"));
     Ok(limit.context("manifest without a memory limit")?.0.parse()?)
+}
+
+/// Environment variables in an operator's shipped Deployment.
+///
+/// # Errors
+///
+/// If the Deployment cannot be read.
+fn shipped_env(operator: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let path = root().join("deploy").join(operator).join("deployment.yaml");
+    let manifest = std::fs::read_to_string(path)?;
+    let Some((_, env)) = manifest.split_once("        env:\n") else { return Ok(Vec::new()) };
+    let lines = env.lines().map(|line| line.trim_start().strip_prefix("- { name: "));
+    let variables = lines.map_while(|line| line?.strip_suffix("\" }")?.split_once(", value: \""));
+    Ok(variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// Additional arguments and environment variables of an operator.
@@ -485,7 +504,9 @@ impl TestCluster {
         let settings = self.settings.get(name).cloned().unwrap_or_default();
         args.extend(settings.args);
         let (program, log) = (self.programs.join(name), self.log(name));
-        Ok(Spec { program, args, env: settings.env, kubeconfig, log })
+        let mut env = shipped_env(name)?;
+        env.extend(settings.env);
+        Ok(Spec { program, args, env, kubeconfig, log })
     }
 
     /// Kills an operator without a restart.

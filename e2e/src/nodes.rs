@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     net::Ipv4Addr,
     path::PathBuf,
     process::Stdio,
@@ -312,11 +313,31 @@ fn container(
         Stage::Starting,
         status(
             true,
-            &format!("sim://{}", image.trim_end_matches("-again")),
+            &id_of_image(image),
             (run, &format!("sim://{name}-{run}")),
             json!({ "running": { "startedAt": since } }),
         ),
     )
+}
+
+/// Image ID as containerd reports it: the repository and the digest of the image. Images whose tags
+/// differ only by the suffix `-again` are the same one.
+fn id_of_image(image: &str) -> String {
+    let (name, pinned) = image.split_once('@').map_or((image, None), |(n, d)| (n, Some(d)));
+    let last_slash = name.rfind('/').map_or(0, |index| index + 1);
+    let colon = name[last_slash..].find(':').map_or(name.len(), |index| last_slash + index);
+    let digest = pinned.map_or_else(
+        || {
+            let part = |seed: u8| {
+                let mut hasher = DefaultHasher::new();
+                (seed, name.trim_end_matches("-again")).hash(&mut hasher);
+                format!("{:016x}", hasher.finish())
+            };
+            format!("sha256:{}", (0..4).map(part).collect::<String>())
+        },
+        ToOwned::to_owned,
+    );
+    format!("docker.io/library/{}@{digest}", &name[..colon])
 }
 
 /// Returns whether a Pod's container runs as a process.
@@ -788,7 +809,7 @@ mod tests {
                 &status["containerStatuses"][0]["imageID"],
                 &status["containerStatuses"][0]["restartCount"]
             ),
-            (&json!("sim://x:2"), &json!(1))
+            (&json!(id_of_image("x:2")), &json!(1))
         );
     }
 

@@ -73,6 +73,13 @@ fn operators() -> Vec<OperatorTables> {
             flags: lifecycle_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
+            name: operationjob_operator::shell::NAME,
+            events: &operationjob_operator::reasons::EVENTS,
+            conditions: &operationjob_operator::reasons::CONDITIONS,
+            metrics: &[],
+            flags: operationjob_operator::shell::PROGRAM.command(),
+        },
+        OperatorTables {
             name: transition_rule_operator::shell::NAME,
             events: &transition_rule_operator::reasons::EVENTS,
             conditions: &transition_rule_operator::reasons::CONDITIONS,

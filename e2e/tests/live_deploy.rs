@@ -137,6 +137,7 @@ async fn all_manifests_and_examples_are_accepted_by_the_api_server() {
         "collaset-operator",
         "consist-operator",
         "lifecycle-operator",
+        "operationjob-operator",
         "transition-rule-operator",
         "overlays/all",
         "overlays/kuperator-defaults",

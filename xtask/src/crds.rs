@@ -6,8 +6,8 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context as _, bail};
 use kube::CustomResourceExt as _;
 use podops_api::{
-    collaset::CollaSet, pod_decoration::PodDecoration, resource_context::ResourceContext,
-    transition_rule::PodTransitionRule,
+    collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
+    resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 
 use crate::{code_map, crd_page, sources};
@@ -18,9 +18,13 @@ const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; do not edit
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let root = sources::root();
     let mut files = Vec::new();
-    for crd in
-        [CollaSet::crd(), PodDecoration::crd(), PodTransitionRule::crd(), ResourceContext::crd()]
-    {
+    for crd in [
+        CollaSet::crd(),
+        OperationJob::crd(),
+        PodDecoration::crd(),
+        PodTransitionRule::crd(),
+        ResourceContext::crd(),
+    ] {
         let name = format!("crds/{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
         // Converted to JSON first, which omits absent fields.
         let text = serde_saphyr::to_string(&serde_json::to_value(&crd)?)?;

@@ -58,11 +58,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Crates that must compile without default features, that is without I/O.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "podops-client",
     "collaset-operator",
     "consist-operator",
     "lifecycle-operator",
+    "operationjob-operator",
     "transition-rule-operator",
 ];
 

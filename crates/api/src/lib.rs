@@ -15,6 +15,7 @@ pub mod consist;
 pub mod lifecycle;
 
 pub mod collaset;
+pub mod operation_job;
 pub mod pod_decoration;
 pub mod resource_context;
 pub mod transition_rule;

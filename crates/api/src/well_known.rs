@@ -142,6 +142,22 @@ pub const REVISION_COLLISION: &str = "controller.kubernetes.io/collision";
 /// Finalizer of a CollaSet, removed after its Pods and its ResourceContext are released.
 pub const PRE_RECLAIM: &str = "apps.kusionstack.io/pre-reclaim";
 
+/// Annotation on the new Pod of a replacement: the name of the Pod that it replaces. Unlike the label
+/// [`REPLACE_PAIR_ORIGIN_NAME`], it stays when that Pod is gone. Not Kuperator's.
+pub const REPLACEMENT_OF: &str = "collaset.kusionstack.io/replacement-of";
+
+/// Annotation beside [`TO_REPLACE`]: the UID of the OperationJob that has requested the replacement,
+/// and may cancel it. Not Kuperator's.
+pub const REPLACE_REQUESTED_BY: &str = "operationjob.kusionstack.io/replace-requested-by";
+
+/// Annotation. JSON `{"job":"<UID>","containers":{"<name>":"<container ID>"}}`: the OperationJob that
+/// last restarted containers of the Pod in place, and the containers that ran before. Not
+/// Kuperator's.
+pub const RESTARTED: &str = "operationjob.kusionstack.io/restarted";
+
+/// Finalizer that Kuperator's OperationJobs add to the Pods that they replace; Podops only removes it.
+pub const REPLACE_PROTECTED: &str = "finalizer.operationjob.kusionstack.io/replace-protected";
+
 /// Annotation. JSON `[{"name":"<PodDecoration>","revision":"<ControllerRevision>"}]`: the
 /// decorations that a Pod was built with.
 pub const DECORATIONS: &str = "poddecoration.kusionstack.io/revisions";

@@ -40,6 +40,10 @@ const SCHEDULING_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// The same delay for a Pod that is bound to a node.
 const CONTAINER_START_DELAY: SignedDuration = SignedDuration::from_secs(30);
 
+/// Time within which a kubelet usually reports that a Pod is not Ready after its readiness gate was set
+/// to False.
+const REPORT_DELAY: SignedDuration = SignedDuration::from_millis(500);
+
 /// Upper bound for the steps of one plan; far more than any Pod needs.
 const STEPS_MAX: usize = 1000;
 
@@ -114,7 +118,8 @@ pub fn plan(pod: &PodView, now: Timestamp) -> Result<Plan, InvalidLabel> {
     }
     planner.request_deletion();
     if planner.may_delete() {
-        return Ok(Plan { delete: true, ..Plan::default() });
+        let requeue_after = planner.until_reported_not_ready();
+        return Ok(Plan { delete: requeue_after.is_none(), requeue_after, ..Plan::default() });
     }
     for _ in 0..STEPS_MAX {
         let before = planner.state.clone();
@@ -230,6 +235,18 @@ impl<'a> Planner<'a> {
             normalize_all(&mut normalized);
             normalized == self.state.lifecycle
         }
+    }
+
+    /// Remaining time for the kubelet to report a Pod as not Ready before it is deleted; `None` if it
+    /// has, or has not within [`REPORT_DELAY`]. Otherwise its report and the delete conflict.
+    fn until_reported_not_ready(&self) -> Option<Duration> {
+        if !self.pod.ready || !self.pod.has_readiness_gate {
+            return None;
+        }
+        let operate = LabelKind::Operate.key(lifecycle::POD_DELETE);
+        let since = LifecycleTime::parse(self.pod.labels.get(&operate)?)?.0;
+        let until = since.checked_add(REPORT_DELAY).ok()?;
+        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 
     fn normalize(&mut self) {

@@ -140,6 +140,10 @@ fn manifest(
     let mut metadata =
         template.0.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     metadata.retain(|key, _| matches!(key.as_str(), "annotations" | "finalizers"));
+    if let NewPod::Replacing(origin) = new {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        annotations[well_known::REPLACEMENT_OF] = json!(origin);
+    }
     metadata.insert("name".to_owned(), json!(name));
     metadata.insert("labels".to_owned(), json!(labels));
     metadata.insert("ownerReferences".to_owned(), owner(observed));

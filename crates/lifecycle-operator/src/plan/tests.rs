@@ -286,6 +286,25 @@ fn invalid_available_conditions_block_service_available() {
 }
 
 #[test]
+fn a_delete_waits_for_the_kubelet_to_report_not_ready() {
+    let permitted = |readiness: &str, operate: i128| {
+        let text = format!(
+            "to-delete preparing-to-delete {readiness} operating/pod-delete \
+             operation-type/pod-delete=delete pre-checked/pod-delete operation-permission/delete \
+             operate/pod-delete={operate}"
+        );
+        plan(&pod(&text), now()).unwrap()
+    };
+    let since = now().as_nanosecond() - 100_000_000;
+    let waiting = permitted("closed ready", since);
+    assert!(waiting.is_empty());
+    assert_eq!(waiting.requeue_after, Some(Duration::from_millis(400)));
+    assert!(permitted("closed", since).delete);
+    assert!(permitted("closed ready", since - 400_000_000).delete);
+    assert!(permitted("closed ready ungated", since).delete);
+}
+
+#[test]
 fn to_delete_starts_a_graceful_deletion() {
     check(
         &format!("{AVAILABLE} to-delete"),

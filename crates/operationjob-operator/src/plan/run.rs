@@ -1,0 +1,189 @@
+//! The next step of an operation that has started.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::{lifecycle, well_known};
+
+use super::{
+    Method, Planner,
+    action::{ContainerRestart, OperationEnd, PodChange},
+    containers_of,
+    target::TargetState,
+};
+use crate::{
+    facts,
+    restart_image::other_reference,
+    view::{Observed, PodView},
+};
+
+/// What an operation waits for while another one is under way.
+const ANOTHER_OPERATION: &str = "the end of another operation on the Pod";
+/// What an operation waits for until lifecycle-operator permits it.
+const PERMISSION: &str = "permission (PreCheck or Preparing)";
+/// What a target waits for at the end.
+const AVAILABLE: &str = "the Pod to be available";
+/// What a target waits for while its Pod is deleted.
+const DELETED: &str = "the Pod to be deleted";
+/// What a target waits for after its Pod was deleted.
+const SUCCESSOR: &str = "the new Pod to be available";
+
+impl<'a> Planner<'a> {
+    /// Plans the next step of the operation on a target.
+    pub(super) fn run(&mut self, state: &mut TargetState<'a>) {
+        state.status.extra_info.remove(facts::WAITING);
+        if let Some(pod) = state.own_pod()
+            && pod.finalizers.iter().any(|f| f == well_known::REPLACE_PROTECTED)
+        {
+            self.change(pod, PodChange::RemoveFinalizer);
+            return;
+        }
+        let method = state.get(facts::METHOD).and_then(Method::parse);
+        match method {
+            // Kuperator's jobs do not record it, and have only this action.
+            None | Some(Method::Replace) => self.run_replace(state),
+            Some(Method::Recreate) => self.run_recreate(state),
+            Some(Method::RestartInPlace) => self.run_restart(state),
+        }
+    }
+
+    fn run_recreate(&mut self, state: &mut TargetState<'a>) {
+        let Some(pod) = state.own_pod() else {
+            match self.recreation_of(state) {
+                Some(new) => {
+                    self.take(state, new);
+                    if new.is_available() {
+                        state.succeed();
+                    } else {
+                        state.wait_for(SUCCESSOR);
+                    }
+                }
+                None => state.wait_for("its workload to create a new Pod"),
+            }
+            return;
+        };
+        if pod.deleting {
+            state.wait_for(DELETED);
+        } else if self.is_permitted(state, pod, OperationEnd::PodDeleted) {
+            self.change(pod, PodChange::Delete);
+            state.wait_for(DELETED);
+        }
+    }
+
+    fn run_restart(&mut self, state: &mut TargetState<'a>) {
+        let Some(pod) = state.own_pod().filter(|pod| !pod.deleting) else {
+            let message = "the Pod was deleted during its restart".to_owned();
+            state.fail("PodNotFound", message);
+            return;
+        };
+        let id = self.observed.operation_id();
+        let Some(restarted) = restarted_containers(pod, self.observed) else {
+            if self.is_permitted(state, pod, OperationEnd::PodKept) {
+                self.restart(state, pod);
+            }
+            return;
+        };
+        if !has_restarted(pod, &restarted) {
+            state.wait_for("the containers to restart");
+        } else if pod.is_during(&id) {
+            self.change(pod, PodChange::Finish);
+            state.wait_for(AVAILABLE);
+        } else if pod.has_labels_of(&id) || !pod.is_available() {
+            state.wait_for(AVAILABLE);
+        } else {
+            state.succeed();
+        }
+    }
+
+    /// Restarts the containers of a Pod that may be operated on.
+    fn restart(&mut self, state: &mut TargetState<'a>, pod: &PodView) {
+        let names = containers_of(state.target, pod);
+        let listed = pod.containers.iter().enumerate();
+        let listed = listed.filter(|(_, container)| names.contains(&container.name.as_str()));
+        let mut containers = BTreeMap::new();
+        for (index, container) in listed {
+            let Some(to) = other_reference(&container.image, &container.image_id) else {
+                // It has restarted meanwhile, and its image is not reported yet.
+                state.wait_for("the image of a container to be reported");
+                return;
+            };
+            let restart = ContainerRestart {
+                index,
+                from: container.image.clone(),
+                to,
+                container_id: container.container_id.clone(),
+            };
+            containers.insert(container.name.clone(), restart);
+        }
+        self.change(pod, PodChange::Restart { containers });
+        state.wait_for("the containers to restart");
+    }
+
+    /// Returns whether the Pod may be operated on; requests it if it is not requested yet.
+    fn is_permitted(
+        &mut self,
+        state: &mut TargetState<'a>,
+        pod: &PodView,
+        end: OperationEnd,
+    ) -> bool {
+        let id = self.observed.operation_id();
+        let operation_type = self.observed.spec.action.as_str();
+        if !pod.is_during(&id) {
+            if pod.is_operated_on() || pod.has_labels_of(&id) {
+                state.wait_for(ANOTHER_OPERATION);
+            } else {
+                self.change(pod, PodChange::Begin { end });
+                state.wait_for(PERMISSION);
+            }
+            return false;
+        }
+        let Some(since) = lifecycle::allowed_since(&pod.labels, &id, operation_type) else {
+            state.wait_for(PERMISSION);
+            return false;
+        };
+        if let Some(wait) = self.remaining_delay(since) {
+            self.requeue_after(wait);
+            state.wait_for("spec.operationDelaySeconds");
+            return false;
+        }
+        true
+    }
+
+    fn remaining_delay(&self, since: Timestamp) -> Option<Duration> {
+        let delay = self.observed.spec.operation_delay_seconds.unwrap_or_default();
+        let delay = SignedDuration::from_secs(i64::from(delay));
+        let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
+        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
+    }
+
+    /// Records the Pod that takes over from a target.
+    pub(super) fn take(&mut self, state: &mut TargetState<'a>, new: &PodView) {
+        state.set(facts::NEW_POD, new.name.as_str());
+        if let Some(instance) = new.labels.get(well_known::INSTANCE_ID) {
+            state.set(facts::NEW_INSTANCE, instance.as_str());
+        }
+        self.taken.insert(new.name.to_string());
+    }
+}
+
+/// IDs of the containers that this job has restarted, by name, from before the restart; `None` if it
+/// has not restarted any.
+fn restarted_containers(pod: &PodView, observed: &Observed) -> Option<BTreeMap<String, String>> {
+    let restart: Restart = serde_json::from_str(pod.annotation(well_known::RESTARTED)?).ok()?;
+    (restart.job == *observed.uid).then_some(restart.containers)
+}
+
+/// Returns whether containers other than these run.
+fn has_restarted(pod: &PodView, before: &BTreeMap<String, String>) -> bool {
+    let mut restarted = pod.containers.iter().filter_map(|c| Some((c, before.get(&c.name)?)));
+    restarted.all(|(c, id)| c.ready && !c.container_id.is_empty() && c.container_id != *id)
+}
+
+/// Annotation [`well_known::RESTARTED`]: the last restart of containers by a job.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Restart {
+    /// UID of the job.
+    pub job: String,
+    /// IDs of the containers before the restart, by name.
+    pub containers: BTreeMap<String, String>,
+}

@@ -1,0 +1,10 @@
+//! The controller around the plan: watches jobs and Pods, observes, plans and writes.
+
+mod controller;
+mod observe;
+mod program;
+
+pub use program::PROGRAM;
+
+/// Name of the operator in its Lease and events, and as field manager.
+pub const NAME: &str = "operationjob-operator";

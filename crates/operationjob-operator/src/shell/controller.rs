@@ -1,0 +1,372 @@
+//! Reconciles OperationJobs: observes, plans, writes and reports the status.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use futures::{StreamExt as _, future::join_all, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Resource as _,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, ObjectRef},
+        watcher,
+    },
+};
+use parking_lot::Mutex;
+use podops_api::{
+    ids::{PodName, Uid},
+    operation_job::{OperationJob, OperationJobStatus, Progress},
+    well_known,
+};
+use podops_client::{
+    decode::Decoded,
+    freshness::LastWrites,
+    shell::{
+        apply::{self, Applier, UnfinishedWrites},
+        clock,
+        events::Events,
+        store::{IndexedStore, WatchProgress, are_observed, reflect},
+    },
+    status_throttle::{StatusChange, StatusThrottle},
+    write::{self, Outcome, PODS, Write},
+};
+use podops_runtime::{
+    controller::{ControllerConfig, Requeue},
+    operator::{Operator, OperatorError},
+    reconcile_error::{Cause, ReconcileError},
+};
+
+use super::observe::{SlimPod, observe, owner_uid, trim};
+use crate::{
+    facts,
+    plan::{JobChange, Plan, plan},
+    reasons,
+    render::{self, JOBS},
+    view::{Missing, Observed},
+};
+
+/// Minimum interval between two reconciles of one job; batches the events of many Pods.
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of reconciles when nothing changes.
+const RESYNC: Duration = Duration::from_secs(600);
+/// Maximum number of targets that one reconcile reads from the API server, because the cache does
+/// not contain them.
+const READS_MAX: usize = 20;
+
+/// OperationJob, or the error of one that cannot be decoded.
+type DecodedJob = Decoded<OperationJob>;
+
+/// Command-line arguments specific to this operator: none.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct OperationJobArgs {}
+
+/// In-memory state of one job.
+#[derive(Debug, Default)]
+struct State {
+    writes: LastWrites,
+    status: StatusThrottle,
+}
+
+struct Context {
+    client: Client,
+    applier: Applier,
+    events: Events,
+    pods: Arc<IndexedStore<SlimPod>>,
+    jobs: Arc<IndexedStore<DecodedJob>>,
+    states: Mutex<BTreeMap<Uid, State>>,
+}
+
+/// Result of executing a plan.
+struct Applied {
+    unfinished: Option<UnfinishedWrites>,
+    retry_after: Option<Duration>,
+}
+
+/// Starts the OperationJob controller in the operator's process.
+///
+/// # Errors
+///
+/// Never; the signature is that of every operator.
+#[allow(
+    clippy::unnecessary_wraps,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature of every operator"
+)]
+pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(), OperatorError> {
+    let process = operator.process.clone();
+    let pods = IndexedStore::new(owner_uid);
+    let jobs = IndexedStore::new(|job: &DecodedJob| job.meta().namespace.clone());
+    operator.ready_when("operationjobs", jobs.progress.ready());
+    operator.ready_when("pods", pods.progress.ready());
+    let (store, writer) = reflector::store::<DecodedJob>();
+    let cache = jobs.clone();
+    let objects = process
+        .watch_decoded(watcher::Config::default(), JOBS.plural, &jobs.progress)
+        .reflect(writer)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                cache.apply_event(event.clone());
+            }
+        })
+        .touched_objects();
+    let controlled = watcher::Config::default().labels(well_known::CONTROLLED);
+    let watched = process.watch(controlled, "pods", &pods.progress).modify(trim);
+    let known = jobs.clone();
+    let triggers = reflect(pods.clone(), watched)
+        .flat_map(move |pod| stream::iter(concerned_jobs(&pod, &known)));
+    let context = Arc::new(Context {
+        client: process.client.clone(),
+        applier: process.applier(process.args.max_concurrent_reconciles),
+        events: process.events(),
+        pods,
+        jobs,
+        states: Mutex::default(),
+    });
+    let config = ControllerConfig {
+        objects: objects.boxed(),
+        store,
+        triggers: triggers.boxed(),
+        min_interval: RECONCILE_INTERVAL,
+    };
+    operator
+        .controller("operationjob controller", config, move |job| reconcile(job, context.clone()));
+    Ok(())
+}
+
+/// Returns the unfinished jobs that a Pod concerns: it is a target, or of the workload of one.
+fn concerned_jobs(pod: &SlimPod, jobs: &IndexedStore<DecodedJob>) -> Vec<ObjectRef<DecodedJob>> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let known = jobs.find(namespace).into_iter();
+    let concerned = known.filter(|job| job.as_result().is_ok_and(|job| concerns(job, pod)));
+    concerned.map(|job| ObjectRef::from_obj(&*job)).collect()
+}
+
+fn concerns(job: &OperationJob, pod: &SlimPod) -> bool {
+    let status = job.status.as_ref();
+    let is_final = status.and_then(|status| status.progress).is_some_and(Progress::is_final);
+    if is_final && job.metadata.deletion_timestamp.is_none() {
+        return false;
+    }
+    let name = pod.view.name.as_str();
+    let owner = pod.view.owner.as_ref().map(|owner| &*owner.uid);
+    let mut details = status.into_iter().flat_map(|status| &status.target_details);
+    job.spec.targets.iter().any(|target| target.name == *name)
+        || details.any(|target| {
+            let recorded = target.extra_info.get(facts::OWNER);
+            recorded.is_some() && recorded == owner
+        })
+}
+
+/// Reconciles one job. Idempotent: it may be interrupted at any point and run again.
+///
+/// # Errors
+///
+/// If a read or a write failed and a retry may help; writes already made are kept.
+#[tracing::instrument(skip_all, fields(namespace = job.meta().namespace, operationjob = job.meta().name))]
+async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
+    let reference = job.object_ref(&());
+    let job = match job.as_result() {
+        Ok(job) => job,
+        Err(invalid) => {
+            let event = reasons::JOB_INVALID.with(invalid.error.clone());
+            context.events.publish(&reference, &event).await;
+            return Ok(Requeue::AwaitChange);
+        }
+    };
+    let caches = [&context.pods.progress, &context.jobs.progress];
+    if !caches.into_iter().all(|progress| progress.version().lists_done > 0) {
+        return Ok(Requeue::After(Duration::from_millis(100)));
+    }
+    let uid = Uid::from(job.metadata.uid.clone().unwrap_or_default());
+    if !context.is_fresh(&uid) {
+        return Ok(Requeue::AwaitCache);
+    }
+    let mut observed = observe(job, &context.pods);
+    context.read_missing(&mut observed).await?;
+    let plan = plan(&observed, clock::now());
+    let applied = context.apply(&observed, &plan).await;
+    if let Some(change) = plan.job {
+        context.change_job(&observed, change).await?;
+        if change != JobChange::AddFinalizer {
+            context.states.lock().remove(&uid);
+            if change == JobChange::Delete {
+                let message = "the job finished long enough ago".to_owned();
+                context.events.publish(&reference, &reasons::TTL.with(message)).await;
+            }
+            return Ok(Requeue::AwaitChange);
+        }
+    }
+    let wait = context.report_status(&observed, &plan.status).await?;
+    for event in events(&observed, &plan) {
+        context.events.publish(&reference, &event).await;
+    }
+    if let Some(unfinished) = applied.unfinished {
+        return Err(Cause::from(unfinished).requeue_within(wait));
+    }
+    let waits = [wait, plan.requeue_after, applied.retry_after, Some(RESYNC)];
+    Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+}
+
+/// Returns the events of a plan, one per kind of change.
+fn events(observed: &Observed, plan: &Plan) -> Vec<podops_client::event::ObjectEvent> {
+    let mut events = Vec::new();
+    // Once for a job: its status counts the rest.
+    let is_first = observed.status.target_details.iter().all(|t| t.start_time.is_none());
+    if plan.started > 0 && is_first {
+        let message = format!("{} of {} targets", plan.started, observed.spec.targets.len());
+        events.push(reasons::STARTED.with(message));
+    }
+    let (before, now) = (&observed.status, &plan.status);
+    if now.failed_pod_count > before.failed_pod_count {
+        let known = |name: &str| {
+            let mut before = before.target_details.iter();
+            before.any(|target| target.name == name && target.progress == Progress::Failed)
+        };
+        let failed = now.target_details.iter().filter(|t| t.progress == Progress::Failed);
+        let first = failed.filter(|target| !known(&target.name)).find_map(|target| {
+            Some(format!("{}: {}", target.name, target.error.as_ref()?.message))
+        });
+        events.push(reasons::TARGET_FAILED.with(first.unwrap_or_default()));
+    }
+    let is_new = now.progress != before.progress;
+    if is_new && now.progress == Some(Progress::Succeeded) {
+        events.push(reasons::SUCCEEDED.with(format!("{} targets", now.total_pod_count)));
+    }
+    events
+}
+
+impl Context {
+    fn progress(&self, resource: write::Resource) -> &WatchProgress {
+        match resource {
+            PODS => &self.pods.progress,
+            _ => &self.jobs.progress,
+        }
+    }
+
+    fn is_fresh(&self, uid: &Uid) -> bool {
+        let states = self.states.lock();
+        let state = states.get(uid);
+        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
+    }
+
+    /// Reads the targets that have not started and are not in the cache: the cache may not contain a
+    /// Pod yet that was created just before its job.
+    ///
+    /// # Errors
+    ///
+    /// If a request fails.
+    async fn read_missing(&self, observed: &mut Observed) -> Result<(), ReconcileError> {
+        let finished = observed.status.target_details.iter();
+        let started: std::collections::BTreeSet<&str> = finished
+            .filter(|target| target.progress != Progress::Pending)
+            .map(|target| target.name.as_str())
+            .collect();
+        let names = observed.spec.targets.iter().map(|target| target.name.as_str());
+        let unknown = names.filter(|name| {
+            !started.contains(name) && !observed.pods.contains_key(&PodName::from(*name))
+        });
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &observed.namespace);
+        let reads = unknown.take(READS_MAX).map(async |name| {
+            let found = pods.get_metadata_opt(name).await;
+            (PodName::from(name), found)
+        });
+        let mut missing = BTreeMap::new();
+        for (name, found) in join_all(reads).await {
+            match found.map_err(Cause::Discovery)? {
+                None => drop(missing.insert(name, Missing::NotFound)),
+                Some(pod) => {
+                    let labels = pod.metadata.labels.unwrap_or_default();
+                    // A Pod under control will appear in the cache.
+                    if !well_known::is_controlled(&labels) {
+                        missing.insert(name, Missing::NotControlled);
+                    }
+                }
+            }
+        }
+        observed.missing = missing;
+        Ok(())
+    }
+
+    /// Sends the changes of targets.
+    async fn apply(&self, observed: &Observed, plan: &Plan) -> Applied {
+        let now = clock::now();
+        let writes = plan.targets.iter().filter_map(|c| render::change_target(observed, c, now));
+        let results = self.applier.apply_all(writes.collect()).await;
+        for (write, result) in &results {
+            if let Ok(Outcome::Done(version)) = result {
+                self.record_write(&observed.uid, write, version.as_deref());
+            }
+        }
+        Applied {
+            retry_after: self.applier.retry_after(&results),
+            unfinished: apply::unfinished(results),
+        }
+    }
+
+    /// Changes the job itself.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn change_job(
+        &self,
+        observed: &Observed,
+        change: JobChange,
+    ) -> Result<(), ReconcileError> {
+        let write = render::change_job(observed, change);
+        self.write(observed, &write).await
+    }
+
+    /// Sends one write. One that conflicts is dropped: the watch triggers another reconcile.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn write(&self, observed: &Observed, write: &Write) -> Result<(), ReconcileError> {
+        match self.applier.apply(write).await.map_err(Cause::Write)? {
+            Outcome::Done(version) => {
+                self.record_write(&observed.uid, write, version.as_deref());
+                Ok(())
+            }
+            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
+            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(()),
+        }
+    }
+
+    fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
+        let resource = write.target().resource;
+        let cache = self.progress(resource).version();
+        let mut states = self.states.lock();
+        states.entry(uid.clone()).or_default().writes.record(resource, version, cache);
+    }
+
+    /// Writes the status if it changed and the minimum interval has passed; returns the remaining
+    /// time otherwise. The start of operations is written at once, because they wait for it.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn report_status(
+        &self,
+        observed: &Observed,
+        new_status: &OperationJobStatus,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        if *new_status == observed.status {
+            return Ok(None);
+        }
+        let throttle = self.states.lock().get(&observed.uid).map(|state| state.status);
+        let left = throttle.unwrap_or_default().wait(StatusChange::Significant, Instant::now());
+        if !left.is_zero() {
+            return Ok(Some(left));
+        }
+        self.write(observed, &render::status(observed, new_status)).await?;
+        let mut states = self.states.lock();
+        states.entry(observed.uid.clone()).or_default().status.record(Instant::now());
+        Ok(None)
+    }
+}
