@@ -13,7 +13,7 @@ use crate::{
 mod update;
 
 pub use update::{
-    ByLabel, ByPartition, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
+    ByLabel, ByPartition, FailureAction, FailurePolicy, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
     UpdateStrategy,
 };
 
@@ -81,6 +81,8 @@ pub const HISTORY_LIMIT: i32 = 20;
     .message("spec.template.metadata.labels: labels is required").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.volumeClaimTemplates) || self.volumeClaimTemplates.all(t, self.volumeClaimTemplates.exists_one(u, u.metadata.name == t.metadata.name))")
     .message("spec.volumeClaimTemplates: names should be unique").reason(Reason::FieldValueInvalid))]
+#[x_kube(validation = Rule::new("!has(self.updateStrategy) || !has(self.updateStrategy.rollingUpdate) || !has(self.updateStrategy.rollingUpdate.failurePolicy) || has(self.progressDeadlineSeconds)")
+    .message("spec.progressDeadlineSeconds: progressDeadlineSeconds is required when updateStrategy.rollingUpdate.failurePolicy is set, because a Pod that is not available in time has failed").reason(Reason::FieldValueRequired))]
 pub struct CollaSetSpec {
     /// Pauses scaling and updates. Operations in progress are completed; no new ones are started.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -250,6 +252,12 @@ pub struct CollaSetStatus {
     /// Revision of the current template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub updated_revision: String,
+    /// Revision whose rollout was stopped, because too many of its Pods have failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub halted_revision: String,
+    /// Number of Pods of the updated revision that have failed, if there is a failure policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_replicas: Option<i32>,
     /// Number of hash collisions between a new revision and an existing one.
     pub collision_count: i32,
     /// Number of Pods.

@@ -119,6 +119,10 @@ pub const CLAIM_TEMPLATE_HASH: &str = "collaset.kusionstack.io/pvc-template-hash
 /// Label. `true` on Pods and PersistentVolumeClaims that were removed from their CollaSet.
 pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 
+/// Annotation of a CollaSet: the name of a revision whose rollout goes on although it was stopped by
+/// its failure policy. Not Kuperator's.
+pub const RESUME_ROLLOUT: &str = "collaset.kusionstack.io/resume-rollout";
+
 /// Annotation of Kubernetes. Integer; among otherwise equal Pods, the one with the lowest cost is
 /// scaled in first.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

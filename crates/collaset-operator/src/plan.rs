@@ -12,6 +12,7 @@ pub mod state;
 mod steps;
 
 pub use planner::{Blocker, BlockerScope, Plan, QueuedPod};
+pub use state::failures::{Failures, Response};
 
 use action::{Action, SetChange};
 use planner::Planner;

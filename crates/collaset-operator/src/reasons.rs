@@ -27,6 +27,12 @@ pub const SCALING_IN: EventReason = EventReason::normal(
 /// Pods start their update.
 pub const UPDATING: EventReason =
     EventReason::normal("Updating", SET, "The update of Pods to the updated revision starts.");
+/// Too many Pods of the updated revision have failed.
+pub const ROLLOUT_STOPPED: EventReason = EventReason::warning(
+    "RolloutStopped",
+    SET,
+    "Too many Pods of the updated revision have failed, so its rollout is halted or rolled back. Change the template, or set the annotation collaset.kusionstack.io/resume-rollout to the name of the revision.",
+);
 /// The object cannot be decoded.
 pub const COLLA_SET_INVALID: EventReason = EventReason::warning(
     "CollaSetInvalid",
@@ -161,10 +167,11 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 25] = [
+pub const EVENTS: [&EventReason; 26] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
+    &ROLLOUT_STOPPED,
     &COLLA_SET_INVALID,
     &REVISION_NOT_FOUND,
     &TEMPLATE_REJECTED,
@@ -250,6 +257,27 @@ pub const PROGRESS_DEADLINE_EXCEEDED: ConditionReason = reason(
     "ProgressDeadlineExceeded",
     "No progress within spec.progressDeadlineSeconds; status.waiting lists what Pods wait for.",
 );
+/// The failure policy has stopped the rollout.
+pub const ROLLOUT_HALTED: ConditionReason = reason(
+    "Progressing",
+    False,
+    "RolloutHalted",
+    "Too many Pods of the updated revision have failed, so no further Pod is updated. Change the template, or resume by annotation.",
+);
+/// The failure policy rolls back.
+pub const ROLLING_BACK: ConditionReason = reason(
+    "Progressing",
+    False,
+    "RollingBack",
+    "Too many Pods of the updated revision have failed, so Pods return to the current revision.",
+);
+/// The failure policy has rolled back.
+pub const ROLLED_BACK: ConditionReason = reason(
+    "Progressing",
+    False,
+    "RolledBack",
+    "Too many Pods of the updated revision have failed, and all Pods have returned to the current revision. Change the template, or resume by annotation.",
+);
 /// The number of Pods changes.
 pub const SCALING: ConditionReason =
     reason("Progressing", True, "Scaling", "The number of Pods differs from spec.replicas.");
@@ -318,7 +346,7 @@ pub const DECORATION_AS_EXPECTED: ConditionReason =
     reason("Degraded", False, "AsExpected", "The PodDecoration fits all Pods that it selects.");
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 25] = [
+pub const CONDITIONS: [&ConditionReason; 28] = [
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,
@@ -330,6 +358,9 @@ pub const CONDITIONS: [&ConditionReason; 25] = [
     &ROLLOUT_COMPLETE,
     &PAUSED,
     &PROGRESS_DEADLINE_EXCEEDED,
+    &ROLLOUT_HALTED,
+    &ROLLING_BACK,
+    &ROLLED_BACK,
     &SCALING,
     &UPDATE_IN_PROGRESS,
     &WAITING_FOR_PODS,

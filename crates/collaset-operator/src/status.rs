@@ -8,11 +8,12 @@ use podops_api::{
     collaset::CollaSetStatus,
     condition::{Condition, ConditionReason, remove, set},
     ids::whole_second,
+    well_known,
 };
 
 use crate::{
     plan::{
-        Blocker, BlockerScope, Plan,
+        Blocker, BlockerScope, Failures, Plan, Response,
         action::{Action, RevisionChange},
         state::pairs::Pairs,
     },
@@ -58,7 +59,8 @@ pub fn status(
     let until_overdue = until_overdue(&status, observed, now);
     let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());
     let until_available = observed.active().filter_map(|pod| observed.until_available(pod, now));
-    let changes = until_available.chain(waiting.requeue_after).chain(overdue);
+    let until_failed = plan.failures.requeue_after;
+    let changes = until_available.chain(waiting.requeue_after).chain(overdue).chain(until_failed);
     let requeue_after = changes.filter(|left| !left.is_zero()).min();
     StatusReport { status, requeue_after }
 }
@@ -70,6 +72,10 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
         current_revision: plan.current.to_string(),
         updated_revision: plan.updated.to_string(),
         collision_count: plan.collisions,
+        halted_revision: plan.failures.halted.as_ref().map(ToString::to_string).unwrap_or_default(),
+        failed_replicas: plan.failures.failed.as_ref().map(|failed| {
+            i32::try_from(failed.len()).unwrap_or(i32::MAX)
+        }),
         terminating_replicas: count(observed.all().filter(|pod| pod.deleting)),
         label_selector: selector_text(&observed.spec.selector),
         ..CollaSetStatus::default()
@@ -190,6 +196,7 @@ pub fn is_progress(reported: &CollaSetStatus, now: &CollaSetStatus) -> bool {
         || now.available_replicas < now.replicas;
     is_under_way
         && reported.observed_generation == now.observed_generation
+        && reported.halted_revision == now.halted_revision
         && significant_conditions(&reported.conditions).eq(significant_conditions(&now.conditions))
 }
 
@@ -231,9 +238,10 @@ fn conditions(
     }
     let available = available(status, observed);
     let progressing = progressing(status, observed, plan, now);
+    let failures = failures_message(plan);
     let list = &mut status.conditions;
     set(list, available.reason, available.message, now);
-    set(list, progressing, String::new(), now);
+    set(list, progressing, failures, now);
     match (blockers.first(), failing_pods) {
         (None, Some(FailingPods { count, example })) => {
             let message = format!("{count} Pods do not start; {example}");
@@ -298,8 +306,13 @@ fn progressing(
     now: Timestamp,
 ) -> &'static ConditionReason {
     let is_overdue = until_overdue(status, observed, now).is_some_and(|left| !left.is_positive());
+    let response = plan.failures.response;
     if observed.deleting {
         &reasons::DELETING
+    } else if response == Response::Rollback {
+        if plan.outdated > 0 { &reasons::ROLLING_BACK } else { &reasons::ROLLED_BACK }
+    } else if response == Response::Halt {
+        &reasons::ROLLOUT_HALTED
     } else if is_rolled_out(status, observed, plan) {
         &reasons::ROLLOUT_COMPLETE
     } else if observed.spec.paused {
@@ -313,6 +326,20 @@ fn progressing(
     } else {
         &reasons::WAITING_FOR_PODS
     }
+}
+
+/// Why a rollout was stopped, and how it goes on; empty if it was not.
+pub(crate) fn failures_message(plan: &Plan) -> String {
+    let Failures { failed, threshold, halted, .. } = &plan.failures;
+    let Some(halted) = halted else { return String::new() };
+    let failed = failed.as_deref().unwrap_or_default();
+    let example = failed.first().map(|pod| format!(", for example {pod}")).unwrap_or_default();
+    format!(
+        "{} Pods of revision {halted} have failed{example}; the rollout stops at {threshold}. Change \
+         the template, or set the annotation {}={halted} to go on",
+        failed.len(),
+        well_known::RESUME_ROLLOUT
+    )
 }
 
 /// Formats a selector as a string, as in the scale subresource.

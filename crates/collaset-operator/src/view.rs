@@ -122,6 +122,8 @@ pub struct Observed {
     pub default_max_unavailable: Option<IntOrString>,
     /// True if the cluster serves the `pods/resize` subresource.
     pub can_resize: bool,
+    /// Revision that the annotation [`well_known::RESUME_ROLLOUT`] names.
+    pub resumed_revision: Option<RevisionName>,
     /// PodDecorations of the namespace.
     pub decorations: Decorations,
     /// Remembered results of dry-run creations of Pods.

@@ -44,6 +44,9 @@ pub struct Plan {
     pub status: OperationJobStatus,
     /// Number of targets whose operation starts.
     pub started: usize,
+    /// Targets that would start, but whose Pods are not known; they have to be read from the API
+    /// server, because the cache may not contain a Pod yet that was created just before its job.
+    pub unknown: Vec<PodName>,
     /// Time after which to reconcile again without an event.
     pub requeue_after: Option<Duration>,
 }

@@ -86,6 +86,44 @@ pub struct RollingUpdate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
+
+    /// What to do if Pods of the updated revision fail; nothing by default. Needs
+    /// `progressDeadlineSeconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_policy: Option<FailurePolicy>,
+}
+
+/// What to do if Pods of the updated revision fail. A Pod has failed if its image cannot be pulled, a
+/// container crashes repeatedly, it was evicted or has ended, or it has not been available within
+/// `progressDeadlineSeconds`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailurePolicy {
+    /// Number of failed Pods at which the rollout stops: a number, or a percentage of `replicas`,
+    /// rounded up; at least 1.
+    #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.failurePolicy.failureThreshold: failureThreshold should be a number not smaller than 0, or a percentage up to 100%"))]
+    pub failure_threshold: IntOrString,
+
+    /// Halt (default): no further Pod is updated. Rollback: updated Pods return to the current
+    /// revision, under the same limits. Continue: the failures are reported only. The rollout goes on
+    /// with another template, or if the annotation `collaset.kusionstack.io/resume-rollout` is set to
+    /// the name of the revision.
+    #[serde(default)]
+    pub action: FailureAction,
+}
+
+/// What to do if too many Pods of the updated revision have failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(transform = or_empty)]
+pub enum FailureAction {
+    /// No further Pod is updated.
+    #[default]
+    #[serde(alias = "")]
+    Halt,
+    /// Updated Pods return to the current revision.
+    Rollback,
+    /// The failures are reported only.
+    Continue,
 }
 
 /// Update of all Pods except a number of them.

@@ -14,6 +14,7 @@ use super::{
     state::{
         budget::{Budget, is_in_service},
         facts::Facts,
+        failures::Failures,
         pairs::Pairs,
         revisions::Revisions,
     },
@@ -47,6 +48,8 @@ pub struct Plan {
     pub current: RevisionName,
     /// Name of the template's revision, if `spec.updateStrategy.revision` names another one.
     pub template_not_followed: Option<RevisionName>,
+    /// Failed Pods of the updated revision, and whether they stop the rollout.
+    pub failures: Failures,
     /// Number of name collisions of new revisions.
     pub collisions: i32,
     /// Time after which to reconcile again without an event.
@@ -128,6 +131,7 @@ impl<'a> Planner<'a> {
             updated: revisions.updated.clone(),
             current: revisions.next_current(observed).clone(),
             collisions: revisions.collisions,
+            failures: Failures::read(observed, &revisions, now),
             ..Plan::default()
         };
         Self {
@@ -148,6 +152,7 @@ impl<'a> Planner<'a> {
         Facts {
             observed: self.observed,
             revisions: &self.revisions,
+            failures: &self.plan.failures,
             pairs,
             to_scale_in: &self.to_scale_in,
         }

@@ -5,6 +5,7 @@ pub mod claims;
 pub mod counted;
 pub mod decorations;
 pub mod facts;
+pub mod failures;
 pub mod instances;
 pub mod last_status;
 pub mod pairs;

@@ -25,6 +25,7 @@ use crate::view::{
 
 mod claims;
 mod decorations;
+mod failures;
 mod limits;
 mod membership;
 mod replace;

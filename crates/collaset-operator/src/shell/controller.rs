@@ -63,7 +63,7 @@ use crate::{
     },
     reasons,
     render::{self, CLAIMS, CONTEXTS, REVISIONS},
-    status::{StatusReport, is_progress, status},
+    status::{StatusReport, failures_message, is_progress, status},
     view::{DryRunResult, Observed, OwnOperation, PodSource, context_name, record_last_pods},
 };
 
@@ -663,6 +663,11 @@ fn plan_events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     if plan.actions.iter().any(updates) {
         let message = format!("updating Pods to revision {}", plan.updated);
         events.push(reasons::UPDATING.with(message));
+    }
+    if let Some(halted) = &plan.failures.halted
+        && *observed.status.halted_revision != **halted
+    {
+        events.push(reasons::ROLLOUT_STOPPED.with(failures_message(plan)));
     }
     events.extend(plan.blockers.iter().map(blocker_event));
     events

@@ -8,6 +8,7 @@ use std::{
 use podops_api::{
     collaset::CollaSet,
     ids::{ClaimName, InstanceId, PodName, RevisionName},
+    well_known,
 };
 use podops_client::object_key::ObjectKey;
 
@@ -68,6 +69,9 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         let view = revision.view();
         observed.revisions.insert(view.name.clone(), view);
     }
+    let annotations = metadata.annotations.as_ref();
+    let resumed = annotations.and_then(|annotations| annotations.get(well_known::RESUME_ROLLOUT));
+    observed.resumed_revision = resumed.map(|name| name.as_str().into());
     observed.uid = uid.into();
     observed.foreign_revisions = foreign_revisions(&observed, caches);
     let key = ObjectKey::new(&observed.namespace, observed.context_name());

@@ -55,7 +55,11 @@ impl Planner<'_> {
             return Some(Err(Refusal { reason: "UnknownAction", message }));
         }
         let Some(pod) = state.pod else {
-            let missing = self.observed.missing.get(&PodName::from(state.target.name.as_str()))?;
+            let name = PodName::from(state.target.name.as_str());
+            let Some(missing) = self.observed.missing.get(&name) else {
+                self.plan.unknown.push(name);
+                return None;
+            };
             return Some(Err(refusal_of(*missing)));
         };
         Some(match action {

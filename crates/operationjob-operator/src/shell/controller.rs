@@ -44,7 +44,7 @@ use podops_runtime::{
 use super::observe::{SlimPod, observe, owner_uid, trim};
 use crate::{
     facts,
-    plan::{JobChange, Plan, plan},
+    plan::{self, JobChange, Plan},
     reasons,
     render::{self, JOBS},
     view::{Missing, Observed},
@@ -187,8 +187,11 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
         return Ok(Requeue::AwaitCache);
     }
     let mut observed = observe(job, &context.pods);
-    context.read_missing(&mut observed).await?;
-    let plan = plan(&observed, clock::now());
+    let mut plan = plan::plan(&observed, clock::now());
+    if !plan.unknown.is_empty() {
+        observed.missing = context.read_missing(&observed, &plan.unknown).await?;
+        plan = plan::plan(&observed, clock::now());
+    }
     let applied = context.apply(&observed, &plan).await;
     if let Some(change) = plan.job {
         context.change_job(&observed, change).await?;
@@ -254,26 +257,20 @@ impl Context {
         state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
     }
 
-    /// Reads the targets that have not started and are not in the cache: the cache may not contain a
-    /// Pod yet that was created just before its job.
+    /// Reads targets that are not in the cache; returns those that are no Pods under control.
     ///
     /// # Errors
     ///
     /// If a request fails.
-    async fn read_missing(&self, observed: &mut Observed) -> Result<(), ReconcileError> {
-        let finished = observed.status.target_details.iter();
-        let started: std::collections::BTreeSet<&str> = finished
-            .filter(|target| target.progress != Progress::Pending)
-            .map(|target| target.name.as_str())
-            .collect();
-        let names = observed.spec.targets.iter().map(|target| target.name.as_str());
-        let unknown = names.filter(|name| {
-            !started.contains(name) && !observed.pods.contains_key(&PodName::from(*name))
-        });
+    async fn read_missing(
+        &self,
+        observed: &Observed,
+        unknown: &[PodName],
+    ) -> Result<BTreeMap<PodName, Missing>, ReconcileError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &observed.namespace);
-        let reads = unknown.take(READS_MAX).map(async |name| {
-            let found = pods.get_metadata_opt(name).await;
-            (PodName::from(name), found)
+        let reads = unknown.iter().take(READS_MAX).map(async |name| {
+            let found = pods.get_metadata_opt(name.as_str()).await;
+            (name.clone(), found)
         });
         let mut missing = BTreeMap::new();
         for (name, found) in join_all(reads).await {
@@ -288,8 +285,7 @@ impl Context {
                 }
             }
         }
-        observed.missing = missing;
-        Ok(())
+        Ok(missing)
     }
 
     /// Sends the changes of targets.

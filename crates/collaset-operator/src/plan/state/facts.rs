@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use podops_api::ids::PodName;
 
-use super::{pairs::Pairs, revisions::Revisions};
+use super::{failures::Failures, pairs::Pairs, revisions::Revisions};
 use crate::view::{Observed, PodView};
 
 /// Read-only facts of one reconcile.
 pub(in crate::plan) struct Facts<'a> {
     pub(in crate::plan) observed: &'a Observed,
     pub(in crate::plan) revisions: &'a Revisions<'a>,
+    pub(in crate::plan) failures: &'a Failures,
     pub(in crate::plan) pairs: &'a Pairs<'a>,
     /// Surplus Pods selected for scale-in.
     pub(in crate::plan) to_scale_in: &'a BTreeSet<&'a PodName>,

@@ -11,7 +11,7 @@ use podops_api::{
 };
 
 use super::{
-    decorations::Decorator, facts::Facts, instances::Instances, last_status::is_changed,
+    decorations::Decorator, facts::Facts, failures::Response, instances::Instances, last_status::is_changed,
     pairs::Pairs,
 };
 use crate::{
@@ -58,7 +58,8 @@ impl Targets {
             observed.active().filter_map(|pod| Some((pod.instance?, pod))).collect();
         let counted = counted(instances, &pods, facts.pairs);
         let scope = scope(facts, instances, &pods, &counted);
-        let rolls_back = !observed.is_by_label();
+        let is_rolled_back = facts.failures.response == Response::Rollback;
+        let rolls_back = !observed.is_by_label() || is_rolled_back;
         let (updated, current) = (&facts.revisions.updated, &facts.revisions.current);
         let mut targets = Self::default();
         let mut decorator = Decorator::new(facts);
@@ -123,6 +124,9 @@ fn scope(
     counted: &[InstanceId],
 ) -> BTreeSet<InstanceId> {
     let observed = facts.observed;
+    if facts.failures.response == Response::Rollback {
+        return BTreeSet::new();
+    }
     if observed.is_by_label() {
         let included = pods.iter().filter(|(_, pod)| pod.has_label(well_known::UPDATE_INCLUDED));
         return included.map(|(id, _)| *id).collect();

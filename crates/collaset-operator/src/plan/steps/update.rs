@@ -59,6 +59,9 @@ pub(in crate::plan) fn plan(
         } else if pod.is_during(OwnOperation::Update) {
             continue_update(planner, pod, &methods, target, pairs);
         } else if let (Some(target), false) = (target, observed.spec.paused) {
+            if planner.plan.failures.holds(&pod.revision, &target.revision) {
+                continue;
+            }
             if by_replacement {
                 replace(planner, instances, pairs, targets, pod);
             } else {
@@ -170,8 +173,10 @@ fn continue_update(
     pairs: &Pairs<'_>,
 ) {
     let operation = OwnOperation::Update;
-    let Some(since) = pod.allowed_since(operation) else {
-        if target.is_none() {
+    let failures = &planner.plan.failures;
+    let is_held = target.is_some_and(|to| failures.holds(&pod.revision, &to.revision));
+    let Some(since) = pod.allowed_since(operation).filter(|_| !is_held) else {
+        if target.is_none() || is_held {
             planner.change_pod(pod, PodChange::Undo { operation });
         }
         return;

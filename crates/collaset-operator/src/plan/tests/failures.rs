@@ -1,0 +1,74 @@
+//! Failure policy: failed Pods of the updated revision halt the rollout or roll it back.
+
+use podops_api::collaset::{FailureAction, FailurePolicy};
+
+use super::*;
+
+/// A rollout from v1 to v2 whose first Pods cannot pull their image, and whose failure policy is this.
+fn failing(pods: &str, failing: &[&str], action: FailureAction) -> Observed {
+    let replicas = i32::try_from(pods.split(", ").count()).unwrap();
+    let mut observed = observed(replicas, pods, |spec| {
+        to_v2(spec);
+        spec.progress_deadline_seconds = Some(60);
+        let failure_threshold = IntOrString::Int(1);
+        let policy = FailurePolicy { failure_threshold, action };
+        spec.update_strategy.rolling_update =
+            Some(RollingUpdate { failure_policy: Some(policy), ..RollingUpdate::default() });
+    });
+    for name in failing {
+        let pod = pod_mut(&mut observed, name);
+        pod.not_running_reason = Some("ImagePullBackOff: container c".to_owned());
+        pod.created = Timestamp::from_second(99).unwrap();
+    }
+    observed
+}
+
+#[test]
+fn a_halted_rollout_begins_nothing_and_cancels_what_has_begun() {
+    let pods = "0 v2, 1 v1 ready available, 2 v1 ready update, 3 v1 update:permitted";
+    let halted = failing(pods, &["web-0"], FailureAction::Halt);
+    assert_eq!(action_text(&halted), "undo update web-2, undo update web-3");
+    let continued = failing(pods, &["web-0"], FailureAction::Continue);
+    assert_eq!(action_text(&continued), "begin update web-1, apply web-3 v2");
+}
+
+#[test]
+fn a_rollback_updates_the_pods_to_the_current_revision() {
+    let pods = "0 v2, 1 v2 ready available, 2 v1 ready available, 3 v1 ready update";
+    let rollback = failing(pods, &["web-0"], FailureAction::Rollback);
+    let expected = "begin update web-0, begin update web-1, undo update web-3";
+    let mut actions: Vec<String> = action_text(&rollback).split(", ").map(ToOwned::to_owned).collect();
+    actions.sort();
+    assert_eq!(actions.join(", "), expected);
+}
+
+#[test]
+fn a_pod_that_is_not_available_in_time_has_failed() {
+    let mut slow = failing("0 v2, 1 v1 ready available", &[], FailureAction::Halt);
+    pod_mut(&mut slow, "web-0").created = Timestamp::from_second(50).unwrap();
+    let plan_of = |observed: &Observed| plan(observed, Timestamp::from_second(100).unwrap());
+    let waiting = plan_of(&slow);
+    assert_eq!(waiting.failures.halted, None);
+    assert_eq!(waiting.failures.requeue_after, Some(std::time::Duration::from_secs(10)));
+    pod_mut(&mut slow, "web-0").created = Timestamp::from_second(40).unwrap();
+    assert_eq!(plan_of(&slow).failures.halted, Some("v2".into()));
+}
+
+#[test]
+fn a_rollout_stays_halted_until_it_is_resumed() {
+    let mut halted = failing("0 v1 ready available", &[], FailureAction::Halt);
+    halted.status.halted_revision = "v2".to_owned();
+    assert_eq!(action_text(&halted), "");
+    let plan = plan(&halted, Timestamp::UNIX_EPOCH);
+    let report = crate::status::status(&halted, &plan, &[], Timestamp::UNIX_EPOCH);
+    let progressing = report.status.conditions.iter().find(|c| c.type_ == "Progressing").unwrap();
+    assert_eq!(progressing.reason.as_deref(), Some("RolloutHalted"));
+    assert_eq!(report.status.halted_revision, "v2");
+    halted.resumed_revision = Some("v1".into());
+    assert_eq!(action_text(&halted), "");
+    halted.resumed_revision = Some("v2".into());
+    assert_eq!(action_text(&halted), "begin update web-0");
+    halted.resumed_revision = None;
+    halted.status.halted_revision = "v0".to_owned();
+    assert_eq!(action_text(&halted), "begin update web-0");
+}
