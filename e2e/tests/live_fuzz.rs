@@ -37,7 +37,8 @@ struct Kind {
     base: fn(&str, &mut Rng) -> Value,
 }
 
-const KINDS: [Kind; 9] = [
+/// The first [`WITH_STATUS`] kinds report the generation that their status is based on.
+const KINDS: [Kind; 11] = [
     Kind {
         group: "apps.kusionstack.io",
         version: "v1alpha1",
@@ -51,6 +52,23 @@ const KINDS: [Kind; 9] = [
         name: "PodTransitionRule",
         plural: "podtransitionrules",
         base: rule,
+    },
+    Kind {
+        group: "apps.kusionstack.io",
+        version: "v1alpha1",
+        name: "PodDecoration",
+        plural: "poddecorations",
+        base: |name, _| json!({ "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": { "containers": [{ "name": "sidecar", "image": "sidecar:1" }] },
+        } }),
+    },
+    Kind {
+        group: "apps.kusionstack.io",
+        version: "v1alpha1",
+        name: "OperationJob",
+        plural: "operationjobs",
+        base: |name, _| json!({ "spec": { "action": "Replace", "targets": [{ "name": name }] } }),
     },
     Kind {
         group: "apps.kusionstack.io",
@@ -100,6 +118,9 @@ const KINDS: [Kind; 9] = [
         base: |_, _| json!({ "addressType": "IPv4", "endpoints": [{ "addresses": ["10.0.0.1"] }] }),
     },
 ];
+
+/// Number of kinds whose status names the generation that it is based on.
+const WITH_STATUS: usize = 4;
 
 fn collaset(name: &str, random: &mut Rng) -> Value {
     json!({ "spec": {
@@ -317,7 +338,7 @@ async fn random_and_hostile_objects_stop_no_operator() {
         }
         cluster.set_image("web", &format!("nginx:{restart}")).await.unwrap();
         cluster.wait_until_rolled_out("web", 4, SETTLE_TIMEOUT).await.unwrap();
-        for kind in &KINDS[..2] {
+        for kind in &KINDS[..WITH_STATUS] {
             assert_settled(&client, kind).await;
         }
     }
