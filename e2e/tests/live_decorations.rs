@@ -35,6 +35,7 @@ async fn decorations_inject_update_and_are_removed() {
         set_and_decoration_are_updated_separately(&cluster),
         a_conflict_is_reported_and_affects_nothing_else(&cluster),
         an_unknown_volume_is_reported_until_it_is_fixed(&cluster),
+        labels_are_added_and_removed_in_service(&cluster),
         bad_decorations_are_rejected(&cluster),
     );
     cluster.assert_no_forbidden_requests().unwrap();
@@ -261,6 +262,27 @@ async fn a_conflict_is_reported_and_affects_nothing_else(cluster: &TestCluster) 
     assert!(status.details[0].pods[0].escaped, "{status:#?}");
     patch(cluster, "conflict-bad", sidecar("renamed", "other:1")).await;
     wait_for_pods(cluster, "conflict-bad", 1, 1).await;
+}
+
+async fn labels_are_added_and_removed_in_service(cluster: &TestCluster) {
+    cluster.create_and_wait("labels", 2, &json!({})).await.unwrap();
+    let before = uids(&pods(cluster, "labels").await);
+    let metadata = json!([{ "labels": { "team": "a" }, "annotations": { "note": "x" } }]);
+    decorate(cluster, "labels", "labels", json!({ "template": { "metadata": metadata } })).await;
+    wait_for_pods(cluster, "labels", 2, 2).await;
+    let decorated = pods(cluster, "labels").await;
+    assert!(decorated.iter().all(|pod| pod.labels()["team"] == "a"));
+    decorations(cluster).delete("labels", &DeleteParams::default()).await.unwrap();
+    let is_gone = async || Ok(decorations(cluster).get_opt("labels").await?.is_none());
+    eventually(TIMEOUT, is_gone).await.unwrap();
+    let after = pods(cluster, "labels").await;
+    assert_eq!(uids(&after), before, "metadata needs no recreation");
+    let is_removed = |pod: &Pod| {
+        !pod.labels().contains_key("team")
+            && !pod.annotations().contains_key("note")
+            && !pod.annotations().contains_key(well_known::DECORATIONS)
+    };
+    assert!(after.iter().all(is_removed));
 }
 
 async fn an_unknown_volume_is_reported_until_it_is_fixed(cluster: &TestCluster) {

@@ -52,7 +52,7 @@ pub enum Scope {
 /// One PodDecoration, as far as its Pods depend on it.
 #[derive(Clone, Debug, Default)]
 pub struct Decoration {
-    /// Selects the Pods; `None` selects none.
+    /// Selects the Pods; `None` selects none, as for a decoration that is being deleted.
     pub selector: Option<Selector>,
     /// Which of the selected Pods get the updated revision.
     pub scope: Scope,
@@ -64,7 +64,7 @@ pub struct Decoration {
     pub revisions: BTreeMap<RevisionName, Arc<DecorationRevision>>,
 }
 
-/// PodDecorations of a namespace, those that are being deleted excepted.
+/// PodDecorations of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Decorations {
     /// The decorations.
@@ -116,7 +116,7 @@ impl Decorations {
                 Some(Choice { name: name.clone(), revisions })
             })
             .collect();
-        let undecodable = self.undecodable.iter().filter_map(|name| {
+        let undecodable = self.undecodable.iter().filter(|_| !pod.is_new).filter_map(|name| {
             let revisions = vec![pod.applied.revision(name)?.clone()];
             Some(Choice { name: name.clone(), revisions })
         });

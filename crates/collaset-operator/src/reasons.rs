@@ -99,6 +99,12 @@ pub const RESOURCE_CONTEXT_FULL: EventReason = EventReason::warning(
     SET,
     "The ResourceContext has no room for more instances, so no more Pods are created. Reduce replicas, or do not share the ResourceContext.",
 );
+/// A revision that Pods are updated to does not exist.
+pub const TARGET_REVISION_NOT_FOUND: EventReason = EventReason::warning(
+    "TargetRevisionNotFound",
+    SET,
+    "Pods are not updated, because a ControllerRevision that they would be built from does not exist, or its PodDecoration cannot be decoded. Fix the PodDecoration, or change its template.",
+);
 /// The revision of a decoration does not exist yet.
 pub const DECORATION_NOT_RECORDED: EventReason = EventReason::normal(
     "DecorationNotRecorded",
@@ -167,7 +173,7 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 26] = [
+pub const EVENTS: [&EventReason; 27] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
@@ -183,6 +189,7 @@ pub const EVENTS: [&EventReason; 26] = [
     &CLAIM_INSTANCE_UNKNOWN,
     &POD_NOT_CONTROLLED,
     &RESOURCE_CONTEXT_FULL,
+    &TARGET_REVISION_NOT_FOUND,
     &DECORATION_NOT_RECORDED,
     &POD_DECORATION_INVALID,
     &DECORATION_DOES_NOT_FIT,

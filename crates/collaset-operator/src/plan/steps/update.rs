@@ -62,7 +62,9 @@ pub(in crate::plan) fn plan(
             if planner.plan.failures.holds(&pod.revision, &target.revision) {
                 continue;
             }
-            if by_replacement {
+            if !methods.contains_key(&SourceStep { from: pod.source(), to: target.clone() }) {
+                planner.block(target_not_found(target));
+            } else if by_replacement {
                 replace(planner, instances, pairs, targets, pod);
             } else {
                 begin(planner, pod, &methods, target);
@@ -131,18 +133,20 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
     methods.collect()
 }
 
+/// Returns the method of one change; `None` if a revision that it leads to does not exist.
 fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<UpdateMethod> {
     let (revisions, observed) = (&planner.revisions, planner.observed);
     let (from, to) = (&step.from, &step.to);
-    if revisions.claims(&from.revision) != revisions.claims(&to.revision) {
-        // Volumes of an existing Pod are immutable.
-        return Some(UpdateMethod::Recreate);
-    }
+    let has_other_claims = revisions.claims(&from.revision) != revisions.claims(&to.revision);
     let template = |source: &PodSource| {
         let template = revisions.template(&source.revision)?;
         decorate(&template, &source.decorations, &observed.decorations)
     };
-    Some(method(&template(from)?, &template(to)?, observed.can_resize))
+    let to = template(to)?;
+    // Volumes of an existing Pod are immutable.
+    let from = template(from).filter(|_| !has_other_claims);
+    let method = from.map(|from| method(&from, &to, observed.can_resize));
+    Some(method.unwrap_or(UpdateMethod::Recreate))
 }
 
 fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &PodSource) {
@@ -309,7 +313,8 @@ fn resize_blocker(pod: &PodView, last: &LastPodStatus) -> Option<Blocker> {
 ///
 /// # Errors
 ///
-/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated.
+/// A [`Blocker`] if the policy is `InPlaceOnly` and the Pod would have to be recreated, or if a revision
+/// does not exist.
 fn chosen_method(
     planner: &Planner<'_>,
     pod: &PodView,
@@ -317,7 +322,9 @@ fn chosen_method(
     target: &PodSource,
 ) -> Result<UpdateMethod, Blocker> {
     let step = SourceStep { from: pod.source(), to: target.clone() };
-    let method = methods.get(&step).copied().unwrap_or(UpdateMethod::Recreate);
+    let Some(method) = methods.get(&step).copied() else {
+        return Err(target_not_found(target));
+    };
     match planner.observed.spec.update_strategy.pod_upgrade_policy {
         PodUpgradePolicy::Recreate => Ok(UpdateMethod::Recreate),
         PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker::updating(
@@ -331,6 +338,13 @@ fn chosen_method(
         | PodUpgradePolicy::InPlaceOnly
         | PodUpgradePolicy::Replace => Ok(method),
     }
+}
+
+fn target_not_found(target: &PodSource) -> Blocker {
+    Blocker::updating(
+        &reasons::TARGET_REVISION_NOT_FOUND,
+        format!("{target}: a ControllerRevision of the CollaSet or of a PodDecoration is missing"),
+    )
 }
 
 /// Returns whether the Pod is scheduled and some containers have not run yet.

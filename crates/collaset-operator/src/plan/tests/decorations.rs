@@ -175,6 +175,13 @@ fn a_decoration_that_cannot_be_decoded_changes_no_pod() {
     let mut unknown = decorated("0 v1 ready available", &[("s", "s-1")], vec![]);
     unknown.decorations.undecodable.insert("s".into());
     assert_eq!(action_text(&unknown), "");
+    // An update of the CollaSet would lose it, so it waits.
+    unknown.spec.template = serde_json::from_value(template("v2")).unwrap();
+    unknown.revisions = revisions_by_name([revision("v1", 1, "v1"), revision("v2", 2, "v2")]);
+    let plan = plan(&unknown, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.to_string(), "instances [0]");
+    assert_eq!(plan.blockers[0].reason.name, "TargetRevisionNotFound");
+    assert_eq!(plan.requeue_after, None);
 }
 
 #[test]

@@ -36,10 +36,11 @@ pub(crate) fn observe(namespace: &str, caches: &Caches) -> Decorations {
     let mut members = Members::new(namespace, caches);
     for decoration in caches.decorations.find(namespace) {
         match &*decoration {
-            Decoded::Object(decoration) if decoration.metadata.deletion_timestamp.is_some() => {}
             Decoded::Object(decoration) => {
                 let view = view(decoration, caches);
-                let known = view.decoration(members.in_scope(&view));
+                let mut known = view.decoration(members.in_scope(&view));
+                // Its revisions are still needed to update Pods without it.
+                known.selector = known.selector.filter(|_| !view.deleting);
                 decorations.known.insert(view.name, known);
             }
             Decoded::Invalid(invalid) => {
