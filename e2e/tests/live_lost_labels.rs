@@ -76,6 +76,17 @@ async fn lifecycle_labels_are_validated(cluster: &TestCluster) {
 }
 
 async fn a_controlled_pod_gets_the_readiness_gate(cluster: &TestCluster) {
+    // The API server applies a new policy some time after it was created.
+    let is_applied = async || {
+        let pod = json!({
+            "metadata": { "name": "probe", "labels": { well_known::CONTROL: well_known::CONTROL_ON } },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        });
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let created = cluster.pods().create(&params, &serde_json::from_value(pod)?).await?;
+        Ok(created.spec.is_some_and(|spec| spec.readiness_gates.is_some()))
+    };
+    eventually(TIMEOUT, is_applied).await.unwrap();
     for (name, gates) in [("ungated", None), ("gated", Some(json!([{ "conditionType": "x" }])))] {
         let pod = json!({
             "metadata": { "name": name, "labels": { well_known::CONTROL: well_known::CONTROL_ON } },
