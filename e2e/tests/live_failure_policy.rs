@@ -64,7 +64,8 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
 
     // Resumed by annotation: the rollout goes on, and stops nothing.
     let revision = cluster.sets().get("bad").await.unwrap().status.unwrap().updated_revision;
-    let annotation = json!({ "metadata": { "annotations": { (well_known::RESUME_ROLLOUT): revision } } });
+    let annotation =
+        json!({ "metadata": { "annotations": { (well_known::RESUME_ROLLOUT): revision } } });
     let params = PatchParams::default();
     cluster.sets().patch("bad", &params, &Patch::Merge(annotation)).await.unwrap();
     eventually(TIMEOUT, async || Ok(at_bad_image(&cluster).await == 25)).await.unwrap();

@@ -58,10 +58,12 @@ const KINDS: [Kind; 11] = [
         version: "v1alpha1",
         name: "PodDecoration",
         plural: "poddecorations",
-        base: |name, _| json!({ "spec": {
+        base: |name, _| {
+            json!({ "spec": {
             "selector": { "matchLabels": { "app": name } },
             "template": { "containers": [{ "name": "sidecar", "image": "sidecar:1" }] },
-        } }),
+        } })
+        },
     },
     Kind {
         group: "apps.kusionstack.io",

@@ -13,8 +13,8 @@ use crate::{
 mod update;
 
 pub use update::{
-    ByLabel, ByPartition, FailureAction, FailurePolicy, PodUpgradePolicy, ResizePolicy, ResizeStrategy, RollingUpdate,
-    UpdateStrategy,
+    ByLabel, ByPartition, FailureAction, FailurePolicy, PodUpgradePolicy, ResizePolicy,
+    ResizeStrategy, RollingUpdate, UpdateStrategy,
 };
 
 /// Default of [`CollaSetSpec::history_limit`].

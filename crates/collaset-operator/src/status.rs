@@ -73,9 +73,11 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
         updated_revision: plan.updated.to_string(),
         collision_count: plan.collisions,
         halted_revision: plan.failures.halted.as_ref().map(ToString::to_string).unwrap_or_default(),
-        failed_replicas: plan.failures.failed.as_ref().map(|failed| {
-            i32::try_from(failed.len()).unwrap_or(i32::MAX)
-        }),
+        failed_replicas: plan
+            .failures
+            .failed
+            .as_ref()
+            .map(|failed| i32::try_from(failed.len()).unwrap_or(i32::MAX)),
         terminating_replicas: count(observed.all().filter(|pod| pod.deleting)),
         label_selector: selector_text(&observed.spec.selector),
         ..CollaSetStatus::default()

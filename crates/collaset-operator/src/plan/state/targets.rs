@@ -11,8 +11,8 @@ use podops_api::{
 };
 
 use super::{
-    decorations::Decorator, facts::Facts, failures::Response, instances::Instances, last_status::is_changed,
-    pairs::Pairs,
+    decorations::Decorator, facts::Facts, failures::Response, instances::Instances,
+    last_status::is_changed, pairs::Pairs,
 };
 use crate::{
     decoration::applied::AppliedDecorations,
