@@ -117,7 +117,7 @@ enum Failure {
 fn failure(observed: &Observed, pod: &PodView, now: Timestamp) -> Failure {
     let reason = pod.not_running_reason.as_deref().unwrap_or_default();
     let has_failed_container = FAILED_REASONS.iter().any(|failed| reason.starts_with(failed));
-    if pod.terminal || has_failed_container {
+    if pod.terminal || has_failed_container && is_reported(pod) {
         return Failure::Failed;
     }
     let Some(deadline) = observed.spec.progress_deadline_seconds else { return Failure::Available };
@@ -130,6 +130,13 @@ fn failure(observed: &Observed, pod: &PodView, now: Timestamp) -> Failure {
         Ok(left) if !left.is_zero() => Failure::Possible { left },
         _ => Failure::Failed,
     }
+}
+
+/// Returns whether the state of the containers is of the Pod's current spec: after an update in place it
+/// may be that of the image before. Kubelets before Kubernetes 1.34 do not report it; their reports
+/// count at once.
+fn is_reported(pod: &PodView) -> bool {
+    pod.observed_generation.is_none_or(|observed| observed >= pod.generation)
 }
 
 /// Time since which a Pod has its revision: the permission of the operation under way, or else its

@@ -56,6 +56,17 @@ fn a_pod_that_is_not_available_in_time_has_failed() {
 }
 
 #[test]
+fn a_report_about_the_image_before_counts_for_nothing() {
+    let mut updated = failing("0 v2, 1 v1 ready available", &["web-0"], FailureAction::Halt);
+    let pod = pod_mut(&mut updated, "web-0");
+    (pod.generation, pod.observed_generation) = (3, Some(2));
+    assert_eq!(plan(&updated, Timestamp::from_second(100).unwrap()).failures.halted, None);
+    pod_mut(&mut updated, "web-0").observed_generation = Some(3);
+    let halted = plan(&updated, Timestamp::from_second(100).unwrap()).failures.halted;
+    assert_eq!(halted, Some("v2".into()));
+}
+
+#[test]
 fn a_rollout_stays_halted_until_it_is_resumed() {
     let mut halted = failing("0 v1 ready available", &[], FailureAction::Halt);
     halted.status.halted_revision = "v2".to_owned();
