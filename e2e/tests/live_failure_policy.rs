@@ -72,15 +72,7 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
 
     // Another template is another rollout.
     cluster.set_image("bad", "nginx:2").await.unwrap();
-    let done = cluster.wait_until_rolled_out("bad", PODS, Duration::from_secs(20)).await;
-    if done.is_err() {
-        for pod in cluster.pods_of("bad").await.unwrap() {
-            if pod.metadata.labels.as_ref().unwrap().keys().any(|k| k.contains("operating.")) {
-                eprintln!("STUCK {}", serde_json::to_string(&pod).unwrap());
-            }
-        }
-    }
-    done.unwrap();
+    cluster.wait_until_rolled_out("bad", PODS, TIMEOUT).await.unwrap();
 
     let without_deadline = json!({ "progressDeadlineSeconds": null });
     let rejected = cluster.patch("bad", without_deadline).await.unwrap_err();
