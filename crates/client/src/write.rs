@@ -5,7 +5,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Kind of object, as in the path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +58,27 @@ impl Target {
     #[must_use]
     pub fn subresource(self, subresource: &'static str) -> Self {
         Self { subresource: Some(subresource), ..self }
+    }
+}
+
+impl Change {
+    /// Returns the merge patch that replaces the status `reported` of the object with this UID. A merge
+    /// patch keeps absent fields, so those that the new status does not have are null, at any depth.
+    ///
+    /// Conditional on the UID, not on the resourceVersion: a status has one writer, and it remains correct
+    /// for its observedGeneration even if the spec changes meanwhile.
+    pub fn status(uid: &str, reported: &impl Serialize, status: &impl Serialize) -> Self {
+        let mut body = json!(status);
+        clear_removed(&json!(reported), &mut body);
+        Self::Merge(json!({ "metadata": { "uid": uid }, "status": body }))
+    }
+}
+
+/// Sets the fields of objects in `new` to null that only `old` has.
+fn clear_removed(old: &Value, new: &mut Value) {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) else { return };
+    for (field, value) in old {
+        clear_removed(value, new.entry(field.clone()).or_insert(Value::Null));
     }
 }
 

@@ -136,14 +136,5 @@ pub fn change_job(observed: &Observed, change: JobChange) -> Write {
 #[must_use]
 pub fn status(observed: &Observed, status: &OperationJobStatus) -> Write {
     let target = Target::new(JOBS, &observed.namespace, &observed.name).subresource("status");
-    let mut body = json!(status);
-    // A merge patch keeps absent fields, so removed fields must be null.
-    let reported = json!(observed.status);
-    for field in reported.as_object().into_iter().flat_map(|reported| reported.keys()) {
-        if body.get(field).is_none() {
-            body[field] = Value::Null;
-        }
-    }
-    let change = Change::Merge(json!({ "metadata": { "uid": observed.uid }, "status": body }));
-    Write::Patch { target, change }
+    Write::Patch { target, change: Change::status(&observed.uid, &observed.status, status) }
 }

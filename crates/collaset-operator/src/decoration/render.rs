@@ -2,7 +2,7 @@
 
 use podops_api::{GROUP, VERSION, pod_decoration::PodDecorationStatus, well_known};
 use podops_client::write::{Change, FieldValidation, Resource, Target, Write};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{plan::DecorationAction, view::DecorationView};
 use crate::{plan::state::revisions::NewRevision, render::REVISIONS};
@@ -84,14 +84,6 @@ fn create_revision(decoration: &DecorationView, new: &NewRevision) -> Write {
 /// Returns the write of a status.
 #[must_use]
 pub fn status(decoration: &DecorationView, status: &PodDecorationStatus) -> Write {
-    let mut body = json!(status);
-    // A merge patch keeps absent fields, so removed fields must be null.
-    let reported = json!(decoration.status);
-    for field in reported.as_object().into_iter().flat_map(|reported| reported.keys()) {
-        if body.get(field).is_none() {
-            body[field] = Value::Null;
-        }
-    }
-    let change = Change::Merge(json!({ "metadata": { "uid": decoration.uid }, "status": body }));
+    let change = Change::status(&decoration.uid, &decoration.status, status);
     Write::Patch { target: target(decoration).subresource("status"), change }
 }

@@ -5,7 +5,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::write::{Change, FieldValidation, Write};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::object::{COLLASETS, CONTEXTS, REVISIONS, owner, target};
 use crate::{
@@ -40,23 +40,8 @@ pub(super) fn finalizers(observed: &Observed, change: FinalizerChange) -> Write 
 /// Returns the write of a status.
 #[must_use]
 pub fn status(observed: &Observed, status: &CollaSetStatus) -> Write {
-    let to = target(observed, COLLASETS, &observed.name).subresource("status");
-    // Conditional on the UID, not on the resourceVersion: the status has one writer, and it remains
-    // correct for its observedGeneration even if the spec changes meanwhile.
-    let mut body = json!(status);
-    // A merge patch keeps absent fields, so removed fields must be null.
-    for field in json!(observed.status).as_object().into_iter().flat_map(|reported| reported.keys())
-    {
-        if body.get(field).is_none() {
-            body[field] = Value::Null;
-        }
-    }
-    Write::Patch {
-        target: to,
-        change: Change::Merge(
-            json!({ "metadata": { "uid": observed.uid.as_str() }, "status": body }),
-        ),
-    }
+    let target = target(observed, COLLASETS, &observed.name).subresource("status");
+    Write::Patch { target, change: Change::status(&observed.uid, &observed.status, status) }
 }
 
 pub(super) fn create_revision(observed: &Observed, new: &NewRevision) -> Write {
