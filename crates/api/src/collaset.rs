@@ -1,12 +1,16 @@
 //! CollaSet: a number of Pods from one template, updated and deleted through PodOpsLifecycle.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{LabelSelector, Time},
+    util::intstr::IntOrString,
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     condition::Condition,
+    int_or_percent,
     template::{ClaimTemplate, PodTemplate, or_empty, selector_schema},
 };
 
@@ -14,7 +18,7 @@ mod update;
 
 pub use update::{
     ByLabel, ByPartition, FailureAction, FailurePolicy, PodUpgradePolicy, ResizePolicy,
-    ResizeStrategy, RollingUpdate, UpdateStrategy,
+    ResizeStrategy, RollingUpdate, RolloutStep, StepPause, UpdateStrategy,
 };
 
 /// Default of [`CollaSetSpec::history_limit`].
@@ -153,7 +157,7 @@ fn history_limit() -> i32 {
 }
 
 /// Selects the Pods to create and delete when `replicas` changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.podToExclude) || !has(self.podToInclude) || !sets.intersects(self.podToExclude, self.podToInclude)")
     .message("spec.scaleStrategy.podToExclude[podToInclude]: scaleStrategy.podToExclude[podToInclude] should not have intersection").reason(Reason::FieldValueForbidden))]
@@ -187,6 +191,13 @@ pub struct ScaleStrategy {
     /// Retention of PersistentVolumeClaims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
+
+    /// Maximum number of unavailable Pods while Pods are added: a number, or a percentage of
+    /// `replicas`, rounded down; at least 1. No Pod of a new instance is created if it would exceed
+    /// this limit. No limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = (int_or_percent::RULE, "spec.scaleStrategy.maxUnavailable: maxUnavailable should be a number not smaller than 0, or a percentage up to 100%"))]
+    pub max_unavailable: Option<IntOrString>,
 
     /// Number of seconds between the permission to scale in a Pod and its deletion. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -258,6 +269,9 @@ pub struct CollaSetStatus {
     /// Number of Pods of the updated revision that have failed, if there is a failure policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_replicas: Option<i32>,
+    /// Step of the rollout, if the rollout has steps and is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout_step: Option<CurrentStep>,
     /// Number of hash collisions between a new revision and an existing one.
     pub collision_count: i32,
     /// Number of Pods.
@@ -292,6 +306,24 @@ pub struct CollaSetStatus {
     /// Conditions: Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// Step of a rollout that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CurrentStep {
+    /// Revision that is rolled out.
+    pub revision: String,
+    /// Number of the step, from 1. The one after the last of the spec updates the remaining Pods.
+    pub step: i32,
+    /// Number of steps, including that of the remaining Pods.
+    pub steps: i32,
+    /// Time at which the step was complete and the rollout paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused_since: Option<Time>,
+    /// Time at which the rollout continues by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continues_at: Option<Time>,
 }
 
 /// Pods that wait in the same phase for the same reason.

@@ -21,6 +21,7 @@ pub mod resource_context;
 pub mod transition_rule;
 
 pub mod condition;
+pub mod image_reference;
 pub mod int_or_percent;
 pub mod template;
 

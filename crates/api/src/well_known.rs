@@ -123,6 +123,14 @@ pub const ORPHANED: &str = "collaset.kusionstack.io/orphaned";
 /// its failure policy. Not Kuperator's.
 pub const RESUME_ROLLOUT: &str = "collaset.kusionstack.io/resume-rollout";
 
+/// Annotation of a CollaSet: `<revision>/<number>` of the last approved step of a rollout, whose pause
+/// ends, and those of the steps before it. Not Kuperator's.
+pub const APPROVED_STEP: &str = "collaset.kusionstack.io/approved-step";
+
+/// Annotation of a Pod template, set by `kubectl rollout restart`: another value restarts the
+/// containers of all Pods.
+pub const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
+
 /// Annotation of Kubernetes. Integer; among otherwise equal Pods, the one with the lowest cost is
 /// scaled in first.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

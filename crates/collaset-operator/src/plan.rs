@@ -12,7 +12,10 @@ pub mod state;
 mod steps;
 
 pub use planner::{Blocker, BlockerScope, Plan, QueuedPod};
-pub use state::failures::{Failures, Response};
+pub use state::{
+    failures::{Failures, Response},
+    rollout_step::Rollout,
+};
 
 use action::{Action, SetChange};
 use planner::Planner;

@@ -33,6 +33,12 @@ pub const ROLLOUT_STOPPED: EventReason = EventReason::warning(
     SET,
     "Too many Pods of the updated revision have failed, so its rollout is halted or rolled back. Change the template, or set the annotation collaset.kusionstack.io/resume-rollout to the name of the revision.",
 );
+/// A step of the rollout is complete.
+pub const ROLLOUT_PAUSED: EventReason = EventReason::normal(
+    "RolloutPaused",
+    SET,
+    "A step of the rollout is complete, and the rollout pauses. It continues at the time that the message names, or when the annotation collaset.kusionstack.io/approved-step is set to <revision>/<step>.",
+);
 /// The object cannot be decoded.
 pub const COLLA_SET_INVALID: EventReason = EventReason::warning(
     "CollaSetInvalid",
@@ -173,11 +179,12 @@ pub const RESIZE_FAILING: EventReason = EventReason::warning(
 );
 
 /// All event reasons.
-pub const EVENTS: [&EventReason; 27] = [
+pub const EVENTS: [&EventReason; 28] = [
     &SCALING_OUT,
     &SCALING_IN,
     &UPDATING,
     &ROLLOUT_STOPPED,
+    &ROLLOUT_PAUSED,
     &COLLA_SET_INVALID,
     &REVISION_NOT_FOUND,
     &TEMPLATE_REJECTED,
@@ -285,6 +292,13 @@ pub const ROLLED_BACK: ConditionReason = reason(
     "RolledBack",
     "Too many Pods of the updated revision have failed, and all Pods have returned to the current revision. Change the template, or resume by annotation.",
 );
+/// The rollout pauses after a step.
+pub const STEP_PAUSED: ConditionReason = reason(
+    "Progressing",
+    False,
+    "StepPaused",
+    "A step of the rollout is complete, and the rollout pauses. It continues after the time in status.rolloutStep, or when the step is approved by annotation.",
+);
 /// The number of Pods changes.
 pub const SCALING: ConditionReason =
     reason("Progressing", True, "Scaling", "The number of Pods differs from spec.replicas.");
@@ -353,7 +367,7 @@ pub const DECORATION_AS_EXPECTED: ConditionReason =
     reason("Degraded", False, "AsExpected", "The PodDecoration fits all Pods that it selects.");
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 28] = [
+pub const CONDITIONS: [&ConditionReason; 29] = [
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,
@@ -365,6 +379,7 @@ pub const CONDITIONS: [&ConditionReason; 28] = [
     &ROLLOUT_COMPLETE,
     &PAUSED,
     &PROGRESS_DEADLINE_EXCEEDED,
+    &STEP_PAUSED,
     &ROLLOUT_HALTED,
     &ROLLING_BACK,
     &ROLLED_BACK,

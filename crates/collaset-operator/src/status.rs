@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use podops_api::{
-    collaset::CollaSetStatus,
+    collaset::{CollaSetStatus, CurrentStep},
     condition::{Condition, ConditionReason, remove, set},
     ids::whole_second,
     well_known,
@@ -49,6 +49,7 @@ pub fn status(
     status.conditions.clone_from(&observed.status.conditions);
     if is_at_updated_revision(observed, &status) {
         status.current_revision.clone_from(&status.updated_revision);
+        status.rollout_step = None;
     }
     status.last_progress_time = last_progress(&status, observed, plan, now);
     let problems = Problems {
@@ -60,7 +61,12 @@ pub fn status(
     let overdue = until_overdue.and_then(|left| Duration::try_from(left).ok());
     let until_available = observed.active().filter_map(|pod| observed.until_available(pod, now));
     let until_failed = plan.failures.requeue_after;
-    let changes = until_available.chain(waiting.requeue_after).chain(overdue).chain(until_failed);
+    let until_continued = plan.rollout.requeue_after;
+    let changes = until_available
+        .chain(waiting.requeue_after)
+        .chain(overdue)
+        .chain(until_failed)
+        .chain(until_continued);
     let requeue_after = changes.filter(|left| !left.is_zero()).min();
     StatusReport { status, requeue_after }
 }
@@ -78,6 +84,7 @@ fn counts(observed: &Observed, plan: &Plan, now: Timestamp) -> CollaSetStatus {
             .failed
             .as_ref()
             .map(|failed| i32::try_from(failed.len()).unwrap_or(i32::MAX)),
+        rollout_step: plan.rollout.step.clone(),
         terminating_replicas: count(observed.all().filter(|pod| pod.deleting)),
         label_selector: selector_text(&observed.spec.selector),
         ..CollaSetStatus::default()
@@ -199,6 +206,7 @@ pub fn is_progress(reported: &CollaSetStatus, now: &CollaSetStatus) -> bool {
     is_under_way
         && reported.observed_generation == now.observed_generation
         && reported.halted_revision == now.halted_revision
+        && reported.rollout_step == now.rollout_step
         && significant_conditions(&reported.conditions).eq(significant_conditions(&now.conditions))
 }
 
@@ -240,10 +248,10 @@ fn conditions(
     }
     let available = available(status, observed);
     let progressing = progressing(status, observed, plan, now);
-    let failures = failures_message(plan);
+    let message = progressing_message(progressing, status, observed, plan);
     let list = &mut status.conditions;
     set(list, available.reason, available.message, now);
-    set(list, progressing, failures, now);
+    set(list, progressing, message, now);
     match (blockers.first(), failing_pods) {
         (None, Some(FailingPods { count, example })) => {
             let message = format!("{count} Pods do not start; {example}");
@@ -315,7 +323,9 @@ fn progressing(
         if plan.outdated > 0 { &reasons::ROLLING_BACK } else { &reasons::ROLLED_BACK }
     } else if response == Response::Halt {
         &reasons::ROLLOUT_HALTED
-    } else if is_rolled_out(status, observed, plan) {
+    } else if plan.rollout.paused().is_some() && is_rolled_out(status, observed, plan) {
+        &reasons::STEP_PAUSED
+    } else if is_rolled_out(status, observed, plan) && status.rollout_step.is_none() {
         &reasons::ROLLOUT_COMPLETE
     } else if observed.spec.paused {
         &reasons::PAUSED
@@ -323,11 +333,46 @@ fn progressing(
         &reasons::PROGRESS_DEADLINE_EXCEEDED
     } else if status.replicas != observed.spec.replicas.unwrap_or_default() {
         &reasons::SCALING
-    } else if plan.outdated > 0 {
+    } else if plan.outdated > 0 || status.rollout_step.is_some() {
         &reasons::UPDATE_IN_PROGRESS
     } else {
         &reasons::WAITING_FOR_PODS
     }
+}
+
+/// Message of the condition Progressing.
+fn progressing_message(
+    reason: &ConditionReason,
+    status: &CollaSetStatus,
+    observed: &Observed,
+    plan: &Plan,
+) -> String {
+    if *reason == reasons::STEP_PAUSED {
+        return pause_message(plan);
+    }
+    if *reason == reasons::SCALING && plan.delayed_creations > 0 {
+        return format!(
+            "{} of {} Pods exist; more are created as Pods become available, because of \
+             spec.scaleStrategy.maxUnavailable",
+            status.replicas,
+            observed.replicas()
+        );
+    }
+    failures_message(plan)
+}
+
+/// Which step of the rollout is complete, and how the rollout goes on; empty if it does not pause.
+pub(crate) fn pause_message(plan: &Plan) -> String {
+    let Some(CurrentStep { revision, step, steps, continues_at, .. }) = plan.rollout.paused()
+    else {
+        return String::new();
+    };
+    let at = continues_at.as_ref().map(|time| format!("at {}, or ", time.0)).unwrap_or_default();
+    format!(
+        "step {step} of {steps} of the rollout of revision {revision} is complete; the rollout \
+         continues {at}when the annotation {} is set to {revision}/{step}",
+        well_known::APPROVED_STEP
+    )
 }
 
 /// Why a rollout was stopped, and how it goes on; empty if it was not.

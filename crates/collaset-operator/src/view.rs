@@ -14,6 +14,7 @@ use podops_api::{
         ClaimRetention, CollaSetSpec, CollaSetStatus, PodNamingSuffixPolicy, RollingUpdate,
     },
     ids::{ClaimName, InstanceId, LifecycleTime, PodName, ResourceVersion, RevisionName, Uid},
+    image_reference::other_reference,
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, LabelKind, Labels},
     resource_context::ContextDetail,
@@ -65,6 +66,24 @@ impl fmt::Display for PodSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.revision)?;
         self.decorations.iter().try_for_each(|(_, revision)| write!(f, "+{revision}"))
+    }
+}
+
+/// Last step of a rollout whose pause a user has ended, see [`well_known::APPROVED_STEP`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovedStep {
+    /// Revision that is rolled out.
+    pub revision: RevisionName,
+    /// Number of the step, from 1.
+    pub step: usize,
+}
+
+impl ApprovedStep {
+    /// Parses the annotation; `None` if it is not `<revision>/<number>`.
+    #[must_use]
+    pub fn parse(annotation: &str) -> Option<Self> {
+        let (revision, step) = annotation.rsplit_once('/')?;
+        Some(Self { revision: revision.into(), step: step.parse().ok()? })
     }
 }
 
@@ -124,6 +143,8 @@ pub struct Observed {
     pub can_resize: bool,
     /// Revision that the annotation [`well_known::RESUME_ROLLOUT`] names.
     pub resumed_revision: Option<RevisionName>,
+    /// Step that the annotation [`well_known::APPROVED_STEP`] names.
+    pub approved_step: Option<ApprovedStep>,
     /// PodDecorations of the namespace.
     pub decorations: Decorations,
     /// Remembered results of dry-run creations of Pods.
@@ -305,20 +326,30 @@ pub struct PodView {
     pub claims: BTreeSet<ClaimName>,
     /// Containers in spec order.
     pub containers: Vec<Container>,
-    /// `imageID` reported by the kubelet, by container name.
-    pub image_ids: BTreeMap<String, String>,
-    /// `containerID` reported by the kubelet, by container name; it changes with every restart.
-    pub container_ids: BTreeMap<String, String>,
+    /// What the kubelet reports of the containers.
+    pub reports: Vec<ContainerReport>,
     /// `metadata.generation`.
     pub generation: i64,
     /// Generation observed by the kubelet; `None` on clusters whose kubelets do not report it.
     pub observed_generation: Option<i64>,
-    /// Resources in effect, as reported by the kubelet, by container name.
-    pub actual_resources: BTreeMap<String, Resources>,
     /// State of a pending resize; `None` if there is none.
     pub resize: Option<Resize>,
     /// Reason, reported by scheduler or kubelet, why the Pod does not run.
     pub not_running_reason: Option<String>,
+}
+
+/// What the kubelet reports of a container. In a list rather than in maps by name, which would take
+/// 2 KiB for each Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerReport {
+    /// Name of the container.
+    pub name: String,
+    /// `imageID`; empty before its image is pulled.
+    pub image_id: String,
+    /// `containerID`, which changes with every restart; empty before it has started.
+    pub container_id: String,
+    /// Resources in effect; `None` if they are not reported.
+    pub resources: Option<Resources>,
 }
 
 /// Container of a Pod, from its spec.
@@ -422,6 +453,26 @@ impl PodView {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.has_label(&LabelKind::UndoOperationType.key(lifecycle::COLLASET))
+    }
+
+    /// Another reference to the image that a container runs, which restarts it; `None` if the kubelet
+    /// reports no digest of the image.
+    #[must_use]
+    pub fn restart_image(&self, container: &Container) -> Option<String> {
+        other_reference(&container.image, &self.report(&container.name)?.image_id)
+    }
+
+    /// What the kubelet reports of a container.
+    #[must_use]
+    pub fn report(&self, container: &str) -> Option<&ContainerReport> {
+        self.reports.iter().find(|report| report.name == container)
+    }
+
+    /// Returns whether the kubelet reports the images of all containers.
+    #[must_use]
+    pub fn has_all_images(&self) -> bool {
+        let reported = self.reports.iter().filter(|report| !report.image_id.is_empty());
+        reported.count() >= self.containers.len()
     }
 
     /// Value of an annotation.

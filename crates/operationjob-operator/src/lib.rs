@@ -11,8 +11,6 @@ pub mod view;
 
 pub mod reasons;
 
-pub mod restart_image;
-
 pub mod plan;
 
 pub mod status;

@@ -65,6 +65,8 @@ fn by_partition() -> Option<RollingUpdate> {
 /// over `byPartition`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.byLabel) || !has(self.steps) || self.steps.size() == 0")
+    .message("spec.updateStrategy.rollingUpdate.steps: steps are not allowed with byLabel, which selects the Pods to update by itself").reason(Reason::FieldValueForbidden))]
 pub struct RollingUpdate {
     /// Update all Pods except a number of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,10 +89,43 @@ pub struct RollingUpdate {
     #[x_kube(validation = (int_or_percent::RULE, "spec.updateStrategy.rollingUpdate.maxSurge: maxSurge should be a number not smaller than 0, or a percentage up to 100%"))]
     pub max_surge: Option<IntOrString>,
 
+    /// Steps of the rollout of each new revision, in order. A step is complete when all Pods but its
+    /// partition are updated and available; the rollout then pauses as the step defines. After the
+    /// last step, all Pods in the scope of `byPartition` are updated. They apply to rollouts only: a
+    /// new CollaSet has none, and neither has a return to the current revision.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub steps: Vec<RolloutStep>,
+
     /// What to do if Pods of the updated revision fail; nothing by default. Needs
     /// `progressDeadlineSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
+}
+
+/// Step of a rollout.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStep {
+    /// Number of Pods that this step does not update: a number, or a percentage of `replicas`, rounded
+    /// up. A partition above that of an earlier step updates no further Pods.
+    #[schemars(transform = int_or_percent::bounds)]
+    pub partition: IntOrString,
+
+    /// Pause after the step; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<StepPause>,
+}
+
+/// Pause after a step of a rollout. It ends early if the annotation
+/// `collaset.kusionstack.io/approved-step` is set to `<revision>/<number of the step>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepPause {
+    /// Number of seconds after which the rollout continues. By default, it waits for the annotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = ("self >= 0", "spec.updateStrategy.rollingUpdate.steps[].pause.seconds: seconds should not be smaller than 0"))]
+    pub seconds: Option<i32>,
 }
 
 /// What to do if Pods of the updated revision fail. A Pod has failed if its image cannot be pulled, a

@@ -17,6 +17,7 @@ use super::{
         failures::Failures,
         pairs::Pairs,
         revisions::Revisions,
+        rollout_step::Rollout,
     },
 };
 use crate::view::{Observed, PodView};
@@ -50,6 +51,10 @@ pub struct Plan {
     pub template_not_followed: Option<RevisionName>,
     /// Failed Pods of the updated revision, and whether they stop the rollout.
     pub failures: Failures,
+    /// Step of the rollout.
+    pub rollout: Rollout,
+    /// Number of Pods that are not created yet because of `spec.scaleStrategy.maxUnavailable`.
+    pub delayed_creations: usize,
     /// Number of name collisions of new revisions.
     pub collisions: i32,
     /// Time after which to reconcile again without an event.
@@ -126,12 +131,14 @@ impl<'a> Planner<'a> {
     pub(super) fn new(observed: &'a Observed, now: Timestamp) -> Self {
         let revisions = Revisions::read(observed);
         let is_pinned = revisions.template != revisions.updated && revisions.missing.is_none();
+        let failures = Failures::read(observed, &revisions, now);
         let plan = Plan {
             template_not_followed: is_pinned.then(|| revisions.template.clone()),
             updated: revisions.updated.clone(),
             current: revisions.next_current(observed).clone(),
             collisions: revisions.collisions,
-            failures: Failures::read(observed, &revisions, now),
+            rollout: Rollout::read(observed, &revisions, &failures, now),
+            failures,
             ..Plan::default()
         };
         Self {
@@ -153,6 +160,7 @@ impl<'a> Planner<'a> {
             observed: self.observed,
             revisions: &self.revisions,
             failures: &self.plan.failures,
+            partition: self.plan.rollout.partition,
             pairs,
             to_scale_in: &self.to_scale_in,
         }

@@ -10,4 +10,5 @@ pub mod instances;
 pub mod last_status;
 pub mod pairs;
 pub mod revisions;
+pub mod rollout_step;
 pub mod targets;

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::view::{
-    Container, ContextsView, DryRunResult, PodView, RevisionView, instance_id, revision_name,
+    Container, ContainerReport, ContextsView, DryRunResult, PodView, RevisionView, instance_id,
+    revision_name,
 };
 
 mod claims;
@@ -71,7 +72,11 @@ fn pod(text: &str) -> PodView {
             image: revision.to_owned(),
             ..Container::default()
         }],
-        image_ids: BTreeMap::from([("c".to_owned(), format!("id-{revision}"))]),
+        reports: vec![ContainerReport {
+            name: "c".to_owned(),
+            image_id: format!("id-{revision}"),
+            ..ContainerReport::default()
+        }],
         ..PodView::default()
     };
     let labels = &mut pod.labels;

@@ -24,7 +24,7 @@ use crate::{
         state::last_status::last_status,
     },
     template::{
-        compare::images,
+        compare::{images, restarted},
         resources::{self, Resources},
     },
     view::{Observed, PodSource, PodView},
@@ -182,16 +182,20 @@ pub(super) fn apply(
     let new = template(observed, to)?;
     let old = template(observed, &pod.source()).unwrap_or_default();
     let in_operation = mode == ApplyMode::UnderOperation;
-    let images = images(&new);
+    let images = target_images(pod, &old, &new);
     let resizes = if in_operation { resources::changes(&old, &new) } else { BTreeMap::new() };
-    let changed = changed_images(pod, &images, &self::images(&old));
-    let restarts = !changed.is_empty();
+    let mut restarts = false;
     let mut patch = preconditions;
-    for ChangedImage { index, container, image } in changed {
+    for (index, container) in pod.containers.iter().enumerate() {
+        let Some(image) = images.get(&container.name).filter(|image| **image != container.image)
+        else {
+            continue;
+        };
+        restarts = true;
         let index = index.to_string();
         patch = patch
-            .test(&["spec", "containers", &index, "name"], container)
-            .add(&["spec", "containers", &index, "image"], image);
+            .test(&["spec", "containers", &index, "name"], container.name.as_str())
+            .add(&["spec", "containers", &index, "image"], image.as_str());
     }
     let labels = ThreeWay { old: &old.labels(), new: &new.labels(), live: &pod.labels };
     patch = labels.merge(patch, "labels");
@@ -215,32 +219,21 @@ pub(super) fn apply(
     Some(patch)
 }
 
-/// Image of a container that an update changes.
-struct ChangedImage<'a> {
-    /// Position of the container in the Pod's spec.
-    index: usize,
-    container: &'a str,
-    image: &'a str,
-}
-
-/// Returns the images that differ from the Pod's. Images that the template does not change are kept,
-/// because another controller may have changed them.
-fn changed_images<'a>(
-    pod: &'a PodView,
-    new: &'a BTreeMap<String, String>,
-    old: &BTreeMap<String, String>,
-) -> Vec<ChangedImage<'a>> {
-    let mut changed = Vec::new();
-    for (index, container) in pod.containers.iter().enumerate() {
-        let image = new.get(&container.name);
-        let is_changed = |image: &&String| {
-            **image != container.image && old.get(&container.name) != Some(*image)
-        };
-        if let Some(image) = image.filter(is_changed) {
-            changed.push(ChangedImage { index, container: &container.name, image });
+/// Returns the images that a Pod has after its update, by container name, for the containers of the
+/// template. Images that the template does not change are kept, because another controller may have
+/// changed them; to restart their containers, they are written in another way.
+fn target_images(pod: &PodView, old: &PodTemplate, new: &PodTemplate) -> BTreeMap<String, String> {
+    let (old_images, restarted) = (images(old), restarted(old, new));
+    let mut targets = images(new);
+    for container in &pod.containers {
+        let Some(image) = targets.get_mut(&container.name) else { continue };
+        if old_images.get(&container.name) == Some(image) {
+            let other =
+                pod.restart_image(container).filter(|_| restarted.contains(&container.name));
+            *image = other.unwrap_or_else(|| container.image.clone());
         }
     }
-    changed
+    targets
 }
 
 /// Returns the resize of a Pod's containers, by name; other amounts are kept.

@@ -19,8 +19,8 @@ use crate::{
     decoration::{applied::AppliedDecorations, revision_data::DecorationRevision},
     template::resources::Resources,
     view::{
-        ClaimView, Container, PodView, Resize, RevisionView, instance_id, revision_name,
-        template_in_name,
+        ClaimView, Container, ContainerReport, PodView, Resize, RevisionView, instance_id,
+        revision_name, template_in_name,
     },
 };
 
@@ -223,7 +223,7 @@ pub(crate) fn trim_pod(pod: &mut SlimPod) {
     pod.view = Arc::new(pod.build_view());
     (pod.spec, pod.status) = (PodSpec::default(), PodStatus::default());
     let metadata = &mut pod.metadata;
-    (metadata.annotations, metadata.finalizers) = (None, None);
+    (metadata.annotations, metadata.finalizers, metadata.generate_name) = (None, None, None);
     if is_controlled(pod) {
         pod.metadata.labels = None;
     }
@@ -283,11 +283,22 @@ fn created(metadata: &ObjectMeta) -> Timestamp {
     metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
+impl ContainerStatus {
+    fn view(&self) -> ContainerReport {
+        ContainerReport {
+            name: self.name.clone(),
+            image_id: self.image_id.clone(),
+            container_id: self.container_id.clone(),
+            resources: self.resources,
+        }
+    }
+}
+
 impl SlimPod {
     fn build_view(&self) -> PodView {
         let metadata = &self.metadata;
         let labels = metadata.labels.clone().unwrap_or_default();
-        let mut pod = PodView {
+        PodView {
             name: metadata.name.clone().unwrap_or_default().into(),
             uid: metadata.uid.clone().unwrap_or_default().into(),
             resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
@@ -308,21 +319,14 @@ impl SlimPod {
             observed_generation: self.status.observed_generation,
             resize: self.resize(),
             not_running_reason: self.not_running_reason(),
-            ..PodView::default()
-        };
-        for status in self.status.container_statuses.iter().flatten() {
-            let name = &status.name;
-            if !status.image_id.is_empty() {
-                pod.image_ids.insert(name.clone(), status.image_id.clone());
-            }
-            if !status.container_id.is_empty() {
-                pod.container_ids.insert(name.clone(), status.container_id.clone());
-            }
-            if let Some(resources) = status.resources {
-                pod.actual_resources.insert(name.clone(), resources);
-            }
+            reports: self
+                .status
+                .container_statuses
+                .iter()
+                .flatten()
+                .map(ContainerStatus::view)
+                .collect(),
         }
-        pod
     }
 
     /// Decorations of the Pod.

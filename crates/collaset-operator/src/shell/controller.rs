@@ -63,7 +63,7 @@ use crate::{
     },
     reasons,
     render::{self, CLAIMS, CONTEXTS, REVISIONS},
-    status::{StatusReport, failures_message, is_progress, status},
+    status::{StatusReport, failures_message, is_progress, pause_message, status},
     view::{DryRunResult, Observed, OwnOperation, PodSource, context_name, record_last_pods},
 };
 
@@ -668,6 +668,11 @@ fn plan_events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
         && *observed.status.halted_revision != **halted
     {
         events.push(reasons::ROLLOUT_STOPPED.with(failures_message(plan)));
+    }
+    let reported = observed.status.rollout_step.as_ref();
+    let is_reported = reported.is_some_and(|step| Some(step) == plan.rollout.paused());
+    if plan.rollout.paused().is_some() && !is_reported {
+        events.push(reasons::ROLLOUT_PAUSED.with(pause_message(plan)));
     }
     events.extend(plan.blockers.iter().map(blocker_event));
     events

@@ -17,7 +17,7 @@ use super::cache::{
 };
 use crate::{
     compat::revision_hash,
-    view::{ContextsView, Observed, PodView},
+    view::{ApprovedStep, ContextsView, Observed, PodView},
 };
 
 pub(crate) mod decorations;
@@ -70,8 +70,11 @@ pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {
         observed.revisions.insert(view.name.clone(), view);
     }
     let annotations = metadata.annotations.as_ref();
-    let resumed = annotations.and_then(|annotations| annotations.get(well_known::RESUME_ROLLOUT));
+    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key));
+    let resumed = annotation(well_known::RESUME_ROLLOUT);
     observed.resumed_revision = resumed.map(|name| name.as_str().into());
+    observed.approved_step =
+        annotation(well_known::APPROVED_STEP).and_then(|value| ApprovedStep::parse(value));
     observed.uid = uid.into();
     observed.foreign_revisions = foreign_revisions(&observed, caches);
     let key = ObjectKey::new(&observed.namespace, observed.context_name());

@@ -1,8 +1,8 @@
 //! Compares Pod templates: equality, and how a Pod is updated from one to the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use podops_api::template::PodTemplate;
+use podops_api::{template::PodTemplate, well_known};
 use serde_json::{Map, Value};
 
 use super::resources;
@@ -75,7 +75,7 @@ pub fn method(from: &PodTemplate, to: &PodTemplate, can_resize: bool) -> UpdateM
     let spec = |t: &PodTemplate| normal(t.0.get("spec").unwrap_or(&Value::Null));
     let (mut old, mut new) = (spec(from), spec(to));
     if old == new {
-        return UpdateMethod::Metadata;
+        return if restarts(from, to) { UpdateMethod::InPlace } else { UpdateMethod::Metadata };
     }
     let resizes = resources::differ(from, to);
     if resizes && !(can_resize && resources::can_be_resized(from, to)) {
@@ -101,6 +101,25 @@ fn strip(container: &mut Value) {
             amount.retain(|name, _| !matches!(name.as_str(), "cpu" | "memory"));
         }
     }
+}
+
+/// Returns whether all containers restart although their images may not change: the annotation
+/// [`well_known::RESTARTED_AT`] has another value. Its removal restarts nothing.
+fn restarts(from: &PodTemplate, to: &PodTemplate) -> bool {
+    let restarted_at = |t: &PodTemplate| t.annotations().get(well_known::RESTARTED_AT).cloned();
+    let new = restarted_at(to);
+    new.is_some() && new != restarted_at(from)
+}
+
+/// Returns the containers that an update in place restarts although their images do not change.
+#[must_use]
+pub fn restarted(from: &PodTemplate, to: &PodTemplate) -> BTreeSet<String> {
+    if !restarts(from, to) {
+        return BTreeSet::new();
+    }
+    let old = images(from);
+    let unchanged = images(to).into_iter().filter(|(name, image)| old.get(name) == Some(image));
+    unchanged.map(|(name, _)| name).collect()
 }
 
 /// Returns the images of a template's containers, by container name.
@@ -160,6 +179,24 @@ mod tests {
             ),
             UpdateMethod::Recreate
         );
+    }
+
+    #[test]
+    fn another_restart_annotation_restarts_containers_in_place() {
+        let at = |time: &str, image: &str| {
+            template(json!({"metadata": {"annotations": {(well_known::RESTARTED_AT): time}},
+                "spec": {"containers": [{"name": "a", "image": image}, {"name": "b", "image": "b"}]}}))
+        };
+        let none = template(json!({"spec": at("1", "v1").0["spec"]}));
+        let names = |from: &PodTemplate, to: &PodTemplate| {
+            restarted(from, to).into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(method(&none, &at("1", "v1"), true), UpdateMethod::InPlace);
+        assert_eq!(names(&none, &at("1", "v1")), "a b");
+        assert_eq!(names(&at("1", "v1"), &at("2", "v2")), "b");
+        assert_eq!(method(&at("1", "v1"), &at("1", "v1"), true), UpdateMethod::Metadata);
+        assert_eq!(method(&at("1", "v1"), &none, true), UpdateMethod::Metadata);
+        assert_eq!(names(&at("1", "v1"), &none), "");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use podops_api::{lifecycle, well_known};
+use podops_api::{image_reference::other_reference, lifecycle, well_known};
 
 use super::{
     Method, Planner,
@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     facts,
-    restart_image::other_reference,
     view::{Observed, PodView},
 };
 

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
     ids::{PodName, whole_second},
+    image_reference::other_reference,
     operation_job::{self, Progress},
     well_known,
 };
@@ -10,7 +11,6 @@ use podops_api::{
 use super::{Method, Planner, containers_of, is_known, target::TargetState};
 use crate::{
     facts,
-    restart_image::other_reference,
     view::{ContainerView, Missing, PodView},
 };
 

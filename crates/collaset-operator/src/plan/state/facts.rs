@@ -12,6 +12,8 @@ pub(in crate::plan) struct Facts<'a> {
     pub(in crate::plan) observed: &'a Observed,
     pub(in crate::plan) revisions: &'a Revisions<'a>,
     pub(in crate::plan) failures: &'a Failures,
+    /// Number of instances that stay at older revisions.
+    pub(in crate::plan) partition: usize,
     pub(in crate::plan) pairs: &'a Pairs<'a>,
     /// Surplus Pods selected for scale-in.
     pub(in crate::plan) to_scale_in: &'a BTreeSet<&'a PodName>,

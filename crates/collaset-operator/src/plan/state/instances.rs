@@ -292,11 +292,12 @@ impl Instances {
     }
 
     /// Allocates the lowest free IDs until there is one per replica; the highest of the new IDs get
-    /// the updated revision.
+    /// the updated revision, unless `partition` instances would not stay at the current one.
     pub(in crate::plan) fn allocate(
         &mut self,
         observed: &Observed,
         revisions: &Revisions<'_>,
+        partition: usize,
     ) -> Allocation {
         if observed.spec.paused || !revisions.is_recorded() {
             return Allocation::Complete;
@@ -306,7 +307,13 @@ impl Instances {
             return Allocation::Complete;
         }
         let (mut unused, mut size) = (self.unused(observed), self.size());
-        let at_current = missing - self.missing_at_updated(observed, &revisions.updated, missing);
+        let at_updated = if observed.is_by_label() {
+            0
+        } else {
+            let desired = observed.replicas().saturating_sub(partition);
+            desired.saturating_sub(self.count_at(&revisions.updated)).min(missing)
+        };
+        let at_current = missing - at_updated;
         for index in 0..missing {
             if unused >= MAX_UNUSED {
                 return Allocation::Partial;
@@ -337,20 +344,10 @@ impl Instances {
         self.own.values().chain(others).map(size_of).sum()
     }
 
-    /// Number of the `missing` instances that are created at the updated revision.
-    fn missing_at_updated(
-        &self,
-        observed: &Observed,
-        updated: &RevisionName,
-        missing: usize,
-    ) -> usize {
-        if observed.is_by_label() {
-            return 0;
-        }
-        let revisions = self.own.values().filter_map(|data| data.get(context::REVISION));
-        let at_updated = revisions.filter(|revision| **revision == **updated).count();
-        let desired = observed.replicas().saturating_sub(observed.partition());
-        desired.saturating_sub(at_updated).min(missing)
+    /// Number of instances at this revision.
+    fn count_at(&self, revision: &RevisionName) -> usize {
+        let recorded = self.own.values().filter_map(|data| data.get(context::REVISION));
+        recorded.filter(|recorded| **recorded == **revision).count()
     }
 
     /// Returns an ID for an existing Pod: the CollaSet's lowest ID that has neither a Pod nor PVCs of

@@ -53,7 +53,7 @@ pub fn missing(pod: &PodView, wanted: &BTreeMap<String, Resources>) -> BTreeMap<
 
 /// Returns whether every container runs with the image and resources set by the update.
 pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool {
-    if pod.image_ids.len() < pod.containers.len() {
+    if !pod.has_all_images() {
         return false;
     }
     if !last.resized.is_empty() && !has_resources(pod) {
@@ -74,9 +74,8 @@ pub(in crate::plan) fn is_finished(pod: &PodView, last: &LastPodStatus) -> bool 
 /// resources are compared only if the kubelet reports no observed generation.
 fn has_resources(pod: &PodView) -> bool {
     let is_applied = |c: &Container| {
-        pod.actual_resources
-            .get(&c.name)
-            .is_some_and(|actual| actual.requests == c.resources.requests)
+        let actual = pod.report(&c.name).and_then(|report| report.resources);
+        actual.is_some_and(|actual| actual.requests == c.resources.requests)
     };
     pod.resize.is_none()
         && match pod.observed_generation {
@@ -100,13 +99,16 @@ pub fn last_pod_status(pod: &PodView) -> LastPodStatus {
 
 /// Returns whether a container was restarted since its state was recorded, or needs no restart.
 fn has_rerun(pod: &PodView, container: &Container, last: &LastContainerState) -> bool {
-    let changed = |ids: &BTreeMap<String, String>, last_id: &str| {
-        !last_id.is_empty() && ids.get(&container.name).is_some_and(|id| id != last_id)
-    };
+    let Some(report) = pod.report(&container.name) else { return last.last_image_id.is_empty() };
     // Two tags may refer to one image; then only the container ID changes.
     last.last_image_id.is_empty()
-        || changed(&pod.image_ids, &last.last_image_id)
-        || changed(&pod.container_ids, &last.last_container_id)
+        || is_other(&report.image_id, &last.last_image_id)
+        || is_other(&report.container_id, &last.last_container_id)
+}
+
+/// Returns whether both IDs are known and differ.
+fn is_other(id: &str, last: &str) -> bool {
+    !id.is_empty() && !last.is_empty() && id != last
 }
 
 /// Returns the status to record before an in-place update of these images and resources, by
@@ -159,10 +161,9 @@ fn container_state(
     // runs, so waiting for a restart might never end.
     let is_unknown = known
         .is_some_and(|known| !known.last_image.is_empty() && known.last_container_id.is_empty());
-    if !is_unknown {
-        state.last_image_id = pod.image_ids.get(&container.name).cloned().unwrap_or_default();
-        state.last_container_id =
-            pod.container_ids.get(&container.name).cloned().unwrap_or_default();
+    if let Some(report) = pod.report(&container.name).filter(|_| !is_unknown) {
+        state.last_image_id.clone_from(&report.image_id);
+        state.last_container_id.clone_from(&report.container_id);
     }
     state
 }

@@ -131,7 +131,7 @@ fn scope(
         let included = pods.iter().filter(|(_, pod)| pod.has_label(well_known::UPDATE_INCLUDED));
         return included.map(|(id, _)| *id).collect();
     }
-    let count = match observed.partition() {
+    let count = match facts.partition {
         0 => usize::MAX,
         partition => observed.replicas().saturating_sub(partition),
     };

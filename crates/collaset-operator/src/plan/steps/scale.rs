@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use podops_api::{
     ids::{DecorationName, InstanceId, PodName},
+    int_or_percent::{Rounding, resolve},
     well_known,
 };
 
@@ -26,7 +27,7 @@ use crate::{
 
 /// Allocates instance IDs for missing Pods.
 pub(in crate::plan) fn allocate(planner: &mut Planner<'_>, instances: &mut Instances) {
-    match instances.allocate(planner.observed, &planner.revisions) {
+    match instances.allocate(planner.observed, &planner.revisions, planner.plan.rollout.partition) {
         Allocation::Complete => {}
         // The rest is allocated once these have Pods.
         Allocation::Partial => planner.requeue_after(Duration::ZERO),
@@ -87,7 +88,15 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
         .take(count)
         .copied()
         .collect();
+    let mut creations_left = creations_left(planner);
     for instance in free_ids {
+        if instances.is_new(instance) {
+            if creations_left == 0 {
+                planner.plan.delayed_creations += 1;
+                continue;
+            }
+            creations_left -= 1;
+        }
         let recorded = instances.revision(instance).filter(|r| planner.revisions.has(r));
         let revision = recorded.unwrap_or_else(|| planner.revisions.updated.clone());
         if !instances.is_new(instance)
@@ -107,6 +116,20 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
             planner.add(Action::CreatePod { instance, source, reason });
         }
     }
+}
+
+/// Number of new instances whose Pods `scaleStrategy.maxUnavailable` permits to create. Pods of
+/// instances that had one are always created, because they replace lost capacity.
+fn creations_left(planner: &Planner<'_>) -> usize {
+    let observed = planner.observed;
+    let strategy = observed.spec.scale_strategy.as_ref();
+    let Some(limit) = strategy.and_then(|strategy| strategy.max_unavailable.as_ref()) else {
+        return usize::MAX;
+    };
+    let limit = resolve(limit, observed.replicas(), Rounding::Down).max(1);
+    let is_available = |pod: &&PodView| observed.is_available(pod, planner.now);
+    let unavailable = observed.active().filter(|pod| !is_available(pod)).count();
+    limit.saturating_sub(unavailable)
 }
 
 fn decoration_not_recorded(decoration: &DecorationName) -> Blocker {

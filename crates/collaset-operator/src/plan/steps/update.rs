@@ -24,8 +24,8 @@ use crate::{
         },
     },
     reasons,
-    template::compare::{UpdateMethod, method},
-    view::{DryRunResult, OwnOperation, PodSource, PodView, Resize},
+    template::compare::{UpdateMethod, method, restarted},
+    view::{Container, DryRunResult, OwnOperation, PodSource, PodView, Resize},
 };
 
 /// Plans the next update steps of Pods that are not at their target revision.
@@ -118,8 +118,35 @@ struct SourceStep {
     to: PodSource,
 }
 
+/// How Pods follow a change of their source.
+struct StepMethod {
+    method: UpdateMethod,
+    /// Containers that an update in place restarts although their images do not change.
+    restarted: BTreeSet<String>,
+}
+
+impl From<UpdateMethod> for StepMethod {
+    fn from(method: UpdateMethod) -> Self {
+        Self { method, restarted: BTreeSet::new() }
+    }
+}
+
+impl StepMethod {
+    /// Returns the method for one Pod: it is recreated if a container cannot be restarted in place,
+    /// because the kubelet reports no digest of its image.
+    fn of(&self, pod: &PodView) -> UpdateMethod {
+        let can_restart = |container: &Container| {
+            !self.restarted.contains(&container.name) || pod.restart_image(container).is_some()
+        };
+        if self.method == UpdateMethod::InPlace && !pod.containers.iter().all(can_restart) {
+            return UpdateMethod::Recreate;
+        }
+        self.method
+    }
+}
+
 /// Update method by change, each computed once.
-type UpdateMethods = BTreeMap<SourceStep, UpdateMethod>;
+type UpdateMethods = BTreeMap<SourceStep, StepMethod>;
 
 fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
     let pods = planner.observed.all();
@@ -134,7 +161,7 @@ fn methods(planner: &Planner<'_>, targets: &Targets) -> UpdateMethods {
 }
 
 /// Returns the method of one change; `None` if a revision that it leads to does not exist.
-fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<UpdateMethod> {
+fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<StepMethod> {
     let (revisions, observed) = (&planner.revisions, planner.observed);
     let (from, to) = (&step.from, &step.to);
     let has_other_claims = revisions.claims(&from.revision) != revisions.claims(&to.revision);
@@ -145,8 +172,9 @@ fn method_of(planner: &Planner<'_>, step: &SourceStep) -> Option<UpdateMethod> {
     let to = template(to)?;
     // Volumes of an existing Pod are immutable.
     let from = template(from).filter(|_| !has_other_claims);
-    let method = from.map(|from| method(&from, &to, observed.can_resize));
-    Some(method.unwrap_or(UpdateMethod::Recreate))
+    let Some(from) = from else { return Some(UpdateMethod::Recreate.into()) };
+    let method = method(&from, &to, observed.can_resize);
+    Some(StepMethod { method, restarted: restarted(&from, &to) })
 }
 
 fn begin(planner: &mut Planner<'_>, pod: &PodView, methods: &UpdateMethods, target: &PodSource) {
@@ -322,7 +350,7 @@ fn chosen_method(
     target: &PodSource,
 ) -> Result<UpdateMethod, Blocker> {
     let step = SourceStep { from: pod.source(), to: target.clone() };
-    let Some(method) = methods.get(&step).copied() else {
+    let Some(method) = methods.get(&step).map(|method| method.of(pod)) else {
         return Err(target_not_found(target));
     };
     match planner.observed.spec.update_strategy.pod_upgrade_policy {
@@ -330,7 +358,8 @@ fn chosen_method(
         PodUpgradePolicy::InPlaceOnly if method == UpdateMethod::Recreate => Err(Blocker::updating(
             &reasons::IN_PLACE_UPDATE_NOT_POSSIBLE,
             "spec.updateStrategy.podUpgradePolicy is InPlaceOnly, but the template changes more \
-             than images, metadata and resources that can be resized in place"
+             than images, metadata and resources that can be resized in place, or restarts a \
+             container for whose image the kubelet reports no digest"
                 .to_owned(),
         )),
         // Under Replace, this handles only Pods whose update began under another policy.
@@ -349,5 +378,5 @@ fn target_not_found(target: &PodSource) -> Blocker {
 
 /// Returns whether the Pod is scheduled and some containers have not run yet.
 fn is_starting(pod: &PodView) -> bool {
-    pod.scheduled && pod.not_running_reason.is_none() && pod.image_ids.len() < pod.containers.len()
+    pod.scheduled && pod.not_running_reason.is_none() && !pod.has_all_images()
 }

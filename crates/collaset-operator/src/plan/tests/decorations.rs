@@ -42,7 +42,8 @@ fn decorated(pods: &str, on_pods: &[(&str, &str)], known: Vec<(&str, Decoration)
             let image = revision.replace('-', ":");
             pod.containers
                 .insert(0, Container { name: "s".to_owned(), image, ..Container::default() });
-            pod.image_ids.insert("s".to_owned(), format!("id-{revision}"));
+            let (name, image_id) = ("s".to_owned(), format!("id-{revision}"));
+            pod.reports.push(ContainerReport { name, image_id, ..ContainerReport::default() });
         }
     }
     observed.decorations.known = known.into_iter().map(|(name, d)| (name.into(), d)).collect();

@@ -99,11 +99,9 @@ fn an_update_to_another_tag_of_the_same_image_finishes() {
     let last_status = r#"{"containerStates":{"c":{"latestImage":"v2","lastImageID":"id-v2","lastContainerID":"run-1"}}}"#;
     let annotation = (well_known::LAST_POD_STATUS.to_owned(), last_status.to_owned());
     pod_mut(&mut observed, "web-0").annotations = Some(BTreeMap::from([annotation]));
-    pod_mut(&mut observed, "web-0").container_ids =
-        BTreeMap::from([("c".to_owned(), "run-1".to_owned())]);
+    pod_mut(&mut observed, "web-0").reports[0].container_id = "run-1".to_owned();
     assert_eq!(action_text(&observed), "");
-    pod_mut(&mut observed, "web-0").container_ids =
-        BTreeMap::from([("c".to_owned(), "run-2".to_owned())]);
+    pod_mut(&mut observed, "web-0").reports[0].container_id = "run-2".to_owned();
     assert_eq!(action_text(&observed), "finish web-0");
 }
 
@@ -124,7 +122,7 @@ fn a_pair_in_scope_keeps_the_current_revision() {
 fn an_image_reverted_before_the_restart_ends_the_update() {
     let image = |image: &str| BTreeMap::from([("c".to_owned(), image.to_owned())]);
     let mut pod = pod("0 v1");
-    pod.container_ids = image("run-1");
+    pod.reports[0].container_id = "run-1".to_owned();
     let container_to_replace = |pod: &mut PodView, to: &str| {
         let last = last_status(pod, &image(to), &BTreeMap::new());
         let text = serde_json::to_string(&last).unwrap();
@@ -135,7 +133,7 @@ fn an_image_reverted_before_the_restart_ends_the_update() {
     assert_eq!(container_to_replace(&mut pod, "v2"), "run-1");
     assert_eq!(container_to_replace(&mut pod, "v3"), "run-1", "v1 still runs");
     assert_eq!(container_to_replace(&mut pod, "v1"), "", "v1 already runs");
-    pod.container_ids = image("run-2");
+    pod.reports[0].container_id = "run-2".to_owned();
     assert_eq!(container_to_replace(&mut pod, "v2"), "run-2");
 }
 

@@ -1,4 +1,4 @@
-//! Restart in place: a reference to the same image, written in another way.
+//! References to images: the same image, written in another way, to restart a container in place.
 //!
 //! The API server lets the image of a running Pod's container be changed, and the kubelet then
 //! restarts the container, even if both references name the same image. There is no other request
