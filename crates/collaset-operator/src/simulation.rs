@@ -13,11 +13,13 @@
 
 mod actors;
 mod cluster;
+mod decorations;
 mod faults;
 mod kuperator;
 mod operator;
 mod pace;
 mod rollouts;
+mod staged;
 
 use std::collections::BTreeMap;
 
@@ -77,6 +79,12 @@ impl World {
         self.edit(json!({ "template": template(image) }));
     }
 
+    /// Sets an annotation of the CollaSet.
+    fn annotate_set(&mut self, key: &str, value: Value) {
+        let change = json!({ "metadata": { "annotations": { key: value } } });
+        self.cluster.change("collasets", SET, |set| json_patch::merge(set, &change));
+    }
+
     /// Sets a label of a Pod, or removes it if `value` is `None`.
     fn label(&mut self, pod: &str, key: &str, value: Option<&str>) {
         let change = json!({ "metadata": { "labels": { key: value } } });
@@ -132,6 +140,7 @@ impl World {
     fn run_rounds(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.reconcile();
+            self.reconcile_decoration();
             self.kubelet();
             self.lifecycle();
         }
@@ -172,8 +181,14 @@ impl World {
     }
 }
 
-/// Pod template with one container, written `<image>[+<env value>][#<annotation>][@<CPU request>]`.
+/// Pod template with one container, written
+/// `<image>[+<env value>][#<annotation>][@<CPU request>][!<time of restart>]`.
 fn template(image: &str) -> Value {
+    if let Some((image, restarted_at)) = image.split_once('!') {
+        let mut template = template(image);
+        template["metadata"]["annotations"][well_known::RESTARTED_AT] = json!(restarted_at);
+        return template;
+    }
     let (image, cpu) = image.split_once('@').unwrap_or((image, "1"));
     let (image, annotation) = image.split_once('#').unwrap_or((image, "none"));
     let (image, env) = image.split_once('+').unwrap_or((image, "none"));

@@ -15,6 +15,41 @@ const BROKEN_IMAGE: &str = "bad";
 /// CPU request that exceeds every node's capacity.
 const INFEASIBLE_CPU: &str = "99";
 
+/// Digest reference that a kubelet reports for an image.
+fn image_id(image: &str) -> String {
+    if let Some((_, digest)) = image.split_once("@sha256:") {
+        return format!("repository@sha256:{digest}");
+    }
+    let number = image.bytes().fold(0_u128, |number, byte| number * 257 + u128::from(byte));
+    format!("repository@sha256:{number:064x}")
+}
+
+/// Returns whether a container requests more than any node has.
+fn is_infeasible(container: &Value) -> bool {
+    let cpu = &container["resources"]["requests"]["cpu"];
+    *cpu == INFEASIBLE_CPU || *cpu == format!("{INFEASIBLE_CPU}000m")
+}
+
+/// Returns the next status of a container, which restarts if its image has changed.
+fn container_status(pod: &Pod, container: &Value, now: i64) -> Value {
+    let statuses = pod.0["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let last = statuses.into_iter().find(|status| status["name"] == container["name"]);
+    let last = last.cloned().unwrap_or_default();
+    let image = container["image"].as_str().unwrap();
+    let starts = last["image"] != json!(image) || last["containerID"].is_null();
+    let run = if starts { now } else { last["run"].as_i64().unwrap_or_default() };
+    let ready = image != BROKEN_IMAGE;
+    let resources =
+        if is_infeasible(container) { &last["resources"] } else { &container["resources"] };
+    let waiting = json!({ "waiting": { "reason": "ImagePullBackOff" } });
+    json!({
+        "name": container["name"], "image": image, "run": run, "resources": resources,
+        "imageID": if ready { image_id(image) } else { String::new() },
+        "containerID": if ready { format!("run-{run}") } else { String::new() },
+        "state": if ready { json!({}) } else { waiting },
+    })
+}
+
 impl World {
     /// Runs one step of the kubelet for every Pod, and removes deleted claims that no Pod mounts.
     pub(super) fn kubelet(&mut self) {
@@ -44,23 +79,15 @@ impl World {
         if pod.is_terminal() {
             return;
         }
-        let container = &pod.0["spec"]["containers"][0];
-        let (image, resources) = (pod.image().to_owned(), container["resources"].clone());
-        let last = pod.0["status"]["containerStatuses"][0].clone();
-        let infeasible = resources["requests"]["cpu"] == INFEASIBLE_CPU
-            || resources["requests"]["cpu"] == format!("{INFEASIBLE_CPU}000m");
         // Binding the Pod to a node increments the generation, too.
         let is_bound = !pod.0["spec"]["nodeName"].is_null();
         let generation = pod.0["metadata"]["generation"].as_i64().unwrap_or_default();
         let generation = json!(generation + i64::from(!is_bound));
-        let starts = last["image"] != json!(image) || last["containerID"].is_null();
-        let run = if starts { self.now } else { last["run"].as_i64().unwrap_or_default() };
-        let ready = image != BROKEN_IMAGE;
-        let allocated = if infeasible { last["resources"].clone() } else { resources };
-        let status = json!({
-            "name": "c", "image": image, "imageID": format!("id-{image}"),
-            "containerID": format!("run-{run}"), "run": run, "resources": allocated,
-        });
+        let containers = pod.0["spec"]["containers"].as_array().unwrap();
+        let statuses: Vec<Value> =
+            containers.iter().map(|container| container_status(pod, container, self.now)).collect();
+        let ready = containers.iter().all(|container| container["image"] != BROKEN_IMAGE);
+        let infeasible = containers.iter().any(is_infeasible);
         let since = Timestamp::from_second(self.now).unwrap().to_string();
         let since = if pod.is_ready() == ready {
             pod.0["status"]["conditions"][0]["lastTransitionTime"].clone()
@@ -78,7 +105,7 @@ impl World {
         self.cluster.change("pods", pod.name(), |pod| {
             pod["spec"]["nodeName"] = json!("node");
             pod["status"]["conditions"] = json!(conditions);
-            pod["status"]["containerStatuses"] = json!([status]);
+            pod["status"]["containerStatuses"] = json!(statuses);
             pod["status"]["observedGeneration"] = generation;
         });
     }

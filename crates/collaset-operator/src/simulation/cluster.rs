@@ -12,6 +12,8 @@ pub(super) struct Cluster {
     objects: BTreeMap<(&'static str, String), Value>,
     version: u64,
     uids: u64,
+    /// Simulated time, in seconds since the Unix epoch.
+    pub(super) now: i64,
     /// Image whose Pods are rejected on create, and the error message.
     pub(super) rejected_image: Option<(String, String)>,
     /// Name of an object of which every patch is rejected.
@@ -38,6 +40,8 @@ impl Cluster {
         object["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
         if plural == "pods" {
             object["metadata"]["generation"] = json!(1);
+            let now = jiff::Timestamp::from_second(self.now).unwrap();
+            object["metadata"]["creationTimestamp"] = json!(now.to_string());
         }
         object["metadata"]["namespace"] = json!("ns");
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
@@ -76,7 +80,7 @@ impl Cluster {
         let key = (plural, name.to_owned());
         let is_removable = !object["metadata"]["deletionTimestamp"].is_null() && !has_finalizers;
         // Pods are removed by their kubelet, claims once no Pod mounts them.
-        if is_removable && plural == "collasets" {
+        if is_removable && matches!(plural, "collasets" | "poddecorations") {
             self.objects.remove(&key);
         } else {
             self.objects.insert(key, object);
@@ -92,7 +96,7 @@ impl Cluster {
     /// Requests the deletion of an object: sets `deletionTimestamp` on the kinds that terminate
     /// gracefully, removes others at once.
     pub(super) fn delete(&mut self, plural: &'static str, name: &str) {
-        if matches!(plural, "pods" | "persistentvolumeclaims" | "collasets") {
+        if matches!(plural, "pods" | "persistentvolumeclaims" | "collasets" | "poddecorations") {
             self.change(plural, name, |object| {
                 object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             });

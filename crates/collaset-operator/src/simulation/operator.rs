@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{Resource as _, runtime::watcher::Event};
 use podops_api::{
-    collaset::{CollaSet, CollaSetStatus, Retention},
+    collaset::{CollaSet, CollaSetStatus, FailureAction, Retention},
     ids::{ClaimName, InstanceId, PodName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
@@ -112,26 +112,31 @@ where
     store
 }
 
+/// Caches that have observed all objects of the cluster.
+pub(super) fn caches(cluster: &Cluster) -> Caches {
+    Caches {
+        pods: store(cluster, "pods", has_instance_id, owner, trim_pod),
+        other_pods: store(cluster, "pods", is_other, owner, trim_pod),
+        claims: store(cluster, CLAIMS, has_instance_id, owner, trim_claim),
+        other_claims: store(cluster, CLAIMS, is_other, owner, trim_claim),
+        revisions: store(cluster, "controllerrevisions", |_| true, owner, trim_revision),
+        contexts: store(cluster, "resourcecontexts", |_| true, |_| None, |_| ()),
+        decorations: store(
+            cluster,
+            "poddecorations",
+            |_| true,
+            |decoration: &Decoded<PodDecoration>| decoration.meta().namespace.clone(),
+            |_| (),
+        ),
+    }
+}
+
 impl World {
     /// Runs the first half of a reconcile: observes and plans, writes nothing.
     pub(super) fn observe_and_plan(&mut self) {
         let Some(set) = self.cluster.get("collasets", SET) else { return };
         let set: CollaSet = serde_json::from_value(set.clone()).unwrap();
-        let caches = Caches {
-            pods: store(&self.cluster, "pods", has_instance_id, owner, trim_pod),
-            other_pods: store(&self.cluster, "pods", is_other, owner, trim_pod),
-            claims: store(&self.cluster, CLAIMS, has_instance_id, owner, trim_claim),
-            other_claims: store(&self.cluster, CLAIMS, is_other, owner, trim_claim),
-            revisions: store(&self.cluster, "controllerrevisions", |_| true, owner, trim_revision),
-            contexts: store(&self.cluster, "resourcecontexts", |_| true, |_| None, |_| ()),
-            decorations: store(
-                &self.cluster,
-                "poddecorations",
-                |_| true,
-                |decoration: &Decoded<PodDecoration>| decoration.meta().namespace.clone(),
-                |_| (),
-            ),
-        };
+        let caches = caches(&self.cluster);
         let mut observed = observe(&set, &caches);
         record_last_pods(&mut self.operator.last_pods, observed.all());
         observed.last_pods.clone_from(&self.operator.last_pods);
@@ -144,6 +149,7 @@ impl World {
         self.operator.last_plan = plan.to_string();
         let pods = self.pods();
         assert_max_unavailable(&observed, &plan, &pods);
+        assert_halted(&observed, &plan);
         self.operator.pending = Some(PendingPlan { observed, plan, pods });
     }
 
@@ -151,6 +157,7 @@ impl World {
     /// restarts without its in-memory state.
     pub(super) fn apply_plan(&mut self, max_writes: usize) {
         let Some(pending) = self.operator.pending.take() else { return };
+        self.cluster.now = self.now;
         let phases = render::render(&pending.observed, &pending.plan.actions, self.time());
         let mut left = max_writes;
         let mut blockers = Vec::new();
@@ -280,6 +287,7 @@ impl World {
         let (plural, name) = (write.target().resource.plural, write.target().name.as_str());
         match (plural, write) {
             ("pods", Write::Create { .. }) => {
+                self.assert_unique_containers(name);
                 self.assert_unique_ids();
                 self.assert_max_surge(before, pending);
                 let new = self.pod(name).unwrap();
@@ -315,6 +323,15 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// No decoration adds its containers twice.
+    fn assert_unique_containers(&self, pod: &str) {
+        let pod = self.pod(pod).unwrap();
+        let containers = pod.0["spec"]["containers"].as_array().unwrap();
+        let names: BTreeSet<&str> =
+            containers.iter().filter_map(|container| container["name"].as_str()).collect();
+        assert_eq!(names.len(), containers.len(), "{}: {containers:?}", pod.name());
     }
 
     fn assert_unique_ids(&self) {
@@ -359,13 +376,11 @@ impl World {
     }
 
     fn assert_partition(&self, before: &World, pending: &PendingPlan) {
-        let partition = rolling(pending).and_then(|r| r.by_partition.clone());
-        let Some(partition) = partition.and_then(|p| p.partition) else { return };
-        if pending.plan.updated == pending.plan.current || partition == IntOrString::Int(0) {
+        let partition = partition(pending);
+        if pending.plan.updated == pending.plan.current || partition == 0 {
             return;
         }
-        let replicas = pending.observed.replicas();
-        let max = replicas.saturating_sub(resolve(&partition, replicas, Rounding::Up));
+        let max = pending.observed.replicas().saturating_sub(partition);
         let (was, is) = (before.updated_instances(pending), self.updated_instances(pending));
         assert!(
             is <= was || is <= max,
@@ -388,6 +403,23 @@ impl World {
             pending.plan
         );
     }
+}
+
+/// Number of Pods that the spec and the step in the status exclude from the update.
+fn partition(pending: &PendingPlan) -> usize {
+    let (observed, Some(rolling)) = (&pending.observed, rolling(pending)) else { return 0 };
+    let replicas = observed.replicas();
+    let pods = |partition: &IntOrString| resolve(partition, replicas, Rounding::Up);
+    let own =
+        rolling.by_partition.as_ref().and_then(|by_partition| by_partition.partition.as_ref());
+    let own = own.map_or(0, pods);
+    let stored = observed.status.rollout_step.as_ref();
+    let Some(stored) = stored.filter(|step| step.revision == *pending.plan.updated) else {
+        return own;
+    };
+    let until = rolling.steps.get(..usize::try_from(stored.step).unwrap());
+    let of_steps = until.and_then(|steps| steps.iter().map(|step| pods(&step.partition)).min());
+    own.max(of_steps.unwrap_or_default())
 }
 
 /// Returns whether the plan excludes or releases the Pod.
@@ -436,6 +468,25 @@ fn assert_max_unavailable(observed: &Observed, plan: &Plan, pods: &[Pod]) {
     let left = pods.iter().filter(|pod| is_available(pod) && !starts_update(pod)).count();
     let min = observed.replicas().saturating_sub(max_unavailable);
     assert!(left >= min, "{left} Pods available, at least {min} required: {plan}");
+}
+
+/// Checks that no Pod is updated to a revision whose rollout is reported as halted.
+fn assert_halted(observed: &Observed, plan: &Plan) {
+    let policy = observed.rolling_update().and_then(|rolling| rolling.failure_policy.as_ref());
+    let halts = policy.is_some_and(|policy| policy.action == FailureAction::Halt);
+    let halted = &observed.status.halted_revision;
+    let is_resumed = observed.resumed_revision.as_ref() == Some(&plan.updated);
+    // An update to another decoration leaves a Pod at its revision.
+    let is_decorated = !observed.decorations.known.is_empty();
+    if !halts || is_resumed || is_decorated || *plan.updated != **halted {
+        return;
+    }
+    for action in &plan.actions {
+        let Action::Pod { pod, change } = action else { continue };
+        let begins = matches!(change, PodChange::Begin { operation: OwnOperation::Update, .. });
+        let is_updated = *observed.pods[pod].revision == **halted;
+        assert!(!begins || is_updated, "{pod} is updated to the halted revision: {plan}");
+    }
 }
 
 /// Checks that the status reflects only the state that the plan is based on.

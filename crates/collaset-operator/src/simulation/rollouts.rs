@@ -2,11 +2,19 @@
 //! operator crashes. The safety properties of `operator.rs` hold throughout, and the CollaSet
 //! converges to its spec.
 
-use podops_api::well_known;
+use podops_api::{
+    image_reference::other_reference,
+    lifecycle::{COLLASET, LabelKind},
+    well_known,
+};
 use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::{Value, json};
 
-use super::{Pod, World, template};
+use super::{
+    Pod, World,
+    decorations::{DecorationEvent, decoration_events},
+    template,
+};
 
 /// One event of a run. Pods and claims are named by their index; an index without an object is a
 /// no-op.
@@ -45,10 +53,22 @@ enum Event {
     Control(usize, bool),
     /// Index into [`TEMPLATES`] of the Pods that the API server rejects, if any.
     Reject(Option<usize>),
+    /// Approves this step of the rollout, and the steps before it.
+    Approve(usize),
+    /// Resumes a rollout that the failure policy has stopped.
+    Resume,
+    /// Index into [`ACTIONS`] of the failure policy.
+    FailureAction(usize),
+    Decoration(DecorationEvent),
+    /// An OperationJob restarts the container of a Pod that is not operated on.
+    RestartByJob(usize),
 }
 
-const TEMPLATES: [&str; 6] = ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2"];
+/// The image of the last one never starts.
+const TEMPLATES: [&str; 8] =
+    ["v1", "v2", "v3", "v2+other", "v2#note", "v3@2", "v2!restarted", "bad"];
 const POLICIES: [&str; 3] = ["Recreate", "InPlaceIfPossible", "Replace"];
+const ACTIONS: [&str; 3] = ["Halt", "Rollback", "Continue"];
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let labels = prop::sample::select(vec![
@@ -80,6 +100,11 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(Event::Pause),
         1 => (0..8_usize, any::<bool>()).prop_map(|(pod, is_set)| Event::Control(pod, is_set)),
         1 => prop::option::of(0..TEMPLATES.len()).prop_map(Event::Reject),
+        1 => (0..4_usize).prop_map(Event::Approve),
+        1 => Just(Event::Resume),
+        1 => (0..ACTIONS.len()).prop_map(Event::FailureAction),
+        6 => decoration_events().prop_map(Event::Decoration),
+        1 => (0..8_usize).prop_map(Event::RestartByJob),
     ];
     prop::collection::vec(event, 0..150)
 }
@@ -95,33 +120,39 @@ struct Setting {
     has_claims: bool,
     retains_claims: bool,
     has_persistent_names: bool,
+    rollout: RolloutSetting,
+}
+
+/// Optional parts of `rollingUpdate`.
+#[derive(Clone, Debug)]
+struct RolloutSetting {
+    has_steps: bool,
+    has_failure_policy: bool,
 }
 
 fn settings() -> impl Strategy<Value = Setting> {
     let max_unavailable = prop::option::of(prop::sample::select(vec!["1%", "50%"]));
-    let flags = (any::<bool>(), any::<bool>(), prop::bool::weighted(0.2));
-    (0..6_i32, 0..POLICIES.len(), max_unavailable, prop::option::of(1..3_i32), 0..3_i32, flags)
-        .prop_map(
-            |(
+    let limits = (max_unavailable, prop::option::of(1..3_i32), 0..3_i32);
+    let claims = (any::<bool>(), any::<bool>());
+    let rollout = (any::<bool>(), any::<bool>());
+    (0..6_i32, 0..POLICIES.len(), limits, claims, prop::bool::weighted(0.2), rollout).prop_map(
+        |(replicas, policy, limits, claims, has_persistent_names, rollout)| {
+            let (max_unavailable, max_surge, min_ready) = limits;
+            let (has_claims, retains_claims) = claims;
+            let (has_steps, has_failure_policy) = rollout;
+            Setting {
                 replicas,
                 policy,
                 max_unavailable,
                 max_surge,
                 min_ready,
-                (has_claims, retains_claims, has_persistent_names),
-            )| {
-                Setting {
-                    replicas,
-                    policy,
-                    max_unavailable,
-                    max_surge,
-                    min_ready,
-                    has_claims,
-                    retains_claims,
-                    has_persistent_names,
-                }
-            },
-        )
+                has_claims,
+                retains_claims,
+                has_persistent_names,
+                rollout: RolloutSetting { has_steps, has_failure_policy },
+            }
+        },
+    )
 }
 
 /// A claim template `data` that requests `size + 1` GiB.
@@ -139,6 +170,16 @@ fn rolling_update(setting: &Setting) -> Value {
     if let Some(max_surge) = setting.max_surge {
         rolling["maxSurge"] = json!(max_surge);
     }
+    if setting.rollout.has_steps {
+        rolling["steps"] = json!([
+            { "partition": "80%", "pause": {} },
+            { "partition": "50%" },
+            { "partition": 1, "pause": { "seconds": 3 } },
+        ]);
+    }
+    if setting.rollout.has_failure_policy {
+        rolling["failurePolicy"] = json!({ "failureThreshold": 1 });
+    }
     rolling
 }
 
@@ -148,6 +189,7 @@ fn world(setting: &Setting) -> World {
     let mut spec = json!({
         "replicas": setting.replicas,
         "minReadySeconds": setting.min_ready,
+        "progressDeadlineSeconds": 60,
         "updateStrategy": {
             "podUpgradePolicy": POLICIES[setting.policy], "rollingUpdate": rolling,
         },
@@ -171,14 +213,9 @@ impl World {
             Event::Apply => self.apply_plan(usize::MAX),
             Event::Crash(after) => self.apply_plan(*after),
             Event::Tick => self.now += 1,
-            Event::Kubelet(n) => {
+            Event::Kubelet(n) | Event::Lifecycle(n) | Event::RestartByJob(n) => {
                 if let Some(pod) = pod_at(n) {
-                    self.kubelet_of(&pod);
-                }
-            }
-            Event::Lifecycle(n) => {
-                if let Some(pod) = pod_at(n) {
-                    self.lifecycle_of(&pod);
+                    self.operate_on(event, &pod);
                 }
             }
             Event::Label(n, _) | Event::FailPod(n) | Event::DeletePod(n) => {
@@ -223,6 +260,15 @@ impl World {
                     image.map(|t| t["spec"]["containers"][0]["image"].as_str().unwrap().to_owned());
                 self.cluster.rejected_image = image.map(|image| (image, "rejected".to_owned()));
             }
+            Event::Approve(step) => self.approve(*step),
+            Event::Resume => self.resume(),
+            Event::FailureAction(n) if setting.rollout.has_failure_policy => {
+                let policy = json!({ "action": ACTIONS[*n] });
+                let rolling = json!({ "failurePolicy": policy });
+                self.edit(json!({ "updateStrategy": { "rollingUpdate": rolling } }));
+            }
+            Event::FailureAction(_) => {}
+            Event::Decoration(event) => self.apply_decoration_event(*event),
         }
     }
 
@@ -255,6 +301,7 @@ impl World {
         if is_by_label {
             rolling["byLabel"] = json!({});
             rolling["byPartition"] = Value::Null;
+            rolling["steps"] = Value::Null;
         } else {
             rolling["byLabel"] = Value::Null;
         }
@@ -271,6 +318,48 @@ impl World {
         for pod in self.pods() {
             self.label(pod.name(), well_known::CONTROL, Some(well_known::CONTROL_ON));
         }
+        self.set_decoration_partition(None);
+        let starts_never = |template: &Value| template["spec"]["containers"][0]["image"] == "bad";
+        let is_bad = |revision: &Value| starts_never(&revision["data"]["spec"]["template"]);
+        if self.cluster.all("controllerrevisions").any(is_bad) {
+            // A partition would keep Pods at the revision that never starts.
+            let by_partition = json!({ "byPartition": { "partition": 0 } });
+            self.edit(json!({ "updateStrategy": { "rollingUpdate": by_partition } }));
+        }
+        if starts_never(&self.set()["spec"]["template"]) {
+            self.set_image("v4");
+        }
+        self.reconcile();
+        self.approve(usize::MAX);
+        self.resume();
+    }
+
+    /// Applies the event of another program to one Pod.
+    fn operate_on(&mut self, event: &Event, pod: &Pod) {
+        if let Event::Kubelet(_) = event {
+            self.kubelet_of(pod);
+        } else if let Event::Lifecycle(_) = event {
+            self.lifecycle_of(pod);
+        } else if pod.is_live() {
+            self.restart_by_job(pod);
+        }
+    }
+
+    /// Sets another reference to the image that the container runs, as an OperationJob does.
+    fn restart_by_job(&mut self, pod: &Pod) {
+        let image_id = &pod.0["status"]["containerStatuses"][0]["imageID"];
+        let other = other_reference(pod.image(), image_id.as_str().unwrap_or_default());
+        if let Some(other) = other.filter(|_| !pod.has(&LabelKind::Operating.key(COLLASET))) {
+            self.cluster.change("pods", pod.name(), |pod| {
+                pod["spec"]["containers"][0]["image"] = json!(other);
+            });
+        }
+    }
+
+    /// Resumes the rollout of the updated revision.
+    fn resume(&mut self) {
+        let revision = self.status()["updatedRevision"].clone();
+        self.annotate_set(well_known::RESUME_ROLLOUT, revision);
     }
 
     /// Applies a user's or a node's event to one Pod.
@@ -307,6 +396,7 @@ impl World {
         assert_eq!(self.count("replicas").unsigned_abs(), replicas);
         assert_eq!(self.count("availableReplicas").unsigned_abs(), replicas);
         self.assert_revisions(&live);
+        self.assert_decorated();
         self.assert_claims(setting, &live);
     }
 
