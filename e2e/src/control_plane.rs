@@ -220,6 +220,30 @@ impl ControlPlane {
         )
     }
 
+    /// Runs a shell script as administrator, in the root directory of the repository, with kubectl and
+    /// these programs in its path; returns its stdout.
+    ///
+    /// # Errors
+    ///
+    /// If a command fails; the error contains stdout and stderr.
+    pub async fn shell(&self, script: &str, programs: &Path) -> anyhow::Result<String> {
+        let kubectl = self.kubectl.parent().context("kubectl has a directory")?;
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        let known = [kubectl.to_owned(), programs.to_owned()];
+        let path =
+            std::env::join_paths(known.into_iter().chain(std::env::split_paths(&inherited)))?;
+        let mut command = Command::new("sh");
+        command.args(["-euc", script]).env("PATH", path);
+        command.env("KUBECONFIG", self.dir.path().join(ADMIN));
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        let output = command.output().await?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            bail!("{script}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(stdout)
+    }
+
     /// Runs kubectl as administrator, and returns its stdout.
     ///
     /// # Errors

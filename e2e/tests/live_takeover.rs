@@ -7,15 +7,17 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use podops_api::{
     lifecycle::{COLLASET, LabelKind, permission_key},
-    resource_context::ResourceContext,
     well_known,
 };
-use podops_e2e::cluster::{OPERATORS, TestCluster, eventually, programs};
-use serde_json::{Value, json};
+use podops_e2e::{
+    cluster::{OPERATORS, TestCluster, programs},
+    kuperator::{KuperatorPod, KuperatorSet, STAMP},
+};
+use serde_json::json;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -23,122 +25,37 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const HASH: &str = "58fb5f9bbd";
 const REVISION: &str = "foo-58fb5f9bbd";
 
-/// Pod template as Kuperator's defaulting webhook stores it.
-fn template(image: &str) -> Value {
-    json!({
-        "metadata": { "creationTimestamp": null, "labels": { "app": "foo" } },
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{ "name": "web", "image": image, "resources": {} }],
-        },
-    })
-}
-
-/// CollaSet `foo` as Kuperator created it.
-struct Installation<'a> {
-    cluster: &'a TestCluster,
-    uid: String,
-}
-
-impl Installation<'_> {
-    fn owner(&self) -> Value {
-        json!([{ "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "name": "foo",
-            "uid": self.uid, "controller": true, "blockOwnerDeletion": true }])
-    }
-
-    async fn create_revision(&self) {
-        let mut data = template("nginx:1");
-        data["$patch"] = json!("replace");
-        let revision = json!({
-            "metadata": {
-                "name": REVISION, "ownerReferences": self.owner(),
-                "labels": { "app": "foo", well_known::REVISION_HASH: HASH, well_known::REVISION_COLLISION: "0" },
-            },
-            "data": { "spec": { "template": data } },
-            "revision": 1,
-        });
-        let revisions: Api<ControllerRevision> = self.cluster.api();
-        let revision = serde_json::from_value(revision).unwrap();
-        revisions.create(&PostParams::default(), &revision).await.unwrap();
-    }
-
-    async fn create_context(&self) {
-        let entry = |id: i32| json!({ "id": id, "data": { "Owner": "foo", "Revision": REVISION } });
-        let contexts = json!({ "metadata": { "name": "foo" }, "spec": { "contexts": [entry(0), entry(1), entry(2)] } });
-        let api: Api<ResourceContext> = self.cluster.api();
-        api.create(&PostParams::default(), &serde_json::from_value(contexts).unwrap())
-            .await
-            .unwrap();
-    }
-
-    /// Creates an available Pod with a random name suffix.
-    async fn create_pod(&self, id: usize, suffix: &str) {
-        let name = format!("foo-{suffix}");
-        let mut labels = json!({
-            "app": "foo", well_known::CONTROL: "true", well_known::REVISION: REVISION,
-            well_known::SERVICE_AVAILABLE: "1700000000000000000",
-        });
-        labels[well_known::INSTANCE_ID] = json!(id.to_string());
-        let mut spec = template("nginx:1")["spec"].clone();
-        spec["readinessGates"] = json!([{ "conditionType": well_known::SERVICE_READY }]);
-        let pod = json!({
-            "metadata": { "name": name, "generateName": "foo-", "labels": labels, "ownerReferences": self.owner() },
-            "spec": spec,
-        });
-        let pod = serde_json::from_value(pod).unwrap();
-        self.cluster.pods().create(&PostParams::default(), &pod).await.unwrap();
-        let gate = json!([{ "type": well_known::SERVICE_READY, "status": "True", "reason": "" }]);
-        let status = Patch::Strategic(json!({ "status": { "conditions": gate } }));
-        self.cluster.pods().patch_status(&name, &PatchParams::default(), &status).await.unwrap();
-        let ready = async || Ok(is_ready(&self.cluster.pods().get(&name).await?));
-        eventually(TIMEOUT, ready).await.unwrap();
-    }
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-}
-
 /// Creates the objects of a CollaSet of three Pods whose rollout is complete.
-async fn install_kuperator_objects(cluster: &TestCluster) {
-    let set = json!({
-        "metadata": { "name": "foo", "finalizers": [well_known::PRE_RECLAIM] },
-        "spec": {
-            "replicas": 3, "selector": { "matchLabels": { "app": "foo" } }, "template": template("nginx:1"),
-            "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible", "rollingUpdate": { "byPartition": {} } },
-            "scaleStrategy": {},
-        },
+async fn install_kuperator_objects(cluster: &TestCluster) -> Vec<String> {
+    let set = KuperatorSet::create(cluster, "foo", 3, "nginx:1", json!({})).await.unwrap();
+    set.create_image_revision(HASH, 1, "nginx:1").await.unwrap();
+    let pods = [0, 1, 2].map(|id| KuperatorPod {
+        id,
+        revision: REVISION,
+        image: "nginx:1",
+        is_in_service: true,
     });
-    let set = serde_json::from_value(set).unwrap();
-    let set = cluster.sets().create(&PostParams::default(), &set).await.unwrap();
-    let installation = Installation { cluster, uid: set.uid().unwrap() };
-    installation.create_revision().await;
-    installation.create_context().await;
-    for (id, suffix) in ["k2x9v", "qq7dz", "zz4tp"].into_iter().enumerate() {
-        installation.create_pod(id, suffix).await;
+    set.create_context(&pods).await.unwrap();
+    let mut names = Vec::new();
+    for pod in pods {
+        names.push(set.create_pod(pod, |_| ()).await.unwrap());
     }
-    let status = json!({ "status": {
-        "observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "availableReplicas": 3,
-        "updatedReplicas": 3, "updatedReadyReplicas": 3, "updatedAvailableReplicas": 3, "scheduledReplicas": 3,
-        "currentRevision": REVISION, "updatedRevision": REVISION,
-    } });
-    let patch = Patch::Merge(status);
-    cluster.sets().patch_status("foo", &PatchParams::default(), &patch).await.unwrap();
+    set.report(3, REVISION, REVISION).await.unwrap();
+    names
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kuperator_installation_is_taken_over_without_a_rollout() {
     let mut cluster = TestCluster::start_without_operators(&programs().unwrap()).await.unwrap();
-    install_kuperator_objects(&cluster).await;
+    let names = install_kuperator_objects(&cluster).await;
     // Kuperator was stopped during the update of this Pod: permitted to operate, not yet changed.
-    let (permitted, timestamp) = ("foo-qq7dz", "1700000000000000001");
+    let permitted = names[1].as_str();
     let mut labels = json!({ well_known::SERVICE_AVAILABLE: null });
     for kind in [LabelKind::Operating, LabelKind::PreChecked, LabelKind::Operate] {
-        labels[kind.key(COLLASET)] = json!(timestamp);
+        labels[kind.key(COLLASET)] = json!(STAMP);
     }
     labels[LabelKind::OperationType.key(COLLASET)] = json!("update");
-    labels[permission_key("update")] = json!(timestamp);
+    labels[permission_key("update")] = json!(STAMP);
     let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
     cluster.pods().patch(permitted, &PatchParams::default(), &patch).await.unwrap();
     let gate = json!([{ "type": well_known::SERVICE_READY, "status": "False" }]);

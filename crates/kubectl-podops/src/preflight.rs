@@ -1,0 +1,38 @@
+//! What prevents, or changes with, a switch between Kuperator and Podops. Pure: the objects of a
+//! cluster in, findings out.
+
+mod decorations;
+mod finding;
+mod installation;
+mod jobs;
+mod objects;
+mod rules;
+mod sets;
+
+pub use finding::{Direction, Finding, Findings, Level};
+pub use objects::Inventory;
+
+/// Checks a cluster before a switch.
+#[must_use]
+pub fn check(inventory: &Inventory, direction: Direction) -> Findings {
+    let mut findings = Findings::default();
+    installation::check(inventory, direction, &mut findings);
+    for set in &inventory.sets {
+        sets::check(set, direction, &mut findings);
+    }
+    sets::check_together(inventory, direction, &mut findings);
+    for rule in &inventory.rules {
+        rules::check(rule, direction, &mut findings);
+    }
+    for decoration in &inventory.decorations {
+        decorations::check(decoration, direction, &mut findings);
+    }
+    for job in &inventory.jobs {
+        jobs::check(job, direction, &mut findings);
+    }
+    findings.0.sort_by(|a, b| (a.level, &a.subject).cmp(&(b.level, &b.subject)));
+    findings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Findings, and how they are shown.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Which of the two is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Podops replaces Kuperator.
+    ToPodops,
+    /// Kuperator replaces Podops.
+    ToKuperator,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Level {
+    /// The switch would lose something, or block objects: it must not go on.
+    Error,
+    /// Something behaves differently after the switch.
+    Warning,
+    /// For information.
+    Note,
+}
+
+/// One finding.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub level: Level,
+    /// `<kind> <namespace>/<name>`, or what it is about.
+    pub subject: String,
+    /// What is the case.
+    pub message: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// Findings, the most important first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    /// Returns whether a finding prevents the next step.
+    #[must_use]
+    pub fn prevent_next_step(&self) -> bool {
+        self.0.iter().any(|finding| finding.level == Level::Error)
+    }
+
+    fn add(&mut self, level: Level, subject: impl Into<String>, message: &str, remedy: &str) {
+        let (message, remedy) = (message.to_owned(), remedy.to_owned());
+        self.0.push(Finding { level, subject: subject.into(), message, remedy });
+    }
+
+    pub(super) fn error(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+        self.add(Level::Error, subject, message, remedy);
+    }
+
+    pub(super) fn warning(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+        self.add(Level::Warning, subject, message, remedy);
+    }
+
+    pub(super) fn note(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+        self.add(Level::Note, subject, message, remedy);
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Finding { level, subject, message, remedy } in &self.0 {
+            let level = match level {
+                Level::Error => "ERROR",
+                Level::Warning => "WARNING",
+                Level::Note => "NOTE",
+            };
+            writeln!(f, "{level:<8} {subject}: {message}")?;
+            if !remedy.is_empty() {
+                writeln!(f, "         {remedy}")?;
+            }
+        }
+        let count = |level| self.0.iter().filter(|finding| finding.level == level).count();
+        let [errors, warnings] = [Level::Error, Level::Warning].map(count);
+        let result = if errors == 0 { "the switch may go on" } else { "do not go on" };
+        writeln!(f, "{errors} errors, {warnings} warnings: {result}")
+    }
+}
