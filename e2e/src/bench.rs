@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::Context as _;
 use comfy_table::{ContentArrangement, Table, presets::ASCII_MARKDOWN};
-use indicatif::{ProgressBar, ProgressStyle};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
 use kube::{
     Api, ResourceExt as _,
@@ -21,14 +20,19 @@ use serde_json::{Value, json};
 use crate::{
     availability::AvailabilityMonitor,
     balancers::Haproxy,
-    cluster::{OPERATORS, TestCluster, eventually, is_rolled_out, memory_limit_mebibytes},
+    cluster::{OPERATORS, TestCluster, eventually, memory_limit_mebibytes},
     measure::{Cost, Process},
     scenarios::Scenario,
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
 
-/// Number of Pods of the small CollaSet, for cost per Pod.
-const SMALL: usize = 100;
+mod rollouts;
+mod rows;
+mod sets;
+
+use rows::{Row, Rows, at_most, count_at_most, without_target, zero};
+use sets::{SMALL, WAIT_TIMEOUT, delete_all_sets, wait_until_rolled_out};
+
 /// Number of timed rollouts of the small CollaSet and of the Deployment.
 const ROUNDS: usize = 9;
 /// Number of Pods for memory and steady state, in CollaSets of [`SMALL`].
@@ -48,32 +52,6 @@ const ROLLOUTS: u32 = 20;
 const HUGE: usize = 10_000;
 /// Largest stripped release binary of an operator, in megabytes.
 const BINARY_SIZE_LIMIT_MB: f64 = 12.0;
-/// Timeout of each wait.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(900);
-
-/// One metric with its target.
-struct Row {
-    metric: &'static str,
-    target: String,
-    measured: String,
-    /// Whether the target was met; `None` if there is no target.
-    met: Option<bool>,
-}
-
-/// Rows of the table; each is also printed when it is measured.
-#[derive(Default)]
-struct Rows(Vec<Row>);
-
-impl Rows {
-    fn push(&mut self, row: Row) {
-        eprintln!("    {}: {} (target {})", row.metric, row.measured, row.target);
-        self.0.push(row);
-    }
-
-    fn extend(&mut self, rows: impl IntoIterator<Item = Row>) {
-        rows.into_iter().for_each(|row| self.push(row));
-    }
-}
 
 /// Runs the benchmark with the operators in `programs`, only its short part if `quick`; returns a
 /// Markdown page.
@@ -95,6 +73,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     with_service(&cluster, &mut rows).await?;
     print_step("10 servers behind HAProxy under load");
     under_load(programs, &mut rows).await?;
+    print_step("100 Pods updated to an image that cannot be pulled");
+    rollouts::failing_rollout(programs, &mut rows).await?;
     if quick {
         return table(&rows);
     }
@@ -102,12 +82,18 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     memory(&cluster, &mut rows).await?;
     print_step("1,000 stable Pods for 11 min");
     steady_state(&cluster, &mut rows).await?;
+    print_step("50 decorations of 1,000 Pods");
+    rollouts::decorations_at_rest(&cluster, &mut rows).await?;
     print_step("1,000 Pods in 50 Services");
     in_services(&cluster, &mut rows).await?;
     print_step("1,000 Pods waiting for a PodTransitionRule");
     waiting(&cluster, &mut rows).await?;
     print_step("rollouts of one CollaSet among 10 and among 1,000");
     among_others(&cluster, &mut rows).await?;
+    print_step("100 Pods with a sidecar of a decoration");
+    rollouts::sidecar_update(&cluster, &mut rows).await?;
+    print_step("100 Pods restarted and replaced by jobs");
+    rollouts::jobs(&cluster, &mut rows).await?;
     print_step("1,000 Pods with 3 containers, 20 environment variables each and 10 annotations");
     large_pods(&cluster, &mut rows).await?;
     print_step("5,000 Pods in 100 CollaSets");
@@ -119,25 +105,6 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
 
 fn print_step(step: &str) {
     eprintln!("==> {step}");
-}
-
-/// Waits until a CollaSet is rolled out, and shows a progress bar.
-async fn wait_until_rolled_out(
-    cluster: &TestCluster,
-    name: &str,
-    replicas: usize,
-) -> anyhow::Result<()> {
-    let bar = ProgressBar::new(replicas as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} Pods {elapsed}")?);
-    let all = i32::try_from(replicas)?;
-    cluster
-        .wait_for_status(name, WAIT_TIMEOUT, |status| {
-            bar.set_position(u64::try_from(status.updated_available_replicas).unwrap_or_default());
-            is_rolled_out(status, all)
-        })
-        .await?;
-    bar.finish_and_clear();
-    Ok(())
 }
 
 fn table(rows: &Rows) -> anyhow::Result<String> {
@@ -158,28 +125,6 @@ fn table(rows: &Rows) -> anyhow::Result<String> {
         table.add_row([row.metric, &row.target, &row.measured, met]);
     }
     Ok(format!("{head}{table}\n"))
-}
-
-fn at_most(metric: &'static str, measured: f64, limit: f64, unit: &str) -> Row {
-    Row {
-        metric,
-        target: format!("≤ {limit}{unit}"),
-        measured: format!("{measured:.2}{unit}"),
-        met: Some(measured <= limit),
-    }
-}
-
-fn zero(metric: &'static str, measured: usize) -> Row {
-    Row { metric, target: "0".into(), measured: measured.to_string(), met: Some(measured == 0) }
-}
-
-fn count_at_most(metric: &'static str, measured: usize, limit: usize) -> Row {
-    let met = Some(measured <= limit);
-    Row { metric, target: format!("≤ {limit}"), measured: measured.to_string(), met }
-}
-
-fn without_target(metric: &'static str, measured: String) -> Row {
-    Row { metric, target: "–".into(), measured, met: None }
 }
 
 fn sizes(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {
@@ -575,15 +520,6 @@ async fn steady_state(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<
     let forbidden = all.iter().filter(|r| r.is_operator_request() && r.code() == 403).count();
     rows.push(zero("requests forbidden by the shipped roles", forbidden));
     Ok(())
-}
-
-/// Deletes all CollaSets, and waits until none exists.
-async fn delete_all_sets(cluster: &TestCluster) -> anyhow::Result<()> {
-    let all = ListParams::default();
-    for set in cluster.sets().list(&all).await?.items {
-        cluster.sets().delete(&set.name_any(), &DeleteParams::default()).await?;
-    }
-    eventually(WAIT_TIMEOUT, async || Ok(cluster.sets().list(&all).await?.items.is_empty())).await
 }
 
 /// Creates the CollaSets `<name>-0` to `<name>-<sets - 1>`, and waits until they are rolled out.
