@@ -12,7 +12,7 @@ use kube::{
     core::Status,
 };
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::{metrics::Metrics, rejected_writes::RejectedWrites};
 use crate::write::{Change, FieldValidation, Outcome, Target, Write};
@@ -55,17 +55,22 @@ pub struct Applier {
     client: Client,
     manager: &'static str,
     metrics: Metrics,
+    /// Maximum number of concurrent requests of one call.
     concurrency: usize,
+    /// Limits the concurrent requests of all calls: each needs a connection with its buffers, and
+    /// memory for as many would not be returned later.
+    requests: Arc<Semaphore>,
     rejected_writes: Arc<RejectedWrites>,
 }
 
 impl Applier {
     /// Creates an applier with the field manager `manager`, and at most `concurrency` concurrent
-    /// requests per call.
+    /// requests per call, and twice as many of all calls.
     #[must_use]
     pub fn new(client: Client, manager: &'static str, metrics: Metrics, concurrency: u16) -> Self {
         let concurrency = usize::from(concurrency.max(1));
-        Self { client, manager, metrics, concurrency, rejected_writes: Arc::default() }
+        let requests = Arc::new(Semaphore::new(2 * concurrency));
+        Self { client, manager, metrics, concurrency, requests, rejected_writes: Arc::default() }
     }
 
     /// Executes one write. A write that was rejected recently is not sent; the same rejection is
@@ -80,7 +85,10 @@ impl Applier {
         }
         let target = write.target();
         let fail = |source| Error { target: Box::new(target.clone()), source };
+        // Never closed, so a permit is always acquired.
+        let permit = self.requests.acquire().await;
         let response = timeout(REQUEST_TIMEOUT, self.send(write)).await;
+        drop(permit);
         let response = response.unwrap_or(Err(Source::Timeout));
         let result = match response {
             Ok(version) => Ok(Outcome::Done(version)),
