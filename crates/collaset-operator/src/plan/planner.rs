@@ -8,6 +8,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::event::EventReason;
+use serde_json::json;
 
 use super::{
     action::{Action, PodChange},
@@ -26,6 +27,12 @@ use crate::view::{Observed, PodView};
 /// so that the first Pods of a large CollaSet progress before the last ones start, and a plan uses
 /// bounded memory.
 const MAX_PODS_PER_PLAN: usize = 500;
+
+/// Maximum size of the templates of all Pods that one plan creates, as JSON in bytes. Their manifests are
+/// in memory at the same time, those of all concurrent reconciles, and take ten times as much.
+const MAX_CREATES_SIZE: usize = 128 << 10;
+/// Number of Pods that a plan may create whatever their size.
+const MIN_CREATES: usize = 16;
 
 /// Field that limits how many Pods an update takes out of service.
 const MAX_UNAVAILABLE: &str = "spec.updateStrategy.rollingUpdate.maxUnavailable";
@@ -117,6 +124,10 @@ pub(super) struct Planner<'a> {
     pub(super) plan: Plan,
     /// Pods with a planned action: at most one per Pod and plan.
     planned_pods: BTreeSet<PodName>,
+    /// Number of Pods that this plan creates.
+    creates: usize,
+    /// Maximum of `creates`; computed when it is needed first.
+    max_creates: Option<usize>,
     /// Pods that are released and no longer count.
     pub(super) released: BTreeSet<PodName>,
     /// Number of Pods that are being adopted, and count as replicas.
@@ -147,6 +158,8 @@ impl<'a> Planner<'a> {
             revisions,
             plan,
             planned_pods: BTreeSet::new(),
+            creates: 0,
+            max_creates: None,
             released: BTreeSet::new(),
             joining: 0,
             to_scale_in: BTreeSet::new(),
@@ -195,6 +208,25 @@ impl<'a> Planner<'a> {
             self.requeue_after(Duration::ZERO);
         }
         left
+    }
+
+    /// Number of Pods that this plan may still create; if none, another reconcile is due at once.
+    pub(super) fn creates_left(&mut self) -> usize {
+        let template = &self.observed.spec.template;
+        let max = *self.max_creates.get_or_insert_with(|| {
+            let size = json!(template).to_string().len();
+            (MAX_CREATES_SIZE / size.max(1)).max(MIN_CREATES)
+        });
+        let left = max.saturating_sub(self.creates);
+        if left == 0 {
+            self.requeue_after(Duration::ZERO);
+        }
+        left
+    }
+
+    /// Counts a Pod that this plan creates.
+    pub(super) fn count_create(&mut self) {
+        self.creates += 1;
     }
 
     /// Records why a requested change is not made, once per reason.

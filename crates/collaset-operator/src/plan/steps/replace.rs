@@ -90,11 +90,12 @@ pub(in crate::plan) fn begin(
         || planner.capacity_left() == 0
         || planner.has_action(origin);
     let Some(origin_id) = origin.instance.filter(|_| !is_blocked) else { return };
-    if !planner.try_surge(origin) {
+    if !planner.try_surge(origin) || planner.creates_left() == 0 {
         return;
     }
     let instance = instances.pair(origin_id, &revision);
     if claims::ensure(planner, instance, &revision) {
+        planner.count_create();
         let update = update.cloned();
         let source = PodSource { revision, decorations: targets.decorations(origin_id) };
         planner.change_pod(origin, PodChange::Replace { instance, source, update });

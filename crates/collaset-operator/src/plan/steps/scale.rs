@@ -109,7 +109,11 @@ fn scale_out(planner: &mut Planner<'_>, instances: &Instances, targets: &Targets
             planner.block(decoration_not_recorded(decoration));
             continue;
         }
+        if planner.creates_left() == 0 {
+            break;
+        }
         if claims::ensure(planner, instance, &revision) {
+            planner.count_create();
             let is_new = instances.is_new(instance);
             let reason = if is_new { CreateReason::Initial } else { CreateReason::Recreate };
             let source = PodSource { revision, decorations: targets.decorations(instance) };

@@ -165,3 +165,22 @@ fn a_lost_updated_pod_is_recreated_at_the_updated_revision() {
     add_context(&mut observed, InstanceId(1), "v2");
     assert_eq!(action_text(&observed), "create 1 v2");
 }
+
+#[test]
+fn a_plan_creates_fewer_large_pods_than_small_ones() {
+    let creates = |padding: usize| {
+        let mut observed = observed(100, "", |_| ());
+        let value = "x".repeat(padding);
+        observed.spec.template.0["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": value }]);
+        for revision in observed.revisions.values_mut() {
+            revision.data = crate::compat::revision_data::of_spec(&observed.spec);
+        }
+        let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+        let creates = plan.actions.iter().filter(|a| matches!(a, Action::CreatePod { .. }));
+        (creates.count(), plan.requeue_after)
+    };
+    let at_once = Some(std::time::Duration::ZERO);
+    assert_eq!(creates(10), (100, None));
+    assert_eq!(creates(4_000), (31, at_once));
+    assert_eq!(creates(100_000), (16, at_once));
+}
