@@ -290,6 +290,8 @@ async fn an_unknown_volume_is_reported_until_it_is_fixed(cluster: &TestCluster) 
     spec["template"]["containers"][0]["volumeMounts"] =
         json!([{ "name": "unknown", "mountPath": "/x" }]);
     decorate(cluster, "volume", "volume", spec.clone()).await;
+    // Otherwise the first Pods may be created before the operator has observed the decoration.
+    wait(cluster, "volume", |_| true).await;
     cluster.create("volume", 2, "nginx:1").await.unwrap();
     cluster
         .wait_for_status("volume", TIMEOUT, |status| {

@@ -171,7 +171,8 @@ fn a_plan_creates_fewer_large_pods_than_small_ones() {
     let creates = |padding: usize| {
         let mut observed = observed(100, "", |_| ());
         let value = "x".repeat(padding);
-        observed.spec.template.0["spec"]["containers"][0]["env"] = json!([{ "name": "A", "value": value }]);
+        observed.spec.template.0["spec"]["containers"][0]["env"] =
+            json!([{ "name": "A", "value": value }]);
         for revision in observed.revisions.values_mut() {
             revision.data = crate::compat::revision_data::of_spec(&observed.spec);
         }
