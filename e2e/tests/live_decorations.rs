@@ -316,6 +316,10 @@ fn bad_specs() -> Vec<(Value, &'static str)> {
             json!({ "selector": { "matchExpressions": [{ "key": "a", "operator": "Near" }] } }),
             "operator",
         ),
+        (
+            json!({ "selector": { "matchLabels": { "a": "no label" } } }),
+            "spec.selector.matchLabels",
+        ),
         (json!({ "updateStrategy": { "rollingUpdate": { "partition": -1 } } }), "partition"),
         (json!({ "historyLimit": -1 }), "historyLimit"),
         (primary(json!({ "targetPolicy": "ByName" })), "primaryContainers"),

@@ -163,7 +163,11 @@ pub fn selector_schema(_: &mut SchemaGenerator) -> Schema {
         "properties": {
             "matchLabels": {
                 "type": "object",
-                "additionalProperties": { "type": "string", "maxLength": LABEL_VALUE_MAX },
+                "additionalProperties": {
+                    "type": "string",
+                    "maxLength": LABEL_VALUE_MAX,
+                    "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$",
+                },
                 "maxProperties": SELECTOR_MAX,
             },
             "matchExpressions": {

@@ -60,6 +60,8 @@ fn finalizers(decoration: &DecorationView, list: &[&str]) -> Write {
 fn create_revision(decoration: &DecorationView, new: &NewRevision) -> Write {
     let selector = decoration.spec.selector.as_ref();
     let mut labels = selector.and_then(|s| s.match_labels.clone()).unwrap_or_default();
+    // A schema cannot restrict keys, and stored objects may be older than the schema.
+    labels.retain(|key, value| is_label(key, value));
     labels.insert(well_known::REVISION_HASH.to_owned(), new.hash.clone());
     labels.insert(well_known::REVISION_COLLISION.to_owned(), new.collisions.to_string());
     let owner = json!([{
@@ -86,4 +88,42 @@ fn create_revision(decoration: &DecorationView, new: &NewRevision) -> Write {
 pub fn status(decoration: &DecorationView, status: &PodDecorationStatus) -> Write {
     let change = Change::status(&decoration.uid, &decoration.status, status);
     Write::Patch { target: target(decoration).subresource("status"), change }
+}
+
+/// Returns whether the API server accepts a label.
+fn is_label(key: &str, value: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').unwrap_or(("", key));
+    let is_domain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.' || byte == b'-'
+    };
+    let has_prefix = prefix.len() <= 253 && prefix.bytes().all(is_domain) && !key.starts_with('/');
+    has_prefix && is_name(name) && (value.is_empty() || is_name(value))
+}
+
+/// Returns whether this is the name of a label, or a value that is not empty.
+fn is_name(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let ends = [bytes.first(), bytes.last()];
+    bytes.len() <= 63
+        && bytes.iter().all(is_inner)
+        && ends.iter().all(|end| end.is_some_and(u8::is_ascii_alphanumeric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_the_api_server_rejects_are_left_out() {
+        for (key, value) in [("app", "web"), ("example.com/a_b", ""), ("a", "1.2-3")] {
+            assert!(is_label(key, value), "{key}={value}");
+        }
+        for (key, value) in
+            [("app", "\u{fc}"), ("a b", "x"), ("", "x"), ("/a", "x"), ("A.B/c", "x"), ("a", "-x")]
+        {
+            assert!(!is_label(key, value), "{key}={value}");
+        }
+        assert!(!is_label("a", &"x".repeat(64)));
+    }
 }
