@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{
@@ -36,8 +36,13 @@ async fn until_gated(cluster: &TestCluster, name: &str) {
     });
     let pod = serde_json::from_value(pod).unwrap();
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    let gated =
-        async || Ok(cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate()));
+    // While the API server loads the other policies, it may read the rules once more.
+    let successes = Cell::new(0);
+    let gated = async || {
+        let is_gated = cluster.pods().create(&dry, &pod).await?.labels().contains_key(&gate());
+        successes.set(if is_gated { successes.get() + 1 } else { 0 });
+        Ok(successes.get() >= 20)
+    };
     // Admission policies may observe a new rule half a minute late.
     eventually(TIMEOUT * 3, gated).await.unwrap();
 }
