@@ -38,6 +38,17 @@ pub struct ConditionReason {
     pub meaning: &'static str,
 }
 
+/// Returns a reason; short for tables of reasons.
+#[must_use]
+pub const fn reason(
+    condition: &'static str,
+    status: ConditionStatus,
+    name: &'static str,
+    meaning: &'static str,
+) -> ConditionReason {
+    ConditionReason { condition, status, name, meaning }
+}
+
 /// Status of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {

@@ -4,16 +4,27 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::Schema;
 use serde_json::json;
 
+/// Pattern of a percentage; a macro, because `concat!` takes no constants.
+macro_rules! percentage {
+    () => {
+        "^([0-9]|[1-9][0-9]|100)%$"
+    };
+}
+
 /// CEL validation rule of such a field: a number from 0 to the largest number of replicas, or a
 /// percentage up to 100%.
-pub(crate) const RULE: &str = "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('^([0-9]|[1-9][0-9]|100)%$')";
+pub(crate) const RULE: &str = concat!(
+    "type(self) == int ? self >= 0 && self <= 2147483647 : self.matches('",
+    percentage!(),
+    "')"
+);
 
 /// Adds the bounds of [`RULE`] to the schema of such a field in a list, where the estimated cost of the
 /// rule would exceed what the API server permits.
 pub(crate) fn bounds(schema: &mut Schema) {
     schema.insert("minimum".to_owned(), json!(0));
     schema.insert("maximum".to_owned(), json!(i32::MAX));
-    schema.insert("pattern".to_owned(), json!("^([0-9]|[1-9][0-9]|100)%$"));
+    schema.insert("pattern".to_owned(), json!(percentage!()));
 }
 
 /// Rounding of a percentage that is not a whole number of Pods.

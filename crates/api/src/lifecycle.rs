@@ -5,9 +5,9 @@
 //! changes that an operating controller makes: [`begin`], [`finish`] and [`undo`]. The transitions
 //! are decided by lifecycle-operator.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     ids::{LifecycleTime, OperationId, OperationType},
@@ -341,6 +341,19 @@ pub fn allowed_since(labels: &Labels, id: &str, operation_type: &str) -> Option<
     }
     let since = labels.get(&LabelKind::Operate.key(id))?;
     Some(LifecycleTime::parse(since).map_or(Timestamp::UNIX_EPOCH, |time| time.0))
+}
+
+/// Remaining time of an operation delay in seconds that began at `since`; `None` if it is over.
+#[must_use]
+pub fn remaining_delay(
+    since: Timestamp,
+    delay_seconds: Option<i32>,
+    now: Timestamp,
+) -> Option<Duration> {
+    let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
+    // The label may hold any time, also one that overflows.
+    let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
+    Duration::try_from(until.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }
 
 /// Phase of an operation.

@@ -5,7 +5,8 @@
 
 use podops_api::condition::{
     ConditionReason,
-    ConditionStatus::{self, False, True},
+    ConditionStatus::{False, True},
+    reason,
 };
 use podops_client::event::EventReason;
 
@@ -209,15 +210,6 @@ pub const EVENTS: [&EventReason; 28] = [
     &RESIZE_INFEASIBLE,
     &RESIZE_FAILING,
 ];
-
-const fn reason(
-    condition: &'static str,
-    status: ConditionStatus,
-    name: &'static str,
-    meaning: &'static str,
-) -> ConditionReason {
-    ConditionReason { condition, status, name, meaning }
-}
 
 const AS_EVENT: &str = "The reason is that of the event which reports what failed.";
 

@@ -5,7 +5,8 @@
 
 use podops_api::condition::{
     ConditionReason,
-    ConditionStatus::{self, False, True},
+    ConditionStatus::{False, True},
+    reason,
 };
 use podops_client::event::EventReason;
 
@@ -48,15 +49,6 @@ pub const WRITE_FAILED: EventReason = EventReason::warning(
 /// All event reasons.
 pub const EVENTS: [&EventReason; 6] =
     [&JOB_INVALID, &STARTED, &TARGET_FAILED, &SUCCEEDED, &TTL, &WRITE_FAILED];
-
-const fn reason(
-    condition: &'static str,
-    status: ConditionStatus,
-    name: &'static str,
-    meaning: &'static str,
-) -> ConditionReason {
-    ConditionReason { condition, status, name, meaning }
-}
 
 /// All targets succeeded.
 pub const COMPLETE: ConditionReason =

@@ -59,11 +59,16 @@ pub fn change_target(observed: &Observed, change: &TargetChange, now: Timestamp)
             let version = Some(pod.resource_version.to_string());
             return Some(Write::Delete { target, uid: pod.uid.to_string(), version });
         }
-        PodChange::RemoveFinalizer => {
+        PodChange::TakeOverRequest => {
             let others = pod.finalizers.iter().filter(|f| *f != well_known::REPLACE_PROTECTED);
             let finalizers: Vec<&String> = others.collect();
-            Change::Merge(json!({ "metadata": {
-                "resourceVersion": pod.resource_version, "finalizers": finalizers } }))
+            let mut metadata =
+                json!({ "resourceVersion": pod.resource_version, "finalizers": finalizers });
+            let is_requested = pod.has(well_known::TO_REPLACE);
+            if is_requested && pod.annotation(well_known::REPLACE_REQUESTED_BY).is_none() {
+                metadata["annotations"] = json!({ well_known::REPLACE_REQUESTED_BY: observed.uid });
+            }
+            Change::Merge(json!({ "metadata": metadata }))
         }
     };
     Some(Write::Patch { target, change })

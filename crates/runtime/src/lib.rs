@@ -18,6 +18,7 @@ pub mod connections;
 pub mod controller;
 pub mod process;
 pub mod reconcile_error;
+pub mod writer;
 
 pub mod operator;
 pub mod program;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use podops_api::{
     ids::{PodName, RevisionName},
     well_known,
@@ -240,18 +240,6 @@ impl<'a> Planner<'a> {
     pub(super) fn requeue_after(&mut self, wait: Duration) {
         self.plan.requeue_after =
             Some(self.plan.requeue_after.map_or(wait, |known| known.min(wait)));
-    }
-
-    /// Remaining time of an operation delay that began at `since`; `None` if it is over.
-    pub(super) fn remaining_delay(
-        &self,
-        since: Timestamp,
-        delay_seconds: Option<i32>,
-    ) -> Option<Duration> {
-        let delay = SignedDuration::from_secs(i64::from(delay_seconds.unwrap_or_default()));
-        // The label may hold any time, also one that overflows.
-        let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
-        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 
     /// Consumes `maxUnavailable` to take a Pod out of service; returns false and records the limit

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use clap::Args;
@@ -28,16 +28,15 @@ use podops_api::{
 use podops_client::{
     error::Chain,
     event::ObjectEvent,
-    freshness::LastWrites,
     shell::{
-        apply::{self, Applier, UnfinishedWrites},
+        apply::{self, UnfinishedWrites},
         clock,
         discovery::OptionalResource,
         events::Events,
         read,
-        store::{IndexedStore, WatchProgress, are_observed, reflect},
+        store::{IndexedStore, WatchProgress, reflect},
     },
-    status_throttle::{StatusChange, StatusThrottle},
+    status_throttle::StatusChange,
     write::{self, Outcome, PODS, Write},
 };
 use podops_runtime::{
@@ -45,6 +44,7 @@ use podops_runtime::{
     operator::{Operator, OperatorError},
     process::Process,
     reconcile_error::{Cause, ReconcileError},
+    writer::Writer,
 };
 
 use super::{
@@ -91,11 +91,9 @@ pub struct CollaSetArgs {
     pub default_max_unavailable: Option<IntOrString>,
 }
 
-/// In-memory state of one CollaSet: last writes, and facts not stored in the cluster.
+/// In-memory state of one CollaSet: facts not stored in the cluster.
 #[derive(Debug, Default)]
 struct SetState {
-    writes: LastWrites,
-    status: StatusThrottle,
     last_pods: BTreeMap<InstanceId, Uid>,
     rejected_resizes: BTreeMap<Uid, RevisionName>,
     dry_runs: BTreeMap<PodSource, DryRunResult>,
@@ -118,10 +116,9 @@ struct Context {
     /// Subresource with which Pods are resized.
     resize: OptionalResource,
     client: Client,
-    applier: Applier,
+    writer: Writer,
     events: Events,
     caches: Arc<Caches>,
-    sets: WatchProgress,
     states: Mutex<BTreeMap<Uid, SetState>>,
     default_max_unavailable: Option<IntOrString>,
 }
@@ -175,10 +172,9 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     let context = Arc::new(Context {
         resize: OptionalResource::new(process.client.clone(), POD_RESIZES),
         client: process.client.clone(),
-        applier: process.applier(process.args.max_concurrent_reconciles),
+        writer: new_writer(&process, &caches, &sets),
         events: process.events(),
         caches: caches.clone(),
-        sets,
         states: Mutex::default(),
         default_max_unavailable: args.default_max_unavailable.clone(),
     });
@@ -191,6 +187,17 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     decorations::start(operator, decorations, &context.caches, &config.store);
     operator.controller("collaset controller", config, move |set| reconcile(set, context.clone()));
     Ok(())
+}
+
+fn new_writer(process: &Process, caches: &Caches, sets: &WatchProgress) -> Writer {
+    let applier = process.applier(process.args.max_concurrent_reconciles);
+    let others = [
+        (PODS, &caches.pods.progress),
+        (CLAIMS, &caches.claims.progress),
+        (REVISIONS, &caches.revisions.progress),
+        (CONTEXTS, &caches.contexts.progress),
+    ];
+    Writer::new(applier, sets, &others)
 }
 
 /// Watches the owned objects into the caches; yields the CollaSets that each change concerns.
@@ -301,7 +308,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(set.metadata.uid.clone().unwrap_or_default());
-    if !context.is_fresh(&uid) {
+    if !context.writer.is_observed(&uid) {
         return Ok(Requeue::AwaitCache);
     }
     let (mut observed, now) = (observe(set, &context.caches), clock::now());
@@ -331,6 +338,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
         return Err(Cause::from(unfinished).requeue_within(wait));
     }
     if finalizing {
+        context.writer.forget(&uid);
         context.states.lock().remove(&uid);
     }
     // An immediate requeue, for Pods beyond the plan's limit, is skipped while writes are rejected.
@@ -351,23 +359,6 @@ impl Context {
             &self.caches.decorations.progress,
         ];
         parts.into_iter().all(|progress| progress.version().lists_done > 0)
-    }
-
-    /// Returns the progress of a collection's cache.
-    fn progress(&self, resource: write::Resource) -> &WatchProgress {
-        match resource {
-            PODS => &self.caches.pods.progress,
-            CLAIMS => &self.caches.claims.progress,
-            REVISIONS => &self.caches.revisions.progress,
-            CONTEXTS => &self.caches.contexts.progress,
-            _ => &self.sets,
-        }
-    }
-
-    fn is_fresh(&self, uid: &Uid) -> bool {
-        let states = self.states.lock();
-        let state = states.get(uid);
-        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
     }
 
     /// Adds the remembered state of earlier reconciles to the observed state, and drops what is
@@ -394,13 +385,6 @@ impl Context {
         observed.taken_claims.clone_from(&known.taken_claims);
     }
 
-    fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
-        let mut states = self.states.lock();
-        let resource = write.target().resource;
-        let cache = self.progress(resource).version();
-        states.entry(uid.clone()).or_default().writes.record(resource, version, cache);
-    }
-
     /// Executes a plan, phase by phase.
     async fn apply_plan(
         &self,
@@ -409,25 +393,25 @@ impl Context {
         now: jiff::Timestamp,
     ) -> ApplyResult {
         let phases = render::render(observed, &plan.actions, now);
-        let dry_runs = self.applier.apply_all(phases.dry_runs).await;
+        let dry_runs = self.writer.applier.apply_all(phases.dry_runs).await;
         self.record_dry_runs(&observed.uid, &dry_runs);
         for phase in [phases.claim_deletions, phases.bookkeeping] {
-            let results = self.applier.apply_all(phase).await;
-            if !self.record_writes(&observed.uid, &results) {
+            let results = self.writer.applier.apply_all(phase).await;
+            if !self.writer.record(&observed.uid, &results) {
                 return self.summarize(results);
             }
         }
-        let departures = self.applier.apply_all(phases.departures).await;
-        let all_left = self.record_writes(&observed.uid, &departures);
+        let departures = self.writer.applier.apply_all(phases.departures).await;
+        let all_left = self.writer.record(&observed.uid, &departures);
         let mut creates = Vec::new();
         for group in group_by_source(phases.creates) {
-            creates.extend(self.applier.apply_slow_start(group).await);
+            creates.extend(self.writer.applier.apply_slow_start(group).await);
         }
-        self.record_writes(&observed.uid, &creates);
+        self.writer.record(&observed.uid, &creates);
         self.record_taken_names(&observed.uid, &creates).await;
         self.record_rejected_creates(&observed.uid, &creates);
-        let changes = self.applier.apply_all(phases.changes).await;
-        let all_done = self.record_writes(&observed.uid, &changes) && all_left;
+        let changes = self.writer.applier.apply_all(phases.changes).await;
+        let all_done = self.writer.record(&observed.uid, &changes) && all_left;
         self.record_resizes(observed, &changes);
         let joins = self.apply_joins(observed, phases.included_claims, phases.joins).await;
         let mut results = [dry_runs, departures, creates, changes, joins]
@@ -435,8 +419,8 @@ impl Context {
             .flatten()
             .collect::<Vec<_>>();
         if all_done && !phases.finalizer_removal.is_empty() {
-            let finalizer_removal = self.applier.apply_all(phases.finalizer_removal).await;
-            self.record_writes(&observed.uid, &finalizer_removal);
+            let finalizer_removal = self.writer.applier.apply_all(phases.finalizer_removal).await;
+            self.writer.record(&observed.uid, &finalizer_removal);
             results.extend(finalizer_removal);
         }
         self.summarize(results)
@@ -449,16 +433,16 @@ impl Context {
         claims: Vec<Write>,
         mut pods: Vec<Write>,
     ) -> Vec<(Write, Result<Outcome, apply::Error>)> {
-        let mut results = self.applier.apply_all(claims).await;
-        self.record_writes(&observed.uid, &results);
+        let mut results = self.writer.applier.apply_all(claims).await;
+        self.writer.record(&observed.uid, &results);
         let failed: BTreeSet<ClaimName> = results
             .iter()
             .filter(|(_, result)| !matches!(result, Ok(Outcome::Done(_))))
             .map(|(write, _)| write.target().name.as_str().into())
             .collect();
         render::retain_joins(&mut pods, observed, &failed);
-        let pods = self.applier.apply_all(pods).await;
-        self.record_writes(&observed.uid, &pods);
+        let pods = self.writer.applier.apply_all(pods).await;
+        self.writer.record(&observed.uid, &pods);
         results.extend(pods);
         results
     }
@@ -466,7 +450,7 @@ impl Context {
     fn summarize(&self, results: Vec<(Write, Result<Outcome, apply::Error>)>) -> ApplyResult {
         ApplyResult {
             failures: failures(&results),
-            retry_after: self.applier.retry_after(&results),
+            retry_after: self.writer.applier.retry_after(&results),
             unfinished: apply::unfinished(results),
         }
     }
@@ -560,23 +544,6 @@ impl Context {
         }
     }
 
-    /// Records the resourceVersions of successful writes; returns whether all writes succeeded.
-    fn record_writes(&self, uid: &Uid, results: &[(Write, Result<Outcome, apply::Error>)]) -> bool {
-        results.iter().fold(true, |all, (write, result)| match result {
-            Ok(Outcome::Done(version)) => {
-                self.record_write(uid, write, version.as_deref());
-                all
-            }
-            Ok(
-                Outcome::AlreadyExists
-                | Outcome::Conflict
-                | Outcome::NotFound
-                | Outcome::Rejected(_),
-            )
-            | Err(_) => false,
-        })
-    }
-
     /// Writes the status if it changed and the minimum interval has passed; returns the remaining
     /// time otherwise.
     ///
@@ -596,23 +563,8 @@ impl Context {
         } else {
             StatusChange::Significant
         };
-        let throttle = self.states.lock().get(&observed.uid).map(|state| state.status);
-        let left = throttle.unwrap_or_default().wait(change, Instant::now());
-        if !left.is_zero() {
-            return Ok(Some(left));
-        }
-        let write = render::status(observed, new_status);
-        let outcome = self.applier.apply(&write).await;
-        match outcome.map_err(Cause::Status)? {
-            Outcome::Done(version) => {
-                self.record_write(&observed.uid, &write, version.as_deref());
-                let mut states = self.states.lock();
-                states.entry(observed.uid.clone()).or_default().status.record(Instant::now());
-                Ok(None)
-            }
-            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
-            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(None),
-        }
+        let render = || render::status(observed, new_status);
+        self.writer.write_status(&observed.uid, change, render).await
     }
 }
 

@@ -1,11 +1,7 @@
 //! Reconciles PodDecorations: their finalizers, revisions and status. The Pods themselves are changed
 //! with those of their CollaSets.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt as _,
@@ -20,29 +16,21 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use parking_lot::Mutex;
-use podops_api::{
-    collaset::CollaSet,
-    ids::Uid,
-    pod_decoration::{PodDecoration, PodDecorationStatus},
-};
+use podops_api::{collaset::CollaSet, ids::Uid, pod_decoration::PodDecoration};
 use podops_client::{
+    decode::Decoded,
     error::Chain,
-    freshness::LastWrites,
-    shell::{
-        apply::Applier,
-        clock,
-        events::Events,
-        store::{WatchProgress, are_observed},
-    },
-    status_throttle::{StatusChange, StatusThrottle},
-    write::{self, Outcome, Write},
+    event::ObjectEvent,
+    shell::{clock, events::Events},
+    status_throttle::StatusChange,
+    write::Write,
 };
 use podops_runtime::{
     controller::{ControllerConfig, Requeue},
     operator::Operator,
     process::Process,
-    reconcile_error::{Cause, ReconcileError},
+    reconcile_error::ReconcileError,
+    writer::Writer,
 };
 
 use super::{
@@ -131,7 +119,7 @@ pub(super) fn related(
         .reflect(writer)
         .inspect(move |event| {
             let Ok(event) = event else { return };
-            for changed in cache.apply_event(event.clone()) {
+            for changed in cache.apply_event(without_details(event)) {
                 let namespace = changed.meta().namespace.clone().unwrap_or_default();
                 let _ = decorated.unbounded_send(namespace);
             }
@@ -147,6 +135,19 @@ pub(super) fn related(
         set_triggers: set_triggers.boxed(),
     };
     (Related { namespaces, caches: caches.clone() }, watches)
+}
+
+/// Returns a copy without the list of Pods in the status, which only the reconcile of the decoration
+/// itself reads.
+fn without_details(event: &Event<DecodedDecoration>) -> Event<DecodedDecoration> {
+    let mut copy = event.clone();
+    if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &mut copy
+        && let Decoded::Object(decoration) = object
+        && let Some(status) = &mut decoration.status
+    {
+        status.details = Vec::new();
+    }
+    copy
 }
 
 /// CollaSets of a namespace.
@@ -165,12 +166,13 @@ pub(super) fn start(
 ) {
     let Watches { objects, store, namespaces, .. } = watches;
     let process = operator.process.clone();
+    let applier = process.applier(process.args.max_concurrent_reconciles);
+    let revisions = (REVISIONS, &caches.revisions.progress);
     let context = Arc::new(Context {
-        applier: process.applier(process.args.max_concurrent_reconciles),
+        writer: Writer::new(applier, &caches.decorations.progress, &[revisions]),
         events: process.events(),
         caches: caches.clone(),
         sets: sets.clone(),
-        states: Mutex::default(),
     });
     let cache = caches.decorations.clone();
     let triggers = namespaces.flat_map(move |namespace| {
@@ -188,19 +190,11 @@ pub(super) fn start(
     });
 }
 
-/// In-memory state of one PodDecoration.
-#[derive(Debug, Default)]
-struct State {
-    writes: LastWrites,
-    status: StatusThrottle,
-}
-
 struct Context {
-    applier: Applier,
+    writer: Writer,
     events: Events,
     caches: Arc<Caches>,
     sets: Store<DecodedSet>,
-    states: Mutex<BTreeMap<Uid, State>>,
 }
 
 /// Reconciles one PodDecoration. Idempotent: it may be interrupted at any point and run again.
@@ -226,32 +220,47 @@ async fn reconcile(
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(decoration.metadata.uid.clone().unwrap_or_default());
-    if !context.is_fresh(&uid) {
+    if !context.writer.is_observed(&uid) {
         return Ok(Requeue::AwaitCache);
     }
-    let observed = observe_one(decoration, &context.caches, |name| context.set(decoration, name));
-    let actions = plan(&observed);
-    for action in &actions {
-        let Some(write) = render(&observed.decoration, action) else { continue };
-        if let Err(failure) = context.apply(&uid, &write).await {
+    let decision = context.decide(decoration);
+    for write in &decision.writes {
+        if let Err(failure) = context.writer.write(&uid, write).await {
             let event = reasons::DECORATION_UPDATE_FAILED.with(Chain(&failure).to_string());
             context.events.publish(&reference, &event).await;
             return Err(failure);
         }
     }
-    if actions.contains(&DecorationAction::RemoveFinalizer) {
-        context.states.lock().remove(&uid);
+    if decision.is_finalized {
+        context.writer.forget(&uid);
         return Ok(Requeue::AwaitChange);
     }
-    let conflict =
-        observed.sets.iter().find_map(|(name, set)| Some((name, set.conflict.as_ref()?)));
-    if let Some((set, conflict)) = conflict {
-        let message = format!("CollaSet {set}: {conflict}");
-        context.events.publish(&reference, &reasons::DECORATION_DOES_NOT_FIT.with(message)).await;
+    if let Some(event) = decision.event {
+        context.events.publish(&reference, &event).await;
     }
-    let new_status = status(&observed, clock::now());
-    let wait = context.report_status(&observed, &new_status).await?;
+    let Some(StatusWrite { change, write }) = decision.status else {
+        return Ok(Requeue::After(RESYNC));
+    };
+    let wait = context.writer.write_status(&uid, change, || write).await?;
     Ok(Requeue::After(wait.unwrap_or(RESYNC)))
+}
+
+/// What one reconcile writes. Without the observed state, which has all Pods of the namespace: many
+/// reconciles may wait for the API server at a time.
+struct Decision {
+    writes: Vec<Write>,
+    /// Whether the finalizer is among the writes, as the last one.
+    is_finalized: bool,
+    /// Event about a CollaSet that the decoration does not fit.
+    event: Option<ObjectEvent>,
+    /// Write of the status, if it changes.
+    status: Option<StatusWrite>,
+}
+
+/// Write of a status.
+struct StatusWrite {
+    change: StatusChange,
+    write: Write,
 }
 
 impl Context {
@@ -266,19 +275,6 @@ impl Context {
         parts.into_iter().all(|progress| progress.version().lists_done > 0)
     }
 
-    fn progress(&self, resource: write::Resource) -> &WatchProgress {
-        match resource {
-            REVISIONS => &self.caches.revisions.progress,
-            _ => &self.caches.decorations.progress,
-        }
-    }
-
-    fn is_fresh(&self, uid: &Uid) -> bool {
-        let states = self.states.lock();
-        let state = states.get(uid);
-        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
-    }
-
     /// Returns the CollaSet of this name in the namespace of a decoration.
     fn set(&self, decoration: &PodDecoration, name: &str) -> Option<CollaSet> {
         let namespace = decoration.metadata.namespace.as_deref().unwrap_or_default();
@@ -286,58 +282,36 @@ impl Context {
         set.as_result().ok().cloned()
     }
 
-    /// Sends a write. One that conflicts is dropped: the watch triggers another reconcile.
-    ///
-    /// # Errors
-    ///
-    /// If the write failed or was rejected.
-    async fn apply(&self, uid: &Uid, write: &Write) -> Result<(), ReconcileError> {
-        match self.applier.apply(write).await.map_err(Cause::Write)? {
-            Outcome::Done(version) => {
-                self.record_write(uid, write, version.as_deref());
-                Ok(())
-            }
-            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
-            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(()),
+    /// Observes a decoration, and decides what to write.
+    fn decide(&self, decoration: &PodDecoration) -> Decision {
+        let observed = observe_one(decoration, &self.caches, |name| self.set(decoration, name));
+        let actions = plan(&observed);
+        let writes = actions.iter().filter_map(|action| render(&observed.decoration, action));
+        let mut sets = observed.sets.iter();
+        let conflict = sets.find_map(|(name, set)| Some((name, set.conflict.as_ref()?)));
+        let event = conflict.map(|(set, conflict)| {
+            reasons::DECORATION_DOES_NOT_FIT.with(format!("CollaSet {set}: {conflict}"))
+        });
+        Decision {
+            writes: writes.collect(),
+            is_finalized: actions.contains(&DecorationAction::RemoveFinalizer),
+            event,
+            status: status_write(&observed),
         }
     }
+}
 
-    fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
-        let resource = write.target().resource;
-        let cache = self.progress(resource).version();
-        let mut states = self.states.lock();
-        states.entry(uid.clone()).or_default().writes.record(resource, version, cache);
+/// Returns the write of the status, if it changes.
+fn status_write(observed: &ObservedDecoration) -> Option<StatusWrite> {
+    let decoration = &observed.decoration;
+    let new_status = status(observed, clock::now());
+    if new_status == decoration.status {
+        return None;
     }
-
-    /// Writes the status if it changed and the minimum interval has passed; returns the remaining
-    /// time otherwise.
-    ///
-    /// # Errors
-    ///
-    /// If the write failed or was rejected.
-    async fn report_status(
-        &self,
-        observed: &ObservedDecoration,
-        new_status: &PodDecorationStatus,
-    ) -> Result<Option<Duration>, ReconcileError> {
-        let decoration = &observed.decoration;
-        if *new_status == decoration.status {
-            return Ok(None);
-        }
-        let change = if is_progress(&decoration.status, new_status) {
-            StatusChange::Minor
-        } else {
-            StatusChange::Significant
-        };
-        let throttle = self.states.lock().get(&decoration.uid).map(|state| state.status);
-        let left = throttle.unwrap_or_default().wait(change, Instant::now());
-        if !left.is_zero() {
-            return Ok(Some(left));
-        }
-        let write = render::status(decoration, new_status);
-        self.apply(&decoration.uid, &write).await?;
-        let mut states = self.states.lock();
-        states.entry(decoration.uid.clone()).or_default().status.record(Instant::now());
-        Ok(None)
-    }
+    let change = if is_progress(&decoration.status, &new_status) {
+        StatusChange::Minor
+    } else {
+        StatusChange::Significant
+    };
+    Some(StatusWrite { change, write: render::status(decoration, &new_status) })
 }

@@ -36,8 +36,9 @@ pub enum PodChange {
     },
     /// Deletes the Pod.
     Delete,
-    /// Removes the finalizer that Kuperator's jobs set.
-    RemoveFinalizer,
+    /// Takes over a replacement that a job of Kuperator requested: removes the finalizer that it set
+    /// with the request, and records this job as the requester, so that it can cancel it.
+    TakeOverRequest,
 }
 
 /// What an operation does to its Pod.

@@ -13,7 +13,7 @@ impl Planner<'_> {
     pub(super) fn release(&mut self, state: &TargetState<'_>) -> bool {
         let Some(pod) = state.own_pod() else { return false };
         if pod.finalizers.iter().any(|f| f == well_known::REPLACE_PROTECTED) {
-            self.change(pod, PodChange::RemoveFinalizer);
+            self.change(pod, PodChange::TakeOverRequest);
             return true;
         }
         if pod.deleting {

@@ -1,14 +1,14 @@
 //! The next step of an operation that has started.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
 use podops_api::{image_reference::other_reference, lifecycle, well_known};
 
 use super::{
     Method, Planner,
     action::{ContainerRestart, OperationEnd, PodChange},
     containers_of,
+    start::record_pod,
     target::TargetState,
 };
 use crate::{
@@ -31,15 +31,22 @@ impl<'a> Planner<'a> {
     /// Plans the next step of the operation on a target.
     pub(super) fn run(&mut self, state: &mut TargetState<'a>) {
         state.status.extra_info.remove(facts::WAITING);
+        if let Some(pod) = state.pod
+            && !state.has(facts::METHOD)
+        {
+            // A job of Kuperator's, which replaces Pods only. The Pod is recorded before its finalizer
+            // is removed, because without it a Pod that is gone leads to no new one.
+            record_pod(state, pod, Method::Replace);
+            return;
+        }
         if let Some(pod) = state.own_pod()
             && pod.finalizers.iter().any(|f| f == well_known::REPLACE_PROTECTED)
         {
-            self.change(pod, PodChange::RemoveFinalizer);
+            self.change(pod, PodChange::TakeOverRequest);
             return;
         }
         let method = state.get(facts::METHOD).and_then(Method::parse);
         match method {
-            // Kuperator's jobs do not record it, and have only this action.
             None | Some(Method::Replace) => self.run_replace(state),
             Some(Method::Recreate) => self.run_recreate(state),
             Some(Method::RestartInPlace) => self.run_restart(state),
@@ -140,19 +147,13 @@ impl<'a> Planner<'a> {
             state.wait_for(PERMISSION);
             return false;
         };
-        if let Some(wait) = self.remaining_delay(since) {
+        let delay = self.observed.spec.operation_delay_seconds;
+        if let Some(wait) = lifecycle::remaining_delay(since, delay, self.now) {
             self.requeue_after(wait);
             state.wait_for("spec.operationDelaySeconds");
             return false;
         }
         true
-    }
-
-    fn remaining_delay(&self, since: Timestamp) -> Option<Duration> {
-        let delay = self.observed.spec.operation_delay_seconds.unwrap_or_default();
-        let delay = SignedDuration::from_secs(i64::from(delay));
-        let until = since.checked_add(delay).unwrap_or(Timestamp::MAX);
-        Duration::try_from(until.duration_since(self.now)).ok().filter(|wait| !wait.is_zero())
     }
 
     /// Records the Pod that takes over from a target.

@@ -28,14 +28,7 @@ impl Planner<'_> {
             Err(Refusal { reason, message }) => state.fail(reason, message),
             Ok(method) => {
                 let Some(pod) = state.pod else { return };
-                state.set(facts::METHOD, method.as_str());
-                state.set(facts::POD_UID, pod.uid.as_str());
-                if let Some(owner) = &pod.owner {
-                    state.set(facts::OWNER, owner.uid.as_str());
-                }
-                if let Some(instance) = pod.labels.get(well_known::INSTANCE_ID) {
-                    state.set(facts::INSTANCE, instance.as_str());
-                }
+                record_pod(state, pod, method);
                 if self.observed.spec.dry_run {
                     state.succeed();
                     return;
@@ -83,6 +76,18 @@ impl Planner<'_> {
             reason: "ContainerNotRunning",
             message: "a container does not run, so it cannot be restarted; use Recreate".to_owned(),
         })
+    }
+}
+
+/// Records the Pod of a target, and how it is operated on.
+pub(super) fn record_pod(state: &mut TargetState<'_>, pod: &PodView, method: Method) {
+    state.set(facts::METHOD, method.as_str());
+    state.set(facts::POD_UID, pod.uid.as_str());
+    if let Some(owner) = &pod.owner {
+        state.set(facts::OWNER, owner.uid.as_str());
+    }
+    if let Some(instance) = pod.labels.get(well_known::INSTANCE_ID) {
+        state.set(facts::INSTANCE, instance.as_str());
     }
 }
 

@@ -11,6 +11,7 @@ use podops_api::{
     },
     well_known,
 };
+use podops_client::write::{Change, Write};
 use serde_json::json;
 
 use super::*;
@@ -23,7 +24,7 @@ fn now() -> Timestamp {
 }
 
 /// A Pod of a CollaSet: `<name>`, followed by `available`, `permitted`, `operating`, `deleting`,
-/// `to-replace`, `to-delete`, `of=<origin>`, `replaced=<origin>`, `uid=<uid>`, `id=<instance ID>`.
+/// `to-replace`, `to-delete`, `protected`, `of=<origin>`, `replaced=<origin>`, `uid=<uid>`, `id=<instance ID>`.
 fn pod(text: &str) -> PodView {
     let mut words = text.split(' ');
     let name = words.next().unwrap();
@@ -61,6 +62,7 @@ fn pod(text: &str) -> PodView {
             ("of", origin) => label(well_known::REPLACE_PAIR_ORIGIN_NAME, origin),
             ("id", id) => label(well_known::INSTANCE_ID, id),
             ("deleting", _) => pod.deleting = true,
+            ("protected", _) => pod.finalizers.push(well_known::REPLACE_PROTECTED.to_owned()),
             ("uid", uid) => pod.uid = uid.into(),
             ("replaced", origin) => {
                 pod.annotations =
@@ -296,6 +298,32 @@ fn a_finished_job_lives_for_its_time_to_live() {
     observed.status.end_time = Some(Time(Timestamp::UNIX_EPOCH));
     observed.spec.ttl_seconds_after_finished = 60;
     assert_eq!(plan(&observed, now()).job, Some(JobChange::Delete));
+}
+
+/// The finalizer is the only trace of who requested the replacement.
+#[test]
+fn a_request_of_kuperators_job_is_taken_over() {
+    let mut observed = job("Replace", &["a"], &["a to-replace protected"]);
+    observed.status.target_details = vec![TargetStatus {
+        name: "a".to_owned(),
+        progress: Processing,
+        ..TargetStatus::default()
+    }];
+    assert_eq!(changes(&observed), "", "the Pod is recorded first");
+    store(&mut observed);
+    assert_eq!(observed.status.target_details[0].extra_info["Owner"], "set");
+    for deleting in [false, true] {
+        observed.deleting = deleting;
+        let plan = plan(&observed, now());
+        assert_eq!(plan.job, None);
+        let write = crate::render::change_target(&observed, &plan.targets[0], now()).unwrap();
+        let Write::Patch { change: Change::Merge(body), .. } = write else {
+            panic!("a merge patch")
+        };
+        assert_eq!(body["metadata"]["finalizers"], json!([]));
+        let requested_by = &body["metadata"]["annotations"][well_known::REPLACE_REQUESTED_BY];
+        assert_eq!(requested_by, "job-uid");
+    }
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! Reconciles OperationJobs: observes, plans, writes and reports the status.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, future::join_all, stream};
@@ -17,7 +13,6 @@ use kube::{
         watcher,
     },
 };
-use parking_lot::Mutex;
 use podops_api::{
     ids::{PodName, Uid},
     operation_job::{OperationJob, OperationJobStatus, Progress},
@@ -25,20 +20,21 @@ use podops_api::{
 };
 use podops_client::{
     decode::Decoded,
-    freshness::LastWrites,
+    event::ObjectEvent,
     shell::{
-        apply::{self, Applier, UnfinishedWrites},
+        apply::{self, UnfinishedWrites},
         clock,
         events::Events,
-        store::{IndexedStore, WatchProgress, are_observed, reflect},
+        store::{IndexedStore, reflect},
     },
-    status_throttle::{StatusChange, StatusThrottle},
-    write::{self, Outcome, PODS, Write},
+    status_throttle::StatusChange,
+    write::{Outcome, PODS, Write},
 };
 use podops_runtime::{
     controller::{ControllerConfig, Requeue},
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
+    writer::Writer,
 };
 
 use super::observe::{SlimPod, observe, owner_uid, trim};
@@ -65,24 +61,18 @@ type DecodedJob = Decoded<OperationJob>;
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct OperationJobArgs {}
 
-/// In-memory state of one job.
-#[derive(Debug, Default)]
-struct State {
-    writes: LastWrites,
-    status: StatusThrottle,
-}
-
 struct Context {
     client: Client,
-    applier: Applier,
+    writer: Writer,
     events: Events,
     pods: Arc<IndexedStore<SlimPod>>,
     jobs: Arc<IndexedStore<DecodedJob>>,
-    states: Mutex<BTreeMap<Uid, State>>,
 }
 
 /// Result of executing a plan.
 struct Applied {
+    /// Event of the first rejected write.
+    rejection: Option<ObjectEvent>,
     unfinished: Option<UnfinishedWrites>,
     retry_after: Option<Duration>,
 }
@@ -119,13 +109,13 @@ pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(),
     let known = jobs.clone();
     let triggers = reflect(pods.clone(), watched)
         .flat_map(move |pod| stream::iter(concerned_jobs(&pod, &known)));
+    let applier = process.applier(process.args.max_concurrent_reconciles);
     let context = Arc::new(Context {
         client: process.client.clone(),
-        applier: process.applier(process.args.max_concurrent_reconciles),
+        writer: Writer::new(applier, &jobs.progress, &[(PODS, &pods.progress)]),
         events: process.events(),
         pods,
         jobs,
-        states: Mutex::default(),
     });
     let config = ControllerConfig {
         objects: objects.boxed(),
@@ -183,7 +173,7 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let uid = Uid::from(job.metadata.uid.clone().unwrap_or_default());
-    if !context.is_fresh(&uid) {
+    if !context.writer.is_observed(&uid) {
         return Ok(Requeue::AwaitCache);
     }
     let mut observed = observe(job, &context.pods);
@@ -194,9 +184,9 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
     }
     let applied = context.apply(&observed, &plan).await;
     if let Some(change) = plan.job {
-        context.change_job(&observed, change).await?;
+        context.writer.write(&uid, &render::change_job(&observed, change)).await?;
         if change != JobChange::AddFinalizer {
-            context.states.lock().remove(&uid);
+            context.writer.forget(&uid);
             if change == JobChange::Delete {
                 let message = "the job finished long enough ago".to_owned();
                 context.events.publish(&reference, &reasons::TTL.with(message)).await;
@@ -205,7 +195,7 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
         }
     }
     let wait = context.report_status(&observed, &plan.status).await?;
-    for event in events(&observed, &plan) {
+    for event in events(&observed, &plan).into_iter().chain(applied.rejection) {
         context.events.publish(&reference, &event).await;
     }
     if let Some(unfinished) = applied.unfinished {
@@ -216,7 +206,7 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
 }
 
 /// Returns the events of a plan, one per kind of change.
-fn events(observed: &Observed, plan: &Plan) -> Vec<podops_client::event::ObjectEvent> {
+fn events(observed: &Observed, plan: &Plan) -> Vec<ObjectEvent> {
     let mut events = Vec::new();
     // Once for a job: its status counts the rest.
     let is_first = observed.status.target_details.iter().all(|t| t.start_time.is_none());
@@ -244,19 +234,6 @@ fn events(observed: &Observed, plan: &Plan) -> Vec<podops_client::event::ObjectE
 }
 
 impl Context {
-    fn progress(&self, resource: write::Resource) -> &WatchProgress {
-        match resource {
-            PODS => &self.pods.progress,
-            _ => &self.jobs.progress,
-        }
-    }
-
-    fn is_fresh(&self, uid: &Uid) -> bool {
-        let states = self.states.lock();
-        let state = states.get(uid);
-        state.is_none_or(|state| are_observed(&state.writes, |resource| self.progress(resource)))
-    }
-
     /// Reads targets that are not in the cache; returns those that are no Pods under control.
     ///
     /// # Errors
@@ -292,53 +269,14 @@ impl Context {
     async fn apply(&self, observed: &Observed, plan: &Plan) -> Applied {
         let now = clock::now();
         let writes = plan.targets.iter().filter_map(|c| render::change_target(observed, c, now));
-        let results = self.applier.apply_all(writes.collect()).await;
-        for (write, result) in &results {
-            if let Ok(Outcome::Done(version)) = result {
-                self.record_write(&observed.uid, write, version.as_deref());
-            }
-        }
+        let applier = &self.writer.applier;
+        let results = applier.apply_all(writes.collect()).await;
+        self.writer.record(&observed.uid, &results);
         Applied {
-            retry_after: self.applier.retry_after(&results),
+            rejection: rejection(&results),
+            retry_after: applier.retry_after(&results),
             unfinished: apply::unfinished(results),
         }
-    }
-
-    /// Changes the job itself.
-    ///
-    /// # Errors
-    ///
-    /// If the write failed or was rejected.
-    async fn change_job(
-        &self,
-        observed: &Observed,
-        change: JobChange,
-    ) -> Result<(), ReconcileError> {
-        let write = render::change_job(observed, change);
-        self.write(observed, &write).await
-    }
-
-    /// Sends one write. One that conflicts is dropped: the watch triggers another reconcile.
-    ///
-    /// # Errors
-    ///
-    /// If the write failed or was rejected.
-    async fn write(&self, observed: &Observed, write: &Write) -> Result<(), ReconcileError> {
-        match self.applier.apply(write).await.map_err(Cause::Write)? {
-            Outcome::Done(version) => {
-                self.record_write(&observed.uid, write, version.as_deref());
-                Ok(())
-            }
-            Outcome::Rejected(message) => Err(Cause::rejected(write.target(), message).into()),
-            Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound => Ok(()),
-        }
-    }
-
-    fn record_write(&self, uid: &Uid, write: &Write, version: Option<&str>) {
-        let resource = write.target().resource;
-        let cache = self.progress(resource).version();
-        let mut states = self.states.lock();
-        states.entry(uid.clone()).or_default().writes.record(resource, version, cache);
     }
 
     /// Writes the status if it changed and the minimum interval has passed; returns the remaining
@@ -355,14 +293,18 @@ impl Context {
         if *new_status == observed.status {
             return Ok(None);
         }
-        let throttle = self.states.lock().get(&observed.uid).map(|state| state.status);
-        let left = throttle.unwrap_or_default().wait(StatusChange::Significant, Instant::now());
-        if !left.is_zero() {
-            return Ok(Some(left));
-        }
-        self.write(observed, &render::status(observed, new_status)).await?;
-        let mut states = self.states.lock();
-        states.entry(observed.uid.clone()).or_default().status.record(Instant::now());
-        Ok(None)
+        let render = || render::status(observed, new_status);
+        self.writer.write_status(&observed.uid, StatusChange::Significant, render).await
     }
+}
+
+/// Returns an event with the API server's reason if it rejected changes of targets: they usually
+/// have the same cause.
+fn rejection(results: &[(Write, Result<Outcome, apply::Error>)]) -> Option<ObjectEvent> {
+    let rejected = results.iter().filter_map(|(write, result)| match result {
+        Ok(Outcome::Rejected(message)) => Some(format!("{}: {message}", write.target())),
+        Ok(Outcome::Done(_) | Outcome::AlreadyExists | Outcome::Conflict | Outcome::NotFound)
+        | Err(_) => None,
+    });
+    rejected.min().map(|message| reasons::WRITE_FAILED.with(message))
 }

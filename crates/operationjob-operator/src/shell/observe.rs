@@ -139,8 +139,14 @@ pub(super) fn observe(job: &OperationJob, pods: &IndexedStore<SlimPod>) -> Obser
         }
     }
     let details = observed.status.target_details.iter();
-    let recorded = details.filter_map(|target| target.extra_info.get(facts::OWNER));
-    owners.extend(recorded.map(|uid| Uid::from(uid.as_str())));
+    for target in details {
+        let recorded = target.extra_info.get(facts::OWNER).map(|uid| Uid::from(uid.as_str()));
+        // Kuperator's jobs record the new Pod only.
+        let new = target.extra_info.get(facts::NEW_POD).filter(|_| recorded.is_none());
+        let new = new.and_then(|name| pods.get(&ObjectKey::new(&observed.namespace, name)));
+        let of_new = new.and_then(|pod| pod.view.owner.as_ref().map(|owner| owner.uid.clone()));
+        owners.extend(recorded.or(of_new));
+    }
     let owned = owners.iter().flat_map(|uid| pods.find(uid));
     observed.successors = owned.map(|pod| pod.view.clone()).collect();
     observed

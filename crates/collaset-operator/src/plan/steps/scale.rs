@@ -5,7 +5,7 @@ use std::time::Duration;
 use podops_api::{
     ids::{DecorationName, InstanceId, PodName},
     int_or_percent::{Rounding, resolve},
-    well_known,
+    lifecycle, well_known,
 };
 
 use super::claims;
@@ -205,7 +205,7 @@ fn scale_in_pod(planner: &mut Planner<'_>, pod: &PodView) -> bool {
     if let Some(since) = pod.allowed_since(operation) {
         // The Pod is out of service, so it is deleted even if `replicas` was raised meanwhile; the
         // instance is then recreated.
-        if let Some(wait) = planner.remaining_delay(since, delay) {
+        if let Some(wait) = lifecycle::remaining_delay(since, delay, planner.now) {
             planner.requeue_after(wait);
             return false;
         }

@@ -7,7 +7,7 @@ use std::{
 
 use podops_api::{
     collaset::{PodUpgradePolicy, ResizePolicy},
-    well_known,
+    lifecycle, well_known,
 };
 
 use super::replace;
@@ -228,7 +228,7 @@ fn continue_update(
         return;
     }
     let delay = planner.observed.spec.update_strategy.operation_delay_seconds;
-    if let Some(wait) = planner.remaining_delay(since, delay) {
+    if let Some(wait) = lifecycle::remaining_delay(since, delay, planner.now) {
         planner.requeue_after(wait);
     } else {
         apply_update(planner, pod, methods, target);
