@@ -12,11 +12,14 @@ use kube::{
 };
 use podops_api::{
     lifecycle::{COLLASET, LabelKind, permission_key},
+    operation_job::{OperationJob, Progress},
     pod_decoration::PodDecoration,
+    resource_context::ResourceContext,
     well_known,
 };
+use podops_client::shell::clock;
 use podops_e2e::{
-    cluster::{OPERATORS, TestCluster, image, programs},
+    cluster::{OPERATORS, TestCluster, eventually, image, programs},
     kuperator::{KuperatorPod, KuperatorSet, STAMP},
 };
 use serde_json::{Value, json};
@@ -82,6 +85,7 @@ async fn kuperator_is_replaced_and_comes_back() {
     cluster.install_crds().await.unwrap();
     install_phases(&cluster).await;
     install_rollout(&cluster).await;
+    install_jobs(&cluster).await;
     for script in [DEPLOYMENT, WEBHOOKS] {
         cluster.plane.shell(script, &programs().unwrap()).await.unwrap();
     }
@@ -100,6 +104,7 @@ async fn kuperator_is_replaced_and_comes_back() {
     cluster.start_operators().await.unwrap();
     cluster.wait_until_rolled_out("foo", 8, TIMEOUT).await.unwrap();
     cluster.wait_until_rolled_out("bar", 4, TIMEOUT).await.unwrap();
+    assert_jobs_end(&cluster).await;
     tokio::time::sleep(UNCHANGED_FOR).await;
     run_section(&cluster, "Verify").await;
     assert_eq!(containers(&cluster, "foo").await, phases, "nothing was recreated or restarted");
@@ -167,7 +172,7 @@ async fn claims(cluster: &TestCluster) -> Vec<(String, Option<String>)> {
 
 /// Asserts that no operation and no label of one is left on any Pod.
 async fn assert_no_operation(cluster: &TestCluster) {
-    for set in ["foo", "bar"] {
+    for set in ["foo", "bar", "baz"] {
         for pod in cluster.pods_of(set).await.unwrap() {
             let is_left = |key: &&String| {
                 let gate = key.contains("-check-gate.");
@@ -311,4 +316,97 @@ async fn install_rollout(cluster: &TestCluster) {
     }
     set.create_context(&pods).await.unwrap();
     set.report(4, "bar-oooo", "bar-nnnn").await.unwrap();
+}
+
+/// CollaSet `baz` with jobs in progress. Job `swap` replaces three Pods: the replacement of the first
+/// is requested, the new Pod of the second is available, and the third is gone. Job `cancel`, which
+/// has requested the replacement of the fourth, is deleted.
+async fn install_jobs(cluster: &TestCluster) {
+    let set = KuperatorSet::create(cluster, "baz", 4, "nginx:1", json!({})).await.unwrap();
+    set.create_image_revision("oooo", 1, "nginx:1").await.unwrap();
+    let pod = |id: usize| KuperatorPod {
+        id,
+        revision: "baz-oooo",
+        image: "nginx:1",
+        is_in_service: true,
+    };
+    let request = |object: &mut Value| {
+        object["metadata"]["labels"][well_known::TO_REPLACE] = json!("true");
+        object["metadata"]["finalizers"] = json!([well_known::REPLACE_PROTECTED]);
+    };
+    let requested = set.create_pod(pod(0), request).await.unwrap();
+    let paired = |object: &mut Value| {
+        request(object);
+        object["metadata"]["labels"][well_known::REPLACE_PAIR_NEW_ID] = json!("4");
+    };
+    let paired = set.create_pod(pod(1), paired).await.unwrap();
+    let third = set.create_pod(pod(2), |_| ()).await.unwrap();
+    let cancelled = set.create_pod(pod(3), request).await.unwrap();
+    let replaces = |object: &mut Value| {
+        object["metadata"]["labels"][well_known::REPLACE_PAIR_ORIGIN_NAME] = json!(paired);
+    };
+    let fourth = set.create_pod(pod(4), replaces).await.unwrap();
+    set.create_context(&[pod(0), pod(1), pod(2), pod(3), pod(4)]).await.unwrap();
+    let contexts: Api<ResourceContext> = cluster.api();
+    let mut context = contexts.get("baz").await.unwrap();
+    let entries = &mut context.spec.contexts;
+    entries[1].data.insert(well_known::context::REPLACE_NEW_POD_ID.to_owned(), "4".to_owned());
+    entries[4].data.insert(well_known::context::REPLACE_ORIGIN_POD_ID.to_owned(), "1".to_owned());
+    contexts.replace("baz", &PostParams::default(), &context).await.unwrap();
+    set.report(5, "baz-oooo", "baz-oooo").await.unwrap();
+    let gone = "baz-k2xzz".to_owned();
+    let targets = [(&requested, None), (&paired, Some(&fourth)), (&gone, Some(&third))];
+    create_job(cluster, "swap", &targets).await;
+    create_job(cluster, "cancel", &[(&cancelled, None)]).await;
+    let jobs: Api<OperationJob> = cluster.api();
+    jobs.delete("cancel", &kube::api::DeleteParams::default()).await.unwrap();
+}
+
+/// Creates a job that replaces these Pods, all in progress; new Pods that are known are recorded.
+async fn create_job(cluster: &TestCluster, name: &str, targets: &[(&String, Option<&String>)]) {
+    let specs: Vec<Value> = targets.iter().map(|(pod, _)| json!({ "name": pod })).collect();
+    let job = json!({
+        "metadata": { "name": name, "finalizers": [well_known::PROTECTED] },
+        "spec": { "action": "Replace", "targets": specs, "activeDeadlineSeconds": 10800,
+            "TTLSecondsAfterFinished": 1800 },
+    });
+    let jobs: Api<OperationJob> = cluster.api();
+    let job = serde_json::from_value(job).unwrap();
+    jobs.create(&PostParams::default(), &job).await.unwrap();
+    let started = clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let details = targets.iter().map(|(pod, new)| {
+        let info = new.map_or_else(|| json!({}), |new| json!({ "NewPod": new }));
+        json!({ "name": pod, "progress": "Processing", "startTime": started, "extraInfo": info })
+    });
+    let details: Vec<Value> = details.collect();
+    let status = json!({ "status": { "observedGeneration": 1, "progress": "Processing",
+        "startTime": started, "totalPodCount": targets.len(), "targetDetails": details } });
+    jobs.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+/// Asserts that the replacements that a job had begun complete, and those of a deleted one are
+/// cancelled.
+async fn assert_jobs_end(cluster: &TestCluster) {
+    let jobs: Api<OperationJob> = cluster.api();
+    let is_deleted = async || Ok(jobs.get_opt("cancel").await?.is_none());
+    eventually(TIMEOUT, is_deleted).await.unwrap();
+    let has_ended = async || {
+        let status = jobs.get("swap").await?.status.unwrap_or_default();
+        Ok(status.progress == Some(Progress::Succeeded) && status.succeeded_pod_count == 3)
+    };
+    let ended = eventually(TIMEOUT, has_ended).await;
+    assert!(ended.is_ok(), "{:#?}", jobs.get("swap").await.unwrap().status);
+    cluster.wait_until_rolled_out("baz", 4, TIMEOUT).await.unwrap();
+    let pods = cluster.pods_of("baz").await.unwrap();
+    let kept: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
+    // The requested one has a new Pod of another name.
+    for suffix in ["bd", "bf", "bg"] {
+        assert!(kept.iter().any(|name| name.ends_with(suffix)), "{suffix}: {kept:?}");
+    }
+    for pod in pods {
+        assert_eq!(pod.finalizers(), &[] as &[String], "{}", pod.name_any());
+        for label in [well_known::TO_REPLACE, well_known::REPLACE_PAIR_NEW_ID] {
+            assert!(!pod.labels().contains_key(label), "{}: {label}", pod.name_any());
+        }
+    }
 }

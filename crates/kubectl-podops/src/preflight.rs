@@ -30,6 +30,7 @@ pub fn check(inventory: &Inventory, direction: Direction) -> Findings {
     for job in &inventory.jobs {
         jobs::check(job, direction, &mut findings);
     }
+    jobs::check_pods(inventory, &mut findings);
     findings.0.sort_by(|a, b| (a.level, &a.subject).cmp(&(b.level, &b.subject)));
     findings
 }

@@ -1,10 +1,11 @@
 //! OperationJobs.
 
+use podops_api::well_known;
 use serde_json::Value;
 
 use super::{
     finding::{Direction, Findings},
-    objects::subject,
+    objects::{Inventory, items, subject},
 };
 
 /// Actions of Podops.
@@ -14,8 +15,7 @@ const MAX_TARGETS: usize = 1000;
 
 pub(super) fn check(job: &Value, direction: Direction, findings: &mut Findings) {
     let subject = subject("OperationJob", job);
-    let progress = job["status"]["progress"].as_str().unwrap_or_default();
-    if matches!(progress, "Succeeded" | "Failed") {
+    if is_finished(job) {
         return;
     }
     let action = job["spec"]["action"].as_str().unwrap_or_default();
@@ -41,4 +41,34 @@ pub(super) fn check(job: &Value, direction: Direction, findings: &mut Findings) 
             }
         }
     }
+}
+
+/// Reports Pods whose deletion waits for a job that does not exist any more, or is finished.
+pub(super) fn check_pods(inventory: &Inventory, findings: &mut Findings) {
+    let is_protected = |pod: &&Value| {
+        items(&pod["metadata"]["finalizers"]).any(|f| f == well_known::REPLACE_PROTECTED)
+    };
+    for pod in inventory.pods.iter().filter(is_protected) {
+        let metadata = &pod["metadata"];
+        let mut unfinished = inventory.jobs.iter().filter(|job| !is_finished(job));
+        let is_target = unfinished.any(|job| {
+            let mut targets = items(&job["spec"]["targets"]);
+            job["metadata"]["namespace"] == metadata["namespace"]
+                && targets.any(|target| target["name"] == metadata["name"])
+        });
+        if is_target {
+            continue;
+        }
+        let message = format!(
+            "has the finalizer {} of a job that has ended: its deletion never completes",
+            well_known::REPLACE_PROTECTED
+        );
+        let remedy = "Remove the finalizer.";
+        findings.warning(subject("Pod", pod), &message, remedy);
+    }
+}
+
+fn is_finished(job: &Value) -> bool {
+    let progress = job["status"]["progress"].as_str().unwrap_or_default();
+    matches!(progress, "Succeeded" | "Failed")
 }

@@ -167,6 +167,23 @@ fn jobs_of_other_actions_are_reported() {
 }
 
 #[test]
+fn pods_that_an_ended_job_protects_are_reported() {
+    let protected = json!({ "metadata": { "name": "web-a", "namespace": "ns",
+        "finalizers": [podops_api::well_known::REPLACE_PROTECTED] } });
+    let job = |progress: &str| {
+        json!({ "metadata": { "name": "job", "namespace": "ns" },
+            "spec": { "action": "Replace", "targets": [{ "name": "web-a" }] },
+            "status": { "progress": progress } })
+    };
+    let with = |jobs: Vec<Value>| Inventory { pods: vec![protected.clone()], jobs, ..recent() };
+    let finding = "Warning Pod ns/web-a: has the finalizer";
+    assert_found(&with(Vec::new()), Direction::ToPodops, finding);
+    assert_found(&with(vec![job("Failed")]), Direction::ToPodops, finding);
+    let in_progress = found(&with(vec![job("Processing")]), Direction::ToPodops);
+    assert!(in_progress.iter().all(|found| !found.starts_with(finding)), "{in_progress:?}");
+}
+
+#[test]
 fn what_kuperator_would_continue_prevents_the_return() {
     let check = |edit: &dyn Fn(&mut Value), finding: &str| {
         let mut set = set(&json!({}));
