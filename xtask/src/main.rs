@@ -3,15 +3,17 @@
 use std::{
     env, fs,
     io::{self, Write as _},
-    path::PathBuf,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, bail};
+use cargo::{BUILD, BUILD_RELEASE, cargo, cargo_with, release};
 
+mod cargo;
 mod code_map;
 mod crd_page;
 mod crds;
+mod dist;
 mod prerequisites;
 mod sources;
 mod tidy;
@@ -27,6 +29,9 @@ Commands:
                    Create, update and scale a CollaSet on a local control plane with fake nodes, or
                    on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs
                    servers behind HAProxy under load, and counts failed requests
+  dist [--registry NAME] [--version VERSION] [--output DIR]
+                   Build the images, manifests, bills of materials and checksums of a release, without
+                   a container engine; writes target/dist
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
@@ -46,6 +51,7 @@ fn main() -> anyhow::Result<()> {
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
         ["demo", args @ ..] => demo(args),
+        ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
         ["reference"] => reference(&[]),
         ["reference", "--check"] => reference(&["--check"]),
@@ -66,21 +72,6 @@ const PURE: [&str; 6] = [
     "operationjob-operator",
     "transition-rule-operator",
 ];
-
-/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that
-/// tests do not rebuild its dependencies with other features.
-const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
-
-/// Builds the programs as they are released.
-const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
-
-/// Directory of the programs that [`BUILD_RELEASE`] builds.
-fn release() -> anyhow::Result<PathBuf> {
-    let program = env::current_exe()?;
-    let target = program.ancestors().nth(2);
-    let target = target.context("path of this program is not in a target directory")?;
-    Ok(target.join("release"))
-}
 
 /// Runs the demo.
 fn demo(args: &[&str]) -> anyhow::Result<()> {
@@ -149,23 +140,6 @@ fn run_reference(args: &[&str]) -> anyhow::Result<()> {
     let status = Command::new(&program).arg(pages).args(args).status();
     if !status.with_context(|| format!("starting {}", program.display()))?.success() {
         bail!("docs/reference: generation or check failed");
-    }
-    Ok(())
-}
-
-fn cargo(args: &[&str]) -> anyhow::Result<()> {
-    cargo_with(args, &[])
-}
-
-/// Runs cargo with additional environment variables.
-fn cargo_with(args: &[&str], environment: &[(&str, PathBuf)]) -> anyhow::Result<()> {
-    eprintln!("==> cargo {}", args.join(" "));
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let variables = environment.iter().map(|(name, value)| (name, value));
-    let status = Command::new(cargo).args(args).envs(variables).status();
-    let status = status.context("starting cargo")?;
-    if !status.success() {
-        bail!("cargo {} failed", args.join(" "));
     }
     Ok(())
 }

@@ -38,6 +38,11 @@ const PYTHON_VENV: Prerequisite = Prerequisite {
     check: &["python3", "-c", "import ensurepip, venv"],
     source: Source::Apt("python3-venv"),
 };
+const DPKG: Prerequisite = Prerequisite {
+    name: "dpkg-deb and apt-get (Debian or Ubuntu)",
+    check: &["sh", "-c", "dpkg-deb --version && apt-get --version"],
+    source: Source::User,
+};
 const RUSTFMT: Prerequisite = Prerequisite {
     name: "rustfmt",
     check: &["cargo", "fmt", "--version"],
@@ -65,6 +70,15 @@ pub(crate) fn for_tests() -> anyhow::Result<()> {
 /// If a program is missing and cannot be installed.
 pub(crate) fn for_demo(args: &[&str]) -> anyhow::Result<()> {
     if args.contains(&"--traffic") { ensure(&[GO, HAPROXY]) } else { ensure(&[GO]) }
+}
+
+/// Checks what a release needs.
+///
+/// # Errors
+///
+/// If a program is missing and cannot be installed.
+pub(crate) fn for_dist() -> anyhow::Result<()> {
+    ensure(&[GO, DPKG])
 }
 
 fn ensure(all: &[Prerequisite]) -> anyhow::Result<()> {
@@ -103,10 +117,19 @@ fn is_root() -> bool {
     output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
+/// Updates the lists of Debian packages. Whether it succeeded shows when a package is downloaded.
+pub(crate) fn update_package_lists() {
+    let sudo = if is_root() { "" } else { "sudo -n " };
+    drop(run(&words(&format!("{sudo}apt-get update -qq"))));
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(ToOwned::to_owned).collect()
+}
+
 /// Commands that install the missing programs, as root with `sudo` if necessary, but without
 /// a password prompt.
 fn install_commands(missing: &[&Prerequisite], needs_sudo: bool) -> Vec<Vec<String>> {
-    let words = |text: &str| text.split_whitespace().map(ToOwned::to_owned).collect::<Vec<_>>();
     let mut commands = Vec::new();
     let components = names(missing, |source| match source {
         Source::Rustup(component) => Some(component),

@@ -1,0 +1,38 @@
+//! Runs cargo.
+
+use std::{env, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, bail};
+
+/// Builds the programs for the demo and the end-to-end tests. Builds the whole workspace, so that
+/// tests do not rebuild its dependencies with other features.
+pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
+
+/// Builds the programs as they are released.
+pub(crate) const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
+
+/// Directory of the programs that [`BUILD_RELEASE`] builds.
+pub(crate) fn release() -> anyhow::Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program.ancestors().nth(2);
+    let target = target.context("path of this program is not in a target directory")?;
+    Ok(target.join("release"))
+}
+
+/// Runs cargo.
+pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
+    cargo_with(args, &[])
+}
+
+/// Runs cargo with additional environment variables.
+pub(crate) fn cargo_with(args: &[&str], environment: &[(&str, PathBuf)]) -> anyhow::Result<()> {
+    eprintln!("==> cargo {}", args.join(" "));
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let variables = environment.iter().map(|(name, value)| (name, value));
+    let status = Command::new(cargo).args(args).envs(variables).status();
+    let status = status.context("starting cargo")?;
+    if !status.success() {
+        bail!("cargo {} failed", args.join(" "));
+    }
+    Ok(())
+}

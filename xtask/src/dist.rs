@@ -1,0 +1,207 @@
+//! `cargo xtask dist`: images, manifests and the command line of a release, without a container
+//! engine. The same sources and Debian packages lead to the same digests.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, ensure};
+use clap::Parser;
+
+use crate::{
+    cargo::{self, BUILD_RELEASE, cargo},
+    prerequisites, sources,
+};
+
+mod archive;
+mod debian;
+mod image;
+mod manifests;
+mod release;
+mod root_fs;
+mod sbom;
+
+use archive::sha256;
+use debian::Platform;
+use release::{Digest, Release};
+
+/// Operators, each of which is one image.
+pub(crate) const OPERATORS: [&str; 5] = [
+    "collaset-operator",
+    "consist-operator",
+    "lifecycle-operator",
+    "operationjob-operator",
+    "transition-rule-operator",
+];
+
+/// The command line, which is no image.
+const COMMAND_LINE: &str = "kubectl-podops";
+
+/// File with the checksums of all others.
+const CHECKSUMS: &str = "SHA256SUMS";
+
+/// Maximum size of the files of an image, and of the command line, in bytes.
+const IMAGE_MAX: u64 = 25_000_000;
+const COMMAND_LINE_MAX: u64 = 12_000_000;
+
+/// Builds the images, manifests, bills of materials and checksums of a release
+#[derive(Parser)]
+#[command(name = "cargo xtask dist", no_binary_name = true)]
+struct DistArgs {
+    /// Registry and path of the images in the manifests
+    #[arg(long, default_value = "localhost:5000/podops")]
+    registry: String,
+    /// Version of the release
+    #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
+    version: String,
+    /// Directory of the results; an earlier release in it is replaced
+    #[arg(long, default_value = "target/dist")]
+    output: PathBuf,
+    /// Use the programs in this directory instead of a release build, whatever their size
+    #[arg(long)]
+    programs: Option<PathBuf>,
+    /// Write only the files of the images, as directories in this one, for a container engine
+    #[arg(long, conflicts_with = "published")]
+    files: Option<PathBuf>,
+    /// Write only the manifests, with the images that this file lists, one `<operator> <digest>` per
+    /// line: those of several architectures, for example
+    #[arg(long)]
+    published: Option<PathBuf>,
+}
+
+/// Builds a release.
+///
+/// # Errors
+///
+/// If a program cannot be built, a Debian package cannot be downloaded, or an image is too large.
+pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
+    let args = DistArgs::try_parse_from(args)?;
+    prerequisites::for_dist()?;
+    let programs = if let Some(directory) = &args.programs {
+        directory.clone()
+    } else {
+        cargo(&BUILD_RELEASE)?;
+        cargo::release()?
+    };
+    if let Some(directory) = &args.files {
+        return write_files(&programs, directory);
+    }
+    let (published, is_checked) = (args.published.clone(), args.programs.is_none());
+    let release = release(args)?;
+    if let Some(list) = published {
+        manifests::write(&release, &parse_published(&list)?, &programs)?;
+        return write_checksums(&release.output);
+    }
+    let digests = write_programs(&release, &programs, is_checked)?;
+    manifests::write(&release, &digests, &programs)?;
+    write_checksums(&release.output)
+}
+
+/// Returns what is released, with an empty directory for the results.
+fn release(args: DistArgs) -> anyhow::Result<Release> {
+    let release = Release {
+        registry: args.registry,
+        version: args.version,
+        revision: git(&["rev-parse", "HEAD"])?,
+        created: commit_time()?,
+        platform: Platform::of_this_machine()?,
+        output: std::path::absolute(&args.output)?,
+    };
+    if release.output.exists() {
+        ensure!(
+            release.output.join(CHECKSUMS).exists()
+                || fs::read_dir(&release.output)?.next().is_none(),
+            "{} has no {CHECKSUMS}, so it is no release; remove it, or use another --output",
+            release.output.display()
+        );
+        fs::remove_dir_all(&release.output)?;
+    }
+    fs::create_dir_all(&release.output)?;
+    Ok(release)
+}
+
+/// Writes the images and the command line with their bills of materials; returns the images' digests.
+fn write_programs(
+    release: &Release,
+    programs: &Path,
+    is_checked: bool,
+) -> anyhow::Result<Vec<Digest>> {
+    let runtime = debian::runtime(&release.platform)?;
+    let mut digests = Vec::new();
+    for operator in OPERATORS {
+        let files = root_fs::read(programs, operator, &runtime)?;
+        let digest = image::write(release, operator, &files)?;
+        sbom::write(release, operator, &runtime.packages)?;
+        report(operator, files.size(), is_checked.then_some(IMAGE_MAX))?;
+        digests.push(Digest { operator: operator.to_owned(), digest });
+    }
+    let size = archive::write_program(release, &programs.join(COMMAND_LINE))?;
+    sbom::write(release, COMMAND_LINE, &[])?;
+    report(COMMAND_LINE, size, is_checked.then_some(COMMAND_LINE_MAX))?;
+    Ok(digests)
+}
+
+/// Prints the size of an image or program; fails if it exceeds the maximum.
+fn report(name: &str, size: u64, max: Option<u64>) -> anyhow::Result<()> {
+    eprintln!("{name:<26} {:>6.1} MB", megabytes(size));
+    ensure!(max.is_none_or(|max| size <= max), "{name} has {size} bytes, which is too large");
+    Ok(())
+}
+
+/// Writes the files of each image to a directory of its name.
+fn write_files(programs: &Path, directory: &Path) -> anyhow::Result<()> {
+    let runtime = debian::runtime(&Platform::of_this_machine()?)?;
+    for operator in OPERATORS {
+        root_fs::read(programs, operator, &runtime)?.write(&directory.join(operator))?;
+    }
+    Ok(())
+}
+
+/// Reads the digests of published images.
+fn parse_published(list: &Path) -> anyhow::Result<Vec<Digest>> {
+    let text = fs::read_to_string(list).with_context(|| list.display().to_string())?;
+    let digests = OPERATORS.map(|operator| {
+        let found = text.lines().find_map(|line| line.strip_prefix(operator)?.strip_prefix(' '));
+        let digest = found.with_context(|| format!("{} has no {operator}", list.display()))?;
+        Ok(Digest { operator: operator.to_owned(), digest: digest.trim().to_owned() })
+    });
+    digests.into_iter().collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// Writes the checksums of all files.
+fn write_checksums(output: &Path) -> anyhow::Result<()> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(output)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort_unstable();
+    let mut sums = Vec::new();
+    for name in names {
+        let content = fs::read(output.join(&name))?;
+        sums.push(format!("{}  {name}\n", sha256(&content)));
+    }
+    Ok(fs::write(output.join(CHECKSUMS), sums.concat())?)
+}
+
+/// Time of the last commit, RFC 3339 in UTC.
+fn commit_time() -> anyhow::Result<String> {
+    git(&["log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%cd"])
+}
+
+fn git(args: &[&str]) -> anyhow::Result<String> {
+    let output =
+        Command::new("git").args(args).env("TZ", "UTC").current_dir(sources::root()).output();
+    let output = output.context("starting git")?;
+    ensure!(output.status.success(), "git {} failed", args.join(" "));
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}

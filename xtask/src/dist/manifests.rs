@@ -1,0 +1,69 @@
+//! Manifests of a release: the kustomize overlays, rendered with the digests of its images.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context as _, ensure};
+
+use super::release::{Digest, Release};
+use crate::sources;
+
+/// Overlays that are rendered, and the files with the results.
+const OVERLAYS: [(&str, &str); 3] = [
+    ("deploy/overlays/all", "install.yaml"),
+    ("deploy/overlays/kubernetes-1.33", "install-kubernetes-1.33.yaml"),
+    ("deploy/overlays/lifecycle-only", "install-lifecycle-only.yaml"),
+];
+
+/// Writes the manifests of a release, with the digests of its images.
+///
+/// # Errors
+///
+/// If kubectl cannot be found or built, or rejects a kustomization.
+pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> anyhow::Result<()> {
+    let kubectl = kubectl(programs)?;
+    let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
+    fs::write(release.output.join("install-crds.yaml"), crds)?;
+    for (overlay, file) in OVERLAYS {
+        let kustomization = kustomization(release, overlay, images);
+        let manifests = render(&kubectl, &kustomization).with_context(|| overlay.to_owned())?;
+        fs::write(release.output.join(file), manifests)?;
+    }
+    Ok(())
+}
+
+/// Kustomization of an overlay with the images of a release; it is beside `deploy`.
+fn kustomization(release: &Release, overlay: &str, images: &[Digest]) -> String {
+    let Release { registry, version, .. } = release;
+    let images = images.iter().map(|Digest { operator, digest }| {
+        format!("- {{ name: {operator}, newName: {registry}/{operator}, digest: '{digest}' }}\n")
+    });
+    let images: String = images.collect();
+    let labels = format!("- {{ pairs: {{ app.kubernetes.io/version: '{version}' }} }}\n");
+    format!("resources: [../../{overlay}]\nimages:\n{images}labels:\n{labels}")
+}
+
+/// Renders a kustomization, which refers to the repository by relative paths only.
+fn render(kubectl: &Path, kustomization: &str) -> anyhow::Result<Vec<u8>> {
+    let parent = sources::root().join("target");
+    fs::create_dir_all(&parent)?;
+    let directory = tempfile::tempdir_in(parent)?;
+    fs::write(directory.path().join("kustomization.yaml"), kustomization)?;
+    kustomize(kubectl, directory.path())
+}
+
+fn kustomize(kubectl: &Path, directory: &Path) -> anyhow::Result<Vec<u8>> {
+    let output = Command::new(kubectl).arg("kustomize").arg(directory).output();
+    let output = output.context("starting kubectl")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "kubectl kustomize failed: {}", error.trim());
+    Ok(output.stdout)
+}
+
+/// Path of kubectl, which `podops-e2e` finds or builds.
+fn kubectl(programs: &Path) -> anyhow::Result<std::path::PathBuf> {
+    let output = Command::new(programs.join("podops-e2e")).arg("kubectl").output();
+    let output = output.context("starting podops-e2e")?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "kubectl cannot be found or built: {}", error.trim());
+    Ok(String::from_utf8(output.stdout)?.trim().into())
+}

@@ -1,0 +1,29 @@
+//! What is released.
+
+use std::path::PathBuf;
+
+use super::debian::Platform;
+
+/// Digest of an operator's image.
+pub(crate) struct Digest {
+    /// The operator.
+    pub(crate) operator: String,
+    /// `sha256:` and the hexadecimal digest.
+    pub(crate) digest: String,
+}
+
+/// What is released.
+pub(crate) struct Release {
+    /// Registry and path of the images.
+    pub(crate) registry: String,
+    /// Version.
+    pub(crate) version: String,
+    /// Commit.
+    pub(crate) revision: String,
+    /// Time of the commit, RFC 3339 in UTC.
+    pub(crate) created: String,
+    /// Platform of the programs.
+    pub(crate) platform: Platform,
+    /// Directory of the results.
+    pub(crate) output: PathBuf,
+}
