@@ -14,6 +14,7 @@ use podops_e2e::{
     balancers::Haproxy,
     bench,
     cluster::{TestCluster, is_rolled_out},
+    programs::Programs,
     progress_view::ProgressView,
     server, soak,
     traffic::{Load, LoadStats, server_set, update_without_consist},
@@ -61,6 +62,9 @@ enum Command {
         /// Response body
         text: String,
     },
+    /// Print the path of kubectl, which is built if it is not installed
+    #[command(hide = true)]
+    Kubectl,
     /// Measure the performance targets; prints a Markdown page
     Bench {
         /// Measure only CollaSets of 100 Pods
@@ -109,6 +113,13 @@ async fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Serve { address, text } => server::serve(address, text).await,
+        Command::Kubectl => {
+            #[allow(clippy::print_stdout, reason = "the path is the output of this command")]
+            {
+                println!("{}", Programs::find_kubectl()?.display());
+            }
+            Ok(())
+        }
         Command::Bench { quick } => {
             #[allow(clippy::print_stdout, reason = "the table is the output of this command")]
             {

@@ -1,9 +1,10 @@
-//! `podops-reference DIRECTORY [--check]`: the reference pages of events, conditions, metrics and
-//! flags, generated from the operators' own tables.
+//! `podops-reference DIRECTORY [--check]`: the reference pages of events, conditions, metrics,
+//! flags and commands, generated from the programs' own tables.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, bail, ensure};
+use kubectl_podops::cli::Cli;
 use podops_api::condition::ConditionReason;
 use podops_client::{
     event::{EventReason, Severity},
@@ -35,6 +36,7 @@ fn main() -> anyhow::Result<()> {
         ("conditions.md", conditions(&operators)?),
         ("metrics.md", metrics(&operators)?),
         ("flags.md", flags(&operators)?),
+        ("kubectl-podops.md", command_line()?),
     ];
     for (name, page) in pages {
         let path = Path::new(directory).join(name);
@@ -199,6 +201,56 @@ fn flag_table<'a>(
         let help = help.replace('\n', " ").replace('|', "\\|");
         let (env, default) = (env.unwrap_or_default(), defaults.join(", "));
         writeln!(page, "| `--{long}` | {env} | {default} | {help} |")?;
+    }
+    Ok(())
+}
+
+fn command_line() -> anyhow::Result<String> {
+    let mut page = format!("{HEAD}# kubectl podops\n");
+    let mut program = <Cli as clap::CommandFactory>::command();
+    program.build();
+    writeln!(page, "\n{}.", program.get_about().map(ToString::to_string).unwrap_or_default())?;
+    let shared = program.get_arguments().filter(|argument| argument.is_global_set());
+    argument_table(&mut page, "All commands", shared)?;
+    for command in program.get_subcommands() {
+        write_command(&mut page, command, command.get_name())?;
+        for nested in command.get_subcommands() {
+            let name = format!("{} {}", command.get_name(), nested.get_name());
+            write_command(&mut page, nested, &name)?;
+        }
+    }
+    Ok(page)
+}
+
+/// Writes a command that has no further commands.
+fn write_command(page: &mut String, command: &clap::Command, name: &str) -> anyhow::Result<()> {
+    if command.has_subcommands() || name.split(' ').any(|part| part == "help") {
+        return Ok(());
+    }
+    let own = command.get_arguments().filter(|a| !a.is_global_set() && a.get_id() != "help");
+    argument_table(page, name, own)?;
+    let about = command.get_long_about().or(command.get_about());
+    Ok(writeln!(page, "\n{}", about.map(ToString::to_string).unwrap_or_default())?)
+}
+
+fn argument_table<'a>(
+    page: &mut String,
+    title: &str,
+    arguments: impl Iterator<Item = &'a clap::Arg>,
+) -> anyhow::Result<()> {
+    writeln!(page, "\n## {title}\n\n| argument | default | description |\n|---|---|---|")?;
+    for argument in arguments {
+        let name = argument.get_long().map_or_else(
+            || format!("<{}>", argument.get_id().as_str().to_uppercase()),
+            |long| format!("--{long}"),
+        );
+        let defaults: Vec<String> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| format!("`{}`", value.to_string_lossy()))
+            .collect();
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        writeln!(page, "| `{name}` | {} | {help} |", defaults.join(", "))?;
     }
     Ok(())
 }

@@ -1,0 +1,189 @@
+//! Commands and their arguments.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use podops_api::int_or_percent;
+
+use crate::target::{InvalidArgument, Target, set_name};
+
+/// Shows and changes what Podops does
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-podops", bin_name = "kubectl podops", version)]
+pub struct Cli {
+    /// Which cluster and namespace.
+    #[command(flatten)]
+    pub connection: Connection,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which cluster and namespace.
+#[derive(Args, Debug)]
+pub struct Connection {
+    /// Context of the kubeconfig; its current one by default
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// Namespace; that of the context by default
+    #[arg(short, long, global = true)]
+    pub namespace: Option<String>,
+    /// Namespace of the operators
+    #[arg(long, global = true, default_value = "podops-system")]
+    pub operator_namespace: String,
+}
+
+/// Command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show a CollaSet, its revisions and its Pods, and what each waits for
+    Get {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Show changes until the command is interrupted
+        #[arg(short, long)]
+        watch: bool,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text, conflicts_with = "watch")]
+        output: Output,
+    },
+    /// Explain what a Pod or a CollaSet waits for, and how it continues
+    Explain {
+        /// pod/<name> or collaset/<name>
+        target: Target,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Wait until a rollout is complete; fails if it does not complete
+    Status {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Seconds after which to fail; 0 waits without limit
+        #[arg(long, default_value = "0", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Change a rollout, or list its revisions
+    #[command(subcommand)]
+    Rollout(Rollout),
+    /// Check a cluster before Podops replaces Kuperator, or Kuperator replaces Podops
+    ///
+    /// Reads only. The exit status is 0 if nothing prevents the next step, and 1 otherwise.
+    Preflight {
+        /// What is to run in the cluster
+        #[arg(long, value_enum, default_value_t = Installation::Podops)]
+        to: Installation,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+}
+
+/// Command about a rollout.
+#[derive(Debug, Subcommand)]
+pub enum Rollout {
+    /// List the revisions of a CollaSet
+    History {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Return to the template of an earlier revision
+    Undo {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Number of the revision; the newest earlier one by default
+        #[arg(long)]
+        to_revision: Option<i64>,
+    },
+    /// Start no further operations
+    Pause {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+    },
+    /// Continue a CollaSet that is paused, or whose rollout was halted
+    Resume {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+    },
+    /// Restart all Pods, in place where possible
+    Restart {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+    },
+    /// Approve the step after which a rollout pauses
+    Approve {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+    },
+    /// Set the image of a container
+    SetImage {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// <container>=<image>
+        #[arg(value_parser = container_image)]
+        image: ContainerImage,
+    },
+    /// Set how many Pods keep their revision
+    SetPartition {
+        /// Name of the CollaSet
+        #[arg(value_parser = set_name)]
+        set: String,
+        /// Number of Pods, or a percentage
+        #[arg(value_parser = int_or_percent::parse)]
+        partition: IntOrString,
+    },
+}
+
+/// Image of a container.
+#[derive(Clone, Debug)]
+pub struct ContainerImage {
+    /// Name of the container.
+    pub container: String,
+    /// Its image.
+    pub image: String,
+}
+
+fn container_image(text: &str) -> Result<ContainerImage, InvalidArgument> {
+    let parts = text.split_once('=').filter(|(name, image)| !name.is_empty() && !image.is_empty());
+    let invalid = || InvalidArgument(format!("{text} is not <container>=<image>"));
+    let (container, image) = parts.ok_or_else(invalid)?;
+    Ok(ContainerImage { container: container.to_owned(), image: image.to_owned() })
+}
+
+fn seconds(text: &str) -> Result<Duration, InvalidArgument> {
+    let number = text.strip_suffix('s').unwrap_or(text).parse();
+    let invalid = |_| InvalidArgument(format!("{text} is no number of seconds"));
+    number.map(Duration::from_secs).map_err(invalid)
+}
+
+/// What is to run in the cluster.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Installation {
+    /// Podops.
+    Podops,
+    /// KusionStack Kuperator.
+    Kuperator,
+}
+
+/// Format of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Text for people.
+    Text,
+    /// JSON.
+    Json,
+}

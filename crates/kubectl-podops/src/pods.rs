@@ -1,0 +1,99 @@
+//! What a Pod reports about itself. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use podops_api::{
+    lifecycle::{Phase, PodLifecycle},
+    well_known,
+};
+
+/// Labels of a Pod.
+pub(crate) fn labels(pod: &Pod) -> podops_api::lifecycle::Labels {
+    pod.metadata.labels.clone().unwrap_or_default()
+}
+
+/// IDs and phases of a Pod's operations.
+pub(crate) fn operations(pod: &Pod) -> Vec<(String, Phase)> {
+    let lifecycle = PodLifecycle::parse(&labels(pod)).unwrap_or_default();
+    let operations = lifecycle.operations.iter();
+    operations.map(|(id, operation)| (id.to_string(), Phase::of(operation))).collect()
+}
+
+/// Value of a label.
+pub(crate) fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Value of an annotation.
+pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Name of a Pod.
+pub(crate) fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Finalizers of a Pod.
+pub(crate) fn finalizers(pod: &Pod) -> &[String] {
+    pod.metadata.finalizers.as_deref().unwrap_or_default()
+}
+
+/// Condition of this type.
+pub(crate) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Whether the condition of this type is True.
+pub(crate) fn has_condition(pod: &Pod, type_: &str) -> bool {
+    condition(pod, type_).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether the Pod takes part in the lifecycle.
+pub(crate) fn is_controlled(pod: &Pod) -> bool {
+    label(pod, well_known::CONTROL) == Some(well_known::CONTROL_ON)
+}
+
+/// Whether the Pod is in service.
+pub(crate) fn is_in_service(pod: &Pod) -> bool {
+    label(pod, well_known::SERVICE_AVAILABLE).is_some() && has_condition(pod, "Ready")
+}
+
+/// Whether the Pod has the readiness gate of the lifecycle.
+pub(crate) fn has_gate(pod: &Pod) -> bool {
+    let gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    gates.into_iter().any(|gate| gate.condition_type == well_known::SERVICE_READY)
+}
+
+/// Why a Pod does not run, and since when: it cannot be scheduled, or a container does not run.
+pub(crate) fn not_running(pod: &Pod) -> Option<(String, Option<Timestamp>)> {
+    if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
+        let since = scheduled.last_transition_time.as_ref().map(|time| time.0);
+        let message = scheduled.message.as_deref().unwrap_or_default();
+        return Some((format!("cannot be scheduled: {message}"), since));
+    }
+    let status = pod.status.as_ref()?;
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let reason = containers.flatten().find_map(waiting_reason)?;
+    let since = condition(pod, "ContainersReady").and_then(|c| c.last_transition_time.as_ref());
+    Some((reason, since.map(|time| time.0)))
+}
+
+fn waiting_reason(status: &ContainerStatus) -> Option<String> {
+    let state = status.state.as_ref()?;
+    let name = &status.name;
+    if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.as_deref().unwrap_or("waiting");
+        return Some(format!("container {name} does not run: {reason}"));
+    }
+    let terminated = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+    Some(format!("container {name} ended with exit code {}", terminated.exit_code))
+}
+
+/// Why a Pod whose containers run is not Ready.
+pub(crate) fn not_ready(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let container = status.container_statuses.iter().flatten().find(|status| !status.ready)?;
+    Some(format!("container {} is not ready", container.name))
+}

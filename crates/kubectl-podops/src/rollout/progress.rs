@@ -1,0 +1,52 @@
+//! Whether a rollout is complete, as `kubectl rollout status` decides it for Deployments.
+
+use podops_api::{
+    collaset::{CollaSet, CollaSetStatus},
+    condition,
+};
+
+/// Progress of a rollout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is complete.
+    Complete(String),
+    /// It is not complete yet.
+    Waiting(String),
+    /// It does not complete by itself any more.
+    Failed(String),
+}
+
+/// Reasons of the condition Progressing for which a rollout has failed.
+const FAILED: [&str; 4] =
+    ["ProgressDeadlineExceeded", "RolloutHalted", "RollingBack", "RolledBack"];
+
+/// Returns the progress of a CollaSet's rollout.
+#[must_use]
+pub fn progress(set: &CollaSet) -> Progress {
+    let name = super::name(set);
+    let unobserved =
+        || Progress::Waiting(format!("collaset/{name}: the change is not observed yet"));
+    let Some(status) = &set.status else { return unobserved() };
+    if Some(status.observed_generation) != set.metadata.generation {
+        return unobserved();
+    }
+    let progressing = condition::find(&status.conditions, "Progressing");
+    let reason = progressing.and_then(|condition| condition.reason.as_deref()).unwrap_or_default();
+    let message =
+        progressing.and_then(|condition| condition.message.as_deref()).unwrap_or_default();
+    if FAILED.contains(&reason) {
+        return Progress::Failed(format!("collaset/{name}: {reason}: {message}"));
+    }
+    if reason == "RolloutComplete" {
+        let available = status.available_replicas;
+        return Progress::Complete(format!(
+            "collaset/{name}: complete, {available} Pods available"
+        ));
+    }
+    let CollaSetStatus { replicas, updated_replicas, updated_available_replicas, .. } = status;
+    let detail = if message.is_empty() { String::new() } else { format!(": {message}") };
+    Progress::Waiting(format!(
+        "collaset/{name}: {reason}, {updated_replicas} of {replicas} Pods updated, \
+         {updated_available_replicas} of them available{detail}"
+    ))
+}

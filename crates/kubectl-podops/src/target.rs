@@ -1,0 +1,63 @@
+//! Objects that commands name: `pod/web-1`, `collaset/web`.
+
+use std::str::FromStr;
+
+/// Argument that cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidArgument(pub String);
+
+/// Object that a command names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A Pod.
+    Pod(String),
+    /// A CollaSet.
+    CollaSet(String),
+}
+
+impl FromStr for Target {
+    type Err = InvalidArgument;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (kind, name) = text.split_once('/').unwrap_or(("collaset", text));
+        let name = name.to_owned();
+        match kind {
+            _ if name.is_empty() || name.contains('/') => {
+                Err(InvalidArgument(format!("{text} is not <kind>/<name>")))
+            }
+            "pod" | "pods" | "po" => Ok(Self::Pod(name)),
+            "collaset" | "collasets" | "cls" => Ok(Self::CollaSet(name)),
+            other => Err(InvalidArgument(format!(
+                "{other} is no known kind; known are collaset and pod"
+            ))),
+        }
+    }
+}
+
+/// Parses the name of a CollaSet, with or without its kind.
+///
+/// # Errors
+///
+/// [`InvalidArgument`] if the text names something else.
+pub fn set_name(text: &str) -> Result<String, InvalidArgument> {
+    match text.parse()? {
+        Target::CollaSet(name) => Ok(name),
+        Target::Pod(name) => Err(InvalidArgument(format!("pod/{name} is no CollaSet"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_kinds() {
+        assert_eq!("web".parse(), Ok(Target::CollaSet("web".to_owned())));
+        assert_eq!("cls/web".parse(), Ok(Target::CollaSet("web".to_owned())));
+        assert_eq!("po/web-1".parse(), Ok(Target::Pod("web-1".to_owned())));
+        for invalid in ["", "pod/", "pod/a/b", "node/a"] {
+            assert!(invalid.parse::<Target>().is_err(), "{invalid}");
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! `kubectl podops` on a real API server: the true cause in prepared situations, the commands that
+//! change a rollout, and errors in one line.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use podops_api::{operation_job::OperationJob, well_known};
+use podops_e2e::cluster::{TestCluster, image, programs};
+use serde_json::{Value, json};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Situation of one Pod or CollaSet, and a part of its explanation.
+struct Situation {
+    name: &'static str,
+    target: String,
+    expected: &'static str,
+}
+
+fn podops(cluster: &TestCluster, args: &[&str]) -> Output {
+    let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+    command.args(args).env("KUBECONFIG", cluster.plane.admin_kubeconfig());
+    command.output().unwrap()
+}
+
+/// Output of a command that succeeds.
+#[track_caller]
+fn output(cluster: &TestCluster, args: &[&str]) -> String {
+    let output = podops(cluster, args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Error of a command that fails, without the line end.
+#[track_caller]
+fn error(cluster: &TestCluster, args: &[&str]) -> String {
+    let output = podops(cluster, args);
+    assert!(!output.status.success(), "{args:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error.lines().count(), 1, "one line: {error}");
+    error.trim_end().to_owned()
+}
+
+/// Waits until each situation is explained; prints the table.
+async fn assert_explained(cluster: &TestCluster, situations: &[Situation]) {
+    let mut wrong = Vec::new();
+    for Situation { name, target, expected } in situations {
+        let started = Instant::now();
+        let given = loop {
+            let output = podops(cluster, &["explain", target]);
+            let given = String::from_utf8_lossy(&output.stdout).into_owned();
+            if given.contains(expected) || started.elapsed() > TIMEOUT {
+                break given;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        };
+        let verdict = if given.contains(expected) { "explained" } else { "NOT explained" };
+        eprintln!("{name}: {verdict}\n{given}");
+        if !given.contains(expected) {
+            wrong.push(format!("{name}: expected {expected}, given\n{given}"));
+        }
+    }
+    eprintln!("{} of {} explained", situations.len() - wrong.len(), situations.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+async fn first_pod(cluster: &TestCluster, set: &str) -> String {
+    cluster.pods_of(set).await.unwrap()[0].name_any()
+}
+
+/// Creates a CollaSet of this number of Pods, and waits until they are available.
+async fn create(cluster: &TestCluster, name: &str, replicas: i32, spec: &Value) -> String {
+    let number = usize::try_from(replicas).unwrap();
+    cluster.create_with(name, number, "nginx:1", spec).await.unwrap();
+    cluster.wait_until_rolled_out(name, replicas, TIMEOUT).await.unwrap();
+    format!("pod/{}", first_pod(cluster, name).await)
+}
+
+/// As [`create`], and changes the image.
+async fn update(cluster: &TestCluster, name: &str, replicas: i32, spec: &Value) -> String {
+    let pod = create(cluster, name, replicas, spec).await;
+    cluster.set_image(name, "nginx:2").await.unwrap();
+    pod
+}
+
+async fn label(cluster: &TestCluster, pod: &str, labels: Value) {
+    let name = pod.strip_prefix("pod/").unwrap();
+    cluster.patch_pod_metadata(name, json!({ "labels": labels })).await.unwrap();
+}
+
+fn rolling(fields: &Value) -> Value {
+    json!({ "updateStrategy": { "rollingUpdate": fields } })
+}
+
+fn situation(name: &'static str, target: String, expected: &'static str) -> Situation {
+    Situation { name, target, expected }
+}
+
+/// Situations of the lifecycle of a Pod.
+async fn lifecycle_situations(cluster: &TestCluster) -> Vec<Situation> {
+    let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    let selector = json!({ "matchLabels": { "app": "rule" } });
+    let ruled = create(cluster, "rule", 1, &json!({})).await;
+    cluster.create_rule("budget", selector, none).await.unwrap();
+    cluster.set_image("rule", "nginx:2").await.unwrap();
+    let gated = create(cluster, "gate", 1, &json!({})).await;
+    let gate = format!("{}/audit", well_known::PRE_CHECK_GATE);
+    label(cluster, &gated, json!({ gate: "1" })).await;
+    cluster.set_image("gate", "nginx:2").await.unwrap();
+    let protected = create(cluster, "drain", 1, &json!({})).await;
+    let name = protected.strip_prefix("pod/").unwrap();
+    let finalizer = json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/mesh"] });
+    cluster.patch_pod_metadata(name, finalizer).await.unwrap();
+    cluster.set_image("drain", "nginx:2").await.unwrap();
+    let failing = create(cluster, "pull", 1, &json!({})).await;
+    cluster.set_image("pull", "nginx:non-exist").await.unwrap();
+    let delay = json!({ "updateStrategy": { "operationDelaySeconds": 600 } });
+    let delayed = update(cluster, "delay", 1, &delay).await;
+    let incomplete = create(cluster, "incomplete", 1, &json!({})).await;
+    label(cluster, &incomplete, json!({ "operating.podopslifecycle.kusionstack.io/mytool": "1" }))
+        .await;
+    let foreign = create(cluster, "foreign", 1, &json!({})).await;
+    label(
+        cluster,
+        &foreign,
+        json!({
+            "operating.podopslifecycle.kusionstack.io/backup": "1700000000000000000",
+            "operation-type.podopslifecycle.kusionstack.io/backup": "snapshot",
+        }),
+    )
+    .await;
+    let offline = create(cluster, "offline", 1, &json!({})).await;
+    label(cluster, &offline, json!({ (well_known::STAY_OFFLINE): "1" })).await;
+    cluster.set_image("offline", "nginx:2").await.unwrap();
+    vec![
+        situation("a rule rejects", ruled, "rule none of PodTransitionRule budget rejects it"),
+        situation("another checker", gated, "audit has not permitted it"),
+        situation(
+            "a foreign finalizer",
+            protected,
+            "finalizer prot.podopslifecycle.kusionstack.io/mesh",
+        ),
+        situation("an image is missing", failing, "container web does not run: ImagePullBackOff"),
+        situation("a delay", delayed, "operationDelaySeconds delays it"),
+        situation(
+            "no operation type",
+            incomplete,
+            "fix the program that uses the operation ID mytool",
+        ),
+        situation(
+            "another program",
+            foreign,
+            "the program of the operation ID backup has not finished it",
+        ),
+        situation("stay-offline", offline, "keeps it out of service"),
+    ]
+}
+
+/// Situations of a CollaSet whose Pods are not updated or created.
+async fn rollout_situations(cluster: &TestCluster) -> Vec<Situation> {
+    let partition = rolling(&json!({ "byPartition": { "partition": 1 } }));
+    let kept = update(cluster, "partition", 1, &partition).await;
+    let unlabelled = update(cluster, "label", 1, &rolling(&json!({ "byLabel": {} }))).await;
+    let paused = create(cluster, "paused", 1, &json!({})).await;
+    cluster.patch("paused", json!({ "paused": true })).await.unwrap();
+    cluster.set_image("paused", "nginx:2").await.unwrap();
+    let steps = rolling(&json!({ "steps": [{ "partition": 1, "pause": {} }] }));
+    let stepped = update(cluster, "steps", 1, &steps).await;
+    let policy = json!({ "progressDeadlineSeconds": 60, "updateStrategy": { "rollingUpdate": {
+        "maxUnavailable": 1, "failurePolicy": { "failureThreshold": 1 } } } });
+    create(cluster, "halted", 2, &policy).await;
+    cluster.set_image("halted", "nginx:non-exist").await.unwrap();
+    create(cluster, "limit", 2, &rolling(&json!({ "maxUnavailable": 1 }))).await;
+    cluster.set_image("limit", "nginx:crash").await.unwrap();
+    create(
+        cluster,
+        "rejected",
+        1,
+        &json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } }),
+    )
+    .await;
+    let unknown = Patch::Json::<()>(
+        serde_json::from_value(json!([{ "op": "add",
+        "path": "/spec/template/spec/priorityClassName", "value": "does-not-exist" }]))
+        .unwrap(),
+    );
+    cluster.sets().patch("rejected", &PatchParams::default(), &unknown).await.unwrap();
+    let lost = create(cluster, "lost", 1, &json!({})).await;
+    label(cluster, &lost, json!({ (well_known::CONTROL): null })).await;
+    vec![
+        situation("a partition", kept, "byPartition.partition keeps 1 Pods at their revision"),
+        situation("byLabel", unlabelled, "update-included=true"),
+        situation("paused", paused, "spec.paused is true"),
+        situation("a paused step", stepped, "StepPaused"),
+        situation("a halted rollout", "collaset/halted".to_owned(), "RolloutHalted"),
+        situation("a limit", "collaset/limit".to_owned(), "maxUnavailable"),
+        situation("a crash", "collaset/limit".to_owned(), "CrashLoopBackOff"),
+        situation("a rejected template", "collaset/rejected".to_owned(), "TemplateRejected"),
+    ]
+}
+
+/// Situations of jobs and deletions, and of Pods without CollaSet.
+async fn other_situations(cluster: &TestCluster) -> Vec<Situation> {
+    let target = create(cluster, "job", 1, &json!({})).await;
+    let name = target.strip_prefix("pod/").unwrap().to_owned();
+    let none = json!([{ "name": "none", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    cluster.create_rule("job", json!({ "matchLabels": { "app": "job" } }), none).await.unwrap();
+    let job = json!({ "metadata": { "name": "restart" },
+        "spec": { "action": "Restart", "targets": [{ "name": name }] } });
+    let jobs: Api<OperationJob> = cluster.api();
+    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+    let terminating = create(cluster, "terminating", 1, &json!({})).await;
+    let name = terminating.strip_prefix("pod/").unwrap();
+    let finalizers = json!({ "finalizers": ["example.com/backup"] });
+    cluster.patch_pod_metadata(name, finalizers).await.unwrap();
+    cluster.pods().delete(name, &DeleteParams::default()).await.unwrap();
+    let native = json!({ "metadata": { "name": "native" },
+        "spec": { "containers": [{ "name": "web", "image": "nginx:non-exist" }] } });
+    let native: Pod = serde_json::from_value(native).unwrap();
+    cluster.pods().create(&PostParams::default(), &native).await.unwrap();
+    vec![
+        situation("a job", target, "operation restart (Restart) is in phase PreCheck"),
+        situation(
+            "a finalizer",
+            terminating,
+            "its deletion waits for the finalizers example.com/backup",
+        ),
+        situation("another Pod", "pod/native".to_owned(), "does not run: ImagePullBackOff"),
+    ]
+}
+
+/// Situations in which operators are not running.
+async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
+    let rule = format!("pod/{}", first_pod(cluster, "rule").await);
+    let untouched = create(cluster, "untouched", 1, &json!({})).await;
+    for operator in ["lifecycle-operator", "collaset-operator"] {
+        cluster.stop_operator(operator);
+    }
+    label(
+        cluster,
+        &untouched,
+        json!({
+            "operating.podopslifecycle.kusionstack.io/collaset": "1700000000000000000",
+            "operation-type.podopslifecycle.kusionstack.io/collaset": "update",
+        }),
+    )
+    .await;
+    vec![
+        situation("no lifecycle-operator", untouched, "lifecycle-operator is not running"),
+        situation(
+            "no collaset-operator",
+            "collaset/rule".to_owned(),
+            "collaset-operator is not running",
+        ),
+        situation("a rule still rejects", rule, "rule none of PodTransitionRule budget rejects it"),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_names_the_true_cause() {
+    let mut cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let mut situations = lifecycle_situations(&cluster).await;
+    situations.extend(rollout_situations(&cluster).await);
+    situations.extend(other_situations(&cluster).await);
+    assert_explained(&cluster, &situations).await;
+    let absence = absence_situations(&mut cluster).await;
+    assert_explained(&cluster, &absence).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_change_and_show_a_rollout() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    create(&cluster, "web", 3, &json!({})).await;
+    let tree = output(&cluster, &["get", "web"]);
+    assert!(tree.starts_with("collaset/web  RolloutComplete"), "{tree}");
+    assert!(tree.contains("3 of 3 updated, 3 available"), "{tree}");
+    output(&cluster, &["rollout", "set-image", "web", "web=nginx:2"]);
+    let done = output(&cluster, &["status", "web", "--timeout", "60"]);
+    assert!(done.ends_with("collaset/web: complete, 3 Pods available\n"), "{done}");
+    let history = output(&cluster, &["rollout", "history", "web"]);
+    assert!(history.contains("nginx:2 (template)"), "{history}");
+    output(&cluster, &["rollout", "undo", "collaset/web"]);
+    output(&cluster, &["status", "web", "--timeout", "60"]);
+    let pods = cluster.pods_of("web").await.unwrap();
+    assert!(pods.iter().all(|pod| image(pod) == "nginx:1"));
+    output(&cluster, &["rollout", "restart", "web"]);
+    output(&cluster, &["status", "web", "--timeout", "60"]);
+    let restarts =
+        |pod: &Pod| pod.status.clone().unwrap().container_statuses.unwrap()[0].restart_count;
+    assert!(cluster.pods_of("web").await.unwrap().iter().all(|pod| restarts(pod) >= 3));
+    output(&cluster, &["rollout", "pause", "web"]);
+    output(&cluster, &["rollout", "set-image", "web", "web=nginx:3"]);
+    let waiting = error(&cluster, &["status", "web", "--timeout", "2"]);
+    assert!(waiting.starts_with("Error: timed out after 2s; collaset/web: Paused"), "{waiting}");
+    output(&cluster, &["rollout", "resume", "web"]);
+    output(&cluster, &["status", "web", "--timeout", "60"]);
+    output(&cluster, &["rollout", "set-partition", "web", "50%"]);
+
+    let unknown = error(&cluster, &["get", "wbe"]);
+    assert_eq!(unknown, "Error: collaset/wbe does not exist in namespace default");
+    let elsewhere = error(&cluster, &["status", "web", "--namespace", "kube-system"]);
+    assert_eq!(elsewhere, "Error: collaset/web does not exist in namespace kube-system");
+    let container = error(&cluster, &["rollout", "set-image", "web", "db=x"]);
+    assert_eq!(container, "Error: collaset/web has no container db; its containers are web");
+    let step = error(&cluster, &["rollout", "approve", "web"]);
+    assert_eq!(step, "Error: the rollout of collaset/web is not paused after a step");
+    let closed = "kubectl-podops get web | true";
+    cluster.plane.shell(closed, &programs().unwrap()).await.unwrap();
+}
+
+#[test]
+fn a_missing_cluster_is_one_line() {
+    let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+    command.args(["get", "web"]).env("KUBECONFIG", "/nonexistent").env("HOME", "/nonexistent");
+    let output = command.output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(error.starts_with("Error: no cluster: "), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+}
