@@ -220,6 +220,12 @@ impl ControlPlane {
         )
     }
 
+    /// Path of the administrator's kubeconfig.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.dir.path().join(ADMIN)
+    }
+
     /// Runs a shell script as administrator, in the root directory of the repository, with kubectl and
     /// these programs in its path; returns its stdout.
     ///
@@ -367,7 +373,7 @@ impl Server {
 }
 
 /// Unused ports; bound at the same time, so that they differ.
-pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
+pub fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
     let listeners: Vec<TcpListener> = std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0"))
         .take(COUNT)
         .collect::<Result<_, _>>()?;

@@ -51,12 +51,15 @@ impl Cost {
         pods: usize,
         change: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<Self> {
-        let events = PodEvents::watch(cluster).await?;
+        let change = Box::pin(change);
+        let mut events = PodEvents::watch(cluster).await?;
+        // A write of an earlier change whose event was before the watch may be logged after it.
+        let earlier = events.settled().await?;
         let start = cluster.audit_log_end()?;
         let started = Instant::now();
         change.await?;
         let duration = started.elapsed();
-        let pod_events = events.count().await?;
+        let pod_events = events.settled().await? - earlier;
         let (requests, _) = cluster.requests(start)?;
         Ok(Self { pods, duration, requests, pod_events })
     }
@@ -158,7 +161,7 @@ impl PodEvents {
     }
 
     /// Number of events, once none arrived for [`QUIET_PERIOD`].
-    async fn count(mut self) -> anyhow::Result<usize> {
+    async fn settled(&mut self) -> anyhow::Result<usize> {
         loop {
             let before = self.count.load(Ordering::Relaxed);
             tokio::time::sleep(QUIET_PERIOD).await;

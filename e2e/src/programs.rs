@@ -1,5 +1,5 @@
-//! Finds or builds etcd, kube-apiserver, kube-controller-manager and kubectl, and installs Python
-//! wheels.
+//! Finds or builds etcd, kube-apiserver, kube-controller-manager, kubectl and crane, and installs
+//! Python wheels.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,6 +13,9 @@ use anyhow::{Context as _, bail};
 const VERSION: &str = "v1.36.3";
 /// Go module that downloads and verifies prebuilt archives.
 const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1";
+
+/// Go module of crane, a client of image registries that contains one.
+const CRANE: &str = "github.com/google/go-containerregistry/cmd/crane@v0.22.1";
 
 /// Paths of the control plane programs.
 pub struct Programs {
@@ -80,6 +83,23 @@ fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
     }
     build(package, &cached)?;
     Ok(cached)
+}
+
+/// Path of crane, which is built from Go modules on first use.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn crane() -> anyhow::Result<PathBuf> {
+    let directory = cache()?.join("crane");
+    let program = directory.join("crane");
+    let _lock = lock(&directory)?;
+    if !program.is_file() {
+        eprintln!("==> building crane from Go modules; only done once");
+        let status = Command::new("go").args(["install", CRANE]).env("GOBIN", &directory).status();
+        anyhow::ensure!(status.context("starting go")?.success(), "go install {CRANE} failed");
+    }
+    Ok(program)
 }
 
 /// Path of Envoy: from `PATH`, or from a Python wheel.

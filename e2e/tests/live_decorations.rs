@@ -108,11 +108,14 @@ async fn a_decoration_is_injected_updated_and_removed(cluster: &TestCluster) {
     cluster.create_and_wait("inject", 2, &json!({})).await.unwrap();
     let bare = pods(cluster, "inject").await;
     decorate(cluster, "inject", "inject", sidecar("log", "log:1")).await;
-    wait_for_pods(cluster, "inject", 2, 2).await;
+    // The current revision follows once the status of the CollaSet reports all its Pods.
+    wait(cluster, "inject", |s| {
+        s.updated_available_pods == 2 && s.updated_revision == s.current_revision
+    })
+    .await;
     let injected = pods(cluster, "inject").await;
     assert!(uids(&injected).is_disjoint(&uids(&bare)), "a container is added by recreation");
     let revision = decorations(cluster).get("inject").await.unwrap().status.unwrap();
-    assert_eq!(revision.current_revision, revision.updated_revision);
     for pod in &injected {
         assert_eq!(images(pod), ["nginx:1", "log:1"]);
         let label = &pod.labels()["poddecoration.kusionstack.io/pd-inject"];
