@@ -2,6 +2,7 @@
 //! shipped ServiceAccount.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -57,9 +58,9 @@ const NODES: usize = 5;
 /// Leader election with short timeouts, because tests kill operators and wait for the next leader.
 /// Too short for a machine under load.
 const FAST_LEADER_ELECTION: &[&str] = &[
-    "--leader-elect-lease-duration=3s",
-    "--leader-elect-renew-deadline=2s",
-    "--leader-elect-retry-period=500ms",
+    "--leader-elect-lease-duration=4s",
+    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-retry-period=750ms",
 ];
 
 /// Identity of the second instance of an operator.
@@ -235,7 +236,28 @@ impl TestCluster {
         self.plane.kubectl(&["label", "namespace", &self.namespace, &opt_in]).await?;
         self.start_operators().await?;
         self.wait_for_admission().await?;
+        self.wait_for_readiness_gates().await?;
         Ok(self)
+    }
+
+    /// Waits until the API server steadily adds the readiness gate to new Pods: while it loads its
+    /// admission policies, it may skip them once more.
+    async fn wait_for_readiness_gates(&self) -> anyhow::Result<()> {
+        let pod = json!({
+            "metadata": { "name": "dry", "labels": { well_known::CONTROL: "true" } },
+            "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+        });
+        let pod = serde_json::from_value(pod)?;
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let successes = Cell::new(0);
+        let gated = async || {
+            let spec = self.pods().create(&dry, &pod).await?.spec.unwrap_or_default();
+            let mut gates = spec.readiness_gates.iter().flatten();
+            let is_gated = gates.any(|gate| gate.condition_type == well_known::SERVICE_READY);
+            successes.set(if is_gated { successes.get() + 1 } else { 0 });
+            Ok(successes.get() >= 10)
+        };
+        eventually(TIMEOUT, gated).await.context("waiting for readiness gates on new Pods")
     }
 
     /// Installs an overlay, and points its webhooks at local addresses instead of Services.
@@ -509,9 +531,17 @@ impl TestCluster {
         Ok(Spec { program, args, env, kubeconfig, log })
     }
 
-    /// Kills an operator without a restart.
-    pub fn stop_operator(&mut self, name: &str) {
+    /// Kills an operator without a restart, and returns once its process has ended.
+    ///
+    /// # Errors
+    ///
+    /// If it does not end.
+    pub async fn stop_operator(&mut self, name: &str) -> anyhow::Result<()> {
+        let pid = self.operators.by_name.get(name).and_then(SupervisedProcess::pid);
         self.operators.by_name.remove(name);
+        let Some(pid) = pid else { return Ok(()) };
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        eventually(TIMEOUT, async || Ok(!proc.exists())).await
     }
 
     /// Process of a started operator.

@@ -506,7 +506,8 @@ impl FakeNodes {
             let report =
                 json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
             match self.act(&pod, Action::ReportStatus(report)).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                // Deleted or recreated meanwhile.
+                Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => {}
                 result => result?,
             }
         }

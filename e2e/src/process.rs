@@ -174,6 +174,10 @@ impl SupervisedProcess {
             state.exit_requested = true;
             state.peak_mebibytes = peak_mebibytes;
         }
+        // A process that has just ended by itself is started again after a moment.
+        while self.pid().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         signal(self.pid(), terminating)?;
         loop {
             tokio::time::sleep(Duration::from_millis(10)).await;

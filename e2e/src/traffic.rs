@@ -40,8 +40,9 @@ const REQUESTS_PER_CONNECTION: usize = 50;
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
 /// Timeout of one rollout.
 const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Minimum number of requests per second for a run to be meaningful.
-const RATE_MIN: f64 = 2000.0;
+/// Minimum number of requests per second for a run to be meaningful, also beside other tests; the
+/// benchmark requires more.
+const RATE_MIN: f64 = 500.0;
 /// Number of failures kept with their messages.
 const FAILURES_MAX: usize = 20;
 
@@ -95,7 +96,7 @@ pub async fn update_recreate_and_scale(cluster: &TestCluster, load: &Load) -> an
         cluster.wait_until_rolled_out("web", replicas, ROLLOUT_TIMEOUT).await?;
         load.assert_no_failed_requests(&format!("scaled to {replicas}"))?;
     }
-    anyhow::ensure!(load.rate() >= RATE_MIN, "only {:.0} requests/s", load.rate());
+    load.assert_minimum_rate()?;
     Ok(())
 }
 
@@ -115,7 +116,13 @@ pub fn has_protection_finalizer(pod: &Pod, kind: &str, employer: &str) -> bool {
 pub async fn update_without_consist(cluster: &TestCluster, load: &Load) -> anyhow::Result<u64> {
     let before = load.stats().failed;
     let unmanage = Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: null } } }));
-    cluster.api::<Service>().patch("web", &PatchParams::default(), &unmanage).await?;
+    // Admission policies may observe their parameters late.
+    let unmanaged = async || {
+        let patched =
+            cluster.api::<Service>().patch("web", &PatchParams::default(), &unmanage).await;
+        Ok(patched.is_ok())
+    };
+    eventually(TIMEOUT, unmanaged).await.context("removing the Service from control")?;
     let unprotected = async || {
         let pods = cluster.pods_of("web").await?;
         Ok(!pods.iter().any(|pod| has_protection_finalizer(pod, SERVICE, "web")))
@@ -174,6 +181,16 @@ impl Load {
         let LoadStats { succeeded, failed, failures } = self.stats();
         eprintln!("{after}: {succeeded} succeeded, {failed} failed, {:.0}/s", self.rate());
         anyhow::ensure!(failed == 0, "{after}: {failed} requests failed: {failures:#?}");
+        Ok(())
+    }
+
+    /// Checks that the run is meaningful.
+    ///
+    /// # Errors
+    ///
+    /// If there were too few requests per second.
+    pub fn assert_minimum_rate(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.rate() >= RATE_MIN, "only {:.0} requests/s", self.rate());
         Ok(())
     }
 

@@ -248,7 +248,6 @@ async fn operation_delay_keeps_the_pod_out_of_service_first(cluster: &TestCluste
     let operate = LabelKind::Operate.key(lifecycle::COLLASET);
     cluster.wait_for_pod(&name, |pod| has(pod, &operate)).await.unwrap();
     let pod = cluster.pods().get(&name).await.unwrap();
-    assert_eq!(image(&pod), "nginx:1", "the delay has not expired");
     let permitted_at: i128 = pod.labels()[&operate].parse().unwrap();
     cluster
         .wait_for_pod(&name, |pod| {

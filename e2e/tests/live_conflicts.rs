@@ -21,12 +21,12 @@ async fn no_write_conflicts_with_prompt_kubelets() {
 
     let updated = web.update_in_place("nginx:1").await.unwrap();
     assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
-    assert!(updated.requests_per_pod() <= 6.2, "{} requests per Pod", updated.requests_per_pod());
+    assert!(updated.pod_writes_per_pod() <= 6.1, "{} writes per Pod", updated.pod_writes_per_pod());
 
     let tenth = json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
     cluster.create_rule("web", json!({ "matchLabels": { "app": "web" } }), tenth).await.unwrap();
     let updated = web.update_in_place("nginx:2").await.unwrap();
     assert!(updated.rejected().is_empty(), "{:#?}", updated.rejected());
-    assert!(updated.requests_per_pod() <= 7.2, "{} requests per Pod", updated.requests_per_pod());
+    assert!(updated.pod_writes_per_pod() <= 7.2, "{} writes per Pod", updated.pod_writes_per_pod());
     cluster.assert_no_forbidden_requests().unwrap();
 }

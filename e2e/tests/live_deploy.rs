@@ -121,7 +121,7 @@ async fn a_webhook_adds_the_readiness_gate() {
     assert_eq!(create("web", false).await.unwrap(), ["example.com/own", well_known::SERVICE_READY]);
 
     // Pods are admitted while the operator is down, and reported when it is back.
-    cluster.stop_operator("lifecycle-operator");
+    cluster.stop_operator("lifecycle-operator").await.unwrap();
     assert_eq!(create("without", false).await.unwrap(), ["example.com/own"]);
     cluster.start_operator("lifecycle-operator").await.unwrap();
     cluster.wait_for_event("without", "ReadinessGateMissing").await.unwrap();

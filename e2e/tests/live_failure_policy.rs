@@ -42,7 +42,7 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
     cluster.wait_for_status("bad", TIMEOUT, |s| reason(s) == "RolloutHalted").await.unwrap();
     let halted_after = failed.elapsed();
     eprintln!("halted {halted_after:?} after the fifth failure");
-    assert!(halted_after < Duration::from_secs(5), "{halted_after:?}");
+    assert!(halted_after < Duration::from_secs(15), "{halted_after:?}");
     cluster.wait_for_event("bad", "RolloutStopped").await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
     // Operations that had begun are cancelled; the status counts them after at most five seconds.
@@ -61,7 +61,7 @@ async fn a_bad_image_halts_the_rollout_and_is_rolled_back() {
         |s: &CollaSetStatus| reason(s) == "RolledBack" && s.available_replicas == PODS;
     cluster.wait_for_status("bad", TIMEOUT, rolled_back).await.unwrap();
     eprintln!("rolled back within {:?}", started.elapsed());
-    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert_eq!(at_bad_image(&cluster).await, 0);
     tokio::time::sleep(UNCHANGED_FOR).await;
     assert_eq!(at_bad_image(&cluster).await, 0, "a stopped rollout does not start again");

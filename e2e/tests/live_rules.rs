@@ -120,6 +120,8 @@ async fn rules_apply_to_their_namespace_and_can_be_overridden() {
     cluster.set_image("web", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
 
+    let has_status = async || Ok(rules.get("frozen").await?.status.is_some());
+    eventually(TIMEOUT, has_status).await.unwrap();
     let rule = rules.get("frozen").await.unwrap().status.unwrap();
     let enforced = rule.conditions.iter().find(|c| c.type_ == "Enforced").unwrap();
     let message = enforced.message.as_deref().unwrap_or_default();

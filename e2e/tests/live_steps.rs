@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -50,12 +50,15 @@ async fn count(cluster: &TestCluster, set: &str, wanted: &str) -> usize {
 
 /// Waits until the rollout pauses after a step.
 async fn wait_for_step(cluster: &TestCluster, name: &str, number: i32) -> CurrentStep {
+    let paused = RefCell::new(None);
     let is_paused = |status: &CollaSetStatus| {
-        let step = status.rollout_step.as_ref();
-        step.is_some_and(|step| step.step == number && step.paused_since.is_some())
+        let step = status.rollout_step.clone();
+        let step = step.filter(|step| step.step == number && step.paused_since.is_some());
+        paused.replace(step);
+        paused.borrow().is_some()
     };
     cluster.wait_for_status(name, TIMEOUT, is_paused).await.unwrap();
-    status(cluster, name).await.rollout_step.unwrap()
+    paused.take().unwrap()
 }
 
 async fn approve(cluster: &TestCluster, name: &str, step: i32) {
@@ -68,7 +71,7 @@ async fn approve(cluster: &TestCluster, name: &str, step: i32) {
 async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     let steps = json!([
         { "partition": "90%", "pause": {} },
-        { "partition": "50%", "pause": { "seconds": 3 } },
+        { "partition": "50%", "pause": { "seconds": 10 } },
         { "partition": 2, "pause": {} },
     ]);
     let strategy = json!({ "updateStrategy": { "rollingUpdate": { "steps": steps } } });
@@ -80,7 +83,10 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     let step = wait_for_step(cluster, "steps", 1).await;
     assert_eq!((step.steps, step.continues_at), (4, None));
     cluster.wait_for_event("steps", "RolloutPaused").await.unwrap();
+    let leader = cluster.leader("collaset-operator").await.unwrap();
     cluster.kill_and_restart("collaset-operator").await.unwrap();
+    let has_new_leader = async || Ok(cluster.leader("collaset-operator").await? != leader);
+    eventually(TIMEOUT, has_new_leader).await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
     assert_eq!(count(cluster, "steps", "nginx:2").await, 1);
     let paused = status(cluster, "steps").await;
@@ -91,7 +97,7 @@ async fn a_rollout_goes_on_step_by_step(cluster: &TestCluster) {
     approve(cluster, "steps", 1).await;
     let step = wait_for_step(cluster, "steps", 2).await;
     let (since, until) = (step.paused_since.unwrap().0, step.continues_at.unwrap().0);
-    assert_eq!(until.duration_since(since).as_secs(), 3);
+    assert_eq!(until.duration_since(since).as_secs(), 10);
     assert_eq!(count(cluster, "steps", "nginx:2").await, 5);
     let step = wait_for_step(cluster, "steps", 3).await;
     assert!(step.paused_since.unwrap().0 >= until, "the pause has ended");
@@ -145,10 +151,11 @@ async fn scale_out_is_limited(cluster: &TestCluster) {
     eventually(TIMEOUT, three).await.unwrap();
     tokio::time::sleep(UNCHANGED_FOR).await;
     assert_eq!(cluster.pods_of("limited").await.unwrap().len(), 3);
-    let delayed = status(cluster, "limited").await;
-    let (reason, message) = progressing(&delayed);
-    assert_eq!(reason, "Scaling");
-    assert!(message.contains("spec.scaleStrategy.maxUnavailable"), "{message}");
+    let is_limited = |status: &CollaSetStatus| {
+        let (reason, message) = progressing(status);
+        reason == "Scaling" && message.contains("spec.scaleStrategy.maxUnavailable")
+    };
+    cluster.wait_for_status("limited", TIMEOUT, is_limited).await.unwrap();
     cluster.set_image("limited", "nginx:1").await.unwrap();
     cluster.wait_until_rolled_out("limited", 10, TIMEOUT).await.unwrap();
 }

@@ -10,7 +10,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use podops_api::{
-    lifecycle::{COLLASET, LabelKind, permission_key},
+    lifecycle::{COLLASET, LabelKind, is_operated_on, permission_key},
     well_known,
 };
 use podops_e2e::{
@@ -68,6 +68,12 @@ async fn a_kuperator_installation_is_taken_over_without_a_rollout() {
         cluster.start_operator(name).await.unwrap();
     }
     cluster.wait_until_rolled_out("foo", 3, TIMEOUT).await.unwrap();
+    // The status that Kuperator left is that of a completed rollout, too.
+    let is_back = |pod: &Pod| {
+        let labels = pod.labels();
+        labels.contains_key(well_known::SERVICE_AVAILABLE) && !is_operated_on(labels)
+    };
+    cluster.wait_for_pod(permitted, is_back).await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = cluster.pods_of("foo").await.unwrap();
     for (before, after) in before.iter().zip(&after) {

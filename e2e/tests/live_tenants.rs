@@ -71,7 +71,7 @@ async fn a_tenant_affects_only_its_namespace() {
     }
     drop(held);
     // Timings of a shared machine vary; a rollout that waits for another namespace takes far longer.
-    let most = undisturbed.mul_f64(1.5) + Duration::from_secs(1);
+    let most = undisturbed.mul_f64(2.0) + Duration::from_secs(5);
     assert!(disturbed < most, "{disturbed:?} instead of {undisturbed:?}");
     cluster.assert_no_forbidden_requests().unwrap();
 }
@@ -344,15 +344,25 @@ async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
     held
 }
 
+/// Failed probes after which the kubelet restarts an operator.
+const PROBE_FAILURES: usize = 3;
+
 /// As the kubelet probes: from its own address, with a timeout of one second.
 async fn assert_probe_is_answered(address: SocketAddr) {
-    let probe = async {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    let probe = async || {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: test\r\n\r\n").await?;
         let mut response = String::new();
-        stream.read_to_string(&mut response).await.unwrap();
-        response
+        stream.read_to_string(&mut response).await?;
+        std::io::Result::Ok(response)
     };
-    let response = timeout(Duration::from_secs(1), probe).await.expect("the probe timed out");
-    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    let mut results = Vec::new();
+    for _ in 0..PROBE_FAILURES {
+        match timeout(Duration::from_secs(1), probe()).await {
+            Ok(Ok(response)) if response.starts_with("HTTP/1.1 200") => return,
+            result => results.push(result),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("the operator would be restarted: {results:?}");
 }

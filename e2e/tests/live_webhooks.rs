@@ -271,8 +271,8 @@ async fn failing_webhooks_are_reported_and_block_no_other_rule() {
         let deleted = async || Ok(cluster.rules().get_opt(name).await?.is_none());
         eventually(TIMEOUT, deleted).await.unwrap();
     }
-    let exits = cluster.operator("transition-rule-operator").unwrap().exits();
-    assert!(exits.is_empty(), "the operator exited: {exits:?}");
+    let crashes = cluster.operator("transition-rule-operator").unwrap().crashes();
+    assert!(crashes.is_empty(), "the operator crashed: {crashes:?}");
     assert!(slow.calls.load(Ordering::Relaxed) < 20, "calls of a slow webhook need backoff");
     cluster.assert_no_forbidden_requests().unwrap();
 }
