@@ -17,6 +17,8 @@ use crate::event::{ObjectEvent, Severity};
 
 /// Time for which an identical event on the same object is suppressed.
 const REPEAT_AFTER: Duration = Duration::from_secs(300);
+/// Time after which an event that could not be published is published again, if it is still reported.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Timeout of publishing, which delays the reconcile.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of published events above which old ones are forgotten.
@@ -25,12 +27,19 @@ const CAPACITY: usize = 1024;
 /// UID of an object and reason of an event on it.
 type Subject = (String, &'static str);
 
+/// Last event with one reason on an object.
+struct Published {
+    message: String,
+    at: Instant,
+    failed: bool,
+}
+
 /// Publishes events as one controller.
 pub struct Events {
     recorder: Recorder,
     /// Minimum interval between events with the same reason and different messages.
     min_interval: Duration,
-    published: Mutex<BTreeMap<Subject, (String, Instant)>>,
+    published: Mutex<BTreeMap<Subject, Published>>,
 }
 
 impl Events {
@@ -67,29 +76,34 @@ impl Events {
             secondary: None,
         };
         match timeout(TIMEOUT, self.recorder.publish(&published, object)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%error, reason, "Failed to publish an event");
-            }
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::warn!(%error, reason, "Failed to publish an event"),
             Err(_) => tracing::warn!(reason, "Failed to publish an event: timed out"),
+        }
+        let uid = object.uid.clone().unwrap_or_default();
+        if let Some(last) = self.published.lock().get_mut(&(uid, reason)) {
+            last.failed = true;
         }
     }
 
     fn is_due(&self, uid: &str, event: &ObjectEvent) -> bool {
         let mut published = self.published.lock();
         if published.len() > CAPACITY {
-            published.retain(|_, (_, at)| at.elapsed() < REPEAT_AFTER);
+            published.retain(|_, last| last.at.elapsed() < REPEAT_AFTER);
         }
         let last = published.get(&(uid.to_owned(), event.reason.name));
-        if last.is_some_and(|(message, at)| {
-            let suppressed_for =
-                if *message == event.message { REPEAT_AFTER } else { self.min_interval };
-            at.elapsed() < suppressed_for
+        if last.is_some_and(|last| {
+            let suppressed_for = match last.message == event.message {
+                true if last.failed => RETRY_AFTER,
+                true => REPEAT_AFTER,
+                false => self.min_interval,
+            };
+            last.at.elapsed() < suppressed_for
         }) {
             return false;
         }
-        published
-            .insert((uid.to_owned(), event.reason.name), (event.message.clone(), Instant::now()));
+        let new = Published { message: event.message.clone(), at: Instant::now(), failed: false };
+        published.insert((uid.to_owned(), event.reason.name), new);
         true
     }
 }
