@@ -18,7 +18,6 @@ use crate::ids::InstanceId;
     kind = "ResourceContext",
     plural = "resourcecontexts",
     singular = "resourcecontext",
-    shortname = "rc",
     namespaced,
     derive = "PartialEq",
     doc = "ResourceContext records which workload owns each instance ID. It is written by the workload controllers and must not be edited."
