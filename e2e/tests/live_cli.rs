@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::{operation_job::OperationJob, well_known};
 use podops_e2e::cluster::{TestCluster, image, programs};
@@ -245,7 +245,7 @@ async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
     let rule = format!("pod/{}", first_pod(cluster, "rule").await);
     let untouched = create(cluster, "untouched", 1, &json!({})).await;
     for operator in ["lifecycle-operator", "collaset-operator"] {
-        cluster.stop_operator(operator);
+        cluster.stop_operator(operator).await.unwrap();
     }
     label(
         cluster,
@@ -301,8 +301,8 @@ async fn commands_change_and_show_a_rollout() {
     assert!(cluster.pods_of("web").await.unwrap().iter().all(|pod| restarts(pod) >= 3));
     output(&cluster, &["rollout", "pause", "web"]);
     output(&cluster, &["rollout", "set-image", "web", "web=nginx:3"]);
-    let waiting = error(&cluster, &["status", "web", "--timeout", "2"]);
-    assert!(waiting.starts_with("Error: timed out after 2s; collaset/web: Paused"), "{waiting}");
+    let waiting = error(&cluster, &["status", "web", "--timeout", "8"]);
+    assert!(waiting.starts_with("Error: timed out after 8s; collaset/web: Paused"), "{waiting}");
     output(&cluster, &["rollout", "resume", "web"]);
     output(&cluster, &["status", "web", "--timeout", "60"]);
     output(&cluster, &["rollout", "set-partition", "web", "50%"]);
@@ -317,6 +317,70 @@ async fn commands_change_and_show_a_rollout() {
     assert_eq!(step, "Error: the rollout of collaset/web is not paused after a step");
     let closed = "kubectl-podops get web | true";
     cluster.plane.shell(closed, &programs().unwrap()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_change_pods_and_drain_nodes() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let pod = create(&cluster, "web", 3, &json!({})).await;
+    let name = pod.strip_prefix("pod/").unwrap();
+    output(&cluster, &["offline", &pod]);
+    let operating = "operating.podopslifecycle.kusionstack.io/offline";
+    let is_offline =
+        |pod: &Pod| pod.labels().contains_key("operate.podopslifecycle.kusionstack.io/offline");
+    cluster.wait_for_pod(name, is_offline).await.unwrap();
+    let twice = error(&cluster, &["offline", name]);
+    assert!(twice.contains("was taken offline before"), "{twice}");
+    output(&cluster, &["online", &pod]);
+    let is_back = |pod: &Pod| {
+        let labels = pod.labels();
+        labels.contains_key(well_known::SERVICE_AVAILABLE) && !labels.contains_key(operating)
+    };
+    cluster.wait_for_pod(name, is_back).await.unwrap();
+
+    label(
+        &cluster,
+        &pod,
+        json!({
+            operating: "1700000000000000000",
+            "operation-type.podopslifecycle.kusionstack.io/offline": "backup",
+        }),
+    )
+    .await;
+    let unknown = error(&cluster, &["undo", &pod, "--operation", "backup"]);
+    assert!(unknown.ends_with("its operations are: offline"), "{unknown}");
+    output(&cluster, &["undo", &pod, "--operation", "offline"]);
+    cluster.wait_for_pod(name, is_back).await.unwrap();
+
+    output(&cluster, &["replace", &pod]);
+    cluster.wait_until_deleted(name).await.unwrap();
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
+    let pod = first_pod(&cluster, "web").await;
+    let without = podops(&cluster, &["delete", &pod]);
+    assert!(!without.status.success(), "--graceful is required");
+    output(&cluster, &["delete", "--graceful", &pod]);
+    cluster.wait_until_deleted(&pod).await.unwrap();
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
+    let foreign = json!({ "metadata": { "name": "native" },
+        "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] } });
+    let native: Pod = serde_json::from_value(foreign).unwrap();
+    cluster.pods().create(&PostParams::default(), &native).await.unwrap();
+    let uncontrolled = error(&cluster, &["delete", "--graceful", "native"]);
+    assert!(uncontrolled.contains("has no label kusionstack.io/control=true"), "{uncontrolled}");
+
+    let pods = cluster.pods().list(&ListParams::default()).await.unwrap();
+    let node_of = |pod: &Pod| pod.spec.as_ref().unwrap().node_name.clone();
+    let native = pods.iter().find(|pod| pod.name_any() == "native").unwrap();
+    let node = node_of(native).unwrap();
+    let refused = error(&cluster, &["drain", &node]);
+    assert!(refused.contains("nothing creates it again; use --force"), "{refused}");
+    let drained = output(&cluster, &["drain", &node, "--force", "--timeout", "60"]);
+    assert!(drained.ends_with(&format!("node/{node} drained\n")), "{drained}");
+    cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
+    let pods = cluster.pods().list(&ListParams::default()).await.unwrap();
+    assert!(pods.iter().all(|pod| node_of(pod).as_ref() != Some(&node)));
+    let script = output(&cluster, &["completion", "bash"]);
+    assert!(script.contains("uninstall"), "{script}");
 }
 
 #[test]

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podops_api::int_or_percent;
 
-use crate::target::{InvalidArgument, Target, set_name};
+use crate::{
+    target::{InvalidArgument, Target, node_name, pod_name, set_name},
+    uninstall::Workloads,
+};
 
 /// Shows and changes what Podops does
 #[derive(Debug, Parser)]
@@ -70,6 +74,83 @@ pub enum Command {
     /// Change a rollout, or list its revisions
     #[command(subcommand)]
     Rollout(Rollout),
+    /// Replace Pods of CollaSets: each gets a successor first
+    Replace {
+        /// Names of the Pods
+        #[arg(required = true, value_parser = pod_name)]
+        pods: Vec<String>,
+        /// Cancel replacements instead
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Delete Pods through the lifecycle: each leaves service first
+    Delete {
+        /// Names of the Pods
+        #[arg(required = true, value_parser = pod_name)]
+        pods: Vec<String>,
+        /// Required: `kubectl delete pod` deletes without the lifecycle
+        #[arg(long, required_unless_present = "cancel")]
+        graceful: bool,
+        /// Cancel deletions instead
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Take Pods out of service without deleting them
+    Offline {
+        /// Names of the Pods
+        #[arg(required = true, value_parser = pod_name)]
+        pods: Vec<String>,
+    },
+    /// Return Pods to service that were taken out of it by `offline`
+    Online {
+        /// Names of the Pods
+        #[arg(required = true, value_parser = pod_name)]
+        pods: Vec<String>,
+    },
+    /// Cancel an operation on a Pod
+    Undo {
+        /// Name of the Pod
+        #[arg(value_parser = pod_name)]
+        pod: String,
+        /// ID of the operation
+        #[arg(long, value_name = "ID")]
+        operation: String,
+    },
+    /// Drain a node: its Pods leave service before they are deleted
+    Drain {
+        /// Name of the node
+        #[arg(value_parser = node_name)]
+        node: String,
+        /// Also delete Pods that nothing creates again
+        #[arg(long)]
+        force: bool,
+        /// Also delete Pods with emptyDir volumes, whose data are lost
+        #[arg(long)]
+        delete_emptydir_data: bool,
+        /// Seconds after which to fail; 0 waits without limit
+        #[arg(long, default_value = "0", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Remove Podops from the cluster
+    ///
+    /// May be interrupted and repeated, also after a part was removed by other means.
+    Uninstall {
+        /// What happens to the Pods of CollaSets
+        #[arg(long, value_enum)]
+        workloads: Workloads,
+        /// Only show what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Seconds without progress after which to fail
+        #[arg(long, default_value = "300", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Write the completion script of a shell
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Check a cluster before Podops replaces Kuperator, or Kuperator replaces Podops
     ///
     /// Reads only. The exit status is 0 if nothing prevents the next step, and 1 otherwise.

@@ -1,5 +1,9 @@
 //! Executes the commands.
 
+pub(crate) mod drain;
+pub(crate) mod pods;
+pub(crate) mod uninstall;
+
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::{clock, explain::Facts};
 
 /// Operators of Podops.
-const OPERATORS: [&str; 5] = [
+pub(crate) const OPERATORS: [&str; 5] = [
     "collaset-operator",
     "consist-operator",
     "lifecycle-operator",

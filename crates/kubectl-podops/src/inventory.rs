@@ -51,7 +51,7 @@ async fn custom(client: &Client, kind: &str, plural: &str) -> kube::Result<Vec<V
     let kind = GroupVersionKind::gvk(GROUP, VERSION, kind);
     let api: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, plural));
-    match list(&api, "").await {
+    match list(&api, "", |_| true).await {
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Vec::new()),
         listed => listed,
     }
@@ -62,11 +62,15 @@ where
     K: Resource<DynamicType = ()>,
 {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<K>(&()));
-    list(&api, labels).await
+    list(&api, labels, |_| true).await
 }
 
-/// Lists a resource page by page, without `managedFields`.
-async fn list<K>(api: &Api<K>, labels: &str) -> kube::Result<Vec<Value>>
+/// Lists the objects of a resource that `is_needed`, page by page, without `managedFields`.
+pub(crate) async fn list<K>(
+    api: &Api<K>,
+    labels: &str,
+    is_needed: impl Fn(&Value) -> bool,
+) -> kube::Result<Vec<Value>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug + serde::Serialize,
 {
@@ -79,7 +83,9 @@ where
             if let Some(metadata) = object["metadata"].as_object_mut() {
                 metadata.remove("managedFields");
             }
-            objects.push(object);
+            if is_needed(&object) {
+                objects.push(object);
+            }
         }
         let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
             return Ok(objects);

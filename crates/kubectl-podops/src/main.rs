@@ -5,8 +5,13 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser as _;
-use kubectl_podops::cli::{Cli, Command};
+use clap::{CommandFactory as _, Parser as _};
+use kubectl_podops::{
+    cli::{Cli, Command},
+    drain::Allowed,
+};
+
+use crate::commands::pods::{PodCommand, change as change_pods};
 
 mod commands;
 mod output;
@@ -27,6 +32,10 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Command::Completion { shell } = cli.command {
+        clap_complete::generate(shell, &mut Cli::command(), "kubectl-podops", &mut io::stdout());
+        return Ok(ExitCode::SUCCESS);
+    }
     let session = session::connect(cli.connection).await?;
     match cli.command {
         Command::Get { set, watch: true, .. } => commands::watch(&session, &set).await,
@@ -34,6 +43,30 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain { target, output } => commands::explain(&session, &target, output).await,
         Command::Status { set, timeout } => commands::status(&session, &set, timeout).await,
         Command::Rollout(rollout) => commands::rollout(&session, rollout).await,
+        Command::Replace { pods, cancel } => {
+            let change = if cancel { PodCommand::CancelReplacement } else { PodCommand::Replace };
+            change_pods(&session, &pods, change).await
+        }
+        Command::Delete { pods, cancel, .. } => {
+            let change = if cancel { PodCommand::CancelDeletion } else { PodCommand::Delete };
+            change_pods(&session, &pods, change).await
+        }
+        Command::Offline { pods } => change_pods(&session, &pods, PodCommand::Offline).await,
+        Command::Online { pods } => change_pods(&session, &pods, PodCommand::Online).await,
+        Command::Undo { pod, operation } => {
+            change_pods(&session, &[pod], PodCommand::Undo(operation)).await
+        }
+        Command::Drain { node, force, delete_emptydir_data, timeout } => {
+            let allowed = Allowed { unmanaged: force, empty_dir: delete_emptydir_data };
+            commands::drain::drain(&session, &node, allowed, timeout).await
+        }
+        Command::Uninstall { workloads, dry_run: true, .. } => {
+            commands::uninstall::dry_run(&session, workloads).await
+        }
+        Command::Uninstall { workloads, timeout, .. } => {
+            commands::uninstall::uninstall(&session, workloads, timeout).await
+        }
+        Command::Completion { .. } => Ok(ExitCode::SUCCESS),
         Command::Preflight { to, output } => commands::preflight(&session, to, output).await,
     }
 }

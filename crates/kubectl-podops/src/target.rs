@@ -47,6 +47,33 @@ pub fn set_name(text: &str) -> Result<String, InvalidArgument> {
     }
 }
 
+/// Parses the name of a Pod, with or without its kind.
+///
+/// # Errors
+///
+/// [`InvalidArgument`] if the text names something else.
+pub fn pod_name(text: &str) -> Result<String, InvalidArgument> {
+    let qualified = if text.contains('/') { text.to_owned() } else { format!("pod/{text}") };
+    match qualified.parse()? {
+        Target::Pod(name) => Ok(name),
+        Target::CollaSet(name) => Err(InvalidArgument(format!("collaset/{name} is no Pod"))),
+    }
+}
+
+/// Parses the name of a node, with or without its kind.
+///
+/// # Errors
+///
+/// [`InvalidArgument`] if the text names something else.
+pub fn node_name(text: &str) -> Result<String, InvalidArgument> {
+    let name = ["node/", "nodes/", "no/"].iter().find_map(|kind| text.strip_prefix(kind));
+    let name = name.unwrap_or(text);
+    if name.is_empty() || name.contains('/') {
+        return Err(InvalidArgument(format!("{text} is no node")));
+    }
+    Ok(name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,5 +86,8 @@ mod tests {
         for invalid in ["", "pod/", "pod/a/b", "node/a"] {
             assert!(invalid.parse::<Target>().is_err(), "{invalid}");
         }
+        assert_eq!(pod_name("web-1"), Ok("web-1".to_owned()));
+        assert_eq!(pod_name("pod/web-1"), Ok("web-1".to_owned()));
+        assert!(pod_name("collaset/web").is_err());
     }
 }

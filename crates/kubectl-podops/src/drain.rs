@@ -1,0 +1,124 @@
+//! Drains a node: how each of its Pods leaves. Pure.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use podops_api::well_known;
+
+use crate::pods;
+
+/// Annotation of Pods that a kubelet runs from a file.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// What the user allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Deletion of Pods that nothing creates again.
+    pub unmanaged: bool,
+    /// Deletion of Pods with emptyDir volumes.
+    pub empty_dir: bool,
+}
+
+/// How a Pod leaves a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It stays: its DaemonSet or its kubelet would create it again.
+    Stays,
+    /// It is being deleted, or its deletion is requested.
+    Leaving,
+    /// Its graceful deletion is requested.
+    RequestDeletion,
+    /// It is evicted; its PodDisruptionBudget, and in namespaces with graceful eviction its
+    /// lifecycle, decide when.
+    Evict,
+    /// It must not be deleted.
+    Refused(&'static str),
+}
+
+/// Decides how a Pod leaves its node. `graceful` are the namespaces in which evictions wait for the
+/// lifecycle.
+#[must_use]
+pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> Departure {
+    let owner = pod.metadata.owner_references.iter().flatten();
+    let owner = owner.into_iter().find(|owner| owner.controller == Some(true));
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let is_requested = [well_known::TO_DELETE, well_known::TO_REPLACE]
+        .iter()
+        .any(|key| pods::label(pod, key).is_some());
+    let stays = owner.is_some_and(|owner| owner.kind == "DaemonSet");
+    if stays || pods::annotation(pod, MIRROR).is_some() {
+        Departure::Stays
+    } else if pod.metadata.deletion_timestamp.is_some() {
+        Departure::Leaving
+    } else if owner.is_none() && !allowed.unmanaged {
+        Departure::Refused("nothing creates it again; use --force to delete it")
+    } else if has_empty_dir(pod) && !allowed.empty_dir {
+        Departure::Refused(
+            "it has emptyDir volumes, whose data would be lost; use --delete-emptydir-data",
+        )
+    } else if !pods::is_controlled(pod) || graceful.contains(namespace) {
+        Departure::Evict
+    } else if is_requested {
+        Departure::Leaving
+    } else {
+        Departure::RequestDeletion
+    }
+}
+
+fn has_empty_dir(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.into_iter().any(|volume| volume.empty_dir.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(owner: Option<&str>, metadata: &Value, spec: &Value) -> Pod {
+        let mut metadata = metadata.clone();
+        metadata["namespace"] = json!("shop");
+        let owner = owner.map(|kind| {
+            json!({ "apiVersion": "v1", "kind": kind, "name": "a", "uid": "1", "controller": true })
+        });
+        metadata["ownerReferences"] = owner.into_iter().collect();
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn each_pod_leaves_in_its_way() {
+        let spec = json!({ "containers": [] });
+        let controlled = json!({ "labels": { well_known::CONTROL: "true" } });
+        let mut requested = controlled.clone();
+        requested["labels"][well_known::TO_DELETE] = json!("true");
+        let mirror = json!({ "annotations": { MIRROR: "1" } });
+        let plain = json!({});
+        let depart = |pod: &Pod| departure(pod, &BTreeSet::new(), Allowed::default());
+        let cases = [
+            (pod(Some("DaemonSet"), &plain, &spec), Departure::Stays),
+            (pod(None, &mirror, &spec), Departure::Stays),
+            (pod(Some("ReplicaSet"), &plain, &spec), Departure::Evict),
+            (pod(Some("CollaSet"), &controlled, &spec), Departure::RequestDeletion),
+            (pod(Some("CollaSet"), &requested, &spec), Departure::Leaving),
+        ];
+        for (pod, expected) in cases {
+            assert_eq!(depart(&pod), expected, "{pod:?}");
+        }
+        let graceful = BTreeSet::from(["shop".to_owned()]);
+        let set = pod(Some("CollaSet"), &requested, &spec);
+        assert_eq!(departure(&set, &graceful, Allowed::default()), Departure::Evict);
+    }
+
+    #[test]
+    fn pods_that_would_be_lost_need_permission() {
+        let volumes = json!([{ "name": "cache", "emptyDir": {} }]);
+        let spec = json!({ "containers": [], "volumes": volumes });
+        let bare = pod(None, &json!({}), &spec);
+        let none = BTreeSet::new();
+        let with = |unmanaged, empty_dir| departure(&bare, &none, Allowed { unmanaged, empty_dir });
+        assert!(matches!(with(false, true), Departure::Refused(why) if why.contains("--force")));
+        assert!(matches!(with(true, false), Departure::Refused(why) if why.contains("emptyDir")));
+        assert_eq!(with(true, true), Departure::Evict);
+    }
+}

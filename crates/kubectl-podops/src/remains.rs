@@ -1,0 +1,67 @@
+//! Reads what of Podops is in a cluster, for an uninstallation.
+
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject},
+    core::GroupVersionKind,
+};
+
+use crate::{
+    facts::{OPERATORS, absent_operators},
+    inventory,
+    uninstall::{Kind, Object, Remains, Scope, concerns, kinds},
+};
+
+/// Status of a request for a resource that the cluster does not serve.
+const NOT_FOUND: u16 = 404;
+
+/// Reads what of Podops is in a cluster.
+///
+/// # Errors
+///
+/// If a list fails for another reason than that the cluster does not serve the resource.
+pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Remains> {
+    let mut objects = Vec::new();
+    for kind in kinds() {
+        let api = api(client, kind, operator_namespace);
+        let is_needed = |value: &_| concerns(&Object::new(kind, Clone::clone(value)));
+        match inventory::list(&api, "", is_needed).await {
+            Ok(list) => objects.extend(list.into_iter().map(|value| Object::new(kind, value))),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let absent_operators = absent_operators(client, operator_namespace).await?;
+    Ok(Remains {
+        objects,
+        running_operators: OPERATORS.len() - absent_operators.len(),
+        absent_operators,
+        operator_namespace: operator_namespace.to_owned(),
+    })
+}
+
+/// Objects of a kind, as far as an uninstallation reads them.
+fn api(client: &Client, kind: &Kind, operator_namespace: &str) -> Api<DynamicObject> {
+    let resource = resource(kind);
+    match kind.scope {
+        Scope::OperatorNamespace => {
+            Api::namespaced_with(client.clone(), operator_namespace, &resource)
+        }
+        Scope::Namespaces | Scope::Cluster => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// API of one object.
+#[must_use]
+pub fn api_of(client: &Client, object: &Object) -> Api<DynamicObject> {
+    let resource = resource(object.kind);
+    match &object.namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+fn resource(kind: &Kind) -> ApiResource {
+    let id = GroupVersionKind::gvk(kind.group, kind.version, kind.name);
+    ApiResource::from_gvk_with_plural(&id, kind.plural)
+}
