@@ -179,8 +179,7 @@ async fn claims(cluster: &TestCluster) -> Vec<(String, Option<String>)> {
 
 /// Asserts that no operation and no label of one is left on any Pod.
 async fn assert_no_operation(cluster: &TestCluster) {
-    let is_left =
-        |key: &String| key.contains(".podopslifecycle.") && !key.contains("-check-gate.");
+    let is_left = |key: &String| key.contains(".podopslifecycle.") && !key.contains("-check-gate.");
     let none = async || {
         for set in ["foo", "bar", "baz"] {
             let pods = cluster.pods_of(set).await?;
@@ -190,7 +189,7 @@ async fn assert_no_operation(cluster: &TestCluster) {
         }
         Ok(true)
     };
-    eventually(TIMEOUT, none).await.expect("labels of operations are left");
+    eventually(TIMEOUT, none).await.unwrap();
 }
 
 /// Adds a label of an operation of Kuperator's CollaSet controller.
