@@ -246,7 +246,13 @@ async fn invalid_backends_are_rejected_at_admission(cluster: &TestCluster) {
         Patch::Merge(json!({ "metadata": { "labels": { well_known::CONTROL: "true" } } }));
     services.patch("bad", &PatchParams::default(), &controlled).await.unwrap();
     assert_eq!(change_backend("alibaba-clb").await, "");
-    // The annotation of consist-operator is known.
+    a_misspelt_annotation_is_named(cluster).await;
+    services.delete("bad", &DeleteParams::default()).await.unwrap();
+}
+
+/// The Service has an annotation of consist-operator, too, which is known.
+async fn a_misspelt_annotation_is_named(cluster: &TestCluster) {
+    let services = cluster.api::<Service>();
     let is_annotated =
         async || Ok(services.get("bad").await?.annotations().contains_key(consist::FINALIZER));
     eventually(TIMEOUT, is_annotated).await.unwrap();
@@ -255,7 +261,6 @@ async fn invalid_backends_are_rejected_at_admission(cluster: &TestCluster) {
     let as_error: Vec<&str> = as_error.collect();
     let warning = cluster.plane.kubectl(&as_error).await.unwrap_err().to_string();
     assert!(warning.contains("drian]: unknown annotation"), "{warning}");
-    services.delete("bad", &DeleteParams::default()).await.unwrap();
 }
 
 async fn uids(cluster: &TestCluster, set: &str) -> BTreeSet<String> {

@@ -69,14 +69,14 @@ async fn create_workload(cluster: &TestCluster) -> BTreeSet<String> {
     cluster.create_and_wait("web", 4, &json!({ "volumeClaimTemplates": [claim] })).await.unwrap();
     let none = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
     cluster.create_rule("web", app("web"), none).await.unwrap();
-    let objects = r#"
+    let objects = "
 apiVersion: apps.kusionstack.io/v1alpha1
 kind: PodDecoration
 metadata: { name: web, namespace: default }
 spec:
   selector: { matchLabels: { app: web } }
   template: { metadata: [{ patchPolicy: Overwrite, labels: { team: shop } }] }
-"#;
+";
     let path = cluster.plane.dir.path().join("decoration.yaml");
     std::fs::write(&path, objects).unwrap();
     cluster.plane.kubectl(&["apply", "-f", path.to_str().unwrap()]).await.unwrap();
