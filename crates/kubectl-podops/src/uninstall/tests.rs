@@ -3,26 +3,26 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn object(kind: &str, metadata: Value) -> Object {
+fn object(kind: &str, metadata: &Value) -> Object {
     let found = kinds().find(|known| known.name == kind);
     let kind = found.unwrap_or_else(|| panic!("{kind} is not read"));
     Object::new(kind, json!({ "metadata": metadata }))
 }
 
 fn installed(kind: &str, name: &str) -> Object {
-    object(kind, json!({ "name": name, "labels": { PART_OF: PODOPS } }))
+    object(kind, &json!({ "name": name, "labels": { PART_OF: PODOPS } }))
 }
 
 fn set() -> Object {
     let finalizers = json!([well_known::PRE_RECLAIM, "example.com/audit"]);
-    object("CollaSet", json!({ "namespace": "shop", "name": "web", "finalizers": finalizers }))
+    object("CollaSet", &json!({ "namespace": "shop", "name": "web", "finalizers": finalizers }))
 }
 
 fn pod() -> Object {
     let owner = json!({ "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet" });
     let mut pod = object(
         "Pod",
-        json!({
+        &json!({
             "namespace": "shop", "name": "web-1", "resourceVersion": "7",
             "labels": { "app": "web", well_known::CONTROL: "true" },
             "finalizers": ["prot.podopslifecycle.kusionstack.io/1", "example.com/audit"],
@@ -89,9 +89,9 @@ fn pods_are_released_before_their_sets_are_deleted() {
     objects.push(installed("Deployment", "collaset-operator"));
     objects.push(object(
         "CustomResourceDefinition",
-        json!({ "name": "collasets.apps.kusionstack.io" }),
+        &json!({ "name": "collasets.apps.kusionstack.io" }),
     ));
-    objects.push(object("CustomResourceDefinition", json!({ "name": "others.example.com" })));
+    objects.push(object("CustomResourceDefinition", &json!({ "name": "others.example.com" })));
     let log = uninstall(Remains { running_operators: 1, ..remains(objects) }, Workloads::Keep);
     let expected = [
         "delete validatingwebhookconfiguration/podops-lifecycle-operator",
@@ -119,7 +119,7 @@ fn only_what_podops_has_written_is_removed() {
         "ownerReferences": [],
     } });
     assert_eq!(*patch, expected);
-    let foreign = object("Pod", json!({ "name": "a", "labels": { "notkusionstack.io/b": "c" } }));
+    let foreign = object("Pod", &json!({ "name": "a", "labels": { "notkusionstack.io/b": "c" } }));
     assert_eq!(next(&remains(vec![foreign]), Workloads::Keep), Ok(Next::Done));
 }
 
@@ -129,7 +129,7 @@ fn services_keep_what_their_user_wrote() {
     let finalizers = json!([consist::CLEAN_FINALIZER]);
     let service = object(
         "Service",
-        json!({ "name": "web", "annotations": annotations, "finalizers": finalizers }),
+        &json!({ "name": "web", "annotations": annotations, "finalizers": finalizers }),
     );
     let released = next(&remains(vec![service]), Workloads::Keep);
     let Ok(Next::Steps(steps)) = released else { panic!("{released:?}") };
@@ -148,7 +148,7 @@ fn pods_are_deleted_only_by_running_operators() {
 
 #[test]
 fn a_gate_in_a_template_prevents_the_uninstallation() {
-    let mut deployment = object("Deployment", json!({ "namespace": "shop", "name": "api" }));
+    let mut deployment = object("Deployment", &json!({ "namespace": "shop", "name": "api" }));
     let gates = json!([{ "conditionType": well_known::SERVICE_READY }]);
     deployment.value["spec"] = json!({ "template": { "spec": { "readinessGates": gates } } });
     let refusal = next(&remains(vec![deployment]), Workloads::Keep);
