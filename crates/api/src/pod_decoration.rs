@@ -155,7 +155,7 @@ fn is_zero(number: &i32) -> bool {
 }
 
 /// Selected Pods of one CollaSet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecoratedSet {
     /// Name of the CollaSet.
@@ -169,7 +169,7 @@ pub struct DecoratedSet {
 }
 
 /// Revision of the decoration that one Pod has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DecoratedPod {
     /// Name of the Pod.

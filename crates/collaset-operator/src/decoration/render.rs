@@ -1,6 +1,10 @@
 //! Renders changes of a PodDecoration as API writes.
 
-use podops_api::{GROUP, VERSION, pod_decoration::PodDecorationStatus, well_known};
+use podops_api::{
+    GROUP, VERSION,
+    pod_decoration::{DecoratedSet, PodDecorationStatus},
+    well_known,
+};
 use podops_client::write::{Change, FieldValidation, Resource, Target, Write};
 use serde_json::json;
 
@@ -86,7 +90,12 @@ fn create_revision(decoration: &DecorationView, new: &NewRevision) -> Write {
 /// Returns the write of a status.
 #[must_use]
 pub fn status(decoration: &DecorationView, status: &PodDecorationStatus) -> Write {
-    let change = Change::status(&decoration.uid, &decoration.status, status);
+    let mut reported = decoration.status.clone();
+    if !decoration.details.is_empty() {
+        // Only its existence matters: a list is replaced as a whole.
+        reported.details.push(DecoratedSet::default());
+    }
+    let change = Change::status(&decoration.uid, &reported, status);
     Write::Patch { target: target(decoration).subresource("status"), change }
 }
 

@@ -8,7 +8,7 @@ use podops_api::{
     pod_decoration::{DecoratedPod, DecoratedSet, PodDecorationStatus},
 };
 
-use super::view::{ObservedDecoration, SelectedPod, UpdatedRevision};
+use super::view::{DetailsHash, ObservedDecoration, SelectedPod, UpdatedRevision};
 use crate::reasons;
 
 /// Maximum number of Pods in the status, so that the object stays small.
@@ -50,6 +50,18 @@ pub fn status(observed: &ObservedDecoration, now: Timestamp) -> PodDecorationSta
     }
     conditions(&mut status, observed, now);
     status
+}
+
+/// Computes the status; `None` if it is the reported one.
+#[must_use]
+pub fn changed(observed: &ObservedDecoration, now: Timestamp) -> Option<PodDecorationStatus> {
+    let reported = &observed.decoration;
+    let mut status = status(observed, now);
+    let details = std::mem::take(&mut status.details);
+    if DetailsHash::of(&details) == reported.details && status == reported.status {
+        return None;
+    }
+    Some(PodDecorationStatus { details, ..status })
 }
 
 /// Selected Pods by CollaSet.
@@ -139,10 +151,12 @@ mod tests {
     use std::sync::Arc;
 
     use podops_api::ids::RevisionName;
+    use podops_client::write::{Change, Write};
 
     use super::*;
     use crate::decoration::{
         plan::plan,
+        render,
         revision_data::DecorationRevision,
         view::{DecorationRevisionView, SelectedSet},
     };
@@ -193,6 +207,24 @@ mod tests {
         assert!(status.details[0].pods[1].escaped);
         assert_eq!(reasons(&status), ["Updating", "AsExpected"]);
         assert_eq!(status.current_revision, "");
+    }
+
+    #[test]
+    fn a_status_changes_with_its_list_of_pods_alone() {
+        let mut known = observed(&["a a-1 v2"]);
+        let now = Timestamp::UNIX_EPOCH;
+        let mut reported = status(&known, now);
+        known.decoration.details = DetailsHash::of(&std::mem::take(&mut reported.details));
+        known.decoration.status = reported;
+        assert_eq!(changed(&known, now), None);
+        known.pods[0].name = "a-2".into();
+        let renamed = changed(&known, now).unwrap();
+        assert_eq!(renamed.details[0].pods[0].name, "a-2");
+        known.pods.clear();
+        let body = render::status(&known.decoration, &changed(&known, now).unwrap());
+        let Write::Patch { change: Change::Merge(patch), .. } = body else { panic!("{body:?}") };
+        assert_eq!(patch["status"]["details"], serde_json::Value::Null, "removed: {patch}");
+        assert!(patch["status"].as_object().unwrap().contains_key("details"));
     }
 
     #[test]

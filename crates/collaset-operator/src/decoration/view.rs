@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
 
@@ -9,7 +10,9 @@ use kube::core::Selector;
 use podops_api::{
     ids::{DecorationName, PodName, ResourceVersion, RevisionName, Uid},
     lifecycle::Labels,
-    pod_decoration::{DecorationRollingUpdate, PodDecorationSpec, PodDecorationStatus},
+    pod_decoration::{
+        DecoratedSet, DecorationRollingUpdate, PodDecorationSpec, PodDecorationStatus,
+    },
 };
 
 use super::{Decoration, Instance, Scope, revision_data::DecorationRevision};
@@ -34,12 +37,37 @@ pub struct DecorationView {
     pub finalizers: Vec<String>,
     /// Desired state.
     pub spec: PodDecorationSpec,
-    /// Last reported status.
+    /// Last reported status, without the list of Pods.
     pub status: PodDecorationStatus,
+    /// Hash of the list of Pods in the last reported status.
+    pub details: DetailsHash,
     /// ControllerRevisions that it owns.
     pub revisions: BTreeMap<RevisionName, DecorationRevisionView>,
     /// Names of ControllerRevisions with its name as a prefix that other objects own.
     pub foreign_revisions: BTreeSet<RevisionName>,
+}
+
+/// Hash of the list of Pods in a status, which is long and is only compared; 0 if it is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetailsHash(u64);
+
+impl DetailsHash {
+    /// Returns the hash of a list.
+    #[must_use]
+    pub fn of(details: &[DecoratedSet]) -> Self {
+        if details.is_empty() {
+            return Self::default();
+        }
+        let mut hasher = DefaultHasher::new();
+        details.hash(&mut hasher);
+        Self(hasher.finish().max(1))
+    }
+
+    /// Returns whether the list is empty.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// Observed state of one ControllerRevision of a decoration.

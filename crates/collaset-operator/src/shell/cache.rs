@@ -7,8 +7,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use podops_api::{
-    collaset::CollaSet, ids::ClaimName, pod_decoration::PodDecoration,
-    resource_context::ResourceContext, well_known,
+    collaset::CollaSet,
+    ids::ClaimName,
+    pod_decoration::{PodDecoration, PodDecorationSpec, PodDecorationStatus},
+    resource_context::ResourceContext,
+    well_known,
 };
 use podops_client::{decode::Decoded, pod_condition::is_terminal, shell::store::IndexedStore};
 use serde::{Deserialize, Serialize};
@@ -16,7 +19,9 @@ use serde_json::Value;
 
 use crate::{
     compat::revision_hash,
-    decoration::{applied::AppliedDecorations, revision_data::DecorationRevision},
+    decoration::{
+        applied::AppliedDecorations, revision_data::DecorationRevision, view::DetailsHash,
+    },
     template::resources::Resources,
     view::{
         ClaimView, Container, ContainerReport, PodView, Resize, RevisionView, instance_id,
@@ -148,6 +153,26 @@ pub(crate) struct SlimRevision {
     /// Content of a PodDecoration's revision, parsed once.
     #[serde(skip)]
     pub(crate) decoration: Option<Arc<DecorationRevision>>,
+}
+
+/// PodDecoration; of the list of Pods in its status only the hash is kept.
+#[derive(Clone, Debug, Resource, Deserialize)]
+#[resource(inherit = "podops_api::pod_decoration::PodDecoration")]
+#[serde(from = "PodDecoration")]
+pub(crate) struct SlimDecoration {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    pub(crate) spec: PodDecorationSpec,
+    pub(crate) status: PodDecorationStatus,
+    pub(crate) details: DetailsHash,
+}
+
+impl From<PodDecoration> for SlimDecoration {
+    fn from(decoration: PodDecoration) -> Self {
+        let mut status = decoration.status.unwrap_or_default();
+        let details = DetailsHash::of(&std::mem::take(&mut status.details));
+        Self { metadata: decoration.metadata, spec: decoration.spec, status, details }
+    }
 }
 
 /// Returns the cache index key of an object: the UID of the CollaSet or PodDecoration that controls
@@ -427,7 +452,7 @@ impl SlimRevision {
 /// CollaSet, or the error of one that cannot be decoded.
 pub(crate) type DecodedSet = Decoded<CollaSet>;
 /// PodDecoration, or the error of one that cannot be decoded.
-pub(crate) type DecodedDecoration = Decoded<PodDecoration>;
+pub(crate) type DecodedDecoration = Decoded<SlimDecoration>;
 
 /// Caches of the objects that belong to CollaSets.
 ///

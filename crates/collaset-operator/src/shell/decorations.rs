@@ -16,9 +16,8 @@ use kube::{
         watcher::{self, Event},
     },
 };
-use podops_api::{collaset::CollaSet, ids::Uid, pod_decoration::PodDecoration};
+use podops_api::{collaset::CollaSet, ids::Uid};
 use podops_client::{
-    decode::Decoded,
     error::Chain,
     event::ObjectEvent,
     shell::{clock, events::Events},
@@ -32,16 +31,17 @@ use podops_runtime::{
     reconcile_error::ReconcileError,
     writer::Writer,
 };
+use tokio::sync::Semaphore;
 
 use super::{
-    cache::{Caches, DecodedDecoration, DecodedSet},
+    cache::{Caches, DecodedDecoration, DecodedSet, SlimDecoration},
     observe::decorations::observe_one,
 };
 use crate::{
     decoration::{
         plan::{DecorationAction, plan},
         render::{self, render},
-        status::{is_progress, status},
+        status::{changed, is_progress},
         view::ObservedDecoration,
     },
     reasons,
@@ -51,6 +51,9 @@ use crate::{
 /// Minimum interval between two reconciles of one PodDecoration: every change of a Pod in its
 /// namespace leads to one.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of reconciles that decide and write at a time: each holds the status of up to 1,000
+/// Pods.
+const CONCURRENT: usize = 4;
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -119,7 +122,7 @@ pub(super) fn related(
         .reflect(writer)
         .inspect(move |event| {
             let Ok(event) = event else { return };
-            for changed in cache.apply_event(without_details(event)) {
+            for changed in cache.apply_event(event.clone()) {
                 let namespace = changed.meta().namespace.clone().unwrap_or_default();
                 let _ = decorated.unbounded_send(namespace);
             }
@@ -135,19 +138,6 @@ pub(super) fn related(
         set_triggers: set_triggers.boxed(),
     };
     (Related { namespaces, caches: caches.clone() }, watches)
-}
-
-/// Returns a copy without the list of Pods in the status, which only the reconcile of the decoration
-/// itself reads.
-fn without_details(event: &Event<DecodedDecoration>) -> Event<DecodedDecoration> {
-    let mut copy = event.clone();
-    if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &mut copy
-        && let Decoded::Object(decoration) = object
-        && let Some(status) = &mut decoration.status
-    {
-        status.details = Vec::new();
-    }
-    copy
 }
 
 /// CollaSets of a namespace.
@@ -169,6 +159,7 @@ pub(super) fn start(
     let applier = process.applier(process.args.max_concurrent_reconciles);
     let revisions = (REVISIONS, &caches.revisions.progress);
     let context = Arc::new(Context {
+        slots: Semaphore::new(CONCURRENT),
         writer: Writer::new(applier, &caches.decorations.progress, &[revisions]),
         events: process.events(),
         caches: caches.clone(),
@@ -191,6 +182,8 @@ pub(super) fn start(
 }
 
 struct Context {
+    /// Reconciles that decide and write at a time.
+    slots: Semaphore,
     writer: Writer,
     events: Events,
     caches: Arc<Caches>,
@@ -223,6 +216,8 @@ async fn reconcile(
     if !context.writer.is_observed(&uid) {
         return Ok(Requeue::AwaitCache);
     }
+    // Acquiring fails only after the semaphore is closed, which does not happen.
+    let _slot = context.slots.acquire().await.ok();
     let decision = context.decide(decoration);
     for write in &decision.writes {
         if let Err(failure) = context.writer.write(&uid, write).await {
@@ -276,14 +271,14 @@ impl Context {
     }
 
     /// Returns the CollaSet of this name in the namespace of a decoration.
-    fn set(&self, decoration: &PodDecoration, name: &str) -> Option<CollaSet> {
+    fn set(&self, decoration: &SlimDecoration, name: &str) -> Option<CollaSet> {
         let namespace = decoration.metadata.namespace.as_deref().unwrap_or_default();
         let set = self.sets.get(&ObjectRef::new(name).within(namespace))?;
         set.as_result().ok().cloned()
     }
 
     /// Observes a decoration, and decides what to write.
-    fn decide(&self, decoration: &PodDecoration) -> Decision {
+    fn decide(&self, decoration: &SlimDecoration) -> Decision {
         let observed = observe_one(decoration, &self.caches, |name| self.set(decoration, name));
         let actions = plan(&observed);
         let writes = actions.iter().filter_map(|action| render(&observed.decoration, action));
@@ -304,10 +299,7 @@ impl Context {
 /// Returns the write of the status, if it changes.
 fn status_write(observed: &ObservedDecoration) -> Option<StatusWrite> {
     let decoration = &observed.decoration;
-    let new_status = status(observed, clock::now());
-    if new_status == decoration.status {
-        return None;
-    }
+    let new_status = changed(observed, clock::now())?;
     let change = if is_progress(&decoration.status, &new_status) {
         StatusChange::Minor
     } else {

@@ -1,13 +1,13 @@
 //! PodDecorations in random rollouts: one decoration that adds a container or annotations.
 
-use podops_api::{collaset::CollaSet, pod_decoration::PodDecoration, well_known};
+use podops_api::{collaset::CollaSet, well_known};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{SET, World, operator::caches};
 use crate::{
-    decoration::{plan::plan, render, status::status},
-    shell::observe::decorations::observe_one,
+    decoration::{plan::plan, render, status::changed},
+    shell::{cache::SlimDecoration, observe::decorations::observe_one},
 };
 
 /// Name of the decoration.
@@ -99,7 +99,7 @@ impl World {
     /// Runs one reconcile of the decoration.
     pub(super) fn reconcile_decoration(&mut self) {
         let Some(decoration) = self.cluster.get(PLURAL, DECORATION) else { return };
-        let decoration: PodDecoration = serde_json::from_value(decoration.clone()).unwrap();
+        let decoration: SlimDecoration = serde_json::from_value(decoration.clone()).unwrap();
         let set = self.cluster.get("collasets", SET);
         let set: Option<CollaSet> = set.map(|set| serde_json::from_value(set.clone()).unwrap());
         let known = |name: &str| set.clone().filter(|_| name == SET);
@@ -111,9 +111,10 @@ impl World {
             }
             is_removed |= self.cluster.get(PLURAL, DECORATION).is_none();
         }
-        let reported = status(&observed, self.time());
-        if !is_removed && reported != observed.decoration.status {
-            self.cluster.apply(&render::status(&observed.decoration, &reported));
+        if let Some(status) = changed(&observed, self.time())
+            && !is_removed
+        {
+            self.cluster.apply(&render::status(&observed.decoration, &status));
         }
     }
 

@@ -12,11 +12,9 @@ use podops_api::{
     ids::{ClaimName, InstanceId, PodName, Uid},
     int_or_percent::{Rounding, resolve},
     lifecycle::{self, COLLASET, LabelKind},
-    pod_decoration::PodDecoration,
     well_known,
 };
 use podops_client::{
-    decode::Decoded,
     shell::store::IndexedStore,
     write::{Outcome, PODS, Write},
 };
@@ -32,7 +30,7 @@ use crate::{
     },
     reasons, render,
     shell::{
-        cache::{Caches, owner, trim_claim, trim_pod, trim_revision},
+        cache::{Caches, DecodedDecoration, owner, trim_claim, trim_pod, trim_revision},
         observe::observe,
     },
     status::status,
@@ -125,7 +123,7 @@ pub(super) fn caches(cluster: &Cluster) -> Caches {
             cluster,
             "poddecorations",
             |_| true,
-            |decoration: &Decoded<PodDecoration>| decoration.meta().namespace.clone(),
+            |decoration: &DecodedDecoration| decoration.meta().namespace.clone(),
             |_| (),
         ),
     }

@@ -9,12 +9,11 @@ use kube::Resource as _;
 use podops_api::{
     collaset::CollaSet,
     ids::{InstanceId, RevisionName},
-    pod_decoration::{PodDecoration, PodDecorationStatus},
     well_known,
 };
 use podops_client::decode::Decoded;
 
-use super::super::cache::{Caches, SlimRevision, owner_name};
+use super::super::cache::{Caches, SlimDecoration, SlimRevision, owner_name};
 use crate::{
     compat::revision_hash,
     decoration::{
@@ -53,12 +52,11 @@ pub(crate) fn observe(namespace: &str, caches: &Caches) -> Decorations {
 }
 
 /// Observed state of one decoration.
-fn view(decoration: &PodDecoration, caches: &Caches) -> DecorationView {
+fn view(decoration: &SlimDecoration, caches: &Caches) -> DecorationView {
     let metadata = &decoration.metadata;
     let (name, namespace) =
         (metadata.name.clone().unwrap_or_default(), metadata.namespace.clone().unwrap_or_default());
     let uid = metadata.uid.clone().unwrap_or_default();
-    let status = decoration.status.as_ref();
     let revisions: BTreeMap<RevisionName, DecorationRevisionView> =
         caches.revisions.find(&uid).iter().filter_map(|known| revision(known)).collect();
     let prefix = revision_hash::prefix(&name);
@@ -75,12 +73,8 @@ fn view(decoration: &PodDecoration, caches: &Caches) -> DecorationView {
         deleting: metadata.deletion_timestamp.is_some(),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         spec: decoration.spec.clone(),
-        // The list of Pods is long, and planning of CollaSets does not read it.
-        status: PodDecorationStatus {
-            current_revision: status.map(|s| s.current_revision.clone()).unwrap_or_default(),
-            collision_count: status.map_or(0, |status| status.collision_count),
-            ..PodDecorationStatus::default()
-        },
+        status: decoration.status.clone(),
+        details: decoration.details,
         name: name.into(),
         namespace,
         revisions,
@@ -192,12 +186,11 @@ fn pods_of_sets(namespace: &str, caches: &Caches) -> Vec<PodOfSet> {
 
 /// Observes one decoration and its Pods. `set` returns the CollaSet of a name.
 pub(crate) fn observe_one(
-    decoration: &PodDecoration,
+    decoration: &SlimDecoration,
     caches: &Caches,
     set: impl Fn(&str) -> Option<CollaSet>,
 ) -> ObservedDecoration {
-    let mut view = view(decoration, caches);
-    view.status = decoration.status.clone().unwrap_or_default();
+    let view = view(decoration, caches);
     let mut members = Members::new(&view.namespace, caches);
     let known = view.decoration(members.in_scope(&view));
     let mut observed = ObservedDecoration::default();
