@@ -1,4 +1,4 @@
-//! Images of a release: built twice with equal digests, pushed to a registry and pulled, and run as
+//! Images of a release: packed twice with equal digests, pushed to a registry and pulled, and run as
 //! the operators of a cluster that its manifests are applied to.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -18,6 +18,7 @@ use podops_e2e::{
     control_plane::free_ports,
     programs::crane,
 };
+use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// User and group of the programs.
@@ -101,6 +102,74 @@ exec unshare --mount sh -c '
     fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// Asserts what the configuration of an image states.
+fn assert_config(config: &str, operator: &str) {
+    let config: Value = serde_json::from_str(config).unwrap();
+    assert_eq!(config["os"], "linux");
+    let config = &config["config"];
+    assert_eq!(config["User"], format!("{USER}:{USER}"));
+    assert_eq!(config["Entrypoint"], json!([format!("/usr/bin/{operator}")]));
+    let labels = &config["Labels"];
+    assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
+    assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
+    let revision = labels["org.opencontainers.image.revision"].as_str().unwrap();
+    assert!(revision.len() >= 40, "{revision}");
+}
+
+/// Modes, types and paths in a directory.
+fn list(directory: &Path) -> Vec<String> {
+    let found = run(Command::new("find").arg(directory).args(["-printf", "%m %y %P\n"]));
+    let mut lines: Vec<String> = found.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// Asserts that an image has a program, its libraries and certificates, and nothing else.
+fn assert_files(root: &Path, operator: &str) {
+    let mut programs = list(&root.join("usr/bin"));
+    programs.retain(|line| line.starts_with("755 f "));
+    assert_eq!(programs, [format!("755 f {operator}")]);
+    let files = list(root);
+    let executable = files.iter().filter(|line| line.starts_with("755 f "));
+    let executable: Vec<&String> = executable.collect();
+    let is_library = |line: &&&String| line.contains(".so");
+    assert_eq!(executable.iter().filter(is_library).count(), 4, "{executable:?}");
+    assert_eq!(executable.len(), 5, "{executable:?}");
+    let certificates = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
+    let count = certificates.matches("-----BEGIN CERTIFICATE-----\n").count();
+    assert!(count > 50, "{count} certificates");
+    assert_eq!(count, certificates.matches("-----END CERTIFICATE-----\n").count());
+}
+
+/// Asserts that the archive of an image has the files of its layout.
+fn assert_archive(release: &Path, operator: &str) {
+    let suffix = format!("{operator}-1.2.3-");
+    let mut archives = fs::read_dir(release).unwrap().map(|entry| entry.unwrap().path());
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(&suffix) && name.ends_with(".tar")
+    };
+    let archive = archives.find(is_archive).unwrap();
+    let unpacked = tempfile::tempdir().unwrap();
+    run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(unpacked.path()));
+    let layout = release.join("images").join(operator);
+    run(Command::new("diff").arg("-r").arg(unpacked.path()).arg(layout));
+}
+
+/// Asserts that the archive of the command line has a program that runs.
+fn assert_command_line(release: &Path) {
+    let unpacked = tempfile::tempdir().unwrap();
+    let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-podops";
+    run(Command::new("sh").args(["-c", archive]).arg(unpacked.path()).current_dir(release));
+    let program = unpacked.path().join("kubectl-podops");
+    let version = run(Command::new(program).arg("--version"));
+    assert!(version.starts_with("kubectl"), "{version}");
+    let bill = fs::read_to_string(release.join("kubectl-podops.cdx.json")).unwrap();
+    let bill: Value = serde_json::from_str(&bill).unwrap();
+    let mut components = bill["components"].as_array().unwrap().iter();
+    assert!(components.any(|component| component["name"] == "kube-client"), "{bill}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_reproducible_and_runs_from_its_images() {
     let (work, registry) = (tempfile::tempdir().unwrap(), Registry::start());
@@ -125,11 +194,15 @@ async fn a_release_is_reproducible_and_runs_from_its_images() {
         let is_pushed = async || Ok(push()?.status.success());
         eventually(TIMEOUT, is_pushed).await.unwrap();
         run(Command::new(&crane).args(["validate", "--remote", &reference]));
+        assert_config(&run(Command::new(&crane).args(["config", &reference])), operator);
         let root = work.path().join(operator);
         unpack(&reference, &root);
-        assert!(!root.join("bin").exists(), "an image has no shell");
+        assert_files(&root, operator);
+        assert_archive(&release, operator);
         write_script(&scripts.join(operator), operator, &root);
     }
+
+    assert_command_line(&release);
 
     let files = work.path().join("files");
     run(Command::new(programs().unwrap().join("xtask"))
@@ -139,20 +212,27 @@ async fn a_release_is_reproducible_and_runs_from_its_images() {
         .arg(&files));
     for operator in OPERATORS {
         // What a container engine would copy.
-        run(Command::new("diff")
-            .arg("-r")
-            .arg(files.join(operator))
-            .arg(work.path().join(operator)));
+        let [copied, pulled] = [files.join(operator), work.path().join(operator)];
+        run(Command::new("diff").arg("-r").arg(&copied).arg(&pulled));
+        assert_eq!(list(&copied), list(&pulled));
     }
 
-    let mut cluster = TestCluster::start_empty(&scripts).await.unwrap();
+    operators_run_from(&scripts, &release, &name).await;
+}
+
+/// Applies the manifests of a release, and runs the operators by scripts that use its images.
+async fn operators_run_from(scripts: &Path, release: &Path, name: &str) {
+    let crane = crane().unwrap();
+    let mut cluster = TestCluster::start_empty(scripts).await.unwrap();
     for file in ["install-crds.yaml", "install.yaml"] {
         let file = release.join(file).display().to_string();
         cluster.plane.kubectl(&["apply", "--server-side", "-f", &file]).await.unwrap();
     }
     let deployments: Api<Deployment> =
         Api::namespaced(cluster.plane.admin.clone(), "podops-system");
-    for deployment in deployments.list(&ListParams::default()).await.unwrap() {
+    let installed = deployments.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(installed.len(), OPERATORS.len());
+    for deployment in installed {
         let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).unwrap();
         let image = pod.containers[0].image.clone().unwrap();
         let tag = format!("{name}/{}:1.2.3", deployment.name_any());

@@ -16,8 +16,11 @@ pub(crate) fn page(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
     let schema = &schema["openAPIV3Schema"];
     let mut page = format!("{HEAD}# {}\n\n{}\n\n", names.kind, text(schema));
     writeln!(page, "`apiVersion: {}/{}`", crd.spec.group, version.name)?;
-    let short = names.short_names.as_deref().unwrap_or_default().join(", ");
-    writeln!(page, "plural `{}`, short `{short}`, {}\n", names.plural, crd.spec.scope)?;
+    let short = names.short_names.iter().flatten();
+    let mut parts = vec![format!("plural `{}`", names.plural)];
+    parts.extend(short.map(|name| format!("short `{name}`")));
+    parts.push(crd.spec.scope.clone());
+    writeln!(page, "{}\n", parts.join(", "))?;
     write_validations(&mut page, schema)?;
     for part in ["spec", "status"] {
         let schema = &schema["properties"][part];

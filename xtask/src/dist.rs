@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -25,6 +26,7 @@ mod sbom;
 
 use archive::sha256;
 use debian::Platform;
+use manifests::DEFINITIONS;
 use release::{Digest, Release};
 
 /// Operators, each of which is one image.
@@ -39,7 +41,7 @@ pub(crate) const OPERATORS: [&str; 5] = [
 /// The command line, which is no image.
 const COMMAND_LINE: &str = "kubectl-podops";
 
-/// File with the checksums of all others.
+/// File with the checksums of the other files; the digests of images cover their directories.
 const CHECKSUMS: &str = "SHA256SUMS";
 
 /// Maximum size of the files of an image, and of the command line, in bytes.
@@ -51,14 +53,14 @@ const COMMAND_LINE_MAX: u64 = 12_000_000;
 #[command(name = "cargo xtask dist", no_binary_name = true)]
 struct DistArgs {
     /// Registry and path of the images in the manifests
-    #[arg(long, default_value = "localhost:5000/podops")]
+    #[arg(long, required_unless_present = "files", default_value = "")]
     registry: String,
     /// Version of the release
     #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
     version: String,
-    /// Directory of the results; an earlier release in it is replaced
-    #[arg(long, default_value = "target/dist")]
-    output: PathBuf,
+    /// Directory of the results, target/dist by default; an earlier release in it is replaced
+    #[arg(long)]
+    output: Option<PathBuf>,
     /// Use the programs in this directory instead of a release build, whatever their size
     #[arg(long)]
     programs: Option<PathBuf>,
@@ -78,7 +80,13 @@ struct DistArgs {
 /// If a program cannot be built, a Debian package cannot be downloaded, or an image is too large.
 pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     let args = DistArgs::try_parse_from(args)?;
-    prerequisites::for_dist()?;
+    let published = args.published.as_deref().map(parse_published).transpose()?;
+    if published.is_none() {
+        prerequisites::for_images()?;
+    }
+    if args.files.is_none() {
+        prerequisites::for_manifests()?;
+    }
     let programs = if let Some(directory) = &args.programs {
         directory.clone()
     } else {
@@ -88,38 +96,53 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     if let Some(directory) = &args.files {
         return write_files(&programs, directory);
     }
-    let (published, is_checked) = (args.published.clone(), args.programs.is_none());
-    let release = release(args)?;
-    if let Some(list) = published {
-        manifests::write(&release, &parse_published(&list)?, &programs)?;
-        return write_checksums(&release.output);
-    }
-    let digests = write_programs(&release, &programs, is_checked)?;
+    let is_checked = args.programs.is_none();
+    let output = match &args.output {
+        Some(output) => std::path::absolute(output)?,
+        None => sources::root().join("target/dist"),
+    };
+    check_replaceable(&output)?;
+    // Renamed when it is complete, so that a failed build leaves the earlier release.
+    let parent = output.parent().context("--output has no parent directory")?;
+    fs::create_dir_all(parent)?;
+    let building = tempfile::tempdir_in(parent)?;
+    fs::set_permissions(building.path(), fs::Permissions::from_mode(0o755))?;
+    let release = release(args, building.path())?;
+    let digests = match published {
+        Some(digests) => digests,
+        None => write_programs(&release, &programs, is_checked)?,
+    };
     manifests::write(&release, &digests, &programs)?;
-    write_checksums(&release.output)
+    write_checksums(&release.output)?;
+    if output.exists() {
+        fs::remove_dir_all(&output)?;
+    }
+    Ok(fs::rename(building.keep(), &output)?)
 }
 
-/// Returns what is released, with an empty directory for the results.
-fn release(args: DistArgs) -> anyhow::Result<Release> {
-    let release = Release {
+/// Checks that a directory is empty, or an earlier release.
+fn check_replaceable(output: &Path) -> anyhow::Result<()> {
+    let Ok(entries) = fs::read_dir(output) else { return Ok(()) };
+    let mut entries = entries.map(|entry| anyhow::Ok(entry?.file_name()));
+    let is_release = output.join(CHECKSUMS).exists() && output.join(DEFINITIONS).exists();
+    ensure!(
+        is_release || entries.next().is_none(),
+        "{} is neither empty nor a release; remove it, or use another --output",
+        output.display()
+    );
+    Ok(())
+}
+
+/// Returns what is released.
+fn release(args: DistArgs, output: &Path) -> anyhow::Result<Release> {
+    Ok(Release {
         registry: args.registry,
         version: args.version,
-        revision: git(&["rev-parse", "HEAD"])?,
+        revision: git(&["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])?,
         created: commit_time()?,
         platform: Platform::of_this_machine()?,
-        output: std::path::absolute(&args.output)?,
-    };
-    if release.output.exists() {
-        ensure!(
-            release.output.join(CHECKSUMS).exists()
-                || fs::read_dir(&release.output)?.next().is_none(),
-            "{} has no {CHECKSUMS}, so it is no release; remove it, or use another --output",
-            release.output.display()
-        );
-        fs::remove_dir_all(&release.output)?;
-    }
-    fs::create_dir_all(&release.output)?;
-    Ok(release)
+        output: output.to_owned(),
+    })
 }
 
 /// Writes the images and the command line with their bills of materials; returns the images' digests.
@@ -165,6 +188,10 @@ fn parse_published(list: &Path) -> anyhow::Result<Vec<Digest>> {
     let digests = OPERATORS.map(|operator| {
         let found = text.lines().find_map(|line| line.strip_prefix(operator)?.strip_prefix(' '));
         let digest = found.with_context(|| format!("{} has no {operator}", list.display()))?;
+        let hexadecimal = digest.trim().strip_prefix("sha256:").unwrap_or_default();
+        let is_digest =
+            hexadecimal.len() == 64 && hexadecimal.bytes().all(|b| b.is_ascii_hexdigit());
+        ensure!(is_digest, "{}: {digest} of {operator} is no digest", list.display());
         Ok(Digest { operator: operator.to_owned(), digest: digest.trim().to_owned() })
     });
     digests.into_iter().collect()
@@ -175,7 +202,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Writes the checksums of all files.
+/// Writes the checksums of the files, but not those in directories.
 fn write_checksums(output: &Path) -> anyhow::Result<()> {
     let mut names = Vec::new();
     for entry in fs::read_dir(output)? {
@@ -202,6 +229,7 @@ fn git(args: &[&str]) -> anyhow::Result<String> {
     let output =
         Command::new("git").args(args).env("TZ", "UTC").current_dir(sources::root()).output();
     let output = output.context("starting git")?;
-    ensure!(output.status.success(), "git {} failed", args.join(" "));
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {} failed: {}", args.join(" "), error.trim());
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

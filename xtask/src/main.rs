@@ -29,15 +29,18 @@ Commands:
                    Create, update and scale a CollaSet on a local control plane with fake nodes, or
                    on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs
                    servers behind HAProxy under load, and counts failed requests
-  dist [--registry NAME] [--version VERSION] [--output DIR]
+  dist --registry NAME [--version VERSION] [--output DIR]
                    Build the images, manifests, bills of materials and checksums of a release, without
                    a container engine; writes target/dist
+  dist --files DIR Write the files of the images only, for a container engine
+  dist --registry NAME --published FILE
+                   Write the manifests only, with the digests in a file
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
   reference [--check]
-                   Generate docs/reference/{events,conditions,metrics,flags}.md from the operators'
-                   tables; with --check, fail if they differ
+                   Generate docs/reference/{events,conditions,metrics,flags,kubectl-podops}.md from the
+                   programs' tables; with --check, fail if they differ
   soak [--rounds N] [--seed N]
                    Run random rollouts with faults under shared rules; writes docs/soak.md
   test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests

@@ -60,7 +60,7 @@ const CLIPPY: Prerequisite = Prerequisite {
 ///
 /// If a program is missing and cannot be installed.
 pub(crate) fn for_tests() -> anyhow::Result<()> {
-    ensure(&[RUSTFMT, CLIPPY, GO, PYTHON, PYTHON_VENV, HAPROXY])
+    ensure(&[RUSTFMT, CLIPPY, GO, PYTHON, PYTHON_VENV, HAPROXY, DPKG])
 }
 
 /// Installs what the demo needs.
@@ -72,13 +72,22 @@ pub(crate) fn for_demo(args: &[&str]) -> anyhow::Result<()> {
     if args.contains(&"--traffic") { ensure(&[GO, HAPROXY]) } else { ensure(&[GO]) }
 }
 
-/// Checks what a release needs.
+/// Checks what the files of images need.
 ///
 /// # Errors
 ///
 /// If a program is missing and cannot be installed.
-pub(crate) fn for_dist() -> anyhow::Result<()> {
-    ensure(&[GO, DPKG])
+pub(crate) fn for_images() -> anyhow::Result<()> {
+    ensure(&[DPKG])
+}
+
+/// Checks what manifests need: kubectl is built if it is not installed.
+///
+/// # Errors
+///
+/// If a program is missing and cannot be installed.
+pub(crate) fn for_manifests() -> anyhow::Result<()> {
+    ensure(&[GO])
 }
 
 fn ensure(all: &[Prerequisite]) -> anyhow::Result<()> {

@@ -65,7 +65,7 @@ pub(crate) struct Runtime {
     pub(crate) data: Vec<(String, Vec<u8>)>,
 }
 
-/// Downloads the packages, as their repository has them now, and returns their files.
+/// Downloads the packages, of the versions in the lists of this machine, and returns their files.
 ///
 /// # Errors
 ///
@@ -151,22 +151,25 @@ fn package(control: &str) -> anyhow::Result<Package> {
     })
 }
 
-/// Content of a library in one of the directories that distributions use.
+/// Content of a library in one of the directories that distributions use. Links are not followed: an
+/// absolute one leads to the machine that builds.
 fn library(unpacked: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
-    let mut directories = vec![unpacked.to_owned()];
+    let (mut directories, mut found) = (vec![unpacked.to_owned()], Vec::new());
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 directories.push(entry.path());
-            } else if entry.file_name() == name
-                && let Ok(content) = fs::read(entry.path())
-            {
-                return Ok(content);
+            } else if entry.file_type()?.is_file() && entry.file_name() == name {
+                found.push(entry.path());
             }
         }
     }
-    bail!("no package has {name}")
+    match &found[..] {
+        [file] => fs::read(file).with_context(|| file.display().to_string()),
+        [] => bail!("no package has {name}"),
+        [..] => bail!("the packages have several {name}"),
+    }
 }
 
 /// All certificates of a directory, in the order of their paths.
@@ -183,7 +186,12 @@ fn certificates(directory: &Path) -> anyhow::Result<Vec<u8>> {
     ensure!(!files.is_empty(), "the package has no certificates");
     let mut bundle = Vec::new();
     for file in files {
-        bundle.extend(fs::read(file)?);
+        let certificate = fs::read(file)?;
+        let is_complete = certificate.ends_with(b"\n");
+        bundle.extend(certificate);
+        if !is_complete {
+            bundle.push(b'\n');
+        }
     }
     Ok(bundle)
 }
@@ -195,4 +203,35 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} failed: {}", error.trim());
     Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn libraries_are_never_those_of_the_machine_that_builds() {
+        let work = tempfile::tempdir().unwrap();
+        let (outside, unpacked) = (work.path().join("outside"), work.path().join("unpacked"));
+        fs::write(&outside, "of the machine").unwrap();
+        for directory in ["lib64", "usr/lib"] {
+            fs::create_dir_all(unpacked.join(directory)).unwrap();
+        }
+        symlink(&outside, unpacked.join("lib64/ld.so")).unwrap();
+        assert!(library(&unpacked, "ld.so").is_err());
+        fs::write(unpacked.join("usr/lib/ld.so"), "of the package").unwrap();
+        assert_eq!(library(&unpacked, "ld.so").unwrap(), b"of the package");
+        fs::write(unpacked.join("ld.so"), "another").unwrap();
+        assert!(library(&unpacked, "ld.so").is_err(), "which of them is not known");
+    }
+
+    #[test]
+    fn certificates_are_separated() {
+        let work = tempfile::tempdir().unwrap();
+        fs::write(work.path().join("b"), "second\n").unwrap();
+        fs::write(work.path().join("a"), "first").unwrap();
+        assert_eq!(certificates(work.path()).unwrap(), b"first\nsecond\n");
+    }
 }

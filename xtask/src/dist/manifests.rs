@@ -7,6 +7,9 @@ use anyhow::{Context as _, ensure};
 use super::release::{Digest, Release};
 use crate::sources;
 
+/// File with the CRDs.
+pub(super) const DEFINITIONS: &str = "install-crds.yaml";
+
 /// Overlays that are rendered, and the files with the results.
 const OVERLAYS: [(&str, &str); 3] = [
     ("deploy/overlays/all", "install.yaml"),
@@ -22,7 +25,7 @@ const OVERLAYS: [(&str, &str); 3] = [
 pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> anyhow::Result<()> {
     let kubectl = kubectl(programs)?;
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
-    fs::write(release.output.join("install-crds.yaml"), crds)?;
+    fs::write(release.output.join(DEFINITIONS), crds)?;
     for (overlay, file) in OVERLAYS {
         let kustomization = kustomization(release, overlay, images);
         let manifests = render(&kubectl, &kustomization).with_context(|| overlay.to_owned())?;

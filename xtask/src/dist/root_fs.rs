@@ -31,13 +31,16 @@ impl RootFs {
     ///
     /// # Errors
     ///
-    /// If a file cannot be written.
+    /// If the directory exists, or a file cannot be written.
     pub(super) fn write(&self, directory: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(directory)?;
+        if let Some(parent) = directory.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        create_dir(directory)?;
         for (path, entry) in self.entries() {
             let path = directory.join(path);
             match entry {
-                Entry::Directory => fs::create_dir_all(path)?,
+                Entry::Directory => create_dir(&path)?,
                 Entry::File { content, mode } => {
                     fs::write(&path, content)?;
                     fs::set_permissions(path, fs::Permissions::from_mode(*mode))?;
@@ -53,6 +56,12 @@ impl RootFs {
         }
         self.0.insert(path.to_owned(), Entry::File { content, mode });
     }
+}
+
+/// Creates a directory that every user may read, whatever the umask.
+fn create_dir(path: &Path) -> anyhow::Result<()> {
+    fs::create_dir(path).with_context(|| path.display().to_string())?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
 /// Path of a program in its image.
