@@ -5,6 +5,10 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -372,16 +376,35 @@ impl Server {
     }
 }
 
-/// Unused ports; bound at the same time, so that they differ.
+/// Ports that [`free_ports`] returns: outside the range from which outgoing connections take theirs,
+/// because a server may bind its port seconds later.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// Number of ports tried so far, beginning at another one in each process.
+static TRIED: LazyLock<AtomicUsize> =
+    LazyLock::new(|| AtomicUsize::new(std::process::id() as usize * 97));
+
+/// Unused ports, each of which is returned once in a process.
+///
+/// # Errors
+///
+/// If there are none.
 pub fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
-    let listeners: Vec<TcpListener> = std::iter::repeat_with(|| TcpListener::bind("127.0.0.1:0"))
-        .take(COUNT)
-        .collect::<Result<_, _>>()?;
     let mut ports = [0; COUNT];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
+    let mut missing = ports.iter_mut();
+    let mut next = missing.next();
+    for _ in PORTS {
+        let Some(port) = next else { return Ok(ports) };
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed) % PORTS.len();
+        let candidate = PORTS.start + u16::try_from(tried)?;
+        next = if TcpListener::bind(("127.0.0.1", candidate)).is_ok() {
+            *port = candidate;
+            missing.next()
+        } else {
+            Some(port)
+        };
     }
-    Ok(ports)
+    bail!("no free ports")
 }
 
 async fn connect(kubeconfig: &Kubeconfig) -> anyhow::Result<Client> {

@@ -508,7 +508,7 @@ impl FakeNodes {
             match self.act(&pod, Action::ReportStatus(report)).await {
                 // Deleted or recreated meanwhile.
                 Err(kube::Error::Api(status)) if [404, 409, 422].contains(&status.code) => {}
-                result => result?,
+                result => drop(result?),
             }
         }
         Ok(())
@@ -608,14 +608,15 @@ impl FakeNodes {
 
     /// Writes to a Pod until it is stable.
     async fn reconcile(self: Arc<Self>, uid: String) {
-        let mut handled: Option<String> = None;
+        // Versions up to this one are stale.
+        let mut handled = 0;
         loop {
             let delays = *lock(&self.delays);
             let delay = {
                 let mut cache = lock(&self.pods);
                 let Some((pod, busy)) = cache.pods.get_mut(&uid) else { return };
                 // The last write is not in the cache yet; its watch event enqueues the Pod again.
-                let stale = handled == pod.resource_version();
+                let stale = version_of(pod) <= handled;
                 let disconnected =
                     node_of(pod).is_some_and(|node| lock(&self.disconnected).contains(node));
                 let next =
@@ -631,13 +632,17 @@ impl FakeNodes {
             tokio::time::sleep(delay).await;
             // Decide again, because the Pod may have changed during the delay.
             let Some((pod, _)) = lock(&self.pods).pods.get(&uid).cloned() else { return };
-            handled = pod.resource_version();
-            if let Some((_, action)) = next_action(&pod, delays, now())
-                && let Err(error) = self.act(&pod, action).await
-            {
-                tracing::debug!(%error, pod = pod.name_any(), "Writing to a Pod failed");
-                handled = None;
-                tokio::time::sleep(Duration::from_millis(200)).await;
+            handled = version_of(&pod);
+            let Some((_, action)) = next_action(&pod, delays, now()) else { continue };
+            match self.act(&pod, action).await {
+                // Events of others' writes before this one may arrive in between.
+                Ok(Some(written)) => handled = handled.max(version_of(&written).saturating_sub(1)),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, pod = pod.name_any(), "Writing to a Pod failed");
+                    handled = 0;
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
             }
         }
     }
@@ -687,12 +692,13 @@ impl FakeNodes {
         }
     }
 
-    async fn act(&self, pod: &Pod, action: Action) -> kube::Result<()> {
+    /// Carries out an action; returns the Pod as it was written, if the API server returns it.
+    async fn act(&self, pod: &Pod, action: Action) -> kube::Result<Option<Pod>> {
         let api = Api::<Pod>::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let name = pod.name_any();
         match action {
             Action::Bind => {
-                let Some(node) = self.schedule(&name) else { return Ok(()) };
+                let Some(node) = self.schedule(&name) else { return Ok(None) };
                 let target = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
                 let binding = json!({ "metadata": { "name": name }, "target": target });
                 api.create_subresource::<Value, Value>(
@@ -709,7 +715,8 @@ impl FakeNodes {
                 }
                 let mut body = status;
                 body["metadata"] = json!({ "uid": pod.meta().uid });
-                api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(body)).await?;
+                let patch = Patch::Strategic(body);
+                return api.patch_status(&name, &PatchParams::default(), &patch).await.map(Some);
             }
             Action::Remove => {
                 self.stop(pod).await;
@@ -721,8 +728,14 @@ impl FakeNodes {
                 api.delete(&name, &params).await?;
             }
         }
-        Ok(())
+        Ok(None)
     }
+}
+
+/// Number of the version of a Pod; later ones are higher.
+fn version_of(pod: &Pod) -> u64 {
+    let version = pod.metadata.resource_version.as_deref();
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {

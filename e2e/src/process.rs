@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -17,6 +17,8 @@ use tokio::{process::Command, task::JoinSet};
 
 /// Delay before an exited process is restarted.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
+/// Time within which an exited process is running again.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a log file for appending; creates it if needed.
 ///
@@ -175,7 +177,8 @@ impl SupervisedProcess {
             state.peak_mebibytes = peak_mebibytes;
         }
         // A process that has just ended by itself is started again after a moment.
-        while self.pid().is_none() {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.pid().is_none() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         signal(self.pid(), terminating)?;
