@@ -20,7 +20,10 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Situation of one Pod or CollaSet, and a part of its explanation.
+/// Number of prepared situations.
+const SITUATIONS: usize = 25;
+
+/// Situation of one Pod, CollaSet or node, and a part of its explanation.
 struct Situation {
     name: &'static str,
     target: String,
@@ -229,7 +232,20 @@ async fn other_situations(cluster: &TestCluster) -> Vec<Situation> {
         "spec": { "containers": [{ "name": "web", "image": "nginx:non-exist" }] } });
     let native: Pod = serde_json::from_value(native).unwrap();
     cluster.pods().create(&PostParams::default(), &native).await.unwrap();
+    let retained = create(cluster, "retained", 1, &json!({})).await;
+    let none = json!([{ "name": "never", "availablePolicy": { "maxUnavailableValue": 0 } }]);
+    let selector = json!({ "matchLabels": { "app": "retained" } });
+    cluster.create_rule("retained", selector, none).await.unwrap();
+    output(cluster, &["delete", "--graceful", &retained]);
+    let taken = create(cluster, "taken", 1, &json!({})).await;
+    output(cluster, &["offline", &taken]);
     vec![
+        situation(
+            "a graceful deletion",
+            retained,
+            "rule never of PodTransitionRule retained rejects it",
+        ),
+        situation("offline", taken, "it was taken offline by a user"),
         situation("a job", target, "operation restart (Restart) is in phase PreCheck"),
         situation(
             "a finalizer",
@@ -256,7 +272,11 @@ async fn absence_situations(cluster: &mut TestCluster) -> Vec<Situation> {
         }),
     )
     .await;
+    let pod = cluster.pods_of("untouched").await.unwrap().remove(0);
+    let node = pod.spec.unwrap().node_name.unwrap();
+    cluster.nodes().unwrap().disconnect(&node).await.unwrap();
     vec![
+        situation("an unreachable node", format!("node/{node}"), "Ready=Unknown"),
         situation("no lifecycle-operator", untouched, "lifecycle-operator is not running"),
         situation(
             "no collaset-operator",
@@ -274,8 +294,17 @@ async fn explain_names_the_true_cause() {
     situations.extend(rollout_situations(&cluster).await);
     situations.extend(other_situations(&cluster).await);
     assert_explained(&cluster, &situations).await;
+    let top = output(&cluster, &["top"]);
+    assert!(top.contains("rule none of PodTransitionRule budget rejects it"), "{top}");
+    assert!(top.contains("budget/none"), "{top}");
     let absence = absence_situations(&mut cluster).await;
     assert_explained(&cluster, &absence).await;
+    assert_eq!(situations.len() + absence.len(), SITUATIONS);
+    let check = podops(&cluster, &["check"]);
+    let findings = String::from_utf8(check.stdout).unwrap();
+    assert!(!check.status.success(), "{findings}");
+    assert!(findings.contains("are in operations, and lifecycle-operator is not running"));
+    assert!(findings.contains("wait for audit in their operations"), "{findings}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,9 +54,18 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text, conflicts_with = "watch")]
         output: Output,
     },
-    /// Explain what a Pod or a CollaSet waits for, and how it continues
+    /// Show the operations in progress, the waiting Pods by cause, and the budgets of a namespace
+    Top {
+        /// Show changes until the command is interrupted
+        #[arg(short, long)]
+        watch: bool,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text, conflicts_with = "watch")]
+        output: Output,
+    },
+    /// Explain what a Pod, a CollaSet or a node waits for, and how it continues
     Explain {
-        /// pod/<name> or collaset/<name>
+        /// pod/<name>, collaset/<name> or node/<name>
         target: Target,
         /// Format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
@@ -151,13 +160,22 @@ pub enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// Check what is installed: operators, CRDs, admission, and Pods that nothing would continue
+    ///
+    /// Reads only. The exit status is 0 without errors, and 1 otherwise.
+    #[command(visible_alias = "doctor")]
+    Check {
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
     /// Check a cluster before Podops replaces Kuperator, or Kuperator replaces Podops
     ///
     /// Reads only. The exit status is 0 if nothing prevents the next step, and 1 otherwise.
     Preflight {
         /// What is to run in the cluster
-        #[arg(long, value_enum, default_value_t = Installation::Podops)]
-        to: Installation,
+        #[arg(long, value_enum, default_value_t = SwitchTarget::Podops)]
+        to: SwitchTarget,
         /// Format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -253,7 +271,7 @@ fn seconds(text: &str) -> Result<Duration, InvalidArgument> {
 
 /// What is to run in the cluster.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Installation {
+pub enum SwitchTarget {
     /// Podops.
     Podops,
     /// KusionStack Kuperator.

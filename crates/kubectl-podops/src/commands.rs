@@ -1,40 +1,43 @@
 //! Executes the commands.
 
+pub(crate) mod check;
 pub(crate) mod drain;
 pub(crate) mod pods;
 pub(crate) mod uninstall;
+pub(crate) mod view;
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 use futures::StreamExt as _;
-use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::{
+    apps::v1::ControllerRevision,
+    core::v1::{Node, Pod},
+};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
     runtime::watcher,
 };
 use kubectl_podops::{
-    cli::{ContainerImage, Installation, Output, Rollout},
+    cli::{ContainerImage, Output, Rollout},
     clock,
-    explain::{explain_pod, explain_set},
-    facts, inventory,
-    live::Live,
-    preflight::{self, Direction},
+    explain::{Explanation, explain_node, explain_pod, explain_set},
+    facts,
     rollout::{self, Progress, history, previous, progress},
     target::Target,
-    tree::{lines, tree},
 };
 use podops_api::collaset::CollaSet;
 use serde_json::Value;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
-use crate::{output::print, screen::Screen, session::Session};
+use crate::{output::print, session::Session};
 
-/// Interval of redraws of a terminal without changes.
-const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between two redraws.
-const REDRAW_MIN_INTERVAL: Duration = Duration::from_millis(300);
 /// Field manager of changes.
 const MANAGER: &str = "kubectl-podops";
 
@@ -56,58 +59,55 @@ impl Session {
     }
 }
 
-pub(crate) async fn get(session: &Session, set: &str, output: Output) -> anyhow::Result<ExitCode> {
-    session.set(set).await?;
-    let tree = tree(&session.facts().await?, set).context("the CollaSet was deleted")?;
-    let width = Screen::stdout().width();
-    print(&tree, || lines(&tree, width).join("\n") + "\n", output)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Shows the tree again whenever the CollaSet or a Pod has changed.
-pub(crate) async fn watch(session: &Session, set: &str) -> anyhow::Result<ExitCode> {
-    session.set(set).await?;
-    let mut screen = Screen::stdout();
-    let Session { client, namespace, operator_namespace } = session;
-    let live = Live::start(client, namespace, operator_namespace).await?;
-    // Times are shown, so a terminal is redrawn without changes, too.
-    let tick = if screen.is_terminal() { REDRAW_INTERVAL } else { Duration::MAX };
-    loop {
-        tokio::select! {
-            () = live.changed() => {}
-            () = sleep(tick) => {}
-        }
-        let tree = tree(&live.facts(), set).context("the CollaSet was deleted")?;
-        screen.show(lines(&tree, screen.width()))?;
-        sleep(REDRAW_MIN_INTERVAL).await;
-    }
-}
-
 pub(crate) async fn explain(
     session: &Session,
     target: &Target,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let mut facts = session.facts().await?;
     let explanation = match target {
-        Target::CollaSet(name) => explain_set(&facts, name),
-        Target::Pod(name) => {
-            let pods: Api<k8s_openapi::api::core::v1::Pod> =
-                Api::namespaced(session.client.clone(), &session.namespace);
-            // A Pod that is not under control is not listed.
-            if let Some(pod) = pods.get_opt(name).await? {
-                facts.pods.retain(|known| known.metadata.name.as_ref() != Some(name));
-                facts.pods.push(Arc::new(pod));
-            }
-            explain_pod(&facts, name)
-        }
+        Target::CollaSet(name) => explain_set(&session.facts().await?, name),
+        Target::Pod(name) => pod_explanation(session, name).await?,
+        Target::Node(name) => node_explanation(session, name).await?,
     };
-    let explanation = explanation.ok_or_else(|| {
-        let (Target::CollaSet(name) | Target::Pod(name)) = target;
-        anyhow!("{name} does not exist in namespace {}", session.namespace)
+    let explanation = explanation.ok_or_else(|| match target {
+        Target::Node(_) => anyhow!("{target} does not exist"),
+        Target::Pod(_) | Target::CollaSet(_) => {
+            anyhow!("{target} does not exist in namespace {}", session.namespace)
+        }
     })?;
     print(&explanation, || explanation.to_string(), output)?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn pod_explanation(session: &Session, name: &str) -> anyhow::Result<Option<Explanation>> {
+    let mut facts = session.facts().await?;
+    let pods: Api<Pod> = Api::namespaced(session.client.clone(), &session.namespace);
+    // A Pod that is not under control is not listed.
+    if let Some(pod) = pods.get_opt(name).await? {
+        facts.pods.retain(|known| known.metadata.name.as_deref() != Some(name));
+        facts.pods.push(Arc::new(pod));
+    }
+    Ok(explain_pod(&facts, name))
+}
+
+async fn node_explanation(session: &Session, name: &str) -> anyhow::Result<Option<Explanation>> {
+    let nodes: Api<Node> = Api::all(session.client.clone());
+    let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? else {
+        return Ok(None);
+    };
+    let pods: Api<Pod> = Api::all(session.client.clone());
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
+    let pods = pods.list(&on_node).await.context("cannot list the Pods of the node")?.items;
+    // Others may not be readable.
+    let is_controlled = |pod: &&Pod| podops_api::well_known::is_controlled(pod.labels());
+    let namespaces: BTreeSet<String> =
+        pods.iter().filter(is_controlled).filter_map(ResourceExt::namespace).collect();
+    let mut by_namespace = BTreeMap::new();
+    for namespace in namespaces {
+        let facts = facts::read(&session.client, &namespace, &session.operator_namespace).await?;
+        by_namespace.insert(namespace, facts);
+    }
+    Ok(Some(explain_node(&node, &pods, &by_namespace, clock::now())))
 }
 
 /// Waits until a rollout is complete.
@@ -204,18 +204,4 @@ async fn show_history(session: &Session, set: &str, output: Output) -> anyhow::R
     let text = || [head].into_iter().chain(rows).collect();
     print(&revisions, text, output)?;
     Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) async fn preflight(
-    session: &Session,
-    to: Installation,
-    output: Output,
-) -> anyhow::Result<ExitCode> {
-    let direction = match to {
-        Installation::Podops => Direction::ToPodops,
-        Installation::Kuperator => Direction::ToKuperator,
-    };
-    let findings = preflight::check(&inventory::read(&session.client).await?, direction);
-    print(&findings, || findings.to_string(), output)?;
-    Ok(if findings.prevent_next_step() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use podops_api::well_known;
 
-use crate::pods;
+use crate::{
+    pod_change::{is_of_set, is_replaced_first},
+    pods,
+};
 
 /// Annotation of Pods that a kubelet runs from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -26,8 +29,12 @@ pub enum Departure {
     Stays,
     /// It is being deleted, or its deletion is requested.
     Leaving,
-    /// Its graceful deletion is requested.
-    RequestDeletion,
+    /// Its graceful deletion is requested, once its PodDisruptionBudget permits that; a Pod that is
+    /// replaced first needs no permission.
+    RequestDeletion {
+        /// Whether it is replaced first.
+        is_replaced_first: bool,
+    },
     /// It is evicted; its PodDisruptionBudget, and in namespaces with graceful eviction its
     /// lifecycle, decide when.
     Evict,
@@ -42,14 +49,15 @@ pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> De
     let owner = pod.metadata.owner_references.iter().flatten();
     let owner = owner.into_iter().find(|owner| owner.controller == Some(true));
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let is_requested = [well_known::TO_DELETE, well_known::TO_REPLACE]
-        .iter()
-        .any(|key| pods::label(pod, key).is_some());
+    let is_requested = pods::label(pod, well_known::TO_DELETE).is_some()
+        || is_of_set(pod) && pods::label(pod, well_known::TO_REPLACE).is_some();
     let stays = owner.is_some_and(|owner| owner.kind == "DaemonSet");
     if stays || pods::annotation(pod, MIRROR).is_some() {
         Departure::Stays
     } else if pod.metadata.deletion_timestamp.is_some() {
         Departure::Leaving
+    } else if pods::has_ended(pod) {
+        Departure::Evict
     } else if owner.is_none() && !allowed.unmanaged {
         Departure::Refused("nothing creates it again; use --force to delete it")
     } else if has_empty_dir(pod) && !allowed.empty_dir {
@@ -61,8 +69,15 @@ pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> De
     } else if is_requested {
         Departure::Leaving
     } else {
-        Departure::RequestDeletion
+        Departure::RequestDeletion { is_replaced_first: is_replaced_first(pod) }
     }
+}
+
+/// Returns whether the deletion of a Pod that still serves is requested: PodDisruptionBudgets do not
+/// count it yet.
+#[must_use]
+pub fn is_uncounted(pod: &Pod) -> bool {
+    pods::label(pod, well_known::TO_DELETE).is_some() && pods::has_condition(pod, "Ready")
 }
 
 fn has_empty_dir(pod: &Pod) -> bool {
@@ -99,7 +114,10 @@ mod tests {
             (pod(Some("DaemonSet"), &plain, &spec), Departure::Stays),
             (pod(None, &mirror, &spec), Departure::Stays),
             (pod(Some("ReplicaSet"), &plain, &spec), Departure::Evict),
-            (pod(Some("CollaSet"), &controlled, &spec), Departure::RequestDeletion),
+            (
+                pod(Some("CollaSet"), &controlled, &spec),
+                Departure::RequestDeletion { is_replaced_first: false },
+            ),
             (pod(Some("CollaSet"), &requested, &spec), Departure::Leaving),
         ];
         for (pod, expected) in cases {
@@ -120,5 +138,9 @@ mod tests {
         assert!(matches!(with(false, true), Departure::Refused(why) if why.contains("--force")));
         assert!(matches!(with(true, false), Departure::Refused(why) if why.contains("emptyDir")));
         assert_eq!(with(true, true), Departure::Evict);
+        let mut ended = bare.clone();
+        ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+        let departure = departure(&ended, &none, Allowed::default());
+        assert_eq!(departure, Departure::Evict, "nothing of it is lost");
     }
 }

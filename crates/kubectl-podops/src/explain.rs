@@ -1,5 +1,6 @@
-//! Why a Pod or a CollaSet waits. Pure: objects in, causes with remedies out.
+//! Why a Pod, a CollaSet or a node waits. Pure: objects in, causes with remedies out.
 
+mod node;
 mod operation;
 mod pod;
 mod rule;
@@ -15,6 +16,7 @@ use podops_api::{
 };
 use serde::Serialize;
 
+pub use node::explain as explain_node;
 pub use pod::explain as explain_pod;
 pub use set::explain as explain_set;
 

@@ -10,16 +10,8 @@ use podops_api::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{clock, explain::Facts};
+use crate::{clock, explain::Facts, installation::OPERATORS};
 
-/// Operators of Podops.
-pub(crate) const OPERATORS: [&str; 5] = [
-    "collaset-operator",
-    "consist-operator",
-    "lifecycle-operator",
-    "operationjob-operator",
-    "transition-rule-operator",
-];
 /// Duration of a Lease whose spec has none.
 const LEASE_SECONDS: i32 = 15;
 /// Status of a request for something that does not exist.

@@ -28,10 +28,8 @@ const NOT_FOUND: u16 = 404;
 /// If a list fails for another reason than that the cluster does not serve the resource.
 pub async fn read(client: &Client) -> kube::Result<Inventory> {
     let controlled = format!("{}={}", well_known::CONTROL, well_known::CONTROL_ON);
-    let version = client.apiserver_version().await?;
-    let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
     Ok(Inventory {
-        server_minor: minor.parse().unwrap_or_default(),
+        server_minor: server_minor(client).await?,
         sets: custom(client, "CollaSet", "collasets").await?,
         decorations: custom(client, "PodDecoration", "poddecorations").await?,
         rules: custom(client, "PodTransitionRule", "podtransitionrules").await?,
@@ -43,6 +41,13 @@ pub async fn read(client: &Client) -> kube::Result<Inventory> {
         mutating_webhooks: typed::<MutatingWebhookConfiguration>(client, "").await?,
         validating_webhooks: typed::<ValidatingWebhookConfiguration>(client, "").await?,
     })
+}
+
+/// Minor version of the API server.
+pub(crate) async fn server_minor(client: &Client) -> kube::Result<u32> {
+    let version = client.apiserver_version().await?;
+    let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+    Ok(minor.parse().unwrap_or_default())
 }
 
 /// Lists a custom resource as JSON, so that an object which Podops cannot decode is listed as well;

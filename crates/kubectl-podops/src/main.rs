@@ -38,8 +38,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let session = session::connect(cli.connection).await?;
     match cli.command {
-        Command::Get { set, watch: true, .. } => commands::watch(&session, &set).await,
-        Command::Get { set, output, .. } => commands::get(&session, &set, output).await,
+        Command::Get { set, watch: true, .. } => commands::view::watch(&session, &set).await,
+        Command::Get { set, output, .. } => commands::view::get(&session, &set, output).await,
+        Command::Top { watch: true, .. } => commands::view::watch_top(&session).await,
+        Command::Top { output, .. } => commands::view::top(&session, output).await,
+        Command::Check { output } => commands::check::check(&session, output).await,
         Command::Explain { target, output } => commands::explain(&session, &target, output).await,
         Command::Status { set, timeout } => commands::status(&session, &set, timeout).await,
         Command::Rollout(rollout) => commands::rollout(&session, rollout).await,
@@ -67,7 +70,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             commands::uninstall::uninstall(&session, workloads, timeout).await
         }
         Command::Completion { .. } => Ok(ExitCode::SUCCESS),
-        Command::Preflight { to, output } => commands::preflight(&session, to, output).await,
+        Command::Preflight { to, output } => commands::check::preflight(&session, to, output).await,
     }
 }
 

@@ -51,6 +51,17 @@ pub enum Error {
         /// ID of the operation.
         id: String,
     },
+    /// The operation has ended, as far as its requester is concerned.
+    #[error("operation {id} of pod/{pod} is finished, and returns it to service")]
+    Finished {
+        /// Name of the Pod.
+        pod: String,
+        /// ID of the operation.
+        id: String,
+    },
+    /// Nothing was requested that could be cancelled.
+    #[error("pod/{0} has no such request")]
+    NotRequested(String),
     /// It was taken out of service before.
     #[error("pod/{0} was taken offline before; kubectl podops explain pod/{0} shows its state")]
     IsOffline(String),
@@ -70,9 +81,12 @@ pub fn replace(pod: &Pod) -> Result<Value, Error> {
 }
 
 /// Cancels the replacement of a Pod.
-#[must_use]
-pub fn cancel_replacement(pod: &Pod) -> Value {
-    labels(pod, &json!({ well_known::TO_REPLACE: null }))
+///
+/// # Errors
+///
+/// [`Error::NotRequested`] without one.
+pub fn cancel_replacement(pod: &Pod) -> Result<Value, Error> {
+    cancel(pod, &[well_known::TO_REPLACE])
 }
 
 /// Requests the graceful deletion of a Pod, or its replacement if its deletion policy wants that.
@@ -82,19 +96,36 @@ pub fn cancel_replacement(pod: &Pod) -> Value {
 /// If the Pod is not under control, or is being deleted.
 pub fn delete(pod: &Pod) -> Result<Value, Error> {
     check_controlled(pod)?;
-    let policy = pods::annotation(pod, well_known::DELETION_POLICY);
-    let key = if policy == Some(REPLACE_FIRST) && is_of_set(pod) {
-        well_known::TO_REPLACE
-    } else {
-        well_known::TO_DELETE
-    };
+    let key = if is_replaced_first(pod) { well_known::TO_REPLACE } else { well_known::TO_DELETE };
     Ok(labels(pod, &json!({ key: SET })))
 }
 
-/// Cancels the graceful deletion of a Pod.
+/// Returns whether a replacement is created before the Pod is deleted. One that serves nothing is
+/// deleted at once.
 #[must_use]
-pub fn cancel_deletion(pod: &Pod) -> Value {
-    labels(pod, &json!({ well_known::TO_DELETE: null }))
+pub fn is_replaced_first(pod: &Pod) -> bool {
+    let policy = pods::annotation(pod, well_known::DELETION_POLICY);
+    policy == Some(REPLACE_FIRST)
+        && is_of_set(pod)
+        && pods::label(pod, well_known::SERVICE_AVAILABLE).is_some()
+}
+
+/// Cancels the graceful deletion of a Pod, whichever way it was requested.
+///
+/// # Errors
+///
+/// [`Error::NotRequested`] without one.
+pub fn cancel_deletion(pod: &Pod) -> Result<Value, Error> {
+    cancel(pod, &[well_known::TO_DELETE, well_known::TO_REPLACE])
+}
+
+fn cancel(pod: &Pod, keys: &[&str]) -> Result<Value, Error> {
+    let requested: Vec<&&str> = keys.iter().filter(|key| pods::label(pod, key).is_some()).collect();
+    if requested.is_empty() {
+        return Err(Error::NotRequested(pods::name(pod).to_owned()));
+    }
+    let removed: LabelChanges = requested.iter().map(|key| ((**key).to_string(), None)).collect();
+    Ok(changes(pod, &removed))
 }
 
 /// Takes a Pod out of service by an operation that ends with [`online`].
@@ -131,6 +162,9 @@ pub fn online(pod: &Pod) -> Result<Value, Error> {
 /// [`Error::NoOperation`] without one, [`Error::NoType`] if it has no type.
 pub fn undo(pod: &Pod, id: &str) -> Result<Value, Error> {
     let known = operation(pod, id).ok_or_else(|| no_operation(pod, id))?;
+    if Phase::of(&known) >= Phase::Operated {
+        return Err(Error::Finished { pod: pods::name(pod).to_owned(), id: id.to_owned() });
+    }
     let no_type = || Error::NoType { pod: pods::name(pod).to_owned(), id: id.to_owned() };
     let operation_type = known.operation_type().ok_or_else(no_type)?;
     Ok(changes(pod, &lifecycle::undo(id, operation_type)))
@@ -147,7 +181,9 @@ fn check_controlled(pod: &Pod) -> Result<(), Error> {
     Ok(())
 }
 
-fn is_of_set(pod: &Pod) -> bool {
+/// Returns whether the Pod belongs to a CollaSet.
+#[must_use]
+pub fn is_of_set(pod: &Pod) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().any(|owner| owner.kind == "CollaSet" && owner.controller == Some(true))
 }
@@ -221,12 +257,26 @@ mod tests {
         assert_eq!(*labels_of(&deleted), json!({ well_known::TO_DELETE: "true" }));
         let policy = [(well_known::DELETION_POLICY.to_owned(), "Replace".to_owned())];
         pod.metadata.annotations = Some(policy.into());
+        let unavailable = delete(&pod).unwrap_or_default();
+        assert_eq!(*labels_of(&unavailable), json!({ well_known::TO_DELETE: "true" }));
+        let available = (well_known::SERVICE_AVAILABLE.to_owned(), "1".to_owned());
+        pod.metadata.labels.get_or_insert_default().extend([available]);
         let replaced = delete(&pod).unwrap_or_default();
         assert_eq!(*labels_of(&replaced), json!({ well_known::TO_REPLACE: "true" }));
         pod.metadata.owner_references = None;
         let deleted = delete(&pod).unwrap_or_default();
         assert_eq!(*labels_of(&deleted), json!({ well_known::TO_DELETE: "true" }));
         assert_eq!(replace(&pod), Err(Error::NotOfSet("web-1".to_owned())));
+    }
+
+    #[test]
+    fn a_deletion_is_cancelled_whichever_way_it_was_requested() {
+        for key in [well_known::TO_DELETE, well_known::TO_REPLACE] {
+            let cancelled = cancel_deletion(&pod(&json!({ key: "true" }))).unwrap_or_default();
+            assert_eq!(*labels_of(&cancelled), json!({ key: null }));
+        }
+        let none = cancel_deletion(&pod(&json!({})));
+        assert_eq!(none, Err(Error::NotRequested("web-1".to_owned())));
     }
 
     #[test]

@@ -55,6 +55,12 @@ pub(crate) fn is_controlled(pod: &Pod) -> bool {
     label(pod, well_known::CONTROL) == Some(well_known::CONTROL_ON)
 }
 
+/// Whether all containers have ended for good.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// Whether the Pod is in service.
 pub(crate) fn is_in_service(pod: &Pod) -> bool {
     label(pod, well_known::SERVICE_AVAILABLE).is_some() && has_condition(pod, "Ready")

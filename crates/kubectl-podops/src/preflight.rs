@@ -2,15 +2,17 @@
 //! cluster in, findings out.
 
 mod decorations;
-mod finding;
+mod direction;
 mod installation;
 mod jobs;
 mod objects;
 mod rules;
 mod sets;
 
-pub use finding::{Direction, Finding, Findings, Level};
+pub use direction::Direction;
 pub use objects::Inventory;
+
+use crate::finding::Findings;
 
 /// Checks a cluster before a switch.
 #[must_use]
@@ -31,7 +33,7 @@ pub fn check(inventory: &Inventory, direction: Direction) -> Findings {
         jobs::check(job, direction, &mut findings);
     }
     jobs::check_pods(inventory, &mut findings);
-    findings.0.sort_by(|a, b| (a.level, &a.subject).cmp(&(b.level, &b.subject)));
+    findings.sort();
     findings
 }
 

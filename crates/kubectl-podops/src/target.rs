@@ -1,6 +1,6 @@
 //! Objects that commands name: `pod/web-1`, `collaset/web`.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 /// Argument that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +14,18 @@ pub enum Target {
     Pod(String),
     /// A CollaSet.
     CollaSet(String),
+    /// A node.
+    Node(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(name) => write!(f, "pod/{name}"),
+            Self::CollaSet(name) => write!(f, "collaset/{name}"),
+            Self::Node(name) => write!(f, "node/{name}"),
+        }
+    }
 }
 
 impl FromStr for Target {
@@ -28,8 +40,9 @@ impl FromStr for Target {
             }
             "pod" | "pods" | "po" => Ok(Self::Pod(name)),
             "collaset" | "collasets" | "cls" => Ok(Self::CollaSet(name)),
+            "node" | "nodes" | "no" => Ok(Self::Node(name)),
             other => Err(InvalidArgument(format!(
-                "{other} is no known kind; known are collaset and pod"
+                "{other} is no known kind; known are collaset, node and pod"
             ))),
         }
     }
@@ -43,7 +56,9 @@ impl FromStr for Target {
 pub fn set_name(text: &str) -> Result<String, InvalidArgument> {
     match text.parse()? {
         Target::CollaSet(name) => Ok(name),
-        Target::Pod(name) => Err(InvalidArgument(format!("pod/{name} is no CollaSet"))),
+        other @ (Target::Pod(_) | Target::Node(_)) => {
+            Err(InvalidArgument(format!("{other} is no CollaSet")))
+        }
     }
 }
 
@@ -56,7 +71,9 @@ pub fn pod_name(text: &str) -> Result<String, InvalidArgument> {
     let qualified = if text.contains('/') { text.to_owned() } else { format!("pod/{text}") };
     match qualified.parse()? {
         Target::Pod(name) => Ok(name),
-        Target::CollaSet(name) => Err(InvalidArgument(format!("collaset/{name} is no Pod"))),
+        other @ (Target::CollaSet(_) | Target::Node(_)) => {
+            Err(InvalidArgument(format!("{other} is no Pod")))
+        }
     }
 }
 
@@ -66,12 +83,13 @@ pub fn pod_name(text: &str) -> Result<String, InvalidArgument> {
 ///
 /// [`InvalidArgument`] if the text names something else.
 pub fn node_name(text: &str) -> Result<String, InvalidArgument> {
-    let name = ["node/", "nodes/", "no/"].iter().find_map(|kind| text.strip_prefix(kind));
-    let name = name.unwrap_or(text);
-    if name.is_empty() || name.contains('/') {
-        return Err(InvalidArgument(format!("{text} is no node")));
+    let qualified = if text.contains('/') { text.to_owned() } else { format!("node/{text}") };
+    match qualified.parse()? {
+        Target::Node(name) => Ok(name),
+        other @ (Target::Pod(_) | Target::CollaSet(_)) => {
+            Err(InvalidArgument(format!("{other} is no node")))
+        }
     }
-    Ok(name.to_owned())
 }
 
 #[cfg(test)]
@@ -83,7 +101,7 @@ mod tests {
         assert_eq!("web".parse(), Ok(Target::CollaSet("web".to_owned())));
         assert_eq!("cls/web".parse(), Ok(Target::CollaSet("web".to_owned())));
         assert_eq!("po/web-1".parse(), Ok(Target::Pod("web-1".to_owned())));
-        for invalid in ["", "pod/", "pod/a/b", "node/a"] {
+        for invalid in ["", "pod/", "pod/a/b", "service/a"] {
             assert!(invalid.parse::<Target>().is_err(), "{invalid}");
         }
         assert_eq!(pod_name("web-1"), Ok("web-1".to_owned()));

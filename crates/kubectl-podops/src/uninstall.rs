@@ -4,21 +4,20 @@
 //! So an uninstallation may be interrupted at any point, and may begin after a part was removed by
 //! other means.
 
-mod object;
+mod kinds;
 mod release;
 mod step;
 
 use clap::ValueEnum;
 
-pub use object::{Kind, Object, Scope};
 pub use step::{Change, Step};
 
-use object::{CUSTOM, INSTALLED};
+use crate::installation::{
+    CUSTOM, Installation, OPERATORS, Object, defines_custom, is_of_kuperator,
+};
 
-/// Label of the objects of Podops.
-const PART_OF: &str = "app.kubernetes.io/part-of";
-/// Value of [`PART_OF`].
-const PODOPS: &str = "podops";
+/// Flag and environment variable of consist-operator for employers other than Services.
+const EMPLOYER_KINDS: [&str; 2] = ["--employer-kinds", "PODOPS_EMPLOYER_KINDS"];
 
 /// What happens to the Pods of CollaSets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,34 +26,6 @@ pub enum Workloads {
     Keep,
     /// CollaSets are deleted, and their Pods through the lifecycle.
     Delete,
-}
-
-/// What of Podops is in a cluster.
-#[derive(Clone, Debug, Default)]
-pub struct Remains {
-    /// Objects of all kinds in [`kinds`], those that do not concern Podops included.
-    pub objects: Vec<Object>,
-    /// Operators that are not running.
-    pub absent_operators: Vec<String>,
-    /// Number of operators that are running.
-    pub running_operators: usize,
-    /// Namespace of the operators.
-    pub operator_namespace: String,
-}
-
-impl Remains {
-    fn of(&self, kind: &'static str) -> impl Iterator<Item = &Object> {
-        self.objects.iter().filter(move |object| object.kind.name == kind)
-    }
-
-    fn is_absent(&self, operator: &str) -> bool {
-        self.absent_operators.iter().any(|absent| absent == operator)
-    }
-}
-
-/// Kinds that an uninstallation reads.
-pub fn kinds() -> impl Iterator<Item = &'static Kind> {
-    object::ALL.iter()
 }
 
 /// Why nothing can be uninstalled.
@@ -77,6 +48,25 @@ pub enum Refusal {
          ready; remove the gate from the template"
     )]
     GateInTemplate(String),
+    /// Its objects are those of Kuperator, too.
+    #[error(
+        "{0} is one of Kuperator, whose CollaSets and CRDs are the same; delete the operators of          Podops with kubectl, or remove Kuperator first"
+    )]
+    Kuperator(String),
+    /// The finalizers of employers of other kinds would stay.
+    #[error(
+        "{0} runs with --employer-kinds, whose objects have a finalizer; remove the label \
+         kusionstack.io/control from them, then remove the flag"
+    )]
+    OtherEmployers(String),
+    /// It is not known whether its operators have stopped.
+    #[error("{object} is not in namespace {namespace}; use --operator-namespace")]
+    OtherNamespace {
+        /// The Deployment.
+        object: String,
+        /// Namespace of the operators that was named.
+        namespace: String,
+    },
 }
 
 /// What comes next.
@@ -95,8 +85,8 @@ pub enum Next {
 /// # Errors
 ///
 /// [`Refusal`] if it would strand Pods.
-pub fn next(remains: &Remains, workloads: Workloads) -> Result<Next, Refusal> {
-    let stages = stages(remains, workloads)?;
+pub fn next(installation: &Installation, workloads: Workloads) -> Result<Next, Refusal> {
+    let stages = stages(installation, workloads)?;
     Ok(stages.into_iter().find(|stage| *stage != Next::Done).unwrap_or(Next::Done))
 }
 
@@ -105,99 +95,126 @@ pub fn next(remains: &Remains, workloads: Workloads) -> Result<Next, Refusal> {
 /// # Errors
 ///
 /// [`Refusal`] if an uninstallation would strand Pods.
-pub fn stages(remains: &Remains, workloads: Workloads) -> Result<Vec<Next>, Refusal> {
-    if let Some(workload) = remains.objects.iter().find(|object| release::has_gate(object)) {
+pub fn stages(installation: &Installation, workloads: Workloads) -> Result<Vec<Next>, Refusal> {
+    check(installation)?;
+    Ok(vec![
+        if workloads == Workloads::Delete { delete_sets(installation)? } else { Next::Done },
+        delete_installed(installation, &kinds::ADMISSION),
+        stop_operators(installation),
+        release(installation),
+        delete_custom(installation),
+        delete_installed(installation, &kinds::REST),
+        delete_definitions(installation),
+        await_deletions(installation),
+    ])
+}
+
+/// Returns an error if an uninstallation would strand Pods, or take away those of Kuperator.
+fn check(installation: &Installation) -> Result<(), Refusal> {
+    let find = |is: fn(&Object) -> bool| installation.objects.iter().find(|object| is(object));
+    if let Some(kuperator) = find(is_of_kuperator) {
+        return Err(Refusal::Kuperator(kuperator.to_string()));
+    }
+    if let Some(workload) = find(release::has_gate) {
         return Err(Refusal::GateInTemplate(workload.to_string()));
     }
-    Ok(vec![
-        if workloads == Workloads::Delete { delete_sets(remains)? } else { Next::Done },
-        delete_installed(remains, INSTALLED.admission),
-        stop_operators(remains),
-        release(remains),
-        delete_custom(remains),
-        delete_installed(remains, INSTALLED.rest),
-        delete_definitions(remains),
-        await_deletions(remains),
-    ])
+    for deployment in installation.installed("Deployment") {
+        let namespace = &installation.operator_namespace;
+        if deployment.namespace.as_ref() != Some(namespace) {
+            let (object, namespace) = (deployment.to_string(), namespace.clone());
+            return Err(Refusal::OtherNamespace { object, namespace });
+        }
+        let containers = deployment.value["spec"]["template"]["spec"]["containers"].to_string();
+        if EMPLOYER_KINDS.iter().any(|flag| containers.contains(flag)) {
+            return Err(Refusal::OtherEmployers(deployment.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether an uninstallation depends on the object.
 #[must_use]
 pub fn concerns(object: &Object) -> bool {
     match object.kind.name {
-        "Pod" | "PersistentVolumeClaim" => !release::changes(object).is_empty(),
-        "Service" => object.label(PART_OF).is_some() || !release::changes(object).is_empty(),
+        "PersistentVolumeClaim" => !release::changes(object).is_empty(),
+        "Pod" | "Service" => object.is_part() || !release::changes(object).is_empty(),
         "ControllerRevision" => release::is_owned(object),
         "Deployment" | "StatefulSet" | "DaemonSet" => {
-            object.label(PART_OF).is_some() || release::has_gate(object)
+            object.is_part() || release::has_gate(object) || is_of_kuperator(object)
         }
         _ => true,
     }
 }
 
 /// Deletes CollaSets, and waits until their Pods are deleted.
-fn delete_sets(remains: &Remains) -> Result<Next, Refusal> {
-    let count = remains.of("CollaSet").count();
+fn delete_sets(installation: &Installation) -> Result<Next, Refusal> {
+    let count = installation.of("CollaSet").count();
     if count == 0 {
         return Ok(Next::Done);
     }
     for operator in ["collaset-operator", "lifecycle-operator"] {
-        if remains.is_absent(operator) {
+        if installation.is_absent(operator) {
             return Err(Refusal::OperatorAbsent { operator, count });
         }
     }
-    let steps = deletions(remains.of("CollaSet"));
-    let waiting = format!("waiting for the Pods of {count} CollaSets to be deleted");
+    let steps = deletions(installation.of("CollaSet"));
+    let pods = installation.of("Pod").filter(|pod| release::is_owned(pod)).count();
+    let waiting = format!("waiting for {pods} Pods of {count} CollaSets to be deleted");
     Ok(if steps.is_empty() { Next::Wait(waiting) } else { Next::Steps(steps) })
 }
 
 /// Deletes installed objects of these kinds; does not wait until they are gone.
-fn delete_installed(remains: &Remains, kinds: &[&str]) -> Next {
-    let of_kinds = remains.objects.iter().filter(|object| kinds.contains(&object.kind.name));
-    steps(deletions(of_kinds.filter(|object| is_installed(object, remains))))
+fn delete_installed(installation: &Installation, kinds: &[&str]) -> Next {
+    let of_kinds = installation.objects.iter().filter(|object| kinds.contains(&object.kind.name));
+    steps(deletions(of_kinds.filter(|object| is_installed(object, installation))))
 }
 
 /// Returns whether the object belongs to the installation: by its label, or because an operator has
 /// created it.
-fn is_installed(object: &Object, remains: &Remains) -> bool {
+fn is_installed(object: &Object, installation: &Installation) -> bool {
     let operator = match object.kind.name {
         "Lease" => Some(&*object.name),
         "Secret" => object.name.strip_suffix("-admission"),
         _ => None,
     };
-    let is_created = operator.is_some_and(|operator| INSTALLED.operators.contains(&operator))
-        && object.namespace.as_deref() == Some(&*remains.operator_namespace);
-    object.label(PART_OF) == Some(PODOPS) || is_created
+    let is_created = operator.is_some_and(|operator| OPERATORS.contains(&operator))
+        && object.namespace.as_deref() == Some(&*installation.operator_namespace);
+    object.is_part() || is_created
 }
 
 /// Deletes the Deployments, and waits until no operator runs: one that runs would add finalizers and
-/// owners again, or act on the deletion of its objects.
-fn stop_operators(remains: &Remains) -> Next {
-    let deployments = deletions(remains.of("Deployment").filter(|d| is_installed(d, remains)));
+/// owners again, or act on the deletion of its objects. A Lease may be released before its Pod ends,
+/// and an operator without standby has none; one that no Deployment of the cluster starts has only a
+/// Lease.
+fn stop_operators(installation: &Installation) -> Next {
+    let deployments = deletions(installation.installed("Deployment"));
+    let pods = installation.installed("Pod").count();
+    let running = OPERATORS.len() - installation.absent_operators.len();
     if !deployments.is_empty() {
-        return Next::Steps(deployments);
+        Next::Steps(deployments)
+    } else if pods > 0 {
+        Next::Wait(format!("waiting for {pods} Pods of operators to end"))
+    } else if running > 0 {
+        Next::Wait(format!("waiting for the Leases of {running} operators to expire"))
+    } else {
+        Next::Done
     }
-    if remains.running_operators > 0 {
-        let running = remains.running_operators;
-        return Next::Wait(format!("waiting for the Leases of {running} operators to expire"));
-    }
-    Next::Done
 }
 
 /// Removes owners, labels, annotations and finalizers from the objects of users.
-fn release(remains: &Remains) -> Next {
-    let changes = remains.objects.iter().flat_map(|object| {
+fn release(installation: &Installation) -> Next {
+    let changes = installation.objects.iter().flat_map(|object| {
         let changes = release::changes(object).into_iter();
         changes.map(|change| Step { object: object.clone(), change })
     });
-    let revisions = remains.of("ControllerRevision");
+    let revisions = installation.of("ControllerRevision");
     let revisions = revisions.filter(|revision| release::is_owned(revision));
     steps(changes.chain(deletions(revisions)).collect())
 }
 
 /// Deletes the objects of the API group, whose finalizers nothing would remove.
-fn delete_custom(remains: &Remains) -> Next {
-    let custom = remains.objects.iter().filter(|object| CUSTOM.contains(&object.kind.name));
+fn delete_custom(installation: &Installation) -> Next {
+    let custom = installation.objects.iter().filter(|object| CUSTOM.contains(&object.kind.name));
     let mut found = Vec::new();
     for object in custom {
         let unblock = release::without_finalizers(object);
@@ -207,22 +224,16 @@ fn delete_custom(remains: &Remains) -> Next {
     steps(found)
 }
 
-fn delete_definitions(remains: &Remains) -> Next {
-    steps(deletions(remains.of("CustomResourceDefinition").filter(|crd| defines_custom(crd))))
-}
-
-fn defines_custom(definition: &Object) -> bool {
-    let plural = definition.name.strip_suffix(".apps.kusionstack.io");
-    let mut custom = object::ALL.iter().filter(|kind| CUSTOM.contains(&kind.name));
-    custom.any(|kind| Some(kind.plural) == plural)
+fn delete_definitions(installation: &Installation) -> Next {
+    steps(deletions(installation.of("CustomResourceDefinition").filter(|crd| defines_custom(crd))))
 }
 
 /// Waits until the namespace and the definitions are gone, which takes a while.
-fn await_deletions(remains: &Remains) -> Next {
-    let ours = remains
+fn await_deletions(installation: &Installation) -> Next {
+    let ours = installation
         .objects
         .iter()
-        .filter(|object| is_installed(object, remains) || defines_custom(object));
+        .filter(|object| is_installed(object, installation) || defines_custom(object));
     let ours: Vec<String> = ours.map(ToString::to_string).collect();
     match ours.first() {
         Some(first) => {

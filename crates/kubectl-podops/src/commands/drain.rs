@@ -1,18 +1,26 @@
 //! Drains a node.
 
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingWebhookConfiguration,
+    core::v1::{Namespace, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
     Api, ResourceExt,
-    api::{EvictParams, ListParams},
+    api::{EvictParams, ListParams, PostParams},
 };
 use kubectl_podops::{
     cli::Output,
-    drain::{Allowed, Departure, departure},
+    drain::{Allowed, Departure, departure, is_uncounted},
     explain::explain_pod,
-    facts,
+    facts, pod_change,
 };
 use podops_api::well_known;
 use tokio::time::{Instant, sleep};
@@ -22,6 +30,8 @@ use crate::{output::print, session::Session};
 
 /// Interval of evictions that were rejected.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Webhook configuration with which evictions wait for the lifecycle.
+const WEBHOOKS: &str = "podops-lifecycle-operator";
 /// Statuses of an eviction that is to be repeated: a budget or the lifecycle does not permit it yet.
 const NOT_YET: [u16; 2] = [429, 409];
 /// Status of a request for something that does not exist.
@@ -37,25 +47,20 @@ pub(crate) async fn drain(
     let nodes: Api<Node> = Api::all(session.client.clone());
     let known = nodes.get_opt(node).await.context("cannot read the node")?;
     known.with_context(|| format!("node/{node} does not exist"))?;
-    let graceful = graceful_namespaces(session).await?;
-    let mut waiting = leaving(session, node, &graceful, allowed).await?;
+    let mut drain = Drain::new(session, node, allowed).await?;
+    // Nothing is changed if a Pod must not be deleted.
+    drain.leaving().await?;
     nodes.cordon(node).await.context("cannot cordon the node")?;
     print(&node, || format!("node/{node} cordoned\n"), Output::Text)?;
+    let mut waiting = drain.leaving().await?;
     let started = Instant::now();
-    let mut requested = BTreeSet::new();
     while !waiting.is_empty() {
         if !timeout.is_zero() && started.elapsed() > timeout {
-            bail!("timed out; {}", why(session, &waiting[0].pod, waiting.len()).await?);
+            bail!("timed out; {}", drain.why(&waiting[0].pod, waiting.len()).await?);
         }
-        for Leaving { pod, departure } in &waiting {
-            let is_first = requested.insert(id(pod));
-            if is_first && *departure != Departure::Leaving {
-                print(&(), || format!("{} leaves\n", id(pod)), Output::Text)?;
-            }
-            remove(session, pod, *departure).await?;
-        }
+        drain.remove(&waiting).await?;
         sleep(INTERVAL).await;
-        let still = leaving(session, node, &graceful, allowed).await?;
+        let still = drain.leaving().await?;
         let present: BTreeSet<String> = still.iter().map(|leaving| id(&leaving.pod)).collect();
         let gone = waiting.iter().map(|leaving| id(&leaving.pod));
         for pod in gone.filter(|pod| !present.contains(pod)) {
@@ -73,68 +78,158 @@ struct Leaving {
     departure: Departure,
 }
 
-/// Pods of the node that have to leave.
-///
-/// # Errors
-///
-/// If one of them must not be deleted.
-async fn leaving(
-    session: &Session,
-    node: &str,
-    graceful: &BTreeSet<String>,
+/// A node that is being drained.
+struct Drain<'a> {
+    session: &'a Session,
+    node: &'a str,
     allowed: Allowed,
-) -> anyhow::Result<Vec<Leaving>> {
-    let pods: Api<Pod> = Api::all(session.client.clone());
-    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let list = pods.list(&on_node).await.context("cannot list the Pods of the node")?;
-    let mut leaving = Vec::new();
-    for pod in list.items {
-        match departure(&pod, graceful, allowed) {
-            Departure::Stays => {}
-            Departure::Refused(why) => bail!("{} cannot leave node/{node}: {why}", id(&pod)),
-            departure @ (Departure::Leaving | Departure::RequestDeletion | Departure::Evict) => {
-                leaving.push(Leaving { pod, departure });
+    /// Namespaces in which evictions wait for the lifecycle.
+    graceful: BTreeSet<String>,
+    /// Namespaces with PodDisruptionBudgets.
+    budgeted: BTreeSet<String>,
+    /// Pods whose departure was requested.
+    requested: BTreeSet<String>,
+    /// Last rejection of each Pod's eviction.
+    rejections: BTreeMap<String, String>,
+}
+
+impl<'a> Drain<'a> {
+    async fn new(session: &'a Session, node: &'a str, allowed: Allowed) -> anyhow::Result<Self> {
+        let budgets: Api<PodDisruptionBudget> = Api::all(session.client.clone());
+        let budgets = budgets.list(&ListParams::default()).await;
+        let budgets = budgets.context("cannot list PodDisruptionBudgets")?;
+        Ok(Self {
+            session,
+            node,
+            allowed,
+            graceful: graceful_namespaces(session).await?,
+            budgeted: budgets.iter().filter_map(ResourceExt::namespace).collect(),
+            requested: BTreeSet::new(),
+            rejections: BTreeMap::new(),
+        })
+    }
+
+    /// Pods of the node that have to leave.
+    ///
+    /// # Errors
+    ///
+    /// If one of them must not be deleted.
+    async fn leaving(&self) -> anyhow::Result<Vec<Leaving>> {
+        let pods: Api<Pod> = Api::all(self.session.client.clone());
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let list = pods.list(&on_node).await.context("cannot list the Pods of the node")?;
+        let mut leaving = Vec::new();
+        for pod in list.items {
+            match departure(&pod, &self.graceful, self.allowed) {
+                Departure::Stays => {}
+                Departure::Refused(why) => {
+                    bail!("{} cannot leave node/{}: {why}", id(&pod), self.node)
+                }
+                departure @ (Departure::Leaving
+                | Departure::RequestDeletion { .. }
+                | Departure::Evict) => leaving.push(Leaving { pod, departure }),
             }
         }
+        Ok(leaving)
     }
-    Ok(leaving)
+
+    /// Evicts the Pods, or requests their deletion.
+    async fn remove(&mut self, waiting: &[Leaving]) -> anyhow::Result<()> {
+        // A budget counts a Pod once it is out of service: until then, no other one of the namespace
+        // is requested.
+        let uncounted = waiting.iter().filter(|leaving| is_uncounted(&leaving.pod));
+        let uncounted = uncounted.filter_map(|leaving| leaving.pod.namespace());
+        let mut occupied: BTreeSet<String> =
+            uncounted.filter(|namespace| self.budgeted.contains(namespace)).collect();
+        for Leaving { pod, departure } in waiting {
+            let namespace = pod.namespace().unwrap_or_default();
+            let is_done = match departure {
+                Departure::Evict => self.evict(pod, false).await?,
+                Departure::RequestDeletion { is_replaced_first: true } => {
+                    self.request_deletion(pod).await?
+                }
+                Departure::RequestDeletion { is_replaced_first: false } => {
+                    if occupied.contains(&namespace) || !self.evict(pod, true).await? {
+                        continue;
+                    }
+                    if self.budgeted.contains(&namespace) {
+                        occupied.insert(namespace);
+                    }
+                    self.request_deletion(pod).await?
+                }
+                Departure::Leaving | Departure::Stays | Departure::Refused(_) => false,
+            };
+            if is_done && self.requested.insert(id(pod)) {
+                print(&(), || format!("{} leaves\n", id(pod)), Output::Text)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn pods(&self, pod: &Pod) -> Api<Pod> {
+        Api::namespaced(self.session.client.clone(), &pod.namespace().unwrap_or_default())
+    }
+
+    /// Evicts a Pod, or only checks whether that is permitted; returns false if it is not yet.
+    async fn evict(&mut self, pod: &Pod, dry_run: bool) -> anyhow::Result<bool> {
+        let post_options = PostParams { dry_run, ..PostParams::default() };
+        let params = EvictParams { post_options, ..EvictParams::default() };
+        match self.pods(pod).evict(&pod.name_any(), &params).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(true),
+            Err(kube::Error::Api(status)) if NOT_YET.contains(&status.code) => {
+                self.rejections.insert(id(pod), status.message.clone());
+                Ok(false)
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot evict {}", id(pod))),
+        }
+    }
+
+    /// Requests the deletion of a Pod; returns false if it has ended meanwhile.
+    async fn request_deletion(&self, pod: &Pod) -> anyhow::Result<bool> {
+        let (pods, name) = (self.pods(pod), pod.name_any());
+        let Some(present) = pods.get_opt(&name).await.context("cannot read the Pod")? else {
+            return Ok(false);
+        };
+        if present.metadata.deletion_timestamp.is_some() {
+            return Ok(false);
+        }
+        match change_one(&pods, &name, &PodCommand::Delete).await {
+            Err(error) if is_gone(&error) => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
+    /// What a Pod waits for, in one line.
+    async fn why(&self, pod: &Pod, count: usize) -> anyhow::Result<String> {
+        let Session { client, operator_namespace, .. } = self.session;
+        let namespace = pod.namespace().unwrap_or_default();
+        let facts = facts::read(client, &namespace, operator_namespace).await?;
+        let explanation = explain_pod(&facts, &pod.name_any());
+        let cause = explanation
+            .and_then(|explanation| Some(explanation.causes.first()?.message.clone()))
+            .or_else(|| self.rejections.get(&id(pod)).cloned())
+            .unwrap_or_else(|| "it is being deleted".to_owned());
+        Ok(format!("{count} Pods have not left, among them {}: {cause}", id(pod)))
+    }
 }
 
-/// Namespaces in which evictions wait for the lifecycle.
+/// Returns whether a Pod could not be changed because it is being deleted.
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(pod_change::Error::Deleting(_)))
+}
+
+/// Namespaces in which evictions wait for the lifecycle: those with the label, if the webhook exists.
 async fn graceful_namespaces(session: &Session) -> anyhow::Result<BTreeSet<String>> {
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(session.client.clone());
+    let webhooks = webhooks.get_opt(WEBHOOKS).await.context("cannot read the webhooks")?;
+    if webhooks.is_none() {
+        return Ok(BTreeSet::new());
+    }
     let namespaces: Api<Namespace> = Api::all(session.client.clone());
-    let labelled = ListParams::default().labels(well_known::GRACEFUL_EVICTION);
+    let labelled = ListParams::default().labels(&format!("{}=true", well_known::GRACEFUL_EVICTION));
     let list = namespaces.list(&labelled).await.context("cannot list namespaces")?;
     Ok(list.iter().map(ResourceExt::name_any).collect())
-}
-
-async fn remove(session: &Session, pod: &Pod, departure: Departure) -> anyhow::Result<()> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let pods: Api<Pod> = Api::namespaced(session.client.clone(), &namespace);
-    let name = pod.name_any();
-    match departure {
-        Departure::Evict => match pods.evict(&name, &EvictParams::default()).await {
-            Err(kube::Error::Api(status))
-                if NOT_YET.contains(&status.code) || status.code == NOT_FOUND =>
-            {
-                Ok(())
-            }
-            result => result.map(|_| ()).with_context(|| format!("cannot evict {}", id(pod))),
-        },
-        Departure::RequestDeletion => change_one(&pods, &name, &PodCommand::Delete).await,
-        Departure::Leaving | Departure::Stays | Departure::Refused(_) => Ok(()),
-    }
-}
-
-/// What a Pod waits for, in one line.
-async fn why(session: &Session, pod: &Pod, count: usize) -> anyhow::Result<String> {
-    let namespace = pod.namespace().unwrap_or_default();
-    let facts = facts::read(&session.client, &namespace, &session.operator_namespace).await?;
-    let explanation = explain_pod(&facts, &pod.name_any());
-    let cause =
-        explanation.and_then(|explanation| Some(explanation.causes.first()?.message.clone()));
-    let cause = cause.unwrap_or_else(|| "it is being deleted".to_owned());
-    Ok(format!("{count} Pods have not left, among them {}: {cause}", id(pod)))
 }
 
 fn id(pod: &Pod) -> String {

@@ -42,9 +42,9 @@ impl PodCommand {
     fn patch(&self, pod: &Pod) -> Result<Value, pod_change::Error> {
         match self {
             Self::Replace => pod_change::replace(pod),
-            Self::CancelReplacement => Ok(pod_change::cancel_replacement(pod)),
+            Self::CancelReplacement => pod_change::cancel_replacement(pod),
             Self::Delete => pod_change::delete(pod),
-            Self::CancelDeletion => Ok(pod_change::cancel_deletion(pod)),
+            Self::CancelDeletion => pod_change::cancel_deletion(pod),
             Self::Offline => pod_change::offline(pod, clock::now()),
             Self::Online => pod_change::online(pod),
             Self::Undo(id) => pod_change::undo(pod, id),

@@ -1,12 +1,13 @@
 //! Removes Podops from a cluster.
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kubectl_podops::{
     cli::Output,
-    remains::{api_of, read},
+    installation::Installation,
+    installed::{api_of, read},
     uninstall::{Change, Next, Step, Workloads, next, stages},
 };
 use tokio::time::{Instant, sleep};
@@ -16,13 +17,15 @@ use crate::{output::print, session::Session};
 
 /// Interval at which the cluster is read while something is awaited.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Number of times that one step is applied at most.
+const REPEATS: usize = 10;
 /// Statuses of a write that is computed again: the object has changed, or is gone.
 const OUTDATED: [u16; 2] = [409, 404];
 
 /// Shows what an uninstallation would do.
 pub(crate) async fn dry_run(session: &Session, workloads: Workloads) -> anyhow::Result<ExitCode> {
-    let remains = remains(session).await?;
-    for stage in stages(&remains, workloads)? {
+    let installation = installation(session).await?;
+    for stage in stages(&installation, workloads)? {
         match stage {
             Next::Steps(steps) => {
                 for step in steps {
@@ -44,15 +47,23 @@ pub(crate) async fn uninstall(
 ) -> anyhow::Result<ExitCode> {
     let mut progress = Instant::now();
     let mut shown = String::new();
+    let mut applied = BTreeMap::<String, usize>::new();
     loop {
-        let message = match next(&remains(session).await?, workloads)? {
+        let message = match next(&installation(session).await?, workloads)? {
             Next::Done => break,
             Next::Steps(steps) => {
                 for step in &steps {
-                    apply(session, step).await?;
-                    print(&(), || format!("{step}\n"), Output::Text)?;
+                    if apply(session, step).await? {
+                        print(&(), || format!("{step}\n"), Output::Text)?;
+                        let times = applied.entry(step.to_string()).or_default();
+                        *times += 1;
+                        ensure!(*times <= REPEATS, "another client reverts this: {step}");
+                        progress = Instant::now();
+                    }
                 }
-                progress = Instant::now();
+                sleep(INTERVAL).await;
+                "objects change while they are written".clone_into(&mut shown);
+                continue_if_recent(progress, timeout, &shown)?;
                 continue;
             }
             Next::Wait(message) => message,
@@ -62,21 +73,28 @@ pub(crate) async fn uninstall(
             progress = Instant::now();
             shown = message;
         }
-        if progress.elapsed() > timeout {
-            bail!("no progress for {}s: {shown}; repeat the command", timeout.as_secs());
-        }
+        continue_if_recent(progress, timeout, &shown)?;
         sleep(INTERVAL).await;
     }
     print(&(), || "Podops is uninstalled\n".to_owned(), Output::Text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn remains(session: &Session) -> anyhow::Result<kubectl_podops::uninstall::Remains> {
-    let read = read(&session.client, &session.operator_namespace).await;
-    read.context("cannot list what is installed; an uninstallation needs the rights of an admin")
+/// Fails if the last progress was too long ago.
+fn continue_if_recent(progress: Instant, timeout: Duration, shown: &str) -> anyhow::Result<()> {
+    if progress.elapsed() > timeout {
+        bail!("no progress for {}s: {shown}; repeat the command", timeout.as_secs());
+    }
+    Ok(())
 }
 
-async fn apply(session: &Session, Step { object, change }: &Step) -> anyhow::Result<()> {
+async fn installation(session: &Session) -> anyhow::Result<Installation> {
+    let read = read(&session.client, &session.operator_namespace).await;
+    read.context("cannot list what is installed; this needs the rights of an administrator")
+}
+
+/// Applies a step; returns false if its object has changed since it was read, or is gone.
+async fn apply(session: &Session, Step { object, change }: &Step) -> anyhow::Result<bool> {
     let api = api_of(&session.client, object);
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let name = &object.name;
@@ -88,7 +106,7 @@ async fn apply(session: &Session, Step { object, change }: &Step) -> anyhow::Res
         Change::Delete => api.delete(name, &DeleteParams::background()).await.map(drop),
     };
     match result {
-        Err(kube::Error::Api(status)) if OUTDATED.contains(&status.code) => Ok(()),
-        result => result.with_context(|| format!("cannot change {object}")),
+        Err(kube::Error::Api(status)) if OUTDATED.contains(&status.code) => Ok(false),
+        result => result.map(|()| true).with_context(|| format!("cannot change {object}")),
     }
 }

@@ -10,8 +10,11 @@ use podops_api::{
 };
 
 use super::{Cause, Facts, rule, running::not_running_cause};
-use crate::pods::{
-    annotation, condition, finalizers, has_condition, is_controlled, label, name, not_ready,
+use crate::{
+    pod_change::OFFLINE,
+    pods::{
+        annotation, condition, finalizers, has_condition, is_controlled, label, name, not_ready,
+    },
 };
 
 const LIFECYCLE: &str = "lifecycle-operator";
@@ -28,6 +31,10 @@ pub(super) fn explain(facts: &Facts, pod: &Pod, id: &str, operation: &Operation)
         Phase::Requested => requested(facts, pod),
         Phase::PreCheck | Phase::PreChecked => checked(facts, pod, well_known::PRE_CHECK_GATE),
         Phase::Preparing => drained(facts, pod),
+        Phase::Operate if id == OFFLINE => {
+            let cause = Cause::new("it was taken offline by a user");
+            vec![cause.remedy(format!("kubectl podops online {}", name(pod)))]
+        }
         Phase::Operate | Phase::Operated => operated(facts, pod, id),
         Phase::PostCheck | Phase::PostChecked => checked(facts, pod, well_known::POST_CHECK_GATE),
         Phase::Completing => returned(facts, pod),

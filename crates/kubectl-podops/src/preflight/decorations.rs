@@ -6,9 +6,10 @@ use podops_api::pod_decoration::PodDecoration;
 use serde_json::Value;
 
 use super::{
-    finding::{Direction, Findings},
+    direction::Direction,
     objects::{items, subject},
 };
+use crate::finding::Findings;
 
 pub(super) fn check(decoration: &Value, direction: Direction, findings: &mut Findings) {
     if direction == Direction::ToKuperator {

@@ -4,9 +4,10 @@ use podops_api::{GROUP, lifecycle, well_known};
 use serde_json::Value;
 
 use super::{
-    finding::{Direction, Findings},
+    direction::Direction,
     objects::{Inventory, items, subject},
 };
+use crate::finding::Findings;
 
 /// Label of the objects of Podops.
 const PART_OF: &str = "app.kubernetes.io/part-of";

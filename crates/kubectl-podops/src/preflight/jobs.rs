@@ -4,9 +4,10 @@ use podops_api::well_known;
 use serde_json::Value;
 
 use super::{
-    finding::{Direction, Findings},
+    direction::Direction,
     objects::{Inventory, items, subject},
 };
+use crate::finding::Findings;
 
 /// Actions of Podops.
 const ACTIONS: [&str; 3] = ["Replace", "Restart", "Recreate"];

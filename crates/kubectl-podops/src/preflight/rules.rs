@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    finding::{Direction, Findings},
+    direction::Direction,
     objects::{items, subject},
 };
+use crate::finding::Findings;
 
 /// Longest name of a PodTransitionRule.
 const NAME_MAX: usize = 63;

@@ -6,9 +6,10 @@ use podops_api::{collaset::CollaSet, well_known};
 use serde_json::Value;
 
 use super::{
-    finding::{Direction, Findings},
+    direction::Direction,
     objects::{Inventory, items, subject},
 };
+use crate::finding::Findings;
 
 /// Largest `replicas` that Podops accepts.
 const MAX_REPLICAS: i64 = 10_000;

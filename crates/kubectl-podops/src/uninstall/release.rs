@@ -3,7 +3,8 @@
 use podops_api::{consist, well_known};
 use serde_json::{Map, Value, json};
 
-use super::{object::Object, step::Change};
+use super::step::Change;
+use crate::installation::{Object, items};
 
 /// Domain of the labels, annotations and finalizers.
 const DOMAIN: &str = "kusionstack.io";
@@ -11,7 +12,12 @@ const DOMAIN: &str = "kusionstack.io";
 /// Returns the changes that remove everything of Podops from a Pod, a PVC or a Service.
 pub(super) fn changes(object: &Object) -> Vec<Change> {
     match object.kind.name {
-        "Pod" => metadata_without(object, is_ours).into_iter().chain(open_gate(object)).collect(),
+        "Pod" => {
+            // The label may be in the selector of its controller, and is from its template.
+            let is_removed: fn(&str) -> bool =
+                if is_foreign(object) { is_written } else { is_ours };
+            metadata_without(object, is_removed).into_iter().chain(open_gate(object)).collect()
+        }
         "PersistentVolumeClaim" => metadata_without(object, is_ours).into_iter().collect(),
         // Its other annotations are the user's.
         "Service" => {
@@ -35,6 +41,17 @@ pub(super) fn is_owned(object: &Object) -> bool {
 pub(super) fn has_gate(object: &Object) -> bool {
     matches!(object.kind.name, "Deployment" | "StatefulSet" | "DaemonSet")
         && is_gated(&object.value["spec"]["template"]["spec"])
+}
+
+/// Returns whether the object has a controller of another kind.
+fn is_foreign(object: &Object) -> bool {
+    let mut owners = items(&object.value["metadata"]["ownerReferences"]);
+    owners.any(|owner| owner["controller"] == true && !is_owner(owner))
+}
+
+/// Returns whether a label or annotation is one that the operators write.
+fn is_written(key: &str) -> bool {
+    is_ours(key) && key != well_known::CONTROL
 }
 
 /// Returns whether a label, annotation or finalizer is in the domain of Podops.
@@ -102,8 +119,4 @@ fn open_gate(pod: &Object) -> Option<Change> {
 
 fn is_gated(spec: &Value) -> bool {
     items(&spec["readinessGates"]).any(|gate| gate["conditionType"] == well_known::SERVICE_READY)
-}
-
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::object::Object;
+use crate::installation::Object;
 
 /// Change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@ use podops_api::{consist, well_known};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::installation::kinds;
 
 fn object(kind: &str, metadata: &Value) -> Object {
     let found = kinds().find(|known| known.name == kind);
@@ -9,8 +10,17 @@ fn object(kind: &str, metadata: &Value) -> Object {
     Object::new(kind, json!({ "metadata": metadata }))
 }
 
+fn absent() -> Vec<String> {
+    OPERATORS.map(str::to_owned).to_vec()
+}
+
 fn installed(kind: &str, name: &str) -> Object {
-    object(kind, &json!({ "name": name, "labels": { PART_OF: PODOPS } }))
+    let labels = json!({ "app.kubernetes.io/part-of": "podops" });
+    let mut metadata = json!({ "name": name, "labels": labels });
+    if matches!(kind, "Deployment" | "Pod") {
+        metadata["namespace"] = json!("podops-system");
+    }
+    object(kind, &metadata)
 }
 
 fn set() -> Object {
@@ -34,26 +44,31 @@ fn pod() -> Object {
     pod
 }
 
-fn remains(objects: Vec<Object>) -> Remains {
-    Remains { objects, operator_namespace: "podops-system".to_owned(), ..Remains::default() }
+fn installation(objects: Vec<Object>) -> Installation {
+    Installation {
+        objects,
+        absent_operators: absent(),
+        operator_namespace: "podops-system".to_owned(),
+        ..Installation::default()
+    }
 }
 
 /// Applies the steps until nothing is left; returns the changed and deleted objects in their order.
-fn uninstall(mut remains: Remains, workloads: Workloads) -> Vec<String> {
+fn uninstall(mut installation: Installation, workloads: Workloads) -> Vec<String> {
     let mut log = Vec::new();
     for _ in 0..20 {
-        let steps = match next(&remains, workloads) {
+        let steps = match next(&installation, workloads) {
             Ok(Next::Steps(steps)) => steps,
             Ok(Next::Wait(message)) => {
                 log.push(message);
-                remains.running_operators = 0;
+                installation.absent_operators = absent();
                 continue;
             }
             Ok(Next::Done) => return log,
             Err(refusal) => return vec![refusal.to_string()],
         };
         for Step { object, change } in steps {
-            let known = remains.objects.iter_mut().find(|known| {
+            let known = installation.objects.iter_mut().find(|known| {
                 (known.kind, &known.namespace, &known.name)
                     == (object.kind, &object.namespace, &object.name)
             });
@@ -73,7 +88,7 @@ fn uninstall(mut remains: Remains, workloads: Workloads) -> Vec<String> {
                 }
             }
         }
-        remains.objects.retain(|object| {
+        installation.objects.retain(|object| {
             let finalizers = &object.value["metadata"]["finalizers"];
             let is_blocked = finalizers.to_string().contains(well_known::PRE_RECLAIM);
             !object.is_deleting() || is_blocked
@@ -92,10 +107,11 @@ fn pods_are_released_before_their_sets_are_deleted() {
         &json!({ "name": "collasets.apps.kusionstack.io" }),
     ));
     objects.push(object("CustomResourceDefinition", &json!({ "name": "others.example.com" })));
-    let log = uninstall(Remains { running_operators: 1, ..remains(objects) }, Workloads::Keep);
+    let running = Installation { absent_operators: absent().split_off(1), ..installation(objects) };
+    let log = uninstall(running, Workloads::Keep);
     let expected = [
         "delete validatingwebhookconfiguration/podops-lifecycle-operator",
-        "delete deployment/collaset-operator",
+        "delete deployment/collaset-operator in namespace podops-system",
         "waiting for the Leases of 1 operators to expire",
         "change pod/web-1 in namespace shop",
         "open pod/web-1 in namespace shop",
@@ -109,7 +125,7 @@ fn pods_are_released_before_their_sets_are_deleted() {
 
 #[test]
 fn only_what_podops_has_written_is_removed() {
-    let released = next(&remains(vec![pod()]), Workloads::Keep);
+    let released = next(&installation(vec![pod()]), Workloads::Keep);
     let Ok(Next::Steps(steps)) = released else { panic!("{released:?}") };
     let Change::Patch(patch) = &steps[0].change else { panic!("{steps:?}") };
     let expected = json!({ "metadata": {
@@ -120,7 +136,7 @@ fn only_what_podops_has_written_is_removed() {
     } });
     assert_eq!(*patch, expected);
     let foreign = object("Pod", &json!({ "name": "a", "labels": { "notkusionstack.io/b": "c" } }));
-    assert_eq!(next(&remains(vec![foreign]), Workloads::Keep), Ok(Next::Done));
+    assert_eq!(next(&installation(vec![foreign]), Workloads::Keep), Ok(Next::Done));
 }
 
 #[test]
@@ -131,7 +147,7 @@ fn services_keep_what_their_user_wrote() {
         "Service",
         &json!({ "name": "web", "annotations": annotations, "finalizers": finalizers }),
     );
-    let released = next(&remains(vec![service]), Workloads::Keep);
+    let released = next(&installation(vec![service]), Workloads::Keep);
     let Ok(Next::Steps(steps)) = released else { panic!("{released:?}") };
     let Change::Patch(patch) = &steps[0].change else { panic!("{steps:?}") };
     assert_eq!(patch["metadata"]["annotations"], json!({ consist::FINALIZER: null }));
@@ -141,9 +157,46 @@ fn services_keep_what_their_user_wrote() {
 #[test]
 fn pods_are_deleted_only_by_running_operators() {
     let absent = vec!["lifecycle-operator".to_owned()];
-    let remains = Remains { absent_operators: absent, ..remains(vec![set(), pod()]) };
-    let refusal = next(&remains, Workloads::Delete);
+    let installation =
+        Installation { absent_operators: absent, ..installation(vec![set(), pod()]) };
+    let refusal = next(&installation, Workloads::Delete);
     assert!(matches!(refusal, Err(Refusal::OperatorAbsent { operator: "lifecycle-operator", .. })));
+}
+
+#[test]
+fn pods_of_operators_end_before_anything_is_released() {
+    let deployed = installation(vec![installed("Pod", "collaset-operator-1"), pod()]);
+    let waiting = next(&deployed, Workloads::Keep);
+    assert_eq!(waiting, Ok(Next::Wait("waiting for 1 Pods of operators to end".to_owned())));
+}
+
+#[test]
+fn labels_that_a_controller_may_select_are_kept() {
+    let mut pod = pod();
+    pod.value["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": true }]);
+    pod.value["metadata"]["labels"][well_known::SERVICE_AVAILABLE] = json!("1");
+    let released = next(&installation(vec![pod]), Workloads::Keep);
+    let Ok(Next::Steps(steps)) = released else { panic!("{released:?}") };
+    let Change::Patch(patch) = &steps[0].change else { panic!("{steps:?}") };
+    let labels = &patch["metadata"]["labels"];
+    assert_eq!(*labels, json!({ well_known::SERVICE_AVAILABLE: null }));
+    assert!(patch["metadata"].get("ownerReferences").is_none(), "{patch}");
+}
+
+#[test]
+fn what_would_strand_something_is_refused() {
+    let refusal = |object: Object| next(&installation(vec![object]), Workloads::Keep).unwrap_err();
+    let containers =
+        |container: Value| json!({ "template": { "spec": { "containers": [container] } } });
+    let mut deployment = installed("Deployment", "consist-operator");
+    deployment.value["spec"] = containers(json!({ "args": ["--employer-kinds=/etc/kinds.yaml"] }));
+    assert!(matches!(refusal(deployment.clone()), Refusal::OtherEmployers(_)));
+    deployment.namespace = Some("elsewhere".to_owned());
+    assert!(matches!(refusal(deployment), Refusal::OtherNamespace { .. }));
+    let mut kuperator = object("Deployment", &json!({ "name": "controller" }));
+    kuperator.value["spec"] = containers(json!({ "image": "kusionstack/kuperator:v0.7.3" }));
+    assert!(matches!(refusal(kuperator), Refusal::Kuperator(_)));
 }
 
 #[test]
@@ -151,7 +204,7 @@ fn a_gate_in_a_template_prevents_the_uninstallation() {
     let mut deployment = object("Deployment", &json!({ "namespace": "shop", "name": "api" }));
     let gates = json!([{ "conditionType": well_known::SERVICE_READY }]);
     deployment.value["spec"] = json!({ "template": { "spec": { "readinessGates": gates } } });
-    let refusal = next(&remains(vec![deployment]), Workloads::Keep);
+    let refusal = next(&installation(vec![deployment]), Workloads::Keep);
     let expected = Refusal::GateInTemplate("deployment/api in namespace shop".to_owned());
     assert_eq!(refusal, Err(expected));
 }

@@ -1,4 +1,4 @@
-//! Kinds of objects, and the parts of an object that an uninstallation depends on.
+//! What of Podops is installed in a cluster, and the objects that depend on it. Pure.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ const VERSION: &str = podops_api::VERSION;
 
 /// All kinds that are read.
 #[rustfmt::skip]
-pub(super) static ALL: [Kind; 32] = [
+static ALL: [Kind; 32] = [
     kind(GROUP, VERSION, "CollaSet", "collasets", Scope::Namespaces),
     kind(GROUP, VERSION, "PodDecoration", "poddecorations", Scope::Namespaces),
     kind(GROUP, VERSION, "OperationJob", "operationjobs", Scope::Namespaces),
@@ -82,47 +82,89 @@ pub(super) static ALL: [Kind; 32] = [
     kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", Scope::OperatorNamespace),
 ];
 
+/// Operators of Podops.
+pub(crate) const OPERATORS: [&str; 5] = [
+    "collaset-operator",
+    "consist-operator",
+    "lifecycle-operator",
+    "operationjob-operator",
+    "transition-rule-operator",
+];
+
 /// Kinds of the API group of Podops.
-pub(super) const CUSTOM: [&str; 5] =
+pub(crate) const CUSTOM: [&str; 5] =
     ["CollaSet", "PodDecoration", "OperationJob", "PodTransitionRule", "ResourceContext"];
 
-/// Kinds of installed objects, in the order in which they are deleted.
-pub(super) struct Installed {
-    /// Those that would reject the following steps once the operators are gone.
-    pub(super) admission: &'static [&'static str],
-    /// Those that are deleted last.
-    pub(super) rest: &'static [&'static str],
-    /// Names of the operators.
-    pub(super) operators: [&'static str; 5],
+/// Label of the objects of Podops.
+const PART_OF: &str = "app.kubernetes.io/part-of";
+/// Value of [`PART_OF`].
+const PODOPS: &str = "podops";
+
+/// All kinds that are read.
+pub fn kinds() -> impl Iterator<Item = &'static Kind> {
+    ALL.iter()
 }
 
-pub(super) static INSTALLED: Installed = Installed {
-    admission: &[
-        "ValidatingWebhookConfiguration",
-        "MutatingWebhookConfiguration",
-        "ValidatingAdmissionPolicyBinding",
-        "ValidatingAdmissionPolicy",
-        "MutatingAdmissionPolicyBinding",
-        "MutatingAdmissionPolicy",
-    ],
-    rest: &[
-        "Service",
-        "ClusterRoleBinding",
-        "ClusterRole",
-        "RoleBinding",
-        "Role",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-        "Lease",
-        "ServiceAccount",
-        "ConfigMap",
-        "Secret",
-        "PodMonitor",
-        "PrometheusRule",
-        "Namespace",
-    ],
-    operators: crate::facts::OPERATORS,
-};
+/// Returns whether a CustomResourceDefinition defines one of [`CUSTOM`].
+pub(crate) fn defines_custom(definition: &Object) -> bool {
+    let is_definition = definition.kind.name == "CustomResourceDefinition";
+    is_definition && custom_definitions().any(|name| name == definition.name)
+}
+
+/// Names of the CustomResourceDefinitions of [`CUSTOM`].
+pub(crate) fn custom_definitions() -> impl Iterator<Item = String> {
+    let custom = ALL.iter().filter(|kind| CUSTOM.contains(&kind.name));
+    custom.map(|kind| format!("{}.{GROUP}", kind.plural))
+}
+
+/// Items of a list in an object; none if there is no list.
+pub(crate) fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+/// Returns whether the object runs Kuperator, or calls its webhooks.
+pub(crate) fn is_of_kuperator(object: &Object) -> bool {
+    match object.kind.name {
+        "Deployment" => {
+            let containers = &object.value["spec"]["template"]["spec"]["containers"];
+            let mut images = items(containers).filter_map(|c| c["image"].as_str());
+            images.any(|image| image.contains("kuperator"))
+        }
+        "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
+            let names = items(&object.value["webhooks"]).filter_map(|hook| hook["name"].as_str());
+            !object.is_part() && names.into_iter().any(|name| name.ends_with("kusionstack.io"))
+        }
+        _ => false,
+    }
+}
+
+/// What of Podops is in a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Installation {
+    /// Objects of all kinds in [`kinds`] that are of Podops or concern it.
+    pub objects: Vec<Object>,
+    /// Operators that are not running.
+    pub absent_operators: Vec<String>,
+    /// Namespace of the operators.
+    pub operator_namespace: String,
+    /// Minor version of the API server.
+    pub server_minor: u32,
+}
+
+impl Installation {
+    pub(crate) fn of(&self, kind: &'static str) -> impl Iterator<Item = &Object> {
+        self.objects.iter().filter(move |object| object.kind.name == kind)
+    }
+
+    /// Objects of a kind that belong to the installation by their label.
+    pub(crate) fn installed(&self, kind: &'static str) -> impl Iterator<Item = &Object> {
+        self.of(kind).filter(|object| object.is_part())
+    }
+
+    pub(crate) fn is_absent(&self, operator: &str) -> bool {
+        self.absent_operators.iter().any(|absent| absent == operator)
+    }
+}
 
 /// Object in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,11 +187,22 @@ impl Object {
         Self { kind, namespace: text("namespace"), name: text("name").unwrap_or_default(), value }
     }
 
-    pub(super) fn label(&self, key: &str) -> Option<&str> {
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
         self.value["metadata"]["labels"][key].as_str()
     }
 
-    pub(super) fn is_deleting(&self) -> bool {
+    /// Returns whether the object has the label of Podops' manifests.
+    pub(crate) fn is_part(&self) -> bool {
+        self.label(PART_OF) == Some(PODOPS)
+    }
+
+    /// Returns whether the condition of this type is True.
+    pub(crate) fn has_condition(&self, type_: &str) -> bool {
+        let mut conditions = items(&self.value["status"]["conditions"]);
+        conditions.any(|condition| condition["type"] == type_ && condition["status"] == "True")
+    }
+
+    pub(crate) fn is_deleting(&self) -> bool {
         self.value["metadata"]["deletionTimestamp"].is_string()
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what of Podops is in a cluster, for an uninstallation.
+//! Reads what of Podops is in a cluster.
 
 use kube::{
     Api, Client,
@@ -7,9 +7,10 @@ use kube::{
 };
 
 use crate::{
-    facts::{OPERATORS, absent_operators},
+    facts::absent_operators,
+    installation::{Installation, Kind, Object, Scope, kinds},
     inventory,
-    uninstall::{Kind, Object, Remains, Scope, concerns, kinds},
+    uninstall::concerns,
 };
 
 /// Status of a request for a resource that the cluster does not serve.
@@ -20,7 +21,9 @@ const NOT_FOUND: u16 = 404;
 /// # Errors
 ///
 /// If a list fails for another reason than that the cluster does not serve the resource.
-pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Remains> {
+pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Installation> {
+    // Read first: an operator that is absent now writes nothing that the lists below do not have.
+    let absent_operators = absent_operators(client, operator_namespace).await?;
     let mut objects = Vec::new();
     for kind in kinds() {
         let api = api(client, kind, operator_namespace);
@@ -31,16 +34,15 @@ pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Rem
             Err(error) => return Err(error),
         }
     }
-    let absent_operators = absent_operators(client, operator_namespace).await?;
-    Ok(Remains {
+    Ok(Installation {
         objects,
-        running_operators: OPERATORS.len() - absent_operators.len(),
         absent_operators,
         operator_namespace: operator_namespace.to_owned(),
+        server_minor: inventory::server_minor(client).await?,
     })
 }
 
-/// Objects of a kind, as far as an uninstallation reads them.
+/// Objects of a kind, as far as they are read.
 fn api(client: &Client, kind: &Kind, operator_namespace: &str) -> Api<DynamicObject> {
     let resource = resource(kind);
     match kind.scope {

@@ -4,21 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Which of the two is to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Podops replaces Kuperator.
-    ToPodops,
-    /// Kuperator replaces Podops.
-    ToKuperator,
-}
-
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Level {
-    /// The switch would lose something, or block objects: it must not go on.
+    /// Something does not work, or would be lost.
     Error,
-    /// Something behaves differently after the switch.
+    /// Something behaves differently from what its user may expect.
     Warning,
     /// For information.
     Note,
@@ -43,10 +34,15 @@ pub struct Finding {
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Returns whether a finding prevents the next step.
+    /// Returns whether a finding is an error.
     #[must_use]
-    pub fn prevent_next_step(&self) -> bool {
+    pub fn has_errors(&self) -> bool {
         self.0.iter().any(|finding| finding.level == Level::Error)
+    }
+
+    /// Sorts the findings, the most important first.
+    pub(crate) fn sort(&mut self) {
+        self.0.sort_by(|a, b| (a.level, &a.subject).cmp(&(b.level, &b.subject)));
     }
 
     fn add(&mut self, level: Level, subject: impl Into<String>, message: &str, remedy: &str) {
@@ -54,15 +50,15 @@ impl Findings {
         self.0.push(Finding { level, subject: subject.into(), message, remedy });
     }
 
-    pub(super) fn error(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+    pub(crate) fn error(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
         self.add(Level::Error, subject, message, remedy);
     }
 
-    pub(super) fn warning(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+    pub(crate) fn warning(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
         self.add(Level::Warning, subject, message, remedy);
     }
 
-    pub(super) fn note(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
+    pub(crate) fn note(&mut self, subject: impl Into<String>, message: &str, remedy: &str) {
         self.add(Level::Note, subject, message, remedy);
     }
 }
@@ -82,7 +78,6 @@ impl fmt::Display for Findings {
         }
         let count = |level| self.0.iter().filter(|finding| finding.level == level).count();
         let [errors, warnings] = [Level::Error, Level::Warning].map(count);
-        let result = if errors == 0 { "the switch may go on" } else { "do not go on" };
-        writeln!(f, "{errors} errors, {warnings} warnings: {result}")
+        writeln!(f, "{errors} errors, {warnings} warnings")
     }
 }

@@ -1,0 +1,191 @@
+use podops_api::well_known;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::installation::{Object, custom_definitions, kinds};
+
+fn object(kind: &str, value: Value) -> Object {
+    let found = kinds().find(|known| known.name == kind);
+    Object::new(found.unwrap_or_else(|| panic!("{kind} is not read")), value)
+}
+
+fn part(kind: &str, name: &str, fields: &Value) -> Object {
+    let mut value = fields.clone();
+    let labels = json!({ "app.kubernetes.io/part-of": "podops" });
+    value["metadata"] = json!({ "namespace": "podops-system", "name": name, "labels": labels });
+    object(kind, value)
+}
+
+/// An installation without findings.
+fn installed() -> Installation {
+    let mut objects = Vec::new();
+    for operator in OPERATORS {
+        let available = json!({ "status": { "availableReplicas": 1 } });
+        objects.push(part("Deployment", operator, &available));
+        objects.push(part("ServiceAccount", operator, &json!({})));
+        let subjects = json!({ "subjects": [{ "name": operator }] });
+        objects.push(part("ClusterRoleBinding", operator, &subjects));
+    }
+    let webhooks =
+        json!({ "webhooks": [{ "failurePolicy": "Fail", "clientConfig": { "caBundle": "a" } }] });
+    objects.push(part("ValidatingWebhookConfiguration", "podops-lifecycle-operator", &webhooks));
+    objects.push(part("MutatingAdmissionPolicyBinding", "podops-readiness-gate", &json!({})));
+    for name in custom_definitions() {
+        let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
+        let crd = json!({ "metadata": { "name": name }, "status": established });
+        objects.push(object("CustomResourceDefinition", crd));
+    }
+    objects.push(object("CollaSet", json!({ "metadata": { "name": "web" } })));
+    objects.push(pod(&json!({})));
+    Installation { objects, server_minor: 36, ..Installation::default() }
+}
+
+fn pod(labels: &Value) -> Object {
+    let mut labels = labels.clone();
+    labels[well_known::CONTROL] = json!("true");
+    let gates = json!({ "readinessGates": [{ "conditionType": well_known::SERVICE_READY }] });
+    let metadata = json!({ "namespace": "shop", "name": "web-1", "labels": labels });
+    object("Pod", json!({ "metadata": metadata, "spec": gates }))
+}
+
+/// Findings about an installation after a change.
+fn after(change: impl FnOnce(&mut Installation)) -> Vec<String> {
+    let mut installation = installed();
+    change(&mut installation);
+    let findings = check(&installation).0;
+    findings.iter().map(|f| format!("{:?} {}: {}", f.level, f.subject, f.message)).collect()
+}
+
+fn edit(installation: &mut Installation, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    let mut objects = installation.objects.iter_mut();
+    let found = objects.find(|object| object.kind.name == kind && object.name == name);
+    change(&mut found.unwrap_or_else(|| panic!("no {kind} {name}")).value);
+}
+
+fn absent(installation: &mut Installation, operator: &str) {
+    installation.absent_operators.push(operator.to_owned());
+}
+
+#[test]
+fn a_working_installation_has_no_findings() {
+    assert_eq!(after(|_| ()), Vec::<String>::new());
+}
+
+#[test]
+fn a_cluster_without_podops_is_no_error() {
+    let absent_operators = OPERATORS.map(str::to_owned).to_vec();
+    let empty = Installation { absent_operators, server_minor: 34, ..Installation::default() };
+    let findings = check(&empty);
+    assert!(!findings.has_errors(), "{findings}");
+    assert!(findings.to_string().contains("is not installed"), "{findings}");
+    let old = Installation { server_minor: 30, ..empty };
+    assert!(check(&old).to_string().contains("older than 1.33"));
+}
+
+#[test]
+fn operators_that_do_not_work_are_named() {
+    let unavailable = after(|installation| {
+        edit(installation, "Deployment", "consist-operator", |d| d["status"] = json!({}));
+    });
+    assert_eq!(
+        unavailable,
+        ["Error Deployment podops-system/consist-operator: has no available Pod"]
+    );
+    let skewed = after(|installation| {
+        edit(installation, "Deployment", "consist-operator", |deployment| {
+            deployment["metadata"]["labels"]["app.kubernetes.io/version"] = json!("v2");
+        });
+    });
+    assert!(skewed[0].contains("different versions (unknown: "), "{skewed:?}");
+    let leaderless = after(|installation| absent(installation, "operationjob-operator"));
+    assert!(leaderless[0].contains("none of its Pods renews the Lease"), "{leaderless:?}");
+    let unbound = after(|installation| {
+        edit(installation, "ClusterRoleBinding", "consist-operator", |b| b["subjects"] = json!([]));
+    });
+    assert!(unbound[0].contains("has no ClusterRole"), "{unbound:?}");
+    let missing = after(|installation| {
+        installation.objects.retain(|object| object.name != "collaset-operator");
+        absent(installation, "collaset-operator");
+    });
+    assert!(missing[0].contains("CollaSets are neither created nor updated"), "{missing:?}");
+}
+
+#[test]
+fn definitions_are_there_and_stay() {
+    let name = "collasets.apps.kusionstack.io";
+    let missing = after(|installation| {
+        installation.objects.retain(|object| object.name != name);
+    });
+    assert_eq!(missing, [format!("Error CustomResourceDefinition {name}: is missing")]);
+    let deleting = after(|installation| {
+        edit(installation, "CustomResourceDefinition", name, |crd| {
+            crd["metadata"]["deletionTimestamp"] = json!("now");
+        });
+    });
+    assert!(deleting[0].contains("is being deleted"), "{deleting:?}");
+    let pending = after(|installation| {
+        edit(installation, "CustomResourceDefinition", name, |crd| crd["status"] = json!({}));
+    });
+    assert!(pending[0].contains("is not established"), "{pending:?}");
+}
+
+#[test]
+fn webhooks_without_server_are_errors_if_they_reject() {
+    let uncertified = after(|installation| {
+        let name = "podops-lifecycle-operator";
+        edit(installation, "ValidatingWebhookConfiguration", name, |configuration| {
+            configuration["webhooks"][0]["clientConfig"] = json!({});
+        });
+    });
+    assert!(uncertified[0].contains("has no CA bundle"), "{uncertified:?}");
+    let without_server = after(|installation| absent(installation, "lifecycle-operator"));
+    let expected = "Error ValidatingWebhookConfiguration podops-lifecycle-operator: calls \
+         lifecycle-operator, which is not running: requests are rejected";
+    assert!(without_server.iter().any(|finding| finding == expected), "{without_server:?}");
+    let ungated = after(|installation| {
+        installation.objects.retain(|object| object.name != "podops-readiness-gate");
+    });
+    assert!(ungated[0].starts_with("Warning Readiness gates"), "{ungated:?}");
+}
+
+#[test]
+fn pods_that_nothing_continues_are_named() {
+    let rule_gate = format!("{}/transition-rule", well_known::PRE_CHECK_GATE);
+    let audit_gate = format!("{}/audit", well_known::POST_CHECK_GATE);
+    let operating = "operating.podopslifecycle.kusionstack.io";
+    let cases = [
+        (
+            json!({ rule_gate: "1" }),
+            "transition-rule-operator",
+            "Error 1 Pods: have gates of rules",
+        ),
+        (
+            json!({
+                audit_gate: "1",
+                "operated.podopslifecycle.kusionstack.io/a": "1",
+                "post-check.podopslifecycle.kusionstack.io/a": "1",
+            }),
+            "",
+            "Warning 1 Pods: wait for audit in their operations",
+        ),
+        (
+            json!({ format!("{operating}/a"): "1" }),
+            "lifecycle-operator",
+            "Error 1 Pods: are in operations",
+        ),
+        (json!({ operating: "1" }), "", "Error 1 Pods: invalid label"),
+    ];
+    for (labels, operator, expected) in cases {
+        let findings = after(|installation| {
+            installation.objects.retain(|object| object.kind.name != "Pod");
+            installation.objects.push(pod(&labels));
+            absent(installation, operator);
+        });
+        let found = findings.iter().any(|finding| finding.starts_with(expected));
+        assert!(found, "{expected}: {findings:#?}");
+        assert!(findings.iter().any(|finding| finding.ends_with("(shop/web-1)")), "{findings:#?}");
+    }
+    let ungated =
+        after(|installation| edit(installation, "Pod", "web-1", |pod| pod["spec"] = json!({})));
+    assert!(ungated[0].contains("without the readiness gate"), "{ungated:?}");
+}

@@ -1,0 +1,42 @@
+//! Commands that check a cluster.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use kubectl_podops::{
+    check::check as check_installation,
+    cli::{Output, SwitchTarget},
+    installed, inventory,
+    preflight::{self, Direction},
+};
+
+use crate::{output::print, session::Session};
+
+pub(crate) async fn preflight(
+    session: &Session,
+    to: SwitchTarget,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let direction = match to {
+        SwitchTarget::Podops => Direction::ToPodops,
+        SwitchTarget::Kuperator => Direction::ToKuperator,
+    };
+    let findings = preflight::check(&inventory::read(&session.client).await?, direction);
+    let conclusion = if findings.has_errors() {
+        "Resolve the errors before the next step."
+    } else {
+        "The next step may be taken."
+    };
+    print(&findings, || format!("{findings}{conclusion}\n"), output)?;
+    Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Checks what is installed.
+pub(crate) async fn check(session: &Session, output: Output) -> anyhow::Result<ExitCode> {
+    let read = installed::read(&session.client, &session.operator_namespace).await;
+    let installation =
+        read.context("cannot list what is installed; this needs the rights of an administrator")?;
+    let findings = check_installation(&installation);
+    print(&findings, || findings.to_string(), output)?;
+    Ok(if findings.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,64 @@
+//! Commands that show the present state, once or until they are interrupted.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context as _;
+use kubectl_podops::{cli::Output, explain::Facts, live::Live, top, tree};
+use tokio::time::sleep;
+
+use crate::{output::print, screen::Screen, session::Session};
+
+/// Interval of redraws of a terminal without changes.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval between two redraws.
+const REDRAW_MIN_INTERVAL: Duration = Duration::from_millis(300);
+
+pub(crate) async fn get(session: &Session, set: &str, output: Output) -> anyhow::Result<ExitCode> {
+    session.set(set).await?;
+    let tree = tree::tree(&session.facts().await?, set).context("the CollaSet was deleted")?;
+    let width = Screen::stdout().width();
+    print(&tree, || tree::lines(&tree, width).join("\n") + "\n", output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn watch(session: &Session, set: &str) -> anyhow::Result<ExitCode> {
+    session.set(set).await?;
+    let draw = |facts: &Facts, width| Some(tree::lines(&tree::tree(facts, set)?, width));
+    follow(session, draw).await?;
+    anyhow::bail!("collaset/{set} was deleted")
+}
+
+pub(crate) async fn top(session: &Session, output: Output) -> anyhow::Result<ExitCode> {
+    let top = top::top(&session.facts().await?);
+    let width = Screen::stdout().width();
+    print(&top, || top::lines(&top, width).join("\n") + "\n", output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn watch_top(session: &Session) -> anyhow::Result<ExitCode> {
+    follow(session, |facts, width| Some(top::lines(&top::top(facts), width))).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Draws whenever an object of the namespace has changed, until there is nothing to draw any more.
+async fn follow(
+    session: &Session,
+    draw: impl Fn(&Facts, usize) -> Option<Vec<String>>,
+) -> anyhow::Result<()> {
+    let mut screen = Screen::stdout();
+    let Session { client, namespace, operator_namespace } = session;
+    // Reports a missing permission, for which the watches would wait.
+    session.facts().await?;
+    let live = Live::start(client, namespace, operator_namespace).await?;
+    // Times are shown, so a terminal is redrawn without changes, too.
+    let tick = if screen.is_terminal() { REDRAW_INTERVAL } else { Duration::MAX };
+    loop {
+        tokio::select! {
+            () = live.changed() => {}
+            () = sleep(tick) => {}
+        }
+        let Some(lines) = draw(&live.facts(), screen.width()) else { return Ok(()) };
+        screen.show(lines)?;
+        sleep(REDRAW_MIN_INTERVAL).await;
+    }
+}
