@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 use kubectl_podops::{
-    remains,
+    installed,
     uninstall::{Next, Workloads, next},
 };
 use podops_api::well_known;
@@ -105,8 +105,8 @@ fn gate(pod: &Pod) -> Option<&str> {
 /// Asserts that nothing of Podops is in the cluster.
 async fn assert_nothing_is_left(cluster: &TestCluster) {
     let nothing = async || {
-        let remains = remains::read(&cluster.plane.admin, OPERATOR_NAMESPACE).await?;
-        Ok(next(&remains, Workloads::Keep)? == Next::Done)
+        let installation = installed::read(&cluster.plane.admin, OPERATOR_NAMESPACE).await?;
+        Ok(next(&installation, Workloads::Keep)? == Next::Done)
     };
     eventually(TIMEOUT, nothing).await.unwrap();
     let all = ["api-resources", "--api-group=apps.kusionstack.io", "-o", "name"];
@@ -190,7 +190,7 @@ async fn pods_are_deleted_gracefully_when_that_is_chosen() {
     stop_with_deployments(&mut cluster).await;
     let output = succeed(command).await;
     assert!(output.starts_with("delete collaset/web in namespace default\n"), "{output}");
-    assert!(output.contains("waiting for the Pods of 1 CollaSets to be deleted"), "{output}");
+    assert!(output.contains("Pods of 1 CollaSets to be deleted"), "{output}");
     assert_nothing_is_left(&cluster).await;
     assert!(cluster.pods().list(&ListParams::default()).await.unwrap().items.is_empty());
 }
