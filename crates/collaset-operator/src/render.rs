@@ -1,6 +1,6 @@
 //! Renders a plan as API writes, each conditional on the observed state that it depends on.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, vec};
 
 use jiff::Timestamp;
 use podops_api::ids::{ClaimName, PodName};
@@ -51,12 +51,66 @@ pub struct WritePhases {
 
 /// Renders the actions of a plan. An action on an object that is not in `observed` renders to nothing.
 #[must_use]
-pub fn render(observed: &Observed, actions: &[Action], now: Timestamp) -> WritePhases {
+pub fn render<'a>(
+    observed: &Observed,
+    actions: impl IntoIterator<Item = &'a Action>,
+    now: Timestamp,
+) -> WritePhases {
     let mut out = WritePhases::default();
     for action in actions {
         out.add(observed, action, now);
     }
     out
+}
+
+/// Returns whether an action renders to changes only: its writes can be rendered when they are sent.
+#[must_use]
+pub const fn is_change_only(action: &Action) -> bool {
+    match action {
+        Action::Pod { change, .. } => {
+            !matches!(change, PodChange::Replace { .. } | PodChange::Release | PodChange::Exclude)
+        }
+        Action::Set(_)
+        | Action::CreateRevision(_)
+        | Action::Revision { .. }
+        | Action::WriteInstances(_)
+        | Action::CreateClaim { .. }
+        | Action::Claim { .. }
+        | Action::CreatePod { .. }
+        | Action::DryRunPod { .. }
+        | Action::AdoptPod { .. } => false,
+    }
+}
+
+/// The writes of actions that render to changes only; each is rendered when it is taken, because a
+/// rollout changes many Pods.
+pub struct Changes<'a> {
+    observed: &'a Observed,
+    actions: vec::IntoIter<&'a Action>,
+    now: Timestamp,
+    rendered: vec::IntoIter<Write>,
+}
+
+impl<'a> Changes<'a> {
+    /// Returns the writes of these actions.
+    #[must_use]
+    pub fn new(observed: &'a Observed, actions: Vec<&'a Action>, now: Timestamp) -> Self {
+        Self { observed, actions: actions.into_iter(), now, rendered: Vec::new().into_iter() }
+    }
+}
+
+impl Iterator for Changes<'_> {
+    type Item = Write;
+
+    fn next(&mut self) -> Option<Write> {
+        loop {
+            if let Some(write) = self.rendered.next() {
+                return Some(write);
+            }
+            let action = self.actions.next()?;
+            self.rendered = render(self.observed, [action], self.now).changes.into_iter();
+        }
+    }
 }
 
 /// Removes the adoptions of Pods of which a PVC could not be adopted.

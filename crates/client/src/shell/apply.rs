@@ -108,10 +108,18 @@ impl Applier {
         result
     }
 
-    /// Executes independent writes concurrently.
-    pub async fn apply_all(&self, writes: Vec<Write>) -> Vec<(Write, Result<Outcome, Error>)> {
-        let one = |write: Write| async move {
+    /// Executes independent writes concurrently. An iterator that renders them is advanced only when
+    /// a request can be sent, and the body of a patch that succeeded is dropped, so that a large batch
+    /// is never in memory as a whole.
+    pub async fn apply_all(
+        &self,
+        writes: impl IntoIterator<Item = Write>,
+    ) -> Vec<(Write, Result<Outcome, Error>)> {
+        let one = |mut write: Write| async move {
             let result = self.apply(&write).await;
+            if let (Ok(Outcome::Done(_)), Write::Patch { change, .. }) = (&result, &mut write) {
+                *change = Change::Merge(serde_json::Value::Null);
+            }
             (write, result)
         };
         stream::iter(writes).map(one).buffer_unordered(self.concurrency).collect().await

@@ -62,7 +62,7 @@ use crate::{
         action::{Action, ApplyMode, PodChange, SetChange},
     },
     reasons,
-    render::{self, CLAIMS, CONTEXTS, REVISIONS},
+    render::{self, CLAIMS, CONTEXTS, Changes, REVISIONS},
     status::{StatusReport, failures_message, is_progress, pause_message, status},
     view::{DryRunResult, Observed, OwnOperation, PodSource, context_name, record_last_pods},
 };
@@ -392,7 +392,9 @@ impl Context {
         plan: &Plan,
         now: jiff::Timestamp,
     ) -> ApplyResult {
-        let phases = render::render(observed, &plan.actions, now);
+        let (changes, others): (Vec<&Action>, Vec<&Action>) =
+            plan.actions.iter().partition(|action| render::is_change_only(action));
+        let phases = render::render(observed, others, now);
         let dry_runs = self.writer.applier.apply_all(phases.dry_runs).await;
         self.record_dry_runs(&observed.uid, &dry_runs);
         for phase in [phases.claim_deletions, phases.bookkeeping] {
@@ -410,7 +412,8 @@ impl Context {
         self.writer.record(&observed.uid, &creates);
         self.record_taken_names(&observed.uid, &creates).await;
         self.record_rejected_creates(&observed.uid, &creates);
-        let changes = self.writer.applier.apply_all(phases.changes).await;
+        let changes = phases.changes.into_iter().chain(Changes::new(observed, changes, now));
+        let changes = self.writer.applier.apply_all(changes).await;
         let all_done = self.writer.record(&observed.uid, &changes) && all_left;
         self.record_resizes(observed, &changes);
         let joins = self.apply_joins(observed, phases.included_claims, phases.joins).await;

@@ -51,9 +51,8 @@ use crate::{
 /// Minimum interval between two reconciles of one PodDecoration: every change of a Pod in its
 /// namespace leads to one.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of reconciles that decide and write at a time: each holds the status of up to 1,000
-/// Pods.
-const CONCURRENT: usize = 4;
+/// Number of reconciles that decide and write at a time: each holds the status of up to 1,000 Pods.
+const CONCURRENT: usize = 1;
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
