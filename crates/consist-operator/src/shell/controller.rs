@@ -187,11 +187,11 @@ impl Context {
     ) -> Result<(), ReconcileError> {
         let (key, now) = (ObjectKey::of(employer), clock::now());
         let changes = plan.pods.iter().map(|change| render::pod(&key.namespace, change, now));
-        let mut results = self.applier.apply_all(changes.collect()).await;
+        let mut results = self.applier.apply_all(changes.collect::<Vec<_>>()).await;
         // Conditions come second, because a release tests the observed resourceVersion.
         let conditions = plan.conditions.iter();
         let conditions = conditions.map(|change| render::condition(&key.namespace, change, now));
-        results.extend(self.applier.apply_all(conditions.collect()).await);
+        results.extend(self.applier.apply_all(conditions.collect::<Vec<_>>()).await);
         let uid = Uid::from(employer.metadata.uid.clone().unwrap_or_default());
         if let Some(write) = render::employer(self.kind.resource, &observed.employer, &uid, plan) {
             let result = self.applier.apply(&write).await;

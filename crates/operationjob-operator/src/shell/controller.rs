@@ -270,7 +270,7 @@ impl Context {
         let now = clock::now();
         let writes = plan.targets.iter().filter_map(|c| render::change_target(observed, c, now));
         let applier = &self.writer.applier;
-        let results = applier.apply_all(writes.collect()).await;
+        let results = applier.apply_all(writes.collect::<Vec<_>>()).await;
         self.writer.record(&observed.uid, &results);
         Applied {
             rejection: rejection(&results),
