@@ -171,9 +171,11 @@ async fn a_namespace_of_many_rules_slows_no_other() {
     eventually(timeout(count), all_decided).await.unwrap();
     report(&cluster, &format!("{count} rules decided"), started);
 
+    "many".clone_into(&mut cluster.namespace);
+    assert_pods_are_created_in_time(&cluster, count).await;
+
     // A rollout under all of these rules completes, too.
     let started = Instant::now();
-    "many".clone_into(&mut cluster.namespace);
     cluster.create_and_wait("many", 3, &json!({})).await.unwrap();
     cluster.set_image("many", "nginx:2").await.unwrap();
     cluster.wait_until_rolled_out("many", 3, timeout(count)).await.unwrap();
@@ -187,6 +189,25 @@ async fn a_namespace_of_many_rules_slows_no_other() {
         eprintln!("{operator}: peak {peak:.0} MiB");
     }
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// The API server evaluates an admission policy for each rule of the namespace when a Pod is created.
+async fn assert_pods_are_created_in_time(cluster: &TestCluster, rules: usize) {
+    let pod = json!({
+        "metadata": { "name": "dry", "labels": { well_known::CONTROL: "true", "app": "many" } },
+        "spec": { "containers": [{ "name": "web", "image": "nginx:1" }] },
+    });
+    let pod = serde_json::from_value(pod).unwrap();
+    let started = Instant::now();
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    let pod = cluster.pods().create(&dry, &pod).await.unwrap();
+    let took = started.elapsed();
+    eprintln!("a Pod created under {rules} rules: {took:?}");
+    let gate = format!("{}/transition-rule", well_known::PRE_CHECK_GATE);
+    assert!(pod.metadata.labels.unwrap().contains_key(&gate), "no gate label");
+    let each = Duration::from_micros(250);
+    let most = Duration::from_secs(1) + each * u32::try_from(rules).unwrap();
+    assert!(took < most, "{took:?} for {rules} rules");
 }
 
 fn budget() -> Value {
