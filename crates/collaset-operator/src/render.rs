@@ -63,7 +63,7 @@ pub fn render<'a>(
     out
 }
 
-/// Returns whether an action renders to changes only: its writes can be rendered when they are sent.
+/// Returns whether an action renders to one change at most, which can be rendered when it is sent.
 #[must_use]
 pub const fn is_change_only(action: &Action) -> bool {
     match action {
@@ -82,20 +82,19 @@ pub const fn is_change_only(action: &Action) -> bool {
     }
 }
 
-/// The writes of actions that render to changes only; each is rendered when it is taken, because a
-/// rollout changes many Pods.
+/// The writes of actions that render to one change at most; each is rendered when it is taken,
+/// because a rollout changes many Pods.
 pub struct Changes<'a> {
     observed: &'a Observed,
     actions: vec::IntoIter<&'a Action>,
     now: Timestamp,
-    rendered: vec::IntoIter<Write>,
 }
 
 impl<'a> Changes<'a> {
     /// Returns the writes of these actions.
     #[must_use]
     pub fn new(observed: &'a Observed, actions: Vec<&'a Action>, now: Timestamp) -> Self {
-        Self { observed, actions: actions.into_iter(), now, rendered: Vec::new().into_iter() }
+        Self { observed, actions: actions.into_iter(), now }
     }
 }
 
@@ -103,13 +102,12 @@ impl Iterator for Changes<'_> {
     type Item = Write;
 
     fn next(&mut self) -> Option<Write> {
-        loop {
-            if let Some(write) = self.rendered.next() {
-                return Some(write);
-            }
-            let action = self.actions.next()?;
-            self.rendered = render(self.observed, [action], self.now).changes.into_iter();
-        }
+        self.actions.find_map(|action| {
+            let mut phases = render(self.observed, [action], self.now);
+            let change = phases.changes.pop();
+            debug_assert_eq!(phases, WritePhases::default(), "{action:?} renders to more");
+            change
+        })
     }
 }
 
