@@ -35,7 +35,14 @@ use crate::{
 /// Number of objects per page of a list. A page is in memory twice while it is received, and an object
 /// of the largest size that the API server stores takes 3 MB as JSON, so a page may take 96 MB; the
 /// smallest memory limit is 128 MiB.
+///
+/// The streaming lists of kube are no alternative: they are not consistent reads, and with a
+/// resourceVersion that makes them consistent, kube ignores deletions that arrive before the list is
+/// complete.
 pub(super) const PAGE_SIZE: u32 = 16;
+
+/// Number of objects per page after lists have expired repeatedly.
+const PAGE_SIZE_MAX: u32 = 256;
 
 /// Time after which a cache that does not contain a write is listed again: the event of the write
 /// was lost, or the object left the selector of the watch.
@@ -59,13 +66,15 @@ where
 {
     let errors = metrics.watch_errors.with_label_values(&[resource]);
     let invalid_objects = metrics.invalid_objects.with_label_values(&[resource]);
-    let config = config.page_size(PAGE_SIZE);
-    let list_again = progress.list_again.clone();
-    let watches = stream::repeat_with(move || {
-        let list_again = list_again.clone();
-        let requested = Box::pin(async move { list_again.notified().await });
-        let events = watcher(api.clone(), config.clone()).backoff(watch_backoff());
-        events.take_until(requested).boxed()
+    let progress = progress.clone();
+    let watches = stream::repeat_with({
+        let progress = progress.clone();
+        move || {
+            let list_again = progress.list_again.clone();
+            let requested = Box::pin(async move { list_again.notified().await });
+            let config = config.clone().page_size(progress.page_size());
+            watcher(api.clone(), config).backoff(watch_backoff()).take_until(requested).boxed()
+        }
     });
     watches.flatten().inspect(move |event| match event {
         Ok(
@@ -88,8 +97,22 @@ where
         Err(error) => {
             errors.inc();
             tracing::warn!(%error, resource, "Watch failed; retrying");
+            if has_expired(error) {
+                progress.list_in_larger_pages();
+            }
         }
     })
+}
+
+/// HTTP status of a request for a version that the API server no longer has.
+const EXPIRED: u16 = 410;
+
+/// Returns whether a list took longer than the API server keeps its version, 5 minutes by default.
+fn has_expired(error: &watcher::Error) -> bool {
+    matches!(
+        error,
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == EXPIRED
+    )
 }
 
 /// Watches a collection as [`decoded_events`], and skips objects that cannot be decoded: a cache
@@ -163,13 +186,26 @@ pub struct WatchProgress {
     list_again: Arc<Notify>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WatchState {
     version: CacheVersion,
     /// Highest resource version in the list in progress.
     listed: u64,
     /// Time since which the cache has not contained a write, without any event since then.
     behind_since: Option<Instant>,
+    /// Number of objects per page of the next list.
+    page_size: u32,
+}
+
+impl Default for WatchState {
+    fn default() -> Self {
+        Self {
+            version: CacheVersion::default(),
+            listed: 0,
+            behind_since: None,
+            page_size: PAGE_SIZE,
+        }
+    }
 }
 
 impl Default for WatchProgress {
@@ -199,6 +235,18 @@ impl WatchProgress {
             state.behind_since = None;
             self.list_again.notify_one();
         }
+    }
+
+    fn page_size(&self) -> u32 {
+        self.state.lock().page_size
+    }
+
+    /// Lists the collection again, in pages of four times the size: a list of many small objects takes
+    /// minutes on a busy API server, which then no longer has its version.
+    fn list_in_larger_pages(&self) {
+        let mut state = self.state.lock();
+        state.page_size = (state.page_size * 4).min(PAGE_SIZE_MAX);
+        self.list_again.notify_one();
     }
 
     /// Returns a channel that becomes true with the first complete list.
@@ -391,7 +439,9 @@ where
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::ResourceExt as _;
+    use kube::{Client, ResourceExt as _, client::Body};
+    use prometheus::Registry;
+    use serde_json::json;
 
     fn object(name: &str, owner: &str, version: u64) -> ConfigMap {
         let mut object = ConfigMap::default();
@@ -492,6 +542,51 @@ mod tests {
         store.apply_event(Event::Apply(object("a", "x", 3)));
         store.progress.report_behind();
         assert!(!requested());
+    }
+
+    /// Returns a client of an API server that no longer has the version of a list at its second page, if
+    /// a page has fewer than 256 objects; it records the limits.
+    fn slow_server(limits: Arc<Mutex<Vec<String>>>) -> Client {
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let parameters: BTreeMap<&str, &str> =
+                query.split('&').filter_map(|parameter| parameter.split_once('=')).collect();
+            let limit = parameters["limit"].to_owned();
+            let is_first = !parameters.contains_key("continue");
+            let answer = if is_first || limit == "256" {
+                let token = if is_first { "next" } else { "" };
+                limits.lock().push(limit);
+                json!({
+                    "apiVersion": "v1", "kind": "ConfigMapList",
+                    "items": [{ "metadata": { "name": "a", "resourceVersion": "7" } }],
+                    "metadata": { "resourceVersion": "7", "continue": token },
+                })
+            } else {
+                json!({
+                    "apiVersion": "v1", "kind": "Status", "status": "Failure",
+                    "reason": "Expired", "code": 410, "message": "continue parameter is too old",
+                })
+            };
+            let code = if answer["code"] == 410 { 410 } else { 200 };
+            let response = http::Response::builder().status(code);
+            let body = Body::from(answer.to_string().into_bytes());
+            std::future::ready(response.body(body).map_err(tower::BoxError::from))
+        });
+        Client::new(service, "ns")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_expires_is_repeated_in_larger_pages() {
+        let limits = Arc::new(Mutex::default());
+        let api: Api<Decoded<ConfigMap>> = Api::namespaced(slow_server(limits.clone()), "ns");
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let progress = WatchProgress::default();
+        let config = watcher::Config::default();
+        let events = events(api, config, "configmaps", &metrics, &progress);
+        let is_complete = |event: &Result<_, _>| !matches!(event, Ok(Event::InitDone));
+        let listed = events.take_while(|event| std::future::ready(is_complete(event)));
+        listed.for_each(|_| std::future::ready(())).await;
+        assert_eq!(*limits.lock(), ["16", "64", "256", "256"]);
     }
 
     #[test]
