@@ -57,7 +57,7 @@ fn operators() -> Vec<OperatorTables> {
             name: collaset_operator::shell::NAME,
             events: &collaset_operator::reasons::EVENTS,
             conditions: &collaset_operator::reasons::CONDITIONS,
-            metrics: &[],
+            metrics: &collaset_operator::metrics::METRICS,
             flags: collaset_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
@@ -78,7 +78,7 @@ fn operators() -> Vec<OperatorTables> {
             name: operationjob_operator::shell::NAME,
             events: &operationjob_operator::reasons::EVENTS,
             conditions: &operationjob_operator::reasons::CONDITIONS,
-            metrics: &[],
+            metrics: &operationjob_operator::metrics::METRICS,
             flags: operationjob_operator::shell::PROGRAM.command(),
         },
         OperatorTables {

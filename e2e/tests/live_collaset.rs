@@ -110,12 +110,14 @@ async fn raising_the_partition_cancels_a_waiting_update(cluster: &TestCluster) {
 }
 
 async fn a_waiting_pod_is_reported_with_its_finalizer(cluster: &TestCluster) {
-    cluster.create_and_wait("waiting", 2, &json!({})).await.unwrap();
+    let limit = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } });
+    cluster.create_and_wait("waiting", 2, &limit).await.unwrap();
     let condition_is = |type_: &str, expected: &str, s: &CollaSetStatus| {
         s.conditions.iter().any(|c| c.type_ == type_ && c.status == expected)
     };
     let rolled_out = |s: &CollaSetStatus| {
-        condition_is("Available", "True", s)
+        condition_is("Ready", "True", s)
+            && condition_is("Available", "True", s)
             && condition_is("Progressing", "False", s)
             && condition_is("Degraded", "False", s)
     };
@@ -124,7 +126,9 @@ async fn a_waiting_pod_is_reported_with_its_finalizer(cluster: &TestCluster) {
     cluster.patch_pod_metadata(&name, json!({ "finalizers": [PROTECTION] })).await.unwrap();
     cluster.set_image("waiting", "nginx:2").await.unwrap();
     let reported = |s: &CollaSetStatus| {
-        condition_is("Available", "False", s)
+        // One of the two Pods may be out of service.
+        condition_is("Ready", "False", s)
+            && condition_is("Available", "True", s)
             && condition_is("Progressing", "True", s)
             && s.waiting.iter().any(|group| {
                 group.pods == [name.clone()]

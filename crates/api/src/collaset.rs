@@ -303,7 +303,7 @@ pub struct CollaSetStatus {
     /// blocked by a limit of the spec; grouped by phase and reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<WaitingPods>,
-    /// Conditions: Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
+    /// Conditions: Ready, Stalled, Available, Degraded, Paused, Progressing, Scale, Terminating, Update.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -92,6 +92,57 @@ pub fn set(list: &mut Vec<Condition>, reason: &ConditionReason, message: String,
     });
 }
 
+/// How far an object has come; see [`set_readiness`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Everything is as the spec requires.
+    Ready,
+    /// Not yet, and nothing prevents it.
+    InProgress,
+    /// It does not continue without a change by a user.
+    Stalled,
+}
+
+/// The object is as its spec requires; the name is replaced by that of another condition's reason.
+pub const READY: ConditionReason = reason(
+    "Ready",
+    ConditionStatus::True,
+    "(reason of another condition)",
+    "Everything is as the spec requires; the condition to wait for, with kubectl wait or in GitOps.",
+);
+/// The object is not as its spec requires yet.
+pub const NOT_READY: ConditionReason = reason(
+    "Ready",
+    ConditionStatus::False,
+    "(reason of another condition)",
+    "Not everything is as the spec requires; the condition that has the same reason states why.",
+);
+/// The object does not continue.
+pub const STALLED: ConditionReason = reason(
+    "Stalled",
+    ConditionStatus::True,
+    "(reason of another condition)",
+    "It does not continue without a change by a user. Absent otherwise.",
+);
+
+/// Sets the conditions `Ready` and `Stalled`, as kstatus and `kubectl wait` read them, with the
+/// reason and the message of the condition that they follow from.
+pub fn set_readiness(
+    list: &mut Vec<Condition>,
+    readiness: Readiness,
+    cause: &ConditionReason,
+    message: &str,
+    now: Timestamp,
+) {
+    let ready = if readiness == Readiness::Ready { READY } else { NOT_READY };
+    set(list, &ConditionReason { name: cause.name, ..ready }, message.to_owned(), now);
+    if readiness == Readiness::Stalled {
+        set(list, &ConditionReason { name: cause.name, ..STALLED }, message.to_owned(), now);
+    } else {
+        remove(list, STALLED.condition);
+    }
+}
+
 /// Returns the condition of this type.
 #[must_use]
 pub fn find<'a>(list: &'a [Condition], type_: &str) -> Option<&'a Condition> {
@@ -112,6 +163,23 @@ pub fn remove(list: &mut Vec<Condition>, type_: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stalled_exists_only_while_it_is_true() {
+        let mut list = Vec::new();
+        let states = |list: &[Condition]| {
+            let state =
+                |c: &Condition| format!("{}={} {}", c.type_, c.status, c.reason.clone().unwrap());
+            list.iter().map(state).collect::<Vec<String>>()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        set_readiness(&mut list, Readiness::Stalled, &SCALED, "", now);
+        assert_eq!(states(&list), ["Ready=False Scaled", "Stalled=True Scaled"]);
+        set_readiness(&mut list, Readiness::InProgress, &SCALED, "", now);
+        assert_eq!(states(&list), ["Ready=False Scaled"]);
+        set_readiness(&mut list, Readiness::Ready, &SCALED, "", now);
+        assert_eq!(states(&list), ["Ready=True Scaled"]);
+    }
 
     const SCALED: ConditionReason = ConditionReason {
         condition: "Scale",

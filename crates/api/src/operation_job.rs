@@ -184,7 +184,7 @@ pub struct OperationJobStatus {
     /// State of each target, in the order of the spec.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target_details: Vec<TargetStatus>,
-    /// Conditions: Complete, Failed.
+    /// Conditions: Ready, Stalled, Complete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -144,7 +144,7 @@ pub struct PodDecorationStatus {
     /// Selected Pods by CollaSet, in the order of their names; the Pods of at most 1,000 in total.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<DecoratedSet>,
-    /// Conditions: Degraded, Progressing.
+    /// Conditions: Ready, Stalled, Degraded, Progressing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

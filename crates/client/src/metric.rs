@@ -42,6 +42,10 @@ impl MetricKind {
 /// Buckets of short durations, in seconds.
 pub const SHORT_DURATIONS: &[f64] = &[0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0];
 
+/// Buckets of long durations, in seconds: each four times the one before, up to nine hours.
+pub const LONG_DURATIONS: &[f64] =
+    &[0.125, 0.5, 2.0, 8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0, 32768.0];
+
 impl Metric {
     /// Declares a counter.
     #[must_use]

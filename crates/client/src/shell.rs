@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod metrics;
+pub mod object_counts;
 
 pub mod connect;
 pub mod discovery;

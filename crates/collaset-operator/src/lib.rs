@@ -18,6 +18,7 @@ pub mod decoration;
 
 pub mod plan;
 
+pub mod metrics;
 pub mod status;
 
 pub mod render;

@@ -6,7 +6,7 @@
 use podops_api::condition::{
     ConditionReason,
     ConditionStatus::{False, True},
-    reason,
+    NOT_READY, READY, STALLED, reason,
 };
 use podops_client::event::EventReason;
 
@@ -234,14 +234,14 @@ pub const MINIMUM_REPLICAS_AVAILABLE: ConditionReason = reason(
     "Available",
     True,
     "MinimumReplicasAvailable",
-    "At least spec.replicas Pods are available.",
+    "At least spec.replicas less the maxUnavailable of updates are available, as for a Deployment.",
 );
 /// Too few Pods are available.
 pub const MINIMUM_REPLICAS_UNAVAILABLE: ConditionReason = reason(
     "Available",
     False,
     "MinimumReplicasUnavailable",
-    "Fewer than spec.replicas Pods are available; status.waiting lists what they wait for.",
+    "Fewer than spec.replicas less the maxUnavailable of updates are available; status.waiting lists what Pods wait for.",
 );
 /// The CollaSet is being deleted.
 pub const DELETING: ConditionReason =
@@ -359,7 +359,10 @@ pub const DECORATION_AS_EXPECTED: ConditionReason =
     reason("Degraded", False, "AsExpected", "The PodDecoration fits all Pods that it selects.");
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 29] = [
+pub const CONDITIONS: [&ConditionReason; 32] = [
+    &READY,
+    &NOT_READY,
+    &STALLED,
     &SCALED,
     &SCALE_BLOCKED,
     &UPDATED,

@@ -3,6 +3,7 @@
 pub(crate) mod cache;
 mod controller;
 mod decorations;
+mod metrics;
 pub(crate) mod observe;
 mod program;
 

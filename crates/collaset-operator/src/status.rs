@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use podops_api::{
     collaset::{CollaSetStatus, CurrentStep},
-    condition::{Condition, ConditionReason, remove, set},
+    condition::{Condition, ConditionReason, Readiness, remove, set, set_readiness},
     ids::whole_second,
     well_known,
 };
@@ -15,7 +15,7 @@ use crate::{
     plan::{
         Blocker, BlockerScope, Failures, Plan, Response,
         action::{Action, RevisionChange},
-        state::pairs::Pairs,
+        state::{budget::max_unavailable, pairs::Pairs},
     },
     reasons,
     view::{Observed, OwnOperation, PodView},
@@ -215,7 +215,7 @@ fn significant_conditions(
     conditions: &[Condition],
 ) -> impl Iterator<Item = (&str, &str, Option<&str>)> {
     let significant =
-        conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing"));
+        conditions.iter().filter(|c| !matches!(&*c.type_, "Available" | "Progressing" | "Ready"));
     significant.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref()))
 }
 
@@ -250,6 +250,8 @@ fn conditions(
     let progressing = progressing(status, observed, plan, now);
     let message = progressing_message(progressing, status, observed, plan);
     let list = &mut status.conditions;
+    let summary = if message.is_empty() { &available.message } else { &message };
+    set_readiness(list, readiness(progressing), progressing, summary, now);
     set(list, available.reason, available.message, now);
     set(list, progressing, message, now);
     match (blockers.first(), failing_pods) {
@@ -296,16 +298,25 @@ struct Explained {
     message: String,
 }
 
-/// The condition Available.
+/// The condition Available, as that of a Deployment: as many Pods as updates may take out of service
+/// may be unavailable.
 fn available(status: &CollaSetStatus, observed: &Observed) -> Explained {
     let (available, desired) =
         (status.available_replicas, observed.spec.replicas.unwrap_or_default());
-    let reason = if available >= desired {
+    let tolerated = max_unavailable(observed).and_then(|limit| i32::try_from(limit).ok());
+    let minimum = desired - tolerated.unwrap_or_default();
+    let reason = if available >= minimum {
         &reasons::MINIMUM_REPLICAS_AVAILABLE
     } else {
         &reasons::MINIMUM_REPLICAS_UNAVAILABLE
     };
-    Explained { reason, message: format!("{available} of {desired} Pods available") }
+    let message = if minimum < desired {
+        let minimum = minimum.max(0);
+        format!("{available} of {desired} Pods available; the minimum is {minimum}")
+    } else {
+        format!("{available} of {desired} Pods available")
+    };
+    Explained { reason, message }
 }
 
 /// The condition Progressing.
@@ -337,6 +348,19 @@ fn progressing(
         &reasons::UPDATE_IN_PROGRESS
     } else {
         &reasons::WAITING_FOR_PODS
+    }
+}
+
+/// What the condition Progressing means for tools that wait for the CollaSet.
+fn readiness(progressing: &ConditionReason) -> Readiness {
+    let stalled =
+        [reasons::ROLLOUT_HALTED, reasons::ROLLED_BACK, reasons::PROGRESS_DEADLINE_EXCEEDED];
+    if *progressing == reasons::ROLLOUT_COMPLETE {
+        Readiness::Ready
+    } else if stalled.contains(progressing) {
+        Readiness::Stalled
+    } else {
+        Readiness::InProgress
     }
 }
 

@@ -285,4 +285,6 @@ pub enum Output {
     Text,
     /// JSON.
     Json,
+    /// YAML.
+    Yaml,
 }

@@ -16,6 +16,7 @@ pub mod pod;
 pub mod reasons;
 
 pub mod machine;
+pub mod measurements;
 pub mod metrics;
 pub mod plan;
 

@@ -46,6 +46,19 @@ pub enum WaitingFor {
     OtherOperations,
 }
 
+impl WaitingFor {
+    /// Value of the label `waiting_for` of metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requester => "requester",
+            Self::RuleChecker => "rule_checker",
+            Self::TrafficControllers => "traffic_controllers",
+            Self::OtherOperations => "other_operations",
+        }
+    }
+}
+
 impl fmt::Display for WaitingFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -13,6 +13,7 @@ pub mod reasons;
 
 pub mod plan;
 
+pub mod metrics;
 pub mod status;
 
 pub mod render;

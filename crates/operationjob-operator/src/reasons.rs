@@ -6,7 +6,7 @@
 use podops_api::condition::{
     ConditionReason,
     ConditionStatus::{False, True},
-    reason,
+    NOT_READY, READY, STALLED, reason,
 };
 use podops_client::event::EventReason;
 
@@ -72,4 +72,5 @@ pub const PAUSED: ConditionReason = reason(
 );
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 4] = [&COMPLETE, &FAILED, &IN_PROGRESS, &PAUSED];
+pub const CONDITIONS: [&ConditionReason; 7] =
+    [&READY, &NOT_READY, &STALLED, &COMPLETE, &FAILED, &IN_PROGRESS, &PAUSED];

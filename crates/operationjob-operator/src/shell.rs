@@ -1,6 +1,7 @@
 //! The controller around the plan: watches jobs and Pods, observes, plans and writes.
 
 mod controller;
+mod metrics;
 mod observe;
 mod program;
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    condition::set,
+    condition::{Readiness, set, set_readiness},
     ids::whole_second,
     operation_job::{OperationJobStatus, Progress, TargetStatus},
 };
@@ -47,24 +47,24 @@ pub fn status(
         target_details: targets,
         conditions: known.conditions.clone(),
     };
-    match progress {
-        Progress::Succeeded => {
-            set(&mut status.conditions, &reasons::COMPLETE, String::new(), now);
-        }
+    let (readiness, reason, message) = match progress {
+        Progress::Succeeded => (Readiness::Ready, &reasons::COMPLETE, String::new()),
         Progress::Failed => {
             let first = status.target_details.iter().find_map(|target| {
                 Some(format!("{}: {}", target.name, target.error.as_ref()?.message))
             });
             let message =
                 format!("{failed} of {total} targets failed; {}", first.unwrap_or_default());
-            set(&mut status.conditions, &reasons::FAILED, message, now);
+            (Readiness::Stalled, &reasons::FAILED, message)
         }
         Progress::Pending | Progress::Processing => {
             let unfinished =
                 format!("{} of {total} targets are not finished", total - succeeded - failed);
             let reason = if observed.spec.pause { &reasons::PAUSED } else { &reasons::IN_PROGRESS };
-            set(&mut status.conditions, reason, unfinished, now);
+            (Readiness::InProgress, reason, unfinished)
         }
-    }
+    };
+    set_readiness(&mut status.conditions, readiness, reason, &message, now);
+    set(&mut status.conditions, reason, message, now);
     status
 }

@@ -340,7 +340,7 @@ mod tests {
             client: Client::new(hanging, "default"),
             lease: Leadership::always(),
             stop,
-            metrics: Metrics::register(&registry).unwrap(),
+            metrics: Metrics::register(&registry, "test").unwrap(),
             client_metrics: ClientMetrics::register(&registry).unwrap(),
         }
     }

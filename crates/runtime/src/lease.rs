@@ -344,7 +344,7 @@ mod tests {
             leader_elect_renew_deadline: TIMING.renew_deadline,
             leader_elect_retry_period: Duration::from_secs(2),
         };
-        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let metrics = Metrics::register(&prometheus::Registry::new(), "test").unwrap();
         let (leadership, elector) = elector("test", &args, client_of_a_hanging_server(), &metrics);
         let (_end, stop) = Shutdown::new();
         let election = elector.run(stop);

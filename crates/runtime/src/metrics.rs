@@ -2,7 +2,7 @@
 
 use podops_client::{
     metric::{Metric, SHORT_DURATIONS},
-    shell::metrics::{counter, counters, gauge, histogram},
+    shell::metrics::{counter, counters, gauge, gauges, histogram},
 };
 use prometheus::{
     Histogram, IntCounter, IntCounterVec, IntGauge, Registry, Result,
@@ -27,9 +27,15 @@ const QUEUE_DEPTH: Metric =
 const LEADER: Metric =
     Metric::gauge("podops_leader", &[], "1 while this replica is the leader, 0 otherwise.");
 
+const BUILD_INFO: Metric = Metric::gauge(
+    "podops_build_info",
+    &["operator", "version"],
+    "Always 1; the labels are the name and the version of the operator.",
+);
+
 /// Metrics of the controllers and of leader election.
-pub const METRICS: [&Metric; 5] =
-    [&RECONCILES, &RECONCILE_DURATION, &STALE_SKIPS, &QUEUE_DEPTH, &LEADER];
+pub const METRICS: [&Metric; 6] =
+    [&RECONCILES, &RECONCILE_DURATION, &STALE_SKIPS, &QUEUE_DEPTH, &LEADER, &BUILD_INFO];
 
 /// Metrics of the controllers and of leader election.
 #[derive(Clone, Debug)]
@@ -47,12 +53,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers these metrics and those of the process.
+    /// Registers these metrics and those of the process of an operator.
     ///
     /// # Errors
     ///
     /// If a metric of the same name is already registered.
-    pub fn register(registry: &Registry) -> Result<Self> {
+    pub fn register(registry: &Registry, operator: &str) -> Result<Self> {
+        let build_info = gauges(registry, &BUILD_INFO)?;
+        build_info.with_label_values(&[operator, env!("CARGO_PKG_VERSION")]).set(1);
         registry.register(Box::new(ProcessCollector::for_self()))?;
         let reconciles = counters(registry, &RECONCILES)?;
         // Initialized, so that rates are defined from the start.

@@ -109,7 +109,7 @@ impl Operator {
     pub async fn start(name: &'static str, args: OperatorArgs) -> Result<Self, OperatorError> {
         telemetry::install(&args)?;
         let registry = Registry::new();
-        let metrics = Metrics::register(&registry)?;
+        let metrics = Metrics::register(&registry, name)?;
         let client_metrics = ClientMetrics::register(&registry)?;
         let client = connect(name, &client_metrics).await?;
         let (lease_stop, stopping) = Shutdown::new();

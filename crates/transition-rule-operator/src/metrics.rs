@@ -1,9 +1,6 @@
 //! Metrics that only transition-rule-operator exports, as a table. `shell::metrics` registers them.
 
-use podops_client::metric::Metric;
-
-/// Upper bounds of waits, in seconds: each four times the one before, up to nine hours.
-const WAITS: &[f64] = &[0.125, 0.5, 2.0, 8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0, 32768.0];
+use podops_client::metric::{LONG_DURATIONS, Metric};
 
 pub(crate) const DECISIONS: Metric = Metric::counter(
     "podops_rule_decisions_total",
@@ -13,7 +10,7 @@ pub(crate) const DECISIONS: Metric = Metric::counter(
 pub(crate) const WAIT_DURATION: Metric = Metric::histogram(
     "podops_rule_wait_duration_seconds",
     &["stage"],
-    WAITS,
+    LONG_DURATIONS,
     "Time that operations waited until they were granted, by stage.",
 );
 pub(crate) const BUDGET_PODS: Metric = Metric::gauge(
@@ -29,7 +26,7 @@ pub(crate) const OVERRIDES: Metric = Metric::counter(
 pub(crate) const WEBHOOK_REQUEST_DURATION: Metric = Metric::histogram(
     "podops_rule_webhook_request_duration_seconds",
     &[],
-    WAITS,
+    LONG_DURATIONS,
     "Duration of requests to the services of webhook rules, including failed ones.",
 );
 pub(crate) const WEBHOOK_REQUESTS: Metric = Metric::counter(

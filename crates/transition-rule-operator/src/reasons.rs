@@ -3,7 +3,7 @@
 //! `docs/reference/events.md` and `docs/reference/conditions.md` are generated from [`EVENTS`] and
 //! [`CONDITIONS`].
 
-use podops_api::condition::{ConditionReason, ConditionStatus};
+use podops_api::condition::{ConditionReason, ConditionStatus, NOT_READY, READY};
 use podops_client::event::EventReason;
 
 const RULE: &str = "PodTransitionRule";
@@ -68,5 +68,5 @@ pub const DEGRADED: ConditionReason = ConditionReason {
 };
 
 /// All condition reasons.
-pub const CONDITIONS: [&ConditionReason; 4] =
-    [&ENFORCED, &ENFORCEMENT_PENDING, &RULES_EVALUATED, &DEGRADED];
+pub const CONDITIONS: [&ConditionReason; 6] =
+    [&READY, &NOT_READY, &ENFORCED, &ENFORCEMENT_PENDING, &RULES_EVALUATED, &DEGRADED];

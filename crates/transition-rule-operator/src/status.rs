@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::{
-    condition,
+    condition::{self, Readiness},
     ids::PodName,
     transition_rule::{Detail, PodTransitionRuleStatus},
 };
@@ -88,10 +88,19 @@ pub fn status(
     } else {
         (&reasons::ENFORCEMENT_PENDING, "not all selected Pods have their gate labels yet")
     };
+    let errors = evaluation_errors.join("; ");
+    let degraded = if errors.is_empty() { &reasons::RULES_EVALUATED } else { &reasons::DEGRADED };
+    // A rule that cannot be evaluated is not stalled: its webhook may recover.
+    let (readiness, cause, summary) = if !errors.is_empty() {
+        (Readiness::InProgress, degraded, errors.as_str())
+    } else if decision.enforced {
+        (Readiness::Ready, enforced, message)
+    } else {
+        (Readiness::InProgress, enforced, message)
+    };
+    condition::set_readiness(&mut conditions, readiness, cause, summary, now);
     condition::set(&mut conditions, enforced, message.to_owned(), now);
-    let degraded =
-        if evaluation_errors.is_empty() { &reasons::RULES_EVALUATED } else { &reasons::DEGRADED };
-    condition::set(&mut conditions, degraded, evaluation_errors.join("; "), now);
+    condition::set(&mut conditions, degraded, errors, now);
     let old_pods_version =
         old.pods_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or_default();
     PodTransitionRuleStatus {

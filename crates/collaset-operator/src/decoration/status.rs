@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use podops_api::{
-    condition::set,
+    condition::{ConditionReason, Readiness, set, set_readiness},
     pod_decoration::{DecoratedPod, DecoratedSet, PodDecorationStatus},
 };
 
@@ -104,27 +104,46 @@ fn conditions(status: &mut PodDecorationStatus, observed: &ObservedDecoration, n
     } else {
         (&reasons::DECORATION_COMPLETE, String::new())
     };
-    set(&mut status.conditions, reason, message, now);
+    let progress = Explained { reason, message };
     let mut conflicts = observed
         .sets
         .iter()
         .filter_map(|(name, set)| Some(format!("CollaSet {name}: {}", set.conflict.as_ref()?)));
     let invalid =
         observed.decoration.spec.selector.is_some() && observed.decoration.selector().is_none();
-    match conflicts.next() {
+    let problem = match conflicts.next() {
         Some(first) => {
             let message = match conflicts.count() {
                 0 => first,
                 others => format!("{first}; and {others} more CollaSets"),
             };
-            set(&mut status.conditions, &reasons::DECORATION_CONFLICT, message, now);
+            Some(Explained { reason: &reasons::DECORATION_CONFLICT, message })
         }
-        None if invalid => {
-            let message = "spec.selector is invalid, so no Pod is selected".to_owned();
-            set(&mut status.conditions, &reasons::DECORATION_SELECTOR_INVALID, message, now);
-        }
-        None => set(&mut status.conditions, &reasons::DECORATION_AS_EXPECTED, String::new(), now),
-    }
+        None => invalid.then(|| Explained {
+            reason: &reasons::DECORATION_SELECTOR_INVALID,
+            message: "spec.selector is invalid, so no Pod is selected".to_owned(),
+        }),
+    };
+    let readiness = if problem.is_some() {
+        Readiness::Stalled
+    } else if *progress.reason == reasons::DECORATION_COMPLETE {
+        Readiness::Ready
+    } else {
+        Readiness::InProgress
+    };
+    let cause = problem.as_ref().unwrap_or(&progress);
+    set_readiness(&mut status.conditions, readiness, cause.reason, &cause.message, now);
+    set(&mut status.conditions, progress.reason, progress.message, now);
+    let as_expected =
+        Explained { reason: &reasons::DECORATION_AS_EXPECTED, message: String::new() };
+    let degraded = problem.unwrap_or(as_expected);
+    set(&mut status.conditions, degraded.reason, degraded.message, now);
+}
+
+/// Reason and message of a condition.
+struct Explained {
+    reason: &'static ConditionReason,
+    message: String,
 }
 
 /// Returns whether the Pod is to change.
@@ -205,7 +224,7 @@ mod tests {
             .collect();
         assert_eq!(names, [vec!["a-1", "a-2"], vec!["b-1"]]);
         assert!(status.details[0].pods[1].escaped);
-        assert_eq!(reasons(&status), ["Updating", "AsExpected"]);
+        assert_eq!(reasons(&status), ["Updating", "Updating", "AsExpected"]);
         assert_eq!(status.current_revision, "");
     }
 

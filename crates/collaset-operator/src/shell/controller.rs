@@ -8,6 +8,7 @@ use std::{
 
 use clap::Args;
 use futures::{Stream, StreamExt as _, stream, stream::BoxStream};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
     Client, Resource,
@@ -28,6 +29,7 @@ use podops_api::{
 use podops_client::{
     error::Chain,
     event::ObjectEvent,
+    object_key::ObjectKey,
     shell::{
         apply::{self, UnfinishedWrites},
         clock,
@@ -53,6 +55,7 @@ use super::{
         trim_claim, trim_pod, trim_revision,
     },
     decorations::{self, Related},
+    metrics::Metrics,
     observe::observe,
 };
 use crate::{
@@ -120,6 +123,8 @@ struct Context {
     events: Events,
     caches: Arc<Caches>,
     states: Mutex<BTreeMap<Uid, SetState>>,
+    sets: Store<DecodedSet>,
+    metrics: Arc<Metrics>,
     default_max_unavailable: Option<IntOrString>,
 }
 
@@ -127,8 +132,7 @@ struct Context {
 ///
 /// # Errors
 ///
-/// Never; the signature is that of every operator.
-#[allow(clippy::unnecessary_wraps, reason = "the signature of every operator")]
+/// If the metrics cannot be registered.
 pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), OperatorError> {
     let process = operator.process.clone();
     let caches = Arc::new(Caches {
@@ -159,11 +163,19 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     let (related, mut decorations) = decorations::related(&process, &caches, &store);
     let triggers = triggers(&process, &caches, &store, &related);
     let triggers = stream::select(triggers, decorations.take_set_triggers()).boxed();
-    let progress = sets.clone();
+    let metrics = Arc::new(Metrics::register(&operator.registry)?);
     let objects = process
         .watch_decoded(watcher::Config::default(), "collasets", &sets)
         .reflect(writer)
-        .inspect(move |event| event.iter().for_each(|event| progress.record(event)))
+        .inspect({
+            let (progress, store, metrics) = (sets.clone(), store.clone(), metrics.clone());
+            move |event| {
+                if let Ok(event) = event {
+                    progress.record(event);
+                    record_deleted(&metrics, event, &store);
+                }
+            }
+        })
         .touched_objects()
         .inspect({
             let related = related.clone();
@@ -176,6 +188,8 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
         events: process.events(),
         caches: caches.clone(),
         states: Mutex::default(),
+        sets: store.clone(),
+        metrics,
         default_max_unavailable: args.default_max_unavailable.clone(),
     });
     let config = ControllerConfig {
@@ -187,6 +201,21 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
     decorations::start(operator, decorations, &context.caches, &config.store);
     operator.controller("collaset controller", config, move |set| reconcile(set, context.clone()));
     Ok(())
+}
+
+/// Stops counting CollaSets that do not exist any more.
+fn record_deleted(metrics: &Metrics, event: &Event<DecodedSet>, store: &Store<DecodedSet>) {
+    match event {
+        Event::Delete(set) => metrics.forget(&ObjectKey::of(set)),
+        Event::InitDone => metrics
+            .retain(|set| store.get(&ObjectRef::new(&set.name).within(&set.namespace)).is_some()),
+        Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+    }
+}
+
+/// Returns whether the cache contains a CollaSet.
+fn is_known(store: &Store<DecodedSet>, set: &ObjectKey) -> bool {
+    store.get(&ObjectRef::new(&set.name).within(&set.namespace)).is_some()
 }
 
 fn new_writer(process: &Process, caches: &Caches, sets: &WatchProgress) -> Writer {
@@ -295,10 +324,11 @@ fn users_of(contexts: &ResourceContext, sets: &Store<DecodedSet>) -> Vec<ObjectR
 /// help; writes already made are kept.
 #[tracing::instrument(skip_all, fields(namespace = set.meta().namespace, collaset = set.meta().name))]
 async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
-    let reference = set.object_ref(&());
+    let (reference, key) = (set.object_ref(&()), ObjectKey::of(&*set));
     let set = match set.as_result() {
         Ok(set) => set,
         Err(invalid) => {
+            context.metrics.forget(&key);
             let event = reasons::COLLA_SET_INVALID.with(invalid.error.clone());
             context.events.publish(&reference, &event).await;
             return Ok(Requeue::AwaitChange);
@@ -331,8 +361,16 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
     let finalizing = plan.actions.contains(&Action::Set(SetChange::RemoveFinalizer));
     let report = status(&observed, &plan, &failures, now);
     let StatusReport { status: new_status, requeue_after: status_due } = report;
-    let wait =
-        if finalizing { None } else { context.report_status(&observed, &new_status).await? };
+    let wait = if finalizing {
+        None
+    } else {
+        context.metrics.record(&key, &new_status, now);
+        // Its last event may have arrived meanwhile.
+        if !is_known(&context.sets, &key) {
+            context.metrics.forget(&key);
+        }
+        context.report_status(&observed, &new_status).await?
+    };
     if let Some(unfinished) = unfinished {
         // The backoff must not delay the status write.
         return Err(Cause::from(unfinished).requeue_within(wait));
@@ -386,12 +424,7 @@ impl Context {
     }
 
     /// Executes a plan, phase by phase.
-    async fn apply_plan(
-        &self,
-        observed: &Observed,
-        plan: &Plan,
-        now: jiff::Timestamp,
-    ) -> ApplyResult {
+    async fn apply_plan(&self, observed: &Observed, plan: &Plan, now: Timestamp) -> ApplyResult {
         let (changes, others): (Vec<&Action>, Vec<&Action>) =
             plan.actions.iter().partition(|action| render::is_change_only(action));
         let phases = render::render(observed, others, now);

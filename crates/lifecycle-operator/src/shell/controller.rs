@@ -1,10 +1,6 @@
 //! The Pod controller: observes a Pod, plans, applies the write and reports invalid Pods in events.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures::{StreamExt as _, stream};
@@ -19,7 +15,10 @@ use kube::{
 };
 use parking_lot::Mutex;
 use podops_admission::{AdmissionArgs, Webhooks};
-use podops_api::well_known;
+use podops_api::{
+    lifecycle::{self, Labels, PodLifecycle},
+    well_known,
+};
 use podops_client::{
     event::ObjectEvent,
     freshness::LastWrite,
@@ -37,7 +36,6 @@ use podops_runtime::{
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
 };
-use prometheus::IntGauge;
 
 use super::{
     deletion_webhook::{self, DeletionWebhook},
@@ -46,6 +44,7 @@ use super::{
 };
 use crate::{
     graceful_deletion::decision::DeletionPolicy,
+    measurements::{in_progress, measure},
     observe::{SlimPod, SlimService, trim, trim_service},
     plan::{self, Plan},
     pod::PodView,
@@ -93,30 +92,8 @@ struct Context {
     pods: WatchProgress,
     checkers: Vec<String>,
     last_writes: Mutex<BTreeMap<ObjectKey, LastWrite>>,
-    invalid_label_pods: CountedPods,
-    ungated_pods: CountedPods,
+    store: Store<SlimPod>,
     metrics: Metrics,
-}
-
-/// Pods in a state that a gauge counts.
-struct CountedPods {
-    pods: Mutex<BTreeSet<ObjectKey>>,
-    gauge: IntGauge,
-}
-
-impl CountedPods {
-    const fn new(gauge: IntGauge) -> Self {
-        Self { pods: Mutex::new(BTreeSet::new()), gauge }
-    }
-
-    /// Adds or removes a Pod.
-    fn record(&self, pod: &ObjectKey, is_counted: bool) {
-        let mut pods = self.pods.lock();
-        let changed = if is_counted { pods.insert(pod.clone()) } else { pods.remove(pod) };
-        if changed {
-            self.gauge.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
-        }
-    }
 }
 
 /// Adds the operator's tasks to its process.
@@ -130,7 +107,7 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     let pods = WatchProgress::default();
     operator.ready_when("pods", pods.ready());
     operator.ready_when("services", services.progress.ready());
-    let metrics = Metrics::register(&operator.registry)?;
+    let (store, writer) = reflector::store::<SlimPod>();
     let context = Arc::new(Context {
         applier: process.applier(1),
         events: process.events(),
@@ -138,9 +115,8 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         pods: pods.clone(),
         checkers: args.gate_new_pods.clone(),
         last_writes: Mutex::default(),
-        invalid_label_pods: CountedPods::new(metrics.invalid_labels.clone()),
-        ungated_pods: CountedPods::new(metrics.ungated.clone()),
-        metrics,
+        store: store.clone(),
+        metrics: Metrics::register(&operator.registry)?,
     });
 
     let deletion_webhook = DeletionWebhook {
@@ -156,7 +132,6 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     };
     podops_admission::start(operator, &args.admission, webhooks)?;
 
-    let (store, writer) = reflector::store::<SlimPod>();
     let config = watcher::Config::default().labels(well_known::CONTROLLED);
     let objects = process
         .watch(config, "pods", &pods)
@@ -185,6 +160,27 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     Ok(())
 }
 
+/// Returns whether the cache contains a Pod.
+fn is_known(store: &Store<SlimPod>, pod: &ObjectKey) -> bool {
+    store.get(&ObjectRef::new(&pod.name).within(&pod.namespace)).is_some()
+}
+
+/// Operations of a Pod before and after a plan.
+struct Operations {
+    before: PodLifecycle,
+    after: PodLifecycle,
+}
+
+impl Operations {
+    /// Reads them from labels that planning has accepted.
+    fn read(labels: &Labels, plan: &Plan) -> Self {
+        let mut after = labels.clone();
+        lifecycle::apply(&mut after, plan.labels.clone());
+        let parse = |labels| PodLifecycle::parse(labels).unwrap_or_default();
+        Self { before: parse(labels), after: parse(&after) }
+    }
+}
+
 /// Returns the Pods whose annotation expects a finalizer of a Service.
 fn pods_of_service(pods: &Store<SlimPod>, service: &ObjectKey) -> Vec<ObjectRef<SlimPod>> {
     let state = pods.state();
@@ -209,12 +205,12 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     }
     let (view, now) = (pod.view(|key| context.services.get(key), &context.checkers), clock::now());
     if view.deleting {
-        context.forget(&key);
+        context.metrics.record_deletion(&key, &view.labels);
         return Ok(Requeue::AwaitChange);
     }
     let plan = plan::plan(&view, now);
-    context.invalid_label_pods.record(&key, plan.is_err());
-    context.ungated_pods.record(&key, !view.has_readiness_gate);
+    context.metrics.invalid_label_pods.record(&key, plan.is_err());
+    context.metrics.ungated_pods.record(&key, !view.has_readiness_gate);
     let plan = match plan {
         Ok(plan) => plan,
         Err(invalid_label) => {
@@ -224,6 +220,15 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             return Ok(Requeue::AwaitChange);
         }
     };
+    let operations = Operations::read(&view.labels, &plan);
+    // A plan that deletes the Pod has no waits; its operation is in progress until then.
+    if lifecycle::allowed_since(&view.labels, lifecycle::POD_DELETE, lifecycle::DELETE).is_none() {
+        context.metrics.operations.record(&key, in_progress(&plan.waits, &operations.after, now));
+    }
+    // Its last event may have arrived meanwhile.
+    if !is_known(&context.store, &key) {
+        context.metrics.forget(&key);
+    }
     context.report(&pod, &view, &plan, now).await;
     if let Some(write) = render::render(&plan, &pod, now) {
         tracing::debug!(%plan, "Planned");
@@ -232,6 +237,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
                 if plan.delete {
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted Pod");
+                } else {
+                    context.metrics.add(&measure(&operations.before, &operations.after, now));
                 }
                 context.record_write(key, version.as_deref());
             }
@@ -268,14 +275,14 @@ impl Context {
     /// Records an event of the Pods; a deleted Pod is not counted any more.
     fn record_event(&self, event: &Event<SlimPod>) {
         self.pods.record(event);
-        if let Event::Delete(pod) = event {
-            self.forget(&ObjectKey::of(pod));
+        match event {
+            Event::Delete(pod) => {
+                let labels = pod.metadata.labels.clone().unwrap_or_default();
+                self.metrics.record_deletion(&ObjectKey::of(pod), &labels);
+            }
+            Event::InitDone => self.metrics.retain(|pod| is_known(&self.store, pod)),
+            Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
         }
-    }
-
-    fn forget(&self, key: &ObjectKey) {
-        self.invalid_label_pods.record(key, false);
-        self.ungated_pods.record(key, false);
     }
 
     /// Publishes an event for each problem of the Pod that its requesters or users can solve.
@@ -356,7 +363,6 @@ mod tests {
         let shared = podops_client::shell::metrics::Metrics::register(&registry).unwrap();
         let services = IndexedStore::new(|_| None);
         services.apply_event(Event::InitDone);
-        let metrics = Metrics::register(&registry).unwrap();
         let context = Arc::new(Context {
             applier: Applier::new(client.clone(), "test", shared, 1),
             events: Events::new(client, "test"),
@@ -364,9 +370,8 @@ mod tests {
             pods: WatchProgress::default(),
             checkers: Vec::new(),
             last_writes: Mutex::default(),
-            invalid_label_pods: CountedPods::new(metrics.invalid_labels.clone()),
-            ungated_pods: CountedPods::new(metrics.ungated.clone()),
-            metrics,
+            store: reflector::store().0,
+            metrics: Metrics::register(&registry).unwrap(),
         });
         let mut reconciles = Vec::new();
         // The kubelet wrote version 6 before the operator wrote version 7, so its event arrives

@@ -10,7 +10,7 @@ use kube::{
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef},
-        watcher,
+        watcher::{self, Event},
     },
 };
 use podops_api::{
@@ -21,6 +21,7 @@ use podops_api::{
 use podops_client::{
     decode::Decoded,
     event::ObjectEvent,
+    object_key::ObjectKey,
     shell::{
         apply::{self, UnfinishedWrites},
         clock,
@@ -37,7 +38,10 @@ use podops_runtime::{
     writer::Writer,
 };
 
-use super::observe::{SlimPod, observe, owner_uid, trim};
+use super::{
+    metrics::Metrics,
+    observe::{SlimPod, observe, owner_uid, trim},
+};
 use crate::{
     facts,
     plan::{self, JobChange, Plan},
@@ -67,6 +71,7 @@ struct Context {
     events: Events,
     pods: Arc<IndexedStore<SlimPod>>,
     jobs: Arc<IndexedStore<DecodedJob>>,
+    metrics: Arc<Metrics>,
 }
 
 /// Result of executing a plan.
@@ -81,12 +86,8 @@ struct Applied {
 ///
 /// # Errors
 ///
-/// Never; the signature is that of every operator.
-#[allow(
-    clippy::unnecessary_wraps,
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature of every operator"
-)]
+/// If the metrics cannot be registered.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature of every operator")]
 pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(), OperatorError> {
     let process = operator.process.clone();
     let pods = IndexedStore::new(owner_uid);
@@ -94,13 +95,21 @@ pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(),
     operator.ready_when("operationjobs", jobs.progress.ready());
     operator.ready_when("pods", pods.progress.ready());
     let (store, writer) = reflector::store::<DecodedJob>();
-    let cache = jobs.clone();
+    let metrics = Arc::new(Metrics::register(&operator.registry)?);
     let objects = process
         .watch_decoded(watcher::Config::default(), JOBS.plural, &jobs.progress)
         .reflect(writer)
-        .inspect(move |event| {
-            if let Ok(event) = event {
-                cache.apply_event(event.clone());
+        .inspect({
+            let (cache, metrics) = (jobs.clone(), metrics.clone());
+            move |event| {
+                if let Ok(event) = event {
+                    cache.apply_event(event.clone());
+                    match event {
+                        Event::Delete(job) => metrics.forget(&ObjectKey::of(job)),
+                        Event::InitDone => metrics.jobs.retain(|job| cache.get(job).is_some()),
+                        Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+                    }
+                }
             }
         })
         .touched_objects();
@@ -116,6 +125,7 @@ pub(super) fn start(operator: &mut Operator, _: &OperationJobArgs) -> Result<(),
         events: process.events(),
         pods,
         jobs,
+        metrics,
     });
     let config = ControllerConfig {
         objects: objects.boxed(),
@@ -159,10 +169,11 @@ fn concerns(job: &OperationJob, pod: &SlimPod) -> bool {
 /// If a read or a write failed and a retry may help; writes already made are kept.
 #[tracing::instrument(skip_all, fields(namespace = job.meta().namespace, operationjob = job.meta().name))]
 async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeue, ReconcileError> {
-    let reference = job.object_ref(&());
+    let (reference, key) = (job.object_ref(&()), ObjectKey::of(&*job));
     let job = match job.as_result() {
         Ok(job) => job,
         Err(invalid) => {
+            context.metrics.forget(&key);
             let event = reasons::JOB_INVALID.with(invalid.error.clone());
             context.events.publish(&reference, &event).await;
             return Ok(Requeue::AwaitChange);
@@ -193,6 +204,11 @@ async fn reconcile(job: Arc<DecodedJob>, context: Arc<Context>) -> Result<Requeu
             }
             return Ok(Requeue::AwaitChange);
         }
+    }
+    context.metrics.record(&key, &plan.status);
+    // Its last event may have arrived meanwhile.
+    if context.jobs.get(&key).is_none() {
+        context.metrics.forget(&key);
     }
     let wait = context.report_status(&observed, &plan.status).await?;
     for event in events(&observed, &plan).into_iter().chain(applied.rejection) {
@@ -294,7 +310,12 @@ impl Context {
             return Ok(None);
         }
         let render = || render::status(observed, new_status);
-        self.writer.write_status(&observed.uid, StatusChange::Significant, render).await
+        let wait =
+            self.writer.write_status(&observed.uid, StatusChange::Significant, render).await?;
+        if wait.is_none() {
+            self.metrics.add(&observed.spec.action, &observed.status, new_status);
+        }
+        Ok(wait)
     }
 }
 

@@ -43,7 +43,7 @@ impl Budget {
 }
 
 /// `maxUnavailable` as a number of Pods.
-fn max_unavailable(observed: &Observed) -> Option<usize> {
+pub(crate) fn max_unavailable(observed: &Observed) -> Option<usize> {
     let own = observed.rolling_update().and_then(|rolling| rolling.max_unavailable.as_ref());
     let limit = own.or(observed.default_max_unavailable.as_ref())?;
     // A percentage of few Pods rounds down to 0, which would block the rollout.
