@@ -13,6 +13,7 @@ pub mod nodes;
 pub mod process;
 pub mod programs;
 pub mod progress_view;
+pub mod prometheus;
 pub mod scenarios;
 pub mod server;
 pub mod soak;

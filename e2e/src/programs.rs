@@ -1,5 +1,5 @@
 //! Finds or builds etcd, kube-apiserver, kube-controller-manager, kubectl and crane, and installs
-//! Python wheels.
+//! Python wheels and Prometheus.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,6 +16,10 @@ const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@
 
 /// Go module of crane, a client of image registries that contains one.
 const CRANE: &str = "github.com/google/go-containerregistry/cmd/crane@v0.22.1";
+
+/// Go module with the CRDs of prometheus-operator, and their directory in it.
+const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
+const PROMETHEUS_OPERATOR_CRDS: &str = "example/prometheus-operator-crd";
 
 /// Paths of the control plane programs.
 pub struct Programs {
@@ -99,6 +103,66 @@ pub fn crane() -> anyhow::Result<PathBuf> {
         let status = Command::new("go").args(["install", CRANE]).env("GOBIN", &directory).status();
         anyhow::ensure!(status.context("starting go")?.success(), "go install {CRANE} failed");
     }
+    Ok(program)
+}
+
+/// Path of `prometheus` or `promtool`: from `PATH`, or from the Debian package, which is unpacked but
+/// not installed because it would start a service.
+///
+/// # Errors
+///
+/// If the package cannot be downloaded.
+pub fn prometheus(name: &str) -> anyhow::Result<PathBuf> {
+    if let Ok(found) = which::which(name) {
+        return Ok(found);
+    }
+    let at = cache()?.join("prometheus");
+    let program = at.join("unpacked/usr/bin").join(name);
+    let _lock = lock(&at)?;
+    if program.is_file() {
+        return Ok(program);
+    }
+    eprintln!("==> downloading Prometheus as a Debian package; only done once");
+    let partial = at.join("partial");
+    // Without lists of packages, the first attempt fails.
+    let script = "rm -rf partial && mkdir partial && cd partial && \
+                  { apt-get -qq download prometheus || \
+                  { apt-get -qq update && apt-get -qq download prometheus; }; } && \
+                  dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb";
+    let status = Command::new("sh").args(["-ec", script]).current_dir(&at).status();
+    anyhow::ensure!(status.context("starting sh")?.success(), "downloading Prometheus failed");
+    std::fs::rename(partial, at.join("unpacked"))?;
+    Ok(program)
+}
+
+/// Directory with the CRDs of prometheus-operator.
+///
+/// # Errors
+///
+/// If the Go module that contains them cannot be downloaded.
+pub fn prometheus_operator_crds() -> anyhow::Result<PathBuf> {
+    let download = ["mod", "download", "-json", PROMETHEUS_OPERATOR];
+    let output = Command::new("go").args(download).output().context("starting go")?;
+    anyhow::ensure!(output.status.success(), "downloading {PROMETHEUS_OPERATOR} failed");
+    let module: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let directory = module["Dir"].as_str().context("go mod download prints no directory")?;
+    Ok(Path::new(directory).join(PROMETHEUS_OPERATOR_CRDS))
+}
+
+/// Path of the program that computes the status of an object as GitOps tools do; see
+/// `e2e/gitops/main.go`.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn gitops() -> anyhow::Result<PathBuf> {
+    let directory = cache()?.join("gitops");
+    let program = directory.join("gitops");
+    let _lock = lock(&directory)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("gitops");
+    let mut build = Command::new("go");
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".").current_dir(source);
+    anyhow::ensure!(build.status().context("starting go")?.success(), "go build failed");
     Ok(program)
 }
 

@@ -13,6 +13,7 @@ mod cargo;
 mod code_map;
 mod crd_page;
 mod crds;
+mod dashboards;
 mod dist;
 mod prerequisites;
 mod sources;
@@ -25,6 +26,9 @@ Commands:
   bench            Measure the performance targets with release builds; writes docs/benchmarks.md
   crds [--check]   Generate crds/, their reference pages and the code map in docs/ARCHITECTURE.md;
                    with --check, fail if they differ
+  dashboards [--check]
+                   Generate the Grafana dashboards of deploy/monitoring; with --check, fail if they
+                   differ
   demo [--keep] [--context NAME] [--traffic]
                    Create, update and scale a CollaSet on a local control plane with fake nodes, or
                    on the cluster of a kubeconfig context; --keep leaves it running; --traffic runs
@@ -53,6 +57,8 @@ fn main() -> anyhow::Result<()> {
         ["bench"] => write_page("bench", &[], "docs/benchmarks.md"),
         ["crds"] => crds::write(),
         ["crds", "--check"] => crds::check(),
+        ["dashboards"] => dashboards::write(),
+        ["dashboards", "--check"] => dashboards::check(),
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
@@ -120,6 +126,7 @@ fn test() -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     cargo(&["fmt", "--all", "--check"])?;
     crds::check()?;
+    dashboards::check()?;
     tidy::check()?;
     for package in PURE {
         // One package at a time, because a workspace build unifies features and would hide errors.

@@ -10,11 +10,12 @@ use crate::sources;
 /// File with the CRDs.
 pub(super) const DEFINITIONS: &str = "install-crds.yaml";
 
-/// Overlays that are rendered, and the files with the results.
-const OVERLAYS: [(&str, &str); 3] = [
+/// Kustomizations that are rendered, and the files with the results.
+const KUSTOMIZATIONS: [(&str, &str); 4] = [
     ("deploy/overlays/all", "install.yaml"),
     ("deploy/overlays/kubernetes-1.33", "install-kubernetes-1.33.yaml"),
     ("deploy/overlays/lifecycle-only", "install-lifecycle-only.yaml"),
+    ("deploy/monitoring", "monitoring.yaml"),
 ];
 
 /// Writes the manifests of a release, with the digests of its images.
@@ -26,23 +27,23 @@ pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> an
     let kubectl = kubectl(programs)?;
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
     fs::write(release.output.join(DEFINITIONS), crds)?;
-    for (overlay, file) in OVERLAYS {
-        let kustomization = kustomization(release, overlay, images);
-        let manifests = render(&kubectl, &kustomization).with_context(|| overlay.to_owned())?;
+    for (directory, file) in KUSTOMIZATIONS {
+        let kustomization = kustomization(release, directory, images);
+        let manifests = render(&kubectl, &kustomization).with_context(|| directory.to_owned())?;
         fs::write(release.output.join(file), manifests)?;
     }
     Ok(())
 }
 
-/// Kustomization of an overlay with the images of a release; it is beside `deploy`.
-fn kustomization(release: &Release, overlay: &str, images: &[Digest]) -> String {
+/// Kustomization of another one with the images of a release; it is beside `deploy`.
+fn kustomization(release: &Release, directory: &str, images: &[Digest]) -> String {
     let Release { registry, version, .. } = release;
     let images = images.iter().map(|Digest { operator, digest }| {
         format!("- {{ name: {operator}, newName: {registry}/{operator}, digest: '{digest}' }}\n")
     });
     let images: String = images.collect();
     let labels = format!("- {{ pairs: {{ app.kubernetes.io/version: '{version}' }} }}\n");
-    format!("resources: [../../{overlay}]\nimages:\n{images}labels:\n{labels}")
+    format!("resources: [../../{directory}]\nimages:\n{images}labels:\n{labels}")
 }
 
 /// Renders a kustomization, which refers to the repository by relative paths only.

@@ -1,4 +1,5 @@
-//! Links of Markdown pages to files and headings of this repository.
+//! Links of Markdown pages to files and headings of this repository, and the pages of the
+//! documentation site.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -7,9 +8,14 @@ use pulldown_cmark::{Event, LinkType, Parser, Tag, TagEnd};
 use super::finding::Finding;
 use crate::sources;
 
-/// Fails for each relative link to a file or heading that does not exist.
+/// Directory of the documentation site, and its table of contents.
+const SITE: &str = "docs";
+const CONTENTS: &str = "docs/SUMMARY.md";
+
+/// Fails for each relative link to a file or heading that does not exist, and for each page of the
+/// documentation site that its table of contents lacks.
 pub(super) fn check() -> anyhow::Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+    let mut findings = missing_pages()?;
     for path in sources::with_extension("md")? {
         for target in targets(&sources::text(&path)?) {
             if !exists(&path, &target)? {
@@ -19,6 +25,17 @@ pub(super) fn check() -> anyhow::Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+fn missing_pages() -> anyhow::Result<Vec<Finding>> {
+    let listed = targets(&sources::text(CONTENTS)?);
+    let listed: BTreeSet<String> = listed.iter().map(|page| format!("{SITE}/{page}")).collect();
+    let pages = sources::with_extension("md")?;
+    let missing = pages
+        .into_iter()
+        .filter(|page| page.starts_with(SITE) && page != CONTENTS && !listed.contains(page));
+    let message = format!("{CONTENTS} does not list this page");
+    Ok(missing.map(|place| Finding { place, message: message.clone() }).collect())
 }
 
 fn targets(text: &str) -> Vec<String> {
