@@ -37,7 +37,6 @@ struct User {
 #[derive(Clone, Debug, Deserialize)]
 struct Object {
     resource: Option<String>,
-    #[allow(dead_code, reason = "shown when a test fails")]
     name: Option<String>,
     subresource: Option<String>,
 }
@@ -49,6 +48,12 @@ struct Status {
 }
 
 impl Request {
+    /// Name of the user that sent the request.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user.username
+    }
+
     /// Name of the operator that sent the request; `None` for other clients.
     #[must_use]
     pub fn operator(&self) -> Option<&str> {
@@ -59,6 +64,12 @@ impl Request {
     #[must_use]
     pub fn resource(&self) -> &str {
         self.object_ref.as_ref().and_then(|o| o.resource.as_deref()).unwrap_or_default()
+    }
+
+    /// Name of the object; empty for requests without one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.object_ref.as_ref().and_then(|o| o.name.as_deref()).unwrap_or_default()
     }
 
     /// Subresource, such as `status`; empty for the main resource.

@@ -29,6 +29,7 @@ use crate::{
 mod rollouts;
 mod rows;
 mod sets;
+mod terminal;
 
 use rows::{Row, Rows, at_most, count_at_most, without_target, zero};
 use sets::{SMALL, WAIT_TIMEOUT, delete_all_sets, wait_until_rolled_out};
@@ -94,6 +95,8 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     rollouts::sidecar_update(&cluster, &mut rows).await?;
     print_step("100 Pods restarted and replaced by jobs");
     rollouts::jobs(&cluster, &mut rows).await?;
+    print_step("kubectl podops get --watch while 1,000 Pods are updated");
+    terminal::watched_rollout(&cluster, programs, &mut rows).await?;
     print_step("1,000 Pods with 3 containers, 20 environment variables each and 10 annotations");
     large_pods(&cluster, &mut rows).await?;
     print_step("5,000 Pods in 100 CollaSets");
@@ -159,6 +162,16 @@ async fn costs(cluster: &TestCluster, rows: &mut Rows) -> anyhow::Result<()> {
             met: Some(updated.max_status_writes_per_second("collasets") <= 1),
         },
     ]);
+    for write in updated.suspicious_writes() {
+        let (pod, part) = (write.name(), write.subresource());
+        eprintln!(
+            "    {} {} {pod} {part} by {} {}",
+            write.at,
+            write.verb,
+            write.user(),
+            write.user_agent
+        );
+    }
     let (annotated, lost) = web.annotate("1").await?;
     let recreated = web.recreate("nginx:2").await?;
     let replaced = web.replace("nginx:3").await?;

@@ -2,11 +2,9 @@
 //! and CPU time of operator processes.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -17,6 +15,7 @@ use kube::{
     Api,
     api::{ListParams, WatchEvent, WatchParams},
 };
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::{
@@ -36,9 +35,12 @@ pub struct Cost {
     pub duration: Duration,
     /// Requests of all clients during the change.
     requests: Vec<Request>,
-    /// Number of Pod watch events during the change.
-    pod_events: usize,
+    /// Watch events during the change, by Pod.
+    pod_events: EventCounts,
 }
+
+/// Number of watch events by name of the Pod.
+type EventCounts = BTreeMap<String, usize>;
 
 impl Cost {
     /// Runs a change and measures its cost.
@@ -59,7 +61,10 @@ impl Cost {
         let started = Instant::now();
         change.await?;
         let duration = started.elapsed();
-        let pod_events = events.settled().await? - earlier;
+        let mut pod_events = events.settled().await?;
+        for (pod, count) in &mut pod_events {
+            *count -= earlier.get(pod).copied().unwrap_or_default();
+        }
         let (requests, _) = cluster.requests(start)?;
         Ok(Self { pods, duration, requests, pod_events })
     }
@@ -95,12 +100,30 @@ impl Cost {
         self.operator_requests().filter(|r| r.is_rejected_write()).collect()
     }
 
-    /// Number of Pod writes, by any client, that changed nothing: successful writes minus watch
-    /// events, because only a write that changes the object causes an event.
+    /// Number of Pod writes, by any client, that changed nothing: for each Pod, its successful writes
+    /// minus its watch events, because only a write that changes the object causes an event.
     #[must_use]
     pub fn no_op_writes(&self) -> usize {
+        self.writes_and_events().map(|(writes, events)| writes.len().saturating_sub(events)).sum()
+    }
+
+    /// All writes to the Pods to which a write changed nothing.
+    pub fn suspicious_writes(&self) -> impl Iterator<Item = &Request> {
+        let suspicious = self.writes_and_events().filter(|(writes, events)| writes.len() > *events);
+        suspicious.flat_map(|(writes, _)| writes)
+    }
+
+    /// Successful writes and number of watch events of each Pod that was written.
+    fn writes_and_events(&self) -> impl Iterator<Item = (Vec<&Request>, usize)> {
         let is_pod_write = |r: &&Request| r.is_write() && r.resource() == "pods" && r.code() < 400;
-        self.requests.iter().filter(is_pod_write).count().saturating_sub(self.pod_events)
+        let mut writes = BTreeMap::<&str, Vec<&Request>>::new();
+        for request in self.requests.iter().filter(is_pod_write) {
+            writes.entry(request.name()).or_default().push(request);
+        }
+        writes.into_iter().map(|(pod, writes)| {
+            let events = self.pod_events.get(pod).copied().unwrap_or_default();
+            (writes, events)
+        })
     }
 
     /// Maximum number of operator status writes to a resource within any second. Counts the writes
@@ -127,7 +150,7 @@ impl Cost {
 
 /// Counts Pod watch events until it is dropped.
 struct PodEvents {
-    count: Arc<AtomicUsize>,
+    counts: Arc<Mutex<EventCounts>>,
     watch: JoinSet<anyhow::Result<()>>,
 }
 
@@ -137,8 +160,8 @@ impl PodEvents {
         let now = pods.list_metadata(&ListParams::default().limit(1)).await?;
         let mut version =
             now.metadata.resource_version.context("list without a resourceVersion")?;
-        let count = Arc::new(AtomicUsize::new(0));
-        let (counted, mut watch) = (count.clone(), JoinSet::new());
+        let counts = Arc::new(Mutex::new(EventCounts::new()));
+        let (counted, mut watch) = (counts.clone(), JoinSet::new());
         watch.spawn(async move {
             loop {
                 let events = pods.watch_metadata(&WatchParams::default(), &version).await?;
@@ -149,7 +172,8 @@ impl PodEvents {
                         | WatchEvent::Modified(pod)
                         | WatchEvent::Deleted(pod) => {
                             version = pod.metadata.resource_version.unwrap_or_default();
-                            counted.fetch_add(1, Ordering::Relaxed);
+                            let name = pod.metadata.name.unwrap_or_default();
+                            *counted.lock().entry(name).or_default() += 1;
                         }
                         WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
                         WatchEvent::Error(error) => anyhow::bail!("Pod watch failed: {error:?}"),
@@ -157,18 +181,18 @@ impl PodEvents {
                 }
             }
         });
-        Ok(Self { count, watch })
+        Ok(Self { counts, watch })
     }
 
-    /// Number of events, once none arrived for [`QUIET_PERIOD`].
-    async fn settled(&mut self) -> anyhow::Result<usize> {
+    /// The events so far, once none arrived for [`QUIET_PERIOD`].
+    async fn settled(&mut self) -> anyhow::Result<EventCounts> {
         loop {
-            let before = self.count.load(Ordering::Relaxed);
+            let before = self.counts.lock().clone();
             tokio::time::sleep(QUIET_PERIOD).await;
             if let Some(ended) = self.watch.try_join_next() {
                 ended??;
             }
-            if self.count.load(Ordering::Relaxed) == before {
+            if *self.counts.lock() == before {
                 return Ok(before);
             }
         }
