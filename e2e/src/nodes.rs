@@ -379,10 +379,19 @@ pub struct FakeNodes {
 /// Cache of all Pods.
 #[derive(Default)]
 struct PodCache {
-    /// Latest version of each Pod by UID, and whether it is being reconciled.
-    pods: BTreeMap<String, (Pod, bool)>,
+    /// Pods by UID.
+    pods: BTreeMap<String, CachedPod>,
     /// UIDs received so far by a list in progress.
     listed: BTreeSet<String>,
+}
+
+struct CachedPod {
+    /// The latest version received.
+    pod: Pod,
+    /// Whether it is being reconciled.
+    busy: bool,
+    /// Number of the version before the kubelet's last write: versions up to it are stale.
+    handled: u64,
 }
 
 /// Creates `count` nodes, and simulates scheduler, kubelet and volume provisioner until `tasks` is
@@ -537,7 +546,7 @@ impl FakeNodes {
 
     fn pods_of(&self, node: &str) -> Vec<Pod> {
         let cache = lock(&self.pods);
-        let pods = cache.pods.values().map(|(pod, _)| pod);
+        let pods = cache.pods.values().map(|cached| &cached.pod);
         pods.filter(|pod| node_of(pod) == Some(node)).cloned().collect()
     }
 
@@ -551,10 +560,14 @@ impl FakeNodes {
         } else if cordoned.remove(&name) {
             drop(cordoned);
             let mut cache = lock(&self.pods);
-            let unbound = cache.pods.iter().filter(|(_, (pod, _))| node_of(pod).is_none());
-            let unbound: Vec<String> = unbound.map(|(uid, _)| uid.clone()).collect();
-            for uid in &unbound {
-                self.enqueue(&mut cache, uid);
+            let unbound = cache.pods.iter_mut().filter(|(_, c)| node_of(&c.pod).is_none());
+            // To be scheduled again, although they have not changed.
+            let unbound = unbound.map(|(uid, cached)| {
+                cached.handled = 0;
+                uid.clone()
+            });
+            for uid in unbound.collect::<Vec<_>>() {
+                self.enqueue(&mut cache, &uid);
             }
         }
     }
@@ -593,58 +606,66 @@ impl FakeNodes {
 
     fn store(&self, cache: &mut PodCache, pod: Pod) {
         let uid = pod.uid().unwrap_or_default();
-        let busy = cache.pods.get(&uid).is_some_and(|(_, busy)| *busy);
-        cache.pods.insert(uid.clone(), (pod, busy));
+        match cache.pods.get_mut(&uid) {
+            Some(cached) => cached.pod = pod,
+            None => {
+                cache.pods.insert(uid.clone(), CachedPod { pod, busy: false, handled: 0 });
+            }
+        }
         self.enqueue(cache, &uid);
     }
 
     /// Enqueues a Pod, unless it is already being reconciled.
     fn enqueue(&self, cache: &mut PodCache, uid: &str) {
-        let Some((_, busy)) = cache.pods.get_mut(uid) else { return };
-        if !std::mem::replace(busy, true) && self.queue.send(uid.to_owned()).is_err() {
+        let Some(cached) = cache.pods.get_mut(uid) else { return };
+        if !std::mem::replace(&mut cached.busy, true) && self.queue.send(uid.to_owned()).is_err() {
             tracing::debug!("Fake nodes stopped");
         }
     }
 
     /// Writes to a Pod until it is stable.
     async fn reconcile(self: Arc<Self>, uid: String) {
-        // Versions up to this one are stale.
-        let mut handled = 0;
-        loop {
-            let delays = *lock(&self.delays);
-            let delay = {
-                let mut cache = lock(&self.pods);
-                let Some((pod, busy)) = cache.pods.get_mut(&uid) else { return };
-                // The last write is not in the cache yet; its watch event enqueues the Pod again.
-                let stale = version_of(pod) <= handled;
-                let disconnected =
-                    node_of(pod).is_some_and(|node| lock(&self.disconnected).contains(node));
-                let next =
-                    if stale || disconnected { None } else { next_action(pod, delays, now()) };
-                match next {
-                    None => {
-                        *busy = false;
-                        return;
-                    }
-                    Some((delay, _)) => delay,
-                }
-            };
+        while let Some(delay) = self.delay_of_next_action(&uid) {
             tokio::time::sleep(delay).await;
             // Decide again, because the Pod may have changed during the delay.
-            let Some((pod, _)) = lock(&self.pods).pods.get(&uid).cloned() else { return };
-            handled = version_of(&pod);
+            let Some(pod) = self.begin(&uid) else { return };
+            let delays = *lock(&self.delays);
             let Some((_, action)) = next_action(&pod, delays, now()) else { continue };
-            match self.act(&pod, action).await {
+            let handled = match self.act(&pod, action).await {
                 // Events of others' writes before this one may arrive in between.
-                Ok(Some(written)) => handled = handled.max(version_of(&written).saturating_sub(1)),
-                Ok(None) => {}
+                Ok(Some(written)) => version_of(&written).saturating_sub(1),
+                Ok(None) => continue,
                 Err(error) => {
                     tracing::debug!(%error, pod = pod.name_any(), "Writing to a Pod failed");
-                    handled = 0;
                     tokio::time::sleep(Duration::from_millis(200)).await;
+                    0
                 }
+            };
+            if let Some(cached) = lock(&self.pods).pods.get_mut(&uid) {
+                cached.handled = handled;
             }
         }
+    }
+
+    /// Returns the delay before the next write to a Pod; `None` ends its reconcile.
+    fn delay_of_next_action(&self, uid: &str) -> Option<Duration> {
+        let delays = *lock(&self.delays);
+        let mut cache = lock(&self.pods);
+        let CachedPod { pod, busy, handled } = cache.pods.get_mut(uid)?;
+        // The last write is not in the cache yet; its watch event enqueues the Pod again.
+        let stale = version_of(pod) <= *handled;
+        let disconnected = node_of(pod).is_some_and(|node| lock(&self.disconnected).contains(node));
+        let next = if stale || disconnected { None } else { next_action(pod, delays, now()) };
+        *busy = next.is_some();
+        next.map(|(delay, _)| delay)
+    }
+
+    /// Returns the version of a Pod that the next write is decided from, and marks it as handled.
+    fn begin(&self, uid: &str) -> Option<Pod> {
+        let mut cache = lock(&self.pods);
+        let cached = cache.pods.get_mut(uid)?;
+        cached.handled = version_of(&cached.pod);
+        Some(cached.pod.clone())
     }
 
     /// Starts, restarts or stops a container's process to match the status about to be reported.
