@@ -282,9 +282,9 @@ async fn reject_writes_of_lifecycle_operator(cluster: &TestCluster) {
     std::fs::write(&path, list.to_string()).unwrap();
     cluster.plane.kubectl(&["create", "-f", path.to_str().unwrap()]).await.unwrap();
     let pod = cluster.pods_of("rejected").await.unwrap()[0].name_any();
-    let patch = r#"{"metadata":{"labels":{"probe":"1"}}}"#;
-    let patch = ["--type=merge", "--patch", patch, "--dry-run=server"];
-    let probe = [&["patch", "pod", &pod, "--subresource=status"], &patch[..]].concat();
+    let labels = r#"{"metadata":{"labels":{"probe":"1"}}}"#;
+    let change = ["--type=merge", "--patch", labels, "--dry-run=server"];
+    let probe = [&["patch", "pod", &pod, "--subresource=status"], &change[..]].concat();
     let is_rejected = async || {
         let result = cluster.plane.kubectl(&probe).await;
         Ok(result.is_err_and(|error| error.to_string().contains("not permitted")))

@@ -179,16 +179,15 @@ impl Measurements {
         let from = stage_of(before);
         let operation_type =
             bounded_type(if before.is_empty() { after.unwrap_or(before) } else { before });
-        let to = match after {
-            Some(after) => stage_of(after),
-            None => {
-                let end = if is_finished(before) { End::Completed } else { End::Cancelled };
-                self.ended.push(EndedOperation { operation_type, end });
-                if end == End::Cancelled {
-                    return;
-                }
-                Stage::Completing
+        let to = if let Some(after) = after {
+            stage_of(after)
+        } else {
+            let end = if is_finished(before) { End::Completed } else { End::Cancelled };
+            self.ended.push(EndedOperation { operation_type, end });
+            if end == End::Cancelled {
+                return;
             }
+            Stage::Completing
         };
         if to < from {
             // Requested again, or its grant does not apply any more.
