@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::{
     audit::Request,
     cluster::TestCluster,
-    process::{Memory, memory},
+    process::{Memory, cpu_time, memory},
 };
 
 /// Time without a Pod event after which all events count as received.
@@ -216,10 +216,7 @@ impl Process {
     /// If the operator is not running.
     pub fn of(cluster: &TestCluster, operator: &str) -> anyhow::Result<Self> {
         let pid = cluster.operator(operator)?.pid().context("operator is not running")?;
-        let process = procfs::process::Process::new(i32::try_from(pid)?)?;
-        let stat = process.stat()?;
-        let millis = (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second();
-        Ok(Self { pid, memory: memory(pid)?, cpu: Duration::from_millis(millis) })
+        Ok(Self { pid, memory: memory(pid)?, cpu: cpu_time(pid)? })
     }
 
     /// CPU time since an earlier reading.

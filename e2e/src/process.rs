@@ -40,6 +40,17 @@ pub fn signal(pid: Option<u32>, signal: Signal) -> anyhow::Result<()> {
     Ok(kill_process(pid.context("process is not running")?, signal)?)
 }
 
+/// User and system CPU time of a process.
+///
+/// # Errors
+///
+/// If it does not exist.
+pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+    let stat = procfs::process::Process::new(i32::try_from(pid)?)?.stat()?;
+    let millis = (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second();
+    Ok(Duration::from_millis(millis))
+}
+
 /// Memory of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {

@@ -1,21 +1,22 @@
 //! Generates what needs no operator: the CustomResourceDefinitions, their reference pages, the code
 //! map.
 
-use std::{fs, path::PathBuf};
-
-use anyhow::{Context as _, bail};
 use kube::CustomResourceExt as _;
 use podops_api::{
     collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
     resource_context::ResourceContext, transition_rule::PodTransitionRule,
 };
 
-use crate::{code_map, crd_page, sources};
+use crate::{code_map, crd_page, generated::File, sources};
 
 const HEAD: &str = "# Written by `cargo xtask crds` from crates/api; do not edit.\n";
 
-/// Path and content of each generated file.
-fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
+/// The generated files.
+///
+/// # Errors
+///
+/// If one cannot be rendered.
+pub(crate) fn files() -> anyhow::Result<Vec<File>> {
     let root = sources::root();
     let mut files = Vec::new();
     for crd in [
@@ -34,23 +35,4 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     }
     files.push((root.join(code_map::PAGE), code_map::page()?));
     Ok(files)
-}
-
-/// Writes the files.
-pub(crate) fn write() -> anyhow::Result<()> {
-    for (path, text) in files()? {
-        fs::create_dir_all(path.parent().context("path has no parent directory")?)?;
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// Fails if a file is not up to date.
-pub(crate) fn check() -> anyhow::Result<()> {
-    for (path, text) in files()? {
-        if fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!("{} is out of date; run `cargo xtask crds`", path.display());
-        }
-    }
-    Ok(())
 }

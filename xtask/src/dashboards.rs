@@ -2,13 +2,10 @@
 
 mod catalog;
 
-use std::fs;
-
-use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use self::catalog::{DASHBOARDS, Dashboard, Panel, PanelKind, Row};
-use crate::sources;
+use crate::{generated::File, sources};
 
 /// Directory of the dashboards.
 const DIRECTORY: &str = "deploy/monitoring/dashboards";
@@ -23,35 +20,17 @@ const TITLE_HEIGHT: usize = 1;
 /// Version of Grafana's dashboard schema: that of Grafana 11.
 const SCHEMA_VERSION: u32 = 39;
 
-/// Writes all dashboards.
+/// The generated files.
 ///
 /// # Errors
 ///
-/// If a file cannot be written.
-pub(crate) fn write() -> anyhow::Result<()> {
-    fs::create_dir_all(sources::root().join(DIRECTORY))?;
-    for dashboard in DASHBOARDS {
+/// If one cannot be rendered.
+pub(crate) fn files() -> anyhow::Result<Vec<File>> {
+    let file = |dashboard: &Dashboard| {
         let path = sources::root().join(DIRECTORY).join(format!("{}.json", dashboard.name));
-        fs::write(&path, render(dashboard)?)
-            .with_context(|| format!("writing {}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// Checks that the files are those that [`write`] would write.
-///
-/// # Errors
-///
-/// If one differs or cannot be read.
-pub(crate) fn check() -> anyhow::Result<()> {
-    for dashboard in DASHBOARDS {
-        let path = sources::root().join(DIRECTORY).join(format!("{}.json", dashboard.name));
-        let path = path.as_path();
-        let written = fs::read_to_string(path).unwrap_or_default();
-        let is_current = written == render(dashboard)?;
-        ensure!(is_current, "{} is out of date: run `cargo xtask dashboards`", path.display());
-    }
-    Ok(())
+        Ok((path, render(dashboard)?))
+    };
+    DASHBOARDS.iter().map(file).collect()
 }
 
 fn render(dashboard: &Dashboard) -> anyhow::Result<String> {

@@ -15,6 +15,7 @@ mod crd_page;
 mod crds;
 mod dashboards;
 mod dist;
+mod generated;
 mod prerequisites;
 mod sources;
 mod tidy;
@@ -55,10 +56,10 @@ fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bench"] => write_page("bench", &[], "docs/benchmarks.md"),
-        ["crds"] => crds::write(),
-        ["crds", "--check"] => crds::check(),
-        ["dashboards"] => dashboards::write(),
-        ["dashboards", "--check"] => dashboards::check(),
+        ["crds"] => generated::write(crds::files()?),
+        ["crds", "--check"] => generated::check(crds::files()?, "crds"),
+        ["dashboards"] => generated::write(dashboards::files()?),
+        ["dashboards", "--check"] => generated::check(dashboards::files()?, "dashboards"),
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
@@ -125,8 +126,8 @@ fn hostile() -> anyhow::Result<()> {
 fn test() -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     cargo(&["fmt", "--all", "--check"])?;
-    crds::check()?;
-    dashboards::check()?;
+    generated::check(crds::files()?, "crds")?;
+    generated::check(dashboards::files()?, "dashboards")?;
     tidy::check()?;
     for package in PURE {
         // One package at a time, because a workspace build unifies features and would hide errors.

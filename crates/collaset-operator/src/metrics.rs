@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::{collaset::CollaSetStatus, condition::Condition};
+use podops_api::{
+    collaset::CollaSetStatus,
+    condition::{Condition, find},
+};
 use podops_client::metric::{LONG_DURATIONS, Metric};
 
 use crate::reasons;
@@ -63,9 +66,9 @@ pub fn contributions(status: &CollaSetStatus) -> Contributions {
     let (available, replicas) = (i64::from(status.available_replicas), i64::from(status.replicas));
     let pods = [("available", available), ("unavailable", replicas - available)];
     let pods = pods.into_iter().filter(|(_, number)| *number > 0);
-    let degraded = condition(status, reasons::DEGRADED.condition);
+    let degraded = find(&status.conditions, reasons::DEGRADED.condition);
     Contributions {
-        progress: one(condition(status, reasons::ROLLOUT_COMPLETE.condition)),
+        progress: one(find(&status.conditions, reasons::ROLLOUT_COMPLETE.condition)),
         degraded: one(degraded.filter(|condition| condition.status == "True")),
         waiting,
         pods: pods.map(|(state, number)| (state.to_owned(), number)).collect(),
@@ -100,7 +103,7 @@ pub fn follow_rollout(
     now: Timestamp,
 ) -> RolloutProgress {
     let known = known.filter(|known| known.revision == status.updated_revision);
-    let progressing = condition(status, reasons::ROLLOUT_COMPLETE.condition);
+    let progressing = find(&status.conditions, reasons::ROLLOUT_COMPLETE.condition);
     let is_complete =
         progressing.is_some_and(|p| p.reason.as_deref() == Some(reasons::ROLLOUT_COMPLETE.name));
     match known {
@@ -117,10 +120,6 @@ pub fn follow_rollout(
         }
         None => RolloutProgress::None,
     }
-}
-
-fn condition<'a>(status: &'a CollaSetStatus, type_: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// One object for the reason of a condition.

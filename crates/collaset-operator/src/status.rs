@@ -293,9 +293,9 @@ fn set_result(
 }
 
 /// Reason and message of a condition.
-struct Explained {
-    reason: &'static ConditionReason,
-    message: String,
+pub(crate) struct Explained {
+    pub(crate) reason: &'static ConditionReason,
+    pub(crate) message: String,
 }
 
 /// The condition Available, as that of a Deployment: as many Pods as updates may take out of service

@@ -18,7 +18,10 @@ use super::{
     rows::{Rows, at_most},
     sets::{delete_all_sets, wait_until_rolled_out},
 };
-use crate::{cluster::TestCluster, process::memory};
+use crate::{
+    cluster::TestCluster,
+    process::{cpu_time, memory},
+};
 
 /// Number of Pods that are shown.
 const PODS: usize = 1000;
@@ -93,10 +96,4 @@ pub(super) async fn watched_rollout(
         at_most("peak memory of get --watch with 1,000 Pods", peak, 60.0, " MiB"),
     ]);
     Ok(())
-}
-
-fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
-    let stat = procfs::process::Process::new(i32::try_from(pid)?)?.stat()?;
-    let millis = (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second();
-    Ok(Duration::from_millis(millis))
 }

@@ -13,6 +13,7 @@ use kube::{
     Api, Resource,
     runtime::{
         WatchStreamExt as _,
+        reflector::{ObjectRef, Store},
         utils::{Backoff, ResetTimerBackoff},
         watcher::{self, Event, ExponentialBackoff, watcher},
     },
@@ -165,6 +166,15 @@ const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(4);
 /// Time without a failure after which the backoff is reset.
 const RESET_AFTER: Duration = Duration::from_secs(60);
+
+/// Returns whether a cache contains the object with this key.
+#[must_use]
+pub fn contains<K>(store: &Store<K>, key: &ObjectKey) -> bool
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    store.get(&ObjectRef::new(&key.name).within(&key.namespace)).is_some()
+}
 
 /// Converts the object of a watch event.
 pub fn map_event<A, B>(event: Event<A>, convert: impl Fn(A) -> B) -> Event<B> {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use podops_api::{
-    condition::{ConditionReason, Readiness, set, set_readiness},
+    condition::{Readiness, set, set_readiness},
     pod_decoration::{DecoratedPod, DecoratedSet, PodDecorationStatus},
 };
 
 use super::view::{DetailsHash, ObservedDecoration, SelectedPod, UpdatedRevision};
-use crate::reasons;
+use crate::{reasons, status::Explained};
 
 /// Maximum number of Pods in the status, so that the object stays small.
 const PODS_MAX: usize = 1_000;
@@ -138,12 +138,6 @@ fn conditions(status: &mut PodDecorationStatus, observed: &ObservedDecoration, n
         Explained { reason: &reasons::DECORATION_AS_EXPECTED, message: String::new() };
     let degraded = problem.unwrap_or(as_expected);
     set(&mut status.conditions, degraded.reason, degraded.message, now);
-}
-
-/// Reason and message of a condition.
-struct Explained {
-    reason: &'static ConditionReason,
-    message: String,
 }
 
 /// Returns whether the Pod is to change.

@@ -36,7 +36,7 @@ use podops_client::{
         discovery::OptionalResource,
         events::Events,
         read,
-        store::{IndexedStore, WatchProgress, reflect},
+        store::{IndexedStore, WatchProgress, contains, reflect},
     },
     status_throttle::StatusChange,
     write::{self, Outcome, PODS, Write},
@@ -207,15 +207,9 @@ pub(super) fn start(operator: &mut Operator, args: &CollaSetArgs) -> Result<(), 
 fn record_deleted(metrics: &Metrics, event: &Event<DecodedSet>, store: &Store<DecodedSet>) {
     match event {
         Event::Delete(set) => metrics.forget(&ObjectKey::of(set)),
-        Event::InitDone => metrics
-            .retain(|set| store.get(&ObjectRef::new(&set.name).within(&set.namespace)).is_some()),
+        Event::InitDone => metrics.retain(|set| contains(store, set)),
         Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
     }
-}
-
-/// Returns whether the cache contains a CollaSet.
-fn is_known(store: &Store<DecodedSet>, set: &ObjectKey) -> bool {
-    store.get(&ObjectRef::new(&set.name).within(&set.namespace)).is_some()
 }
 
 fn new_writer(process: &Process, caches: &Caches, sets: &WatchProgress) -> Writer {
@@ -366,7 +360,7 @@ async fn reconcile(set: Arc<DecodedSet>, context: Arc<Context>) -> Result<Requeu
     } else {
         context.metrics.record(&key, &new_status, now);
         // Its last event may have arrived meanwhile.
-        if !is_known(&context.sets, &key) {
+        if !contains(&context.sets, &key) {
             context.metrics.forget(&key);
         }
         context.report_status(&observed, &new_status).await?

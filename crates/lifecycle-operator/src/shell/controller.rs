@@ -27,7 +27,7 @@ use podops_client::{
         apply::Applier,
         clock,
         events::Events,
-        store::{IndexedStore, WatchProgress, reflect},
+        store::{IndexedStore, WatchProgress, contains, reflect},
     },
     write::Outcome,
 };
@@ -160,25 +160,11 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
     Ok(())
 }
 
-/// Returns whether the cache contains a Pod.
-fn is_known(store: &Store<SlimPod>, pod: &ObjectKey) -> bool {
-    store.get(&ObjectRef::new(&pod.name).within(&pod.namespace)).is_some()
-}
-
-/// Operations of a Pod before and after a plan.
-struct Operations {
-    before: PodLifecycle,
-    after: PodLifecycle,
-}
-
-impl Operations {
-    /// Reads them from labels that planning has accepted.
-    fn read(labels: &Labels, plan: &Plan) -> Self {
-        let mut after = labels.clone();
-        lifecycle::apply(&mut after, plan.labels.clone());
-        let parse = |labels| PodLifecycle::parse(labels).unwrap_or_default();
-        Self { before: parse(labels), after: parse(&after) }
-    }
+/// Operations of a Pod after a plan, whose labels planning has accepted.
+fn operations_after(labels: &Labels, plan: &Plan) -> PodLifecycle {
+    let mut after = labels.clone();
+    lifecycle::apply(&mut after, plan.labels.clone());
+    PodLifecycle::parse(&after).unwrap_or_default()
 }
 
 /// Returns the Pods whose annotation expects a finalizer of a Service.
@@ -220,13 +206,13 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             return Ok(Requeue::AwaitChange);
         }
     };
-    let operations = Operations::read(&view.labels, &plan);
+    let after = operations_after(&view.labels, &plan);
     // A plan that deletes the Pod has no waits; its operation is in progress until then.
     if lifecycle::allowed_since(&view.labels, lifecycle::POD_DELETE, lifecycle::DELETE).is_none() {
-        context.metrics.operations.record(&key, in_progress(&plan.waits, &operations.after, now));
+        context.metrics.operations.record(&key, in_progress(&plan.waits, &after, now));
     }
     // Its last event may have arrived meanwhile.
-    if !is_known(&context.store, &key) {
+    if !contains(&context.store, &key) {
         context.metrics.forget(&key);
     }
     context.report(&pod, &view, &plan, now).await;
@@ -238,7 +224,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted Pod");
                 } else {
-                    context.metrics.add(&measure(&operations.before, &operations.after, now));
+                    let before = PodLifecycle::parse(&view.labels).unwrap_or_default();
+                    context.metrics.add(&measure(&before, &after, now));
                 }
                 context.record_write(key, version.as_deref());
             }
@@ -280,7 +267,7 @@ impl Context {
                 let labels = pod.metadata.labels.clone().unwrap_or_default();
                 self.metrics.record_deletion(&ObjectKey::of(pod), &labels);
             }
-            Event::InitDone => self.metrics.retain(|pod| is_known(&self.store, pod)),
+            Event::InitDone => self.metrics.retain(|pod| contains(&self.store, pod)),
             Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
         }
     }
