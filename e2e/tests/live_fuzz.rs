@@ -5,28 +5,34 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use podops_e2e::cluster::{OPERATORS, TIMEOUT, TestCluster, eventually, programs};
 use serde_json::{Map, Value, json};
+use tokio::time::sleep;
 
 /// Number of objects of each kind, unless the environment sets another one.
-const OBJECTS: usize = 200;
+const OBJECTS: u32 = 200;
+/// Number of namespaces that have them.
+const NAMESPACES: u32 = 50;
+/// How often the creation of an object is tried.
+const TRIES: usize = 10;
 /// One in this many objects is hostile.
-const HOSTILE_EVERY: usize = 100;
+const HOSTILE_EVERY: u32 = 100;
 /// Maximum nesting of generated values.
 const DEPTH_MAX: usize = 8;
 /// Probabilities of an optional field, from the first attempt to create an object to the last.
 const DENSITIES: [f64; 4] = [0.3, 0.1, 0.02, 0.0];
-/// Time for all objects to settle.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Time for all objects to settle, and what each object of a kind adds to it.
+const SETTLE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(180), Duration::from_millis(60));
 
 /// A kind of objects, and the fields without which none is accepted.
 struct Kind {
@@ -263,18 +269,36 @@ fn schema<'a>(document: &'a Value, kind: &Kind) -> &'a Value {
     schemas.values().find(is_kind).unwrap()
 }
 
-fn api(client: &Client, kind: &Kind) -> Api<DynamicObject> {
+fn api(client: &Client, kind: &Kind, n: u32) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.name);
     let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    Api::namespaced_with(client.clone(), "default", &resource)
+    Api::namespaced_with(client.clone(), &format!("fuzz-{}", n % NAMESPACES), &resource)
+}
+
+/// Creates an object; returns whether it is valid. A server that is overloaded gets it again.
+async fn try_create(api: &Api<DynamicObject>, object: &DynamicObject) -> bool {
+    for _ in 0..TRIES {
+        match api.create(&PostParams::default(), object).await {
+            Ok(_) => return true,
+            Err(kube::Error::Api(status)) => match status.code {
+                // An earlier attempt succeeded, and its response was lost.
+                409 => return true,
+                400..409 | 410..429 | 500 => return false,
+                _ => eprintln!("retrying {:?}: {status}", object.metadata.name),
+            },
+            Err(error) => eprintln!("retrying {:?}: {error}", object.metadata.name),
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    panic!("{:?} could not be created", object.metadata.name);
 }
 
 /// Creates one random object; returns its name and whether it is hostile.
-async fn create(client: &Client, kind: &Kind, document: &Value, n: usize) -> (String, bool) {
+async fn create(client: &Client, kind: &Kind, document: &Value, n: u32) -> (String, bool) {
     let name = format!("fuzz-{}-{n}", kind.name.to_lowercase());
-    let mut random = Rng::with_seed(n as u64);
+    let mut random = Rng::with_seed(u64::from(n));
     let is_hostile = n.is_multiple_of(HOSTILE_EVERY);
-    let api = api(client, kind);
+    let api = api(client, kind, n);
     for density in DENSITIES {
         let mut object = (kind.base)(&name, &mut random);
         let mut generator = Generator { document, random: &mut random, density };
@@ -291,7 +315,7 @@ async fn create(client: &Client, kind: &Kind, document: &Value, n: usize) -> (St
             object["metadata"]["annotations"] = json!({ "x": "x".repeat(250 << 10) });
         }
         let object: DynamicObject = serde_json::from_value(object).unwrap();
-        if api.create(&PostParams::default(), &object).await.is_ok() {
+        if try_create(&api, &object).await {
             if is_hostile {
                 poison(&api, &name).await;
             }
@@ -315,20 +339,39 @@ async fn poison(api: &Api<DynamicObject>, name: &str) {
     }
 }
 
+/// Creates the namespaces, and waits for the ServiceAccounts without which Pods are rejected.
+async fn create_namespaces(client: &Client) {
+    for n in 0..NAMESPACES {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(format!("fuzz-{n}"));
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    }
+    let accounts: Api<ServiceAccount> = Api::all(client.clone());
+    let named_default = ListParams::default().fields("metadata.name=default");
+    let count = usize::try_from(NAMESPACES).unwrap();
+    let exist = async || Ok(accounts.list(&named_default).await?.items.len() > count);
+    eventually(TIMEOUT, exist).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn random_and_hostile_objects_stop_no_operator() {
     let count = std::env::var_os("PODOPS_FUZZ_OBJECTS");
     let count = count.and_then(|count| count.to_str()?.parse().ok());
-    let count: usize = count.unwrap_or(OBJECTS);
+    let count: u32 = count.unwrap_or(OBJECTS);
+    let timeout = SETTLE_TIMEOUT.0 + SETTLE_TIMEOUT.1 * count;
+    let started = Instant::now();
     let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     let client = cluster.plane.admin.clone();
+    create_namespaces(&client).await;
     let mut hostile = Vec::new();
     for kind in &KINDS {
         let document = document(&client, kind).await;
         let created = stream::iter(0..count).map(|n| create(&client, kind, &document, n));
         let created: Vec<(String, bool)> = created.buffer_unordered(8).collect().await;
         hostile.extend(created.into_iter().filter(|(_, is_hostile)| *is_hostile));
+        eprintln!("{:.0?}: created {count} of {}", started.elapsed(), kind.name);
     }
     assert!(hostile.len() >= KINDS.len(), "{} hostile objects", hostile.len());
     // As they were created, and as they are listed by an operator that starts.
@@ -339,9 +382,10 @@ async fn random_and_hostile_objects_stop_no_operator() {
             }
         }
         cluster.set_image("web", &format!("nginx:{restart}")).await.unwrap();
-        cluster.wait_until_rolled_out("web", 4, SETTLE_TIMEOUT).await.unwrap();
+        cluster.wait_until_rolled_out("web", 4, timeout).await.unwrap();
         for kind in &KINDS[..WITH_STATUS] {
-            assert_settled(&client, kind).await;
+            assert_settled(&client, kind, timeout).await;
+            eprintln!("{:.0?}: {} settled, restarted: {restart}", started.elapsed(), kind.name);
         }
     }
     for operator in OPERATORS {
@@ -352,9 +396,9 @@ async fn random_and_hostile_objects_stop_no_operator() {
 }
 
 /// Waits until the status of every object is about its current spec.
-async fn assert_settled(client: &Client, kind: &Kind) {
+async fn assert_settled(client: &Client, kind: &Kind, timeout: Duration) {
     let Kind { group, version, plural, .. } = kind;
-    let path = format!("/apis/{group}/{version}/namespaces/default/{plural}");
+    let path = format!("/apis/{group}/{version}/{plural}");
     let unsettled = async || {
         // Not as objects with metadata, which this client cannot decode if they are poisoned.
         let list: Value = client.request(http::Request::get(&path).body(Vec::new())?).await?;
@@ -366,6 +410,6 @@ async fn assert_settled(client: &Client, kind: &Kind) {
         anyhow::Ok(unsettled.map(|o| o["metadata"]["name"].to_string()).collect::<Vec<_>>())
     };
     let settled = async || Ok(unsettled().await?.is_empty());
-    let waited = eventually(SETTLE_TIMEOUT.max(TIMEOUT), settled).await;
+    let waited = eventually(timeout, settled).await;
     assert!(waited.is_ok(), "{}: {:?} did not settle", kind.name, unsettled().await);
 }
