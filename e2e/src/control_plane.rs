@@ -352,6 +352,8 @@ impl Server {
         // With Go's default of 100, a quarter of the API server's CPU time is garbage collection,
         // because its heap is small in tests.
         command.env("GOGC", "400");
+        // Above this, as with 100,000 objects, memory matters more.
+        command.env("GOMEMLIMIT", "10GiB");
         let child = command.spawn().with_context(|| format!("starting {name}"))?;
         Ok(Self { program: program.to_owned(), flags, child })
     }
