@@ -1,8 +1,8 @@
 //! Runs a reconcile function over a collection: extends kube's `Controller`.
 //!
 //! Adds a timeout for each reconcile, backoff by kind of failure, a minimum interval between two
-//! reconciles of one object, leader election, a queue depth metric, and a shutdown that completes
-//! even if a watch never became ready.
+//! reconciles of one object, fairness between namespaces, leader election, a queue depth metric, and a
+//! shutdown that completes even if a watch never became ready.
 
 use std::{
     cell::Cell,
@@ -15,7 +15,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::{
+    Stream, StreamExt as _,
+    channel::mpsc::{self, UnboundedSender},
+    stream,
+};
 use kube::{
     Resource,
     runtime::{
@@ -38,6 +42,7 @@ use crate::{
     metrics::Metrics,
     process::Process,
     reconcile_error::{Cause, ReconcileError},
+    turns::Turns,
 };
 
 /// When to reconcile an object again.
@@ -54,6 +59,9 @@ pub enum Requeue {
 /// Time to wait for the cache to observe a write before reconciling without it: an event can be
 /// lost.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time after which an object that waits for a reconcile tries again by itself.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum of the minimum interval between two reconciles of one object.
 const MIN_INTERVAL_MAX: Duration = Duration::from_secs(30);
@@ -107,6 +115,9 @@ struct QueueState {
 
 struct Context {
     state: Mutex<QueueState>,
+    turns: Mutex<Turns>,
+    /// Where objects are sent whose turn it is.
+    next: UnboundedSender<ObjectKey>,
     min_interval: Duration,
     deadline: Duration,
     lease: Leadership,
@@ -144,6 +155,18 @@ impl Context {
         state.not_before.remove(key);
         state.waiting.remove(key);
         self.report_depth(&state);
+        drop(state);
+        // It may have been the one whose turn it was.
+        let next = self.turns.lock().next();
+        self.trigger(next);
+    }
+
+    /// Queues an object whose turn it is.
+    fn trigger(&self, next: Option<ObjectKey>) {
+        if let Some(next) = next {
+            // The receiver is gone after shutdown has begun.
+            let _ = self.next.unbounded_send(next);
+        }
     }
 
     /// Records the result of a reconcile, and returns when to requeue the object.
@@ -214,18 +237,22 @@ where
     Fut: Future<Output = Result<Requeue, ReconcileError>> + Send + 'static,
 {
     let Process { args, lease, metrics, stop, .. } = process;
+    let (next, turns) = mpsc::unbounded::<ObjectKey>();
     let context = Arc::new(Context {
         state: Mutex::default(),
+        turns: Mutex::new(Turns::new(args.max_concurrent_reconciles.into())),
+        next,
         min_interval: config.min_interval,
         deadline: args.reconcile_timeout,
         lease: lease.clone(),
         metrics,
     });
     let reconcile = Arc::new(reconcile);
-    let (concurrency, grace_period) = (args.max_concurrent_reconciles, args.shutdown_grace);
+    let grace_period = args.shutdown_grace;
     let run =
         Controller::for_stream(enqueue_objects(config.objects, &context), config.store)
-            .with_config(controller::Config::default().concurrency(concurrency))
+            // Unlimited: `turns` decides which objects are reconciled at a time.
+            .with_config(controller::Config::default().concurrency(0))
             .reconcile_on(config.triggers.inspect({
                 let context = context.clone();
                 move |object| {
@@ -235,6 +262,7 @@ where
                     });
                 }
             }))
+            .reconcile_on(turns.map(|key| ObjectRef::new(&key.name).within(&key.namespace)))
             .reconcile_all_on(stream::once(lease.wait()))
             .graceful_shutdown_on(stop.clone().wait())
             .run(
@@ -292,6 +320,10 @@ where
     if let Some(remaining) = context.dequeue(&key) {
         return Action::requeue(remaining);
     }
+    if !context.turns.lock().start(&key) {
+        context.enqueue(key);
+        return Action::requeue(TURN_TIMEOUT);
+    }
     let started = Instant::now();
     let timed = async {
         let mut reconcile = pin!(reconcile(object));
@@ -308,6 +340,8 @@ where
     let (result, busy) = OFF_THREAD.scope(Cell::default(), timed).await;
     let result = result.unwrap_or_else(|_| Err(Cause::Timeout(context.deadline).into()));
     context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
+    let next = context.turns.lock().finish(&key);
+    context.trigger(next);
     context.finish(key, busy, result)
 }
 
@@ -412,6 +446,92 @@ mod tests {
             .unwrap();
         let times = times.lock();
         assert!(times[1] - times[0] >= Duration::from_millis(600), "{times:?}");
+    }
+
+    /// One tenant's objects may be many, and their requests may hang.
+    #[tokio::test(start_paused = true)]
+    async fn one_namespace_does_not_keep_another_waiting() {
+        let objects = (0..100).map(|n| object("a", n)).chain([object("b", 0)]);
+        let events = [Event::Init].into_iter().chain(objects.map(Event::InitApply));
+        let config = config(events.chain([Event::InitDone]).collect());
+        let (end, stop) = Shutdown::new();
+        let (end, started) = (Arc::new(end), Instant::now());
+        let controller = run(process(stop), config, move |object| {
+            let end = end.clone();
+            async move {
+                if object.metadata.namespace.as_deref() == Some("a") {
+                    std::future::pending::<()>().await;
+                }
+                end.send_replace(true);
+                Ok(Requeue::AwaitChange)
+            }
+        });
+        timeout(Duration::from_secs(300), controller).await.expect("b is not reconciled").unwrap();
+        // The shutdown waits for the reconciles in progress.
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(15), "{waited:?}");
+    }
+
+    /// kube's queue returns the object that was queued last first.
+    #[tokio::test]
+    async fn constant_changes_in_one_namespace_delay_no_other() {
+        let objects = [object("b", 0)].into_iter().chain((0..1000).map(|n| object("a", n)));
+        let events = [Event::Init].into_iter().chain(objects.map(Event::InitApply));
+        let mut config = config(events.chain([Event::InitDone]).collect());
+        let changes = stream::iter(0..).then(|n: usize| async move {
+            tokio::task::yield_now().await;
+            ObjectRef::new(&(n % 1000).to_string()).within("a")
+        });
+        config.triggers = changes.boxed();
+        let (end, stop) = Shutdown::new();
+        let (end, others) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let count = others.clone();
+        let controller = run(process(stop), config, move |object| {
+            let (end, others) = (end.clone(), others.clone());
+            async move {
+                sleep(Duration::from_millis(1)).await;
+                if object.metadata.namespace.as_deref() == Some("b") {
+                    end.send_replace(true);
+                } else {
+                    others.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Requeue::AwaitChange)
+            }
+        });
+        timeout(Duration::from_secs(60), controller).await.expect("b is not reconciled").unwrap();
+        let others = count.load(Ordering::Relaxed);
+        assert!(others < 500, "b waited for {others} reconciles");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn objects_that_wait_for_their_turn_are_reconciled() {
+        let objects = (0..100).map(|n| Event::InitApply(object("a", n)));
+        let events = [Event::Init].into_iter().chain(objects).chain([Event::InitDone]);
+        let config = config(events.collect());
+        let (end, stop) = Shutdown::new();
+        let (end, done) = (Arc::new(end), Arc::new(AtomicU32::new(0)));
+        let started = Instant::now();
+        let controller = run(process(stop), config, move |_| {
+            let (end, done) = (end.clone(), done.clone());
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                if done.fetch_add(1, Ordering::Relaxed) == 99 {
+                    end.send_replace(true);
+                }
+                Ok(Requeue::AwaitChange)
+            }
+        });
+        timeout(Duration::from_secs(300), controller).await.expect("an object waits").unwrap();
+        // 12 at a time, none of them by the timeout.
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_secs(20), "{waited:?}");
+    }
+
+    fn object(namespace: &str, n: usize) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.namespace = Some(namespace.to_owned());
+        object.metadata.name = Some(n.to_string());
+        object
     }
 
     /// Without a timeout, a request without a response would block its object indefinitely.

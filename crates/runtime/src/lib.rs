@@ -13,6 +13,7 @@ pub mod shutdown;
 pub mod lease;
 
 mod admin;
+mod turns;
 
 pub mod connections;
 pub mod controller;
