@@ -243,14 +243,18 @@ fn triggers(
     let known = sets.clone();
     let contexts = reflect(caches.contexts.clone(), contexts)
         .flat_map(move |object| stream::iter(users_of(&object, &known)));
-    let (pods, other_pods) = (related.of(pods.modify(trim_pod)), other_pods.modify(trim_pod));
+    let (pods, other_pods) = (related.of_pods(pods.modify(trim_pod)), other_pods.modify(trim_pod));
     let (claims, other_claims) = (claims.modify(trim_claim), other_claims.modify(trim_claim));
     stream::select_all([
         owner_triggers(caches.pods.clone(), pods, sets),
         owner_triggers(caches.other_pods.clone(), other_pods, sets),
         owner_triggers(caches.claims.clone(), claims, sets),
         owner_triggers(caches.other_claims.clone(), other_claims, sets),
-        owner_triggers(caches.revisions.clone(), related.of(revisions.modify(trim_revision)), sets),
+        owner_triggers(
+            caches.revisions.clone(),
+            related.of_revisions(revisions.modify(trim_revision)),
+            sets,
+        ),
         contexts.boxed(),
     ])
     .boxed()

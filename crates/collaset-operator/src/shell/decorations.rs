@@ -20,6 +20,7 @@ use podops_api::{collaset::CollaSet, ids::Uid};
 use podops_client::{
     error::Chain,
     event::ObjectEvent,
+    object_key::ObjectKey,
     shell::{clock, events::Events},
     status_throttle::StatusChange,
     write::Write,
@@ -34,7 +35,7 @@ use podops_runtime::{
 use tokio::sync::Semaphore;
 
 use super::{
-    cache::{Caches, DecodedDecoration, DecodedSet, SlimDecoration},
+    cache::{Caches, DECORATION, DecodedDecoration, DecodedSet, SlimDecoration, controller},
     observe::decorations::observe_one,
 };
 use crate::{
@@ -51,49 +52,78 @@ use crate::{
 /// Minimum interval between two reconciles of one PodDecoration: every change of a Pod in its
 /// namespace leads to one.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(500);
-/// Number of reconciles that decide and write at a time: each holds the status of up to 1,000 Pods.
-const CONCURRENT: usize = 1;
+/// Number of Pods in the statuses that are decided and written at a time; bounds their memory.
+const PODS_MAX: u32 = 1_000;
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
-/// Where changes are sent that concern the PodDecorations of a namespace.
+/// PodDecorations that a change concerns.
+enum Concerned {
+    One(ObjectKey),
+    Namespace(String),
+}
+
+/// Where changes are sent that concern PodDecorations.
 #[derive(Clone)]
 pub(super) struct Related {
-    namespaces: UnboundedSender<String>,
+    concerned: UnboundedSender<Concerned>,
     caches: Arc<Caches>,
 }
 
 impl Related {
-    /// Reports that an object has changed.
+    /// Reports that an object has changed which concerns all PodDecorations of its namespace.
     pub(super) fn send<K: Resource>(&self, object: &K) {
         let namespace = object.meta().namespace.as_deref().unwrap_or_default();
         if !self.caches.decorations.find(namespace).is_empty() {
             // The receiver is gone after shutdown has begun.
-            let _ = self.namespaces.unbounded_send(namespace.to_owned());
+            let _ = self.concerned.unbounded_send(Concerned::Namespace(namespace.to_owned()));
         }
     }
 
-    /// Reports every object of a watch.
-    pub(super) fn of<K: Resource>(
+    /// Reports that a ControllerRevision has changed, to the PodDecoration that owns it.
+    fn send_to_owner<K: Resource>(&self, revision: &K) {
+        if let Some(owner) = controller(revision, DECORATION) {
+            let namespace = revision.meta().namespace.as_deref().unwrap_or_default();
+            let key = ObjectKey::new(namespace, &owner.name);
+            let _ = self.concerned.unbounded_send(Concerned::One(key));
+        }
+    }
+
+    /// Reports every Pod of a watch.
+    pub(super) fn of_pods<K: Resource>(
         &self,
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
     ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static {
         let related = self.clone();
-        events.inspect(move |event| match event {
-            Ok(Event::Apply(object) | Event::Delete(object) | Event::InitApply(object)) => {
-                related.send(object);
-            }
-            Ok(Event::Init | Event::InitDone) | Err(_) => {}
+        events.inspect(move |event| changed_objects(event).for_each(|pod| related.send(pod)))
+    }
+
+    /// Reports every ControllerRevision of a watch.
+    pub(super) fn of_revisions<K: Resource>(
+        &self,
+        events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static {
+        let related = self.clone();
+        events.inspect(move |event| {
+            changed_objects(event).for_each(|revision| related.send_to_owner(revision));
         })
     }
+}
+
+/// Object that an event is about.
+fn changed_objects<K>(event: &watcher::Result<Event<K>>) -> impl Iterator<Item = &K> {
+    match event {
+        Ok(Event::Apply(object) | Event::Delete(object) | Event::InitApply(object)) => Some(object),
+        Ok(Event::Init | Event::InitDone) | Err(_) => None,
+    }
+    .into_iter()
 }
 
 /// Watches of PodDecorations and of what concerns them.
 pub(super) struct Watches {
     objects: BoxStream<'static, watcher::Result<DecodedDecoration>>,
     store: Store<DecodedDecoration>,
-    /// Namespaces in which something concerns the PodDecorations.
-    namespaces: UnboundedReceiver<String>,
+    concerned: UnboundedReceiver<Concerned>,
     /// CollaSets that a changed PodDecoration may concern.
     set_triggers: BoxStream<'static, ObjectRef<DecodedSet>>,
 }
@@ -111,7 +141,7 @@ pub(super) fn related(
     caches: &Arc<Caches>,
     sets: &Store<DecodedSet>,
 ) -> (Related, Watches) {
-    let (namespaces, changed_namespaces) = mpsc::unbounded();
+    let (sender, concerned) = mpsc::unbounded();
     let (decorated, changed_decorations) = mpsc::unbounded::<String>();
     let (store, writer) = reflector::store::<DecodedDecoration>();
     let cache = caches.decorations.clone();
@@ -130,13 +160,9 @@ pub(super) fn related(
     let sets = sets.clone();
     let set_triggers =
         changed_decorations.flat_map(move |namespace| stream::iter(sets_in(&namespace, &sets)));
-    let watches = Watches {
-        objects: objects.boxed(),
-        store,
-        namespaces: changed_namespaces,
-        set_triggers: set_triggers.boxed(),
-    };
-    (Related { namespaces, caches: caches.clone() }, watches)
+    let watches =
+        Watches { objects: objects.boxed(), store, concerned, set_triggers: set_triggers.boxed() };
+    (Related { concerned: sender, caches: caches.clone() }, watches)
 }
 
 /// CollaSets of a namespace.
@@ -153,21 +179,27 @@ pub(super) fn start(
     caches: &Arc<Caches>,
     sets: &Store<DecodedSet>,
 ) {
-    let Watches { objects, store, namespaces, .. } = watches;
+    let Watches { objects, store, concerned, .. } = watches;
     let process = operator.process.clone();
     let applier = process.applier(process.args.max_concurrent_reconciles);
     let revisions = (REVISIONS, &caches.revisions.progress);
     let context = Arc::new(Context {
-        slots: Semaphore::new(CONCURRENT),
+        slots: Semaphore::new(PODS_MAX as usize),
         writer: Writer::new(applier, &caches.decorations.progress, &[revisions]),
         events: process.events(),
         caches: caches.clone(),
         sets: sets.clone(),
     });
     let cache = caches.decorations.clone();
-    let triggers = namespaces.flat_map(move |namespace| {
-        let concerned = cache.find(&namespace).into_iter();
-        stream::iter(concerned.map(|decoration| ObjectRef::from_obj(&*decoration)))
+    let triggers = concerned.flat_map(move |concerned| {
+        let references = match concerned {
+            Concerned::One(key) => vec![ObjectRef::new(&key.name).within(&key.namespace)],
+            Concerned::Namespace(namespace) => {
+                let all = cache.find(&namespace).into_iter();
+                all.map(|decoration| ObjectRef::from_obj(&*decoration)).collect()
+            }
+        };
+        stream::iter(references)
     });
     let config = ControllerConfig {
         objects,
@@ -181,7 +213,7 @@ pub(super) fn start(
 }
 
 struct Context {
-    /// Reconciles that decide and write at a time.
+    /// One for each Pod in the statuses that are decided and written.
     slots: Semaphore,
     writer: Writer,
     events: Events,
@@ -215,8 +247,10 @@ async fn reconcile(
     if !context.writer.is_observed(&uid) {
         return Ok(Requeue::AwaitCache);
     }
+    // Known only after the decision; few Pods come and go between two statuses.
+    let pods = u32::try_from(decoration.status.matched_pods).unwrap_or(1).clamp(1, PODS_MAX);
     // Acquiring fails only after the semaphore is closed, which does not happen.
-    let _slot = context.slots.acquire().await.ok();
+    let _slots = context.slots.acquire_many(pods).await.ok();
     let decision = context.decide(decoration);
     for write in &decision.writes {
         if let Err(failure) = context.writer.write(&uid, write).await {
