@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use podops_api::{
     ids::{PodName, Uid},
-    transition_rule::{PodTransitionRule, RuleStage},
+    transition_rule::{Detail, PodTransitionRule, RejectInfo, RuleStage},
     well_known,
 };
 use podops_client::event::ObjectEvent;
@@ -18,6 +18,10 @@ use crate::{
     status::evaluation_errors,
     view::{Observed, PodView, RuleView},
 };
+
+/// Maximum number of Pods of a namespace whose wait is reported by one reconcile, which waits for the
+/// API server to accept each event.
+const WAITING_MAX: usize = 10;
 
 /// Event and the object that it is about.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +46,8 @@ pub fn invalid_rule(invalid: &InvalidRule) -> TargetedEvent {
     }
 }
 
-/// Events of one reconcile: rules with errors, overridden rules and invalid break-glass
-/// annotations.
+/// Events of one reconcile: rules with errors, overridden rules, invalid break-glass annotations and
+/// Pods that wait.
 #[must_use]
 pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<TargetedEvent> {
     let decided =
@@ -54,7 +58,27 @@ pub fn events(namespace: &str, observed: &Observed, plan: &Plan) -> Vec<Targeted
     let overrides = overridden.map(|change| overridden_rules(namespace, observed, change));
     let annotations =
         observed.pods.iter().filter_map(|pod| invalid_break_glass(namespace, observed, pod));
-    rules.chain(overrides).chain(annotations).collect()
+    let waiting = plan.pods.iter().filter_map(|change| waiting_for_rule(namespace, change));
+    rules.chain(overrides).chain(annotations).chain(waiting.take(WAITING_MAX)).collect()
+}
+
+/// Event on a Pod that has waited for so long that its annotation names the reason from now on.
+fn waiting_for_rule(namespace: &str, change: &PodChange) -> Option<TargetedEvent> {
+    let mut causes = Vec::new();
+    let mut stage = String::new();
+    for (owner, text) in &change.details {
+        let detail: Option<Detail> = text.as_deref().and_then(|t| serde_json::from_str(t).ok());
+        let Some(detail) = detail else { continue };
+        causes.extend(detail.reject_info.iter().map(|RejectInfo { rule_name, reason }| {
+            format!("rule {rule_name} of PodTransitionRule {owner}: {reason}")
+        }));
+        stage = detail.stage;
+    }
+    (!causes.is_empty()).then(|| TargetedEvent {
+        object: pod_reference(namespace, &change.pod, &change.uid),
+        event: reasons::WAITING_FOR_RULE
+            .with(format!("operation waits in {stage} for {}", causes.join("; "))),
+    })
 }
 
 fn rule_errors(

@@ -34,9 +34,21 @@ pub const BREAK_GLASS_INVALID: EventReason = EventReason::warning(
     "The Pod's break-glass annotation is invalid and ignored, or names a rule that does not apply to the Pod. Fix the annotation.",
 );
 
+/// An operation waits for rules.
+pub const WAITING_FOR_RULE: EventReason = EventReason::warning(
+    "WaitingForRule",
+    POD,
+    "An operation on the Pod has waited for a minute for the rules that the message names, with their reasons. Published for ten Pods of a namespace at a time.",
+);
+
 /// All event reasons.
-pub const EVENTS: [&EventReason; 4] =
-    [&POD_TRANSITION_RULE_INVALID, &RULE_EVALUATION_FAILED, &RULE_OVERRIDDEN, &BREAK_GLASS_INVALID];
+pub const EVENTS: [&EventReason; 5] = [
+    &POD_TRANSITION_RULE_INVALID,
+    &RULE_EVALUATION_FAILED,
+    &RULE_OVERRIDDEN,
+    &BREAK_GLASS_INVALID,
+    &WAITING_FOR_RULE,
+];
 
 /// Every selected Pod has the gates of the rules.
 pub const ENFORCED: ConditionReason = ConditionReason {

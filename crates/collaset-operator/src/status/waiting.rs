@@ -9,6 +9,7 @@ use podops_api::{
     collaset::WaitingPods,
     ids::{LifecycleTime, whole_second},
     lifecycle::{self, LabelKind, Operation, Phase, PodLifecycle},
+    transition_rule::Detail,
     well_known,
 };
 
@@ -194,7 +195,25 @@ fn check_reason(pod: &PodView, gate: &str) -> String {
     if named.is_empty() {
         return "operation type label is missing".to_owned();
     }
-    format!("not yet permitted by {}", named.join(", "))
+    let by = format!("not yet permitted by {}", named.join(", "));
+    let rules = rejecting_rules(pod);
+    if rules.is_empty() { by } else { format!("{by}: {}", rules.join(", ")) }
+}
+
+/// Rules that transition-rule-operator names in the annotations of a Pod that waits for long, as
+/// `<PodTransitionRule>/<rule>`.
+fn rejecting_rules(pod: &PodView) -> Vec<String> {
+    let annotations = pod.annotations.iter().flatten();
+    let details = annotations.filter_map(|(key, text)| {
+        let owner = key.strip_prefix(well_known::RULE_DETAIL)?.strip_prefix('/')?;
+        Some((owner, serde_json::from_str::<Detail>(text).ok()?))
+    });
+    details
+        .flat_map(|(owner, detail)| {
+            let rules = detail.reject_info.into_iter();
+            rules.map(move |rejection| format!("{owner}/{}", rejection.rule_name))
+        })
+        .collect()
 }
 
 fn drain_reason(pod: &PodView) -> String {
@@ -204,7 +223,13 @@ fn drain_reason(pod: &PodView) -> String {
     if finalizers.is_empty() {
         return "readiness gate has not closed yet".to_owned();
     }
-    format!("traffic not drained yet; blocked by finalizer {}", finalizers.join(", "))
+    let expected = expected_finalizers(pod);
+    let employers =
+        expected.iter().filter(|(_, finalizer)| finalizers.contains(&finalizer.as_str()));
+    let employers: Vec<&str> = employers.map(|(employer, _)| employer.as_str()).collect();
+    let of =
+        if employers.is_empty() { String::new() } else { format!(" of {}", employers.join(", ")) };
+    format!("traffic{of} not drained yet; blocked by finalizer {}", finalizers.join(", "))
 }
 
 fn operate_reason(pod: &PodView) -> String {
@@ -223,15 +248,21 @@ fn operate_reason(pod: &PodView) -> String {
 }
 
 fn service_reason(pod: &PodView) -> String {
-    let annotation = pod.annotation(well_known::AVAILABLE_CONDITIONS);
-    let expected: AvailableConditions =
-        annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let missing = expected.expected_finalizers.iter().filter(|(_, f)| !pod.finalizers.contains(f));
+    let expected = expected_finalizers(pod);
+    let missing = expected.iter().filter(|(_, f)| !pod.finalizers.contains(f));
     let missing: Vec<&str> = missing.map(|(employer, _)| employer.as_str()).collect();
     if missing.is_empty() {
         return "readiness gate has not opened yet".to_owned();
     }
     format!("no traffic yet: {}", missing.join(", "))
+}
+
+/// Protection finalizers that the Pod is to have, by employer.
+fn expected_finalizers(pod: &PodView) -> BTreeMap<String, String> {
+    let annotation = pod.annotation(well_known::AVAILABLE_CONDITIONS);
+    let expected: Option<AvailableConditions> =
+        annotation.and_then(|text| serde_json::from_str(text).ok());
+    expected.unwrap_or_default().expected_finalizers
 }
 
 #[cfg(test)]
@@ -276,6 +307,32 @@ mod tests {
                 "1 PreCheck c since 30: not yet permitted by rules",
                 "2 Preparing a b since 15: traffic not drained yet; blocked by finalizer \
                  prot.podopslifecycle.kusionstack.io/lb",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_rule_and_the_service_are_named() {
+        let annotate = |mut pod: PodView, key: &str, text: &str| {
+            pod.annotations = Some([(key.to_owned(), text.to_owned())].into());
+            pod
+        };
+        let mut draining = pod("a", &[(LabelKind::Operating, 10), (LabelKind::Preparing, 20)]);
+        draining.finalizers = vec!["prot.podopslifecycle.kusionstack.io/lb".to_owned()];
+        let expected = r#"{"expectedFinalizers":{"Service/shop/web":"prot.podopslifecycle.kusionstack.io/lb"}}"#;
+        let draining = annotate(draining, well_known::AVAILABLE_CONDITIONS, expected);
+        let mut checked = pod("b", &[(LabelKind::Operating, 10), (LabelKind::PreCheck, 30)]);
+        let gate = format!("{}/transition-rule", well_known::PRE_CHECK_GATE);
+        checked.labels.insert(gate, "1".to_owned());
+        let detail = r#"{"stage":"PreCheck","passed":false,"rejectInfo":[{"ruleName":"most","reason":"1 of 1"}]}"#;
+        let checked = annotate(checked, &format!("{}/budget", well_known::RULE_DETAIL), detail);
+        let (groups, _) = reported(vec![draining, checked]);
+        assert_eq!(
+            groups,
+            [
+                "1 PreCheck b since 30: not yet permitted by transition-rule: budget/most",
+                "1 Preparing a since 20: traffic of Service/shop/web not drained yet; blocked by \
+                 finalizer prot.podopslifecycle.kusionstack.io/lb",
             ]
         );
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    events::events,
+    events::{TargetedEvent, events},
     status::evaluation_errors,
     view::{BudgetView, PodView, RuleView, SetView},
 };
@@ -307,6 +307,28 @@ fn a_break_glass_that_names_an_unknown_rule_is_reported() {
     let messages: Vec<&str> = events.iter().map(|event| event.event.message.as_str()).collect();
     let [message] = messages[..] else { panic!("{messages:?}") };
     assert!(message.contains("names the rule typo"), "{message}");
+}
+
+#[test]
+fn an_event_names_the_rule_a_pod_waits_for() {
+    let blocked = |name: &str, seconds_ago| waiting(name, seconds_ago);
+    let pods = vec![blocked("a", 61), blocked("b", 59)];
+    let mut observed = observed(vec![at_most(&json!(0))], pods);
+    let described = |observed: &Observed| {
+        let events = events("ns", observed, &plan(observed, now()));
+        let text = |event: &TargetedEvent| {
+            format!("{}: {}", event.object.name.as_deref().unwrap(), event.event.message)
+        };
+        events.iter().map(text).collect::<Vec<_>>()
+    };
+    let events = described(&observed);
+    let [event] = &events[..] else { panic!("{events:?}") };
+    let expected = "a: operation waits in PreCheck for rule most of PodTransitionRule budget: ";
+    assert!(event.starts_with(expected), "{event}");
+    // Once the annotation is written, the wait has been reported.
+    let text = plan(&observed, now()).pods[0].details["budget"].clone().unwrap();
+    observed.pods[0].details.insert("budget".to_owned(), text);
+    assert_eq!(described(&observed), Vec::<String>::new());
 }
 
 #[test]
