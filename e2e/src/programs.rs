@@ -1,4 +1,4 @@
-//! Finds or builds etcd, kube-apiserver, kube-controller-manager, kubectl and crane, and installs
+//! Finds or builds etcd, kube-apiserver, kube-controller-manager, kubectl, crane and Helm, and installs
 //! Python wheels and Prometheus.
 
 use std::{
@@ -16,6 +16,9 @@ const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@
 
 /// Go module of crane, a client of image registries that contains one.
 const CRANE: &str = "github.com/google/go-containerregistry/cmd/crane@v0.22.1";
+
+/// Go module of Helm.
+const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.22.0";
 
 /// Go module with the CRDs of prometheus-operator, and their directory in it.
 const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator@v0.85.0";
@@ -95,13 +98,27 @@ fn find(name: &str, package: &str) -> anyhow::Result<PathBuf> {
 ///
 /// If it cannot be built.
 pub fn crane() -> anyhow::Result<PathBuf> {
-    let directory = cache()?.join("crane");
-    let program = directory.join("crane");
+    installed("crane", CRANE)
+}
+
+/// Path of Helm, which is built from Go modules on first use.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn helm() -> anyhow::Result<PathBuf> {
+    installed("helm", HELM)
+}
+
+/// Path of a program in the cache, into which it is installed from a Go module on first use.
+fn installed(name: &str, module: &str) -> anyhow::Result<PathBuf> {
+    let directory = cache()?.join(name);
+    let program = directory.join(name);
     let _lock = lock(&directory)?;
     if !program.is_file() {
-        eprintln!("==> building crane from Go modules; only done once");
-        let status = Command::new("go").args(["install", CRANE]).env("GOBIN", &directory).status();
-        anyhow::ensure!(status.context("starting go")?.success(), "go install {CRANE} failed");
+        eprintln!("==> building {name} from Go modules; only done once");
+        let status = Command::new("go").args(["install", module]).env("GOBIN", &directory).status();
+        anyhow::ensure!(status.context("starting go")?.success(), "go install {module} failed");
     }
     Ok(program)
 }

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod archive;
+mod chart;
 mod debian;
 mod image;
 mod manifests;
@@ -27,16 +28,7 @@ mod sbom;
 use archive::sha256;
 use debian::Platform;
 use manifests::DEFINITIONS;
-use release::{Digest, Release};
-
-/// Operators, each of which is one image.
-pub(crate) const OPERATORS: [&str; 5] = [
-    "collaset-operator",
-    "consist-operator",
-    "lifecycle-operator",
-    "operationjob-operator",
-    "transition-rule-operator",
-];
+use release::{Digest, OPERATORS, Release};
 
 /// The command line, which is no image.
 const COMMAND_LINE: &str = "kubectl-podops";

@@ -4,7 +4,10 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
 
-use super::release::{Digest, Release};
+use super::{
+    chart,
+    release::{Digest, Release},
+};
 use crate::sources;
 
 /// File with the CRDs.
@@ -18,7 +21,10 @@ const KUSTOMIZATIONS: [(&str, &str); 4] = [
     ("deploy/monitoring", "monitoring.yaml"),
 ];
 
-/// Writes the manifests of a release, with the digests of its images.
+/// Kustomization that the Helm chart is made of.
+const CHART: &str = "deploy/overlays/all";
+
+/// Writes the manifests and the Helm chart of a release, with the digests of its images.
 ///
 /// # Errors
 ///
@@ -26,18 +32,20 @@ const KUSTOMIZATIONS: [(&str, &str); 4] = [
 pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> anyhow::Result<()> {
     let kubectl = kubectl(programs)?;
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
-    fs::write(release.output.join(DEFINITIONS), crds)?;
+    fs::write(release.output.join(DEFINITIONS), &crds)?;
     for (directory, file) in KUSTOMIZATIONS {
-        let kustomization = kustomization(release, directory, images);
+        let kustomization = kustomization(release, &release.registry, directory, images);
         let manifests = render(&kubectl, &kustomization).with_context(|| directory.to_owned())?;
         fs::write(release.output.join(file), manifests)?;
     }
-    Ok(())
+    let kustomization = kustomization(release, chart::REGISTRY, CHART, images);
+    let manifests = String::from_utf8(render(&kubectl, &kustomization)?)?;
+    chart::write(release, &manifests, crds).context("writing the Helm chart")
 }
 
 /// Kustomization of another one with the images of a release; it is beside `deploy`.
-fn kustomization(release: &Release, directory: &str, images: &[Digest]) -> String {
-    let Release { registry, version, .. } = release;
+fn kustomization(release: &Release, registry: &str, directory: &str, images: &[Digest]) -> String {
+    let version = &release.version;
     let images = images.iter().map(|Digest { operator, digest }| {
         format!("- {{ name: {operator}, newName: {registry}/{operator}, digest: '{digest}' }}\n")
     });

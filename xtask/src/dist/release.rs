@@ -4,6 +4,15 @@ use std::path::PathBuf;
 
 use super::debian::Platform;
 
+/// Operators, each of which is one image.
+pub(crate) const OPERATORS: [&str; 5] = [
+    "collaset-operator",
+    "consist-operator",
+    "lifecycle-operator",
+    "operationjob-operator",
+    "transition-rule-operator",
+];
+
 /// Digest of an operator's image.
 pub(crate) struct Digest {
     /// The operator.

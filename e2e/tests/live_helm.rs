@@ -1,0 +1,194 @@
+//! The Helm chart of a release: installed, changed and uninstalled with Helm on a real API server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingAdmissionPolicy, ValidatingAdmissionPolicy},
+    apps::v1::Deployment,
+    core::v1::ServiceAccount,
+    rbac::v1::ClusterRole,
+};
+use kube::{Api, Resource, ResourceExt, api::ListParams};
+use podops_e2e::{
+    cluster::{OPERATORS, programs},
+    control_plane::ControlPlane,
+    programs::helm,
+};
+use serde_json::{Value, json};
+
+/// Namespace that the chart is installed in: another one than that of the manifests.
+const NAMESPACE: &str = "platform";
+
+/// A release, and Helm with a cluster.
+struct Release {
+    plane: ControlPlane,
+    directory: tempfile::TempDir,
+    helm: PathBuf,
+}
+
+impl Release {
+    async fn build() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let digests = directory.path().join("digests");
+        let digest = "0123456789abcdef".repeat(4);
+        let list = OPERATORS.map(|operator| format!("{operator} sha256:{digest}\n"));
+        fs::write(&digests, list.concat()).unwrap();
+        let built = Command::new(programs().unwrap().join("xtask"))
+            .args(["dist", "--version", "1.2.3", "--registry", "registry.example/podops"])
+            .args(["--programs".as_ref(), programs().unwrap().as_os_str()])
+            .args(["--published".as_ref(), digests.as_os_str()])
+            .args(["--output".as_ref(), directory.path().join("release").as_os_str()])
+            .output();
+        success(&built.unwrap());
+        let plane = ControlPlane::start().await.unwrap();
+        Self { plane, directory, helm: helm().unwrap() }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.directory.path().join("release").join(file)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let home = self.directory.path().join("home");
+        let chart = self.path("podops-1.2.3.tgz");
+        let args =
+            args.iter().map(|arg| if *arg == "CHART" { chart.to_str().unwrap() } else { arg });
+        Command::new(&self.helm)
+            .args(args)
+            .args(["--namespace", NAMESPACE])
+            .env("KUBECONFIG", self.plane.admin_kubeconfig())
+            .env("HOME", &home)
+            .output()
+            .unwrap()
+    }
+
+    fn helm(&self, args: &[&str]) -> String {
+        success(&self.run(args))
+    }
+
+    async fn names<K>(&self) -> Vec<String>
+    where
+        K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.plane.admin.clone());
+        let labelled = ListParams::default().labels("app.kubernetes.io/part-of=podops");
+        let listed = api.list(&labelled).await.unwrap();
+        listed.iter().map(ResourceExt::name_any).collect()
+    }
+}
+
+/// Standard output of a program that succeeded.
+#[track_caller]
+fn success(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Objects of manifests by kind and name, without what the chart adds or leaves out.
+fn objects(manifests: &str) -> BTreeMap<String, Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(manifests).unwrap();
+    let mut objects = BTreeMap::new();
+    for mut object in documents {
+        if object["kind"] == "Namespace" || object.is_null() {
+            continue;
+        }
+        let priority = object.pointer_mut("/spec/template/spec/priorityClassName");
+        if let Some(priority) = priority {
+            assert_eq!(priority.take(), "");
+            let spec = object.pointer_mut("/spec/template/spec").unwrap().as_object_mut();
+            spec.unwrap().remove("priorityClassName");
+        }
+        let key = format!("{} {}", object["kind"], object["metadata"]["name"]);
+        objects.insert(key, object);
+    }
+    objects
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chart_installs_what_the_manifests_install() {
+    let release = Release::build().await;
+    release.helm(&["lint", "--strict", "CHART"]);
+    // The chart is for clusters with MutatingAdmissionPolicy.
+    let rendered = release.helm(&["template", "podops", "CHART", "--kube-version", "1.36.0"]);
+    let manifests = fs::read_to_string(release.path("install.yaml")).unwrap();
+    let expected = manifests.replace("podops-system", NAMESPACE);
+    let (rendered, expected) = (objects(&rendered), objects(&expected));
+    assert!(expected.len() > 40, "{} objects", expected.len());
+    let keys = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&rendered), keys(&expected));
+    for (key, object) in &expected {
+        assert_eq!(&rendered[key], object, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chart_is_installed_changed_and_uninstalled() {
+    let release = Release::build().await;
+    let values = "priorityClassName=system-cluster-critical,operators.consist.enabled=false,\
+                  operators.collaset.replicas=3,operators.collaset.resources.limits.memory=1Gi";
+    release.helm(&["install", "podops", "CHART", "--create-namespace", "--set", values]);
+    let deployments: Api<Deployment> = Api::namespaced(release.plane.admin.clone(), NAMESPACE);
+    let collaset =
+        serde_json::to_value(deployments.get("collaset-operator").await.unwrap()).unwrap();
+    assert_eq!(collaset["spec"]["replicas"], 3);
+    let pod = &collaset["spec"]["template"]["spec"];
+    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+    let limits = json!({ "memory": "1Gi" });
+    assert_eq!(pod["containers"][0]["resources"]["limits"], limits);
+    let image = pod["containers"][0]["image"].as_str().unwrap();
+    assert!(image.starts_with("registry.example/podops/collaset-operator@sha256:"), "{image}");
+    assert_eq!(release.names::<Deployment>().await.len(), OPERATORS.len() - 1);
+    assert!(release.names::<MutatingAdmissionPolicy>().await.len() > 2, "of this API server");
+    release.plane.kubectl(&["get", "collasets,podtransitionrules,operationjobs"]).await.unwrap();
+
+    let upgrade = ["upgrade", "podops", "CHART", "--reset-values"];
+    release.helm(&[&upgrade[..], &["--set", "registry=other.example"]].concat());
+    let mut names = release.names::<Deployment>().await;
+    names.sort_unstable();
+    assert_eq!(names, OPERATORS);
+    release.helm(&["rollback", "podops", "1"]);
+    assert_eq!(release.names::<Deployment>().await.len(), OPERATORS.len() - 1);
+
+    release.helm(&["uninstall", "podops"]);
+    assert_eq!(release.names::<Deployment>().await, Vec::<String>::new());
+    assert_eq!(release.names::<ValidatingAdmissionPolicy>().await, Vec::<String>::new());
+    let roles: Api<ClusterRole> = Api::all(release.plane.admin.clone());
+    let roles = roles.list(&ListParams::default()).await.unwrap();
+    let left = roles.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("podops"));
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new());
+    let accounts: Api<ServiceAccount> = Api::namespaced(release.plane.admin.clone(), NAMESPACE);
+    let accounts = accounts.list(&ListParams::default()).await.unwrap();
+    assert!(accounts.iter().all(|account| account.name_any() == "default"));
+    // With the definitions, users would lose their objects.
+    release.plane.kubectl(&["get", "collasets"]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_do_not_exist_are_rejected() {
+    let release = Release::build().await;
+    for (value, named) in [
+        ("operators.colaset.enabled=false", "colaset"),
+        ("operators.collaset.replicas=-1", "replicas"),
+        ("registry=", "registry"),
+    ] {
+        let output = release.run(&[
+            "template",
+            "podops",
+            "CHART",
+            "--kube-version",
+            "1.36.0",
+            "--set",
+            value,
+        ]);
+        assert!(!output.status.success(), "{value} is accepted");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(named), "{value}: {error}");
+    }
+}

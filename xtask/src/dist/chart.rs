@@ -1,0 +1,216 @@
+//! The Helm chart: the manifests of the overlay with all operators, with templates in place of what its
+//! values set.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs};
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Map, Value, json};
+
+use super::{
+    archive::{Entry, gzip, tar},
+    release::{OPERATORS, Release},
+};
+
+/// Stands for the value `registry` in the manifests.
+pub(super) const REGISTRY: &str = "podops-chart-registry";
+
+/// Objects that belong to an operator and are not named after it: policies of components.
+const POLICIES: [(&str, &str); 7] = [
+    ("podops-employer-annotations", "consist-operator"),
+    ("podops-employers", "consist-operator"),
+    ("podops-fast-operate", "lifecycle-operator"),
+    ("podops-lifecycle-labels", "lifecycle-operator"),
+    ("podops-readiness-gate", "lifecycle-operator"),
+    ("podops-traffic-readiness", "consist-operator"),
+    ("podops-transition-rule-gates", "transition-rule-operator"),
+];
+
+/// Name of the objects that all operators share.
+const SHARED: &str = "podops";
+
+/// Fields of a Deployment that values set: pointer, value, and the template in place of it.
+const VALUES: [(&str, &str, &str); 3] = [
+    ("/spec/replicas", "replicas", "{{ .Values.operators.OPERATOR.replicas }}"),
+    (
+        "/spec/template/spec/containers/0/args",
+        "args",
+        "{{ toJson .Values.operators.OPERATOR.args }}",
+    ),
+    (
+        "/spec/template/spec/containers/0/resources",
+        "resources",
+        "{{ toJson .Values.operators.OPERATOR.resources }}",
+    ),
+];
+
+const NOTES: &str = "\
+Podops is installed in the namespace {{ .Release.Namespace }}. Check it with:
+
+  kubectl podops check --operator-namespace {{ .Release.Namespace }}
+";
+
+/// What users can set.
+struct Chart {
+    /// Default values of each operator, by its key in the values.
+    operators: Map<String, Value>,
+    /// Content of each template, by the operator or [`SHARED`].
+    templates: BTreeMap<String, String>,
+}
+
+/// Writes the chart as `podops-<version>.tgz`. `manifests` have [`REGISTRY`] as registry; `crds` are
+/// the CustomResourceDefinitions.
+///
+/// # Errors
+///
+/// If an object belongs to no operator, or a file cannot be written.
+pub(super) fn write(release: &Release, manifests: &str, crds: Vec<u8>) -> anyhow::Result<()> {
+    // Templates would evaluate them.
+    ensure!(!manifests.contains("{{"), "the manifests contain template delimiters");
+    let mut chart = Chart { operators: Map::new(), templates: BTreeMap::new() };
+    for object in serde_saphyr::from_multiple::<Value>(manifests)? {
+        // Helm creates the namespace.
+        if object["kind"] != "Namespace" {
+            chart.add(object)?;
+        }
+    }
+    let files = chart.files(release, crds)?;
+    let entries = files
+        .into_iter()
+        .map(|(path, content)| (format!("podops/{path}"), Entry::File { content, mode: 0o644 }));
+    let entries: BTreeMap<String, Entry> = entries.collect();
+    let archive = gzip(&tar(entries.iter().map(|(path, entry)| (path.as_str(), entry)))?)?;
+    let file = release.output.join(format!("podops-{}.tgz", release.version));
+    fs::write(&file, archive).with_context(|| file.display().to_string())
+}
+
+impl Chart {
+    /// Adds an object to the template of its operator.
+    fn add(&mut self, mut object: Value) -> anyhow::Result<()> {
+        let owner = owner(&object)?;
+        let mut substitutions = vec![(REGISTRY.to_owned(), "{{ .Values.registry }}".to_owned())];
+        if object["kind"] == "Deployment" {
+            let mut defaults = Map::from_iter([("enabled".to_owned(), json!(true))]);
+            for (pointer, name, template) in VALUES {
+                let value = object.pointer_mut(pointer).with_context(|| format!("no {pointer}"))?;
+                let placeholder = format!("podops-chart-{name}");
+                defaults.insert(name.to_owned(), std::mem::replace(value, json!(placeholder)));
+                substitutions.push((placeholder, template.replace("OPERATOR", &key(owner))));
+            }
+            object["spec"]["template"]["spec"]["priorityClassName"] =
+                json!("podops-chart-priority");
+            let priority = "{{ .Values.priorityClassName | quote }}".to_owned();
+            substitutions.push(("podops-chart-priority".to_owned(), priority));
+            self.operators.insert(key(owner), Value::Object(defaults));
+        }
+        let namespace = ("podops-system".to_owned(), "{{ .Release.Namespace }}".to_owned());
+        substitutions.push(namespace);
+        let mut text = serde_saphyr::to_string(&object)?;
+        for (placeholder, template) in substitutions {
+            text = text.replace(&placeholder, &template);
+        }
+        let template = self.templates.entry(owner.to_owned()).or_default();
+        Ok(write!(template, "---\n{text}")?)
+    }
+
+    /// Path and content of each file of the chart.
+    fn files(self, release: &Release, crds: Vec<u8>) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+        let Release { version, registry, .. } = release;
+        let about = json!({
+            "apiVersion": "v2", "name": "podops", "type": "application",
+            "description": "Operators that change, move, replace and delete Pods without failed requests",
+            "version": version, "appVersion": version, "kubeVersion": ">=1.36.0-0",
+        });
+        let operators = serde_saphyr::to_string(&json!({ "operators": self.operators }))?;
+        let values = format!(
+            "# Registry and path of the images.\nregistry: {registry:?}\n\
+             # PriorityClass of all Pods.\npriorityClassName: \"\"\n\
+             # The operators are independent: disable those that the cluster does not need.\n{operators}"
+        );
+        let mut files = BTreeMap::from([
+            ("Chart.yaml".to_owned(), serde_saphyr::to_string(&about)?.into_bytes()),
+            ("values.yaml".to_owned(), values.into_bytes()),
+            ("values.schema.json".to_owned(), serde_json::to_vec_pretty(&schema(&self.operators))?),
+            ("templates/NOTES.txt".to_owned(), NOTES.into()),
+            ("crds/crds.yaml".to_owned(), crds),
+        ]);
+        for (owner, text) in self.templates {
+            let text = if owner == SHARED {
+                text
+            } else {
+                let key = key(&owner);
+                format!("{{{{- if .Values.operators.{key}.enabled }}}}\n{text}{{{{- end }}}}\n")
+            };
+            files.insert(format!("templates/{owner}.yaml"), text.into_bytes());
+        }
+        Ok(files)
+    }
+}
+
+/// Operator that an object belongs to, or [`SHARED`].
+fn owner(object: &Value) -> anyhow::Result<&'static str> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let policy = POLICIES.iter().find(|(policy, _)| *policy == name).map(|(_, owner)| *owner);
+    let own_name = name.strip_prefix("podops-").unwrap_or(name);
+    let operator = OPERATORS.into_iter().find(|operator| *operator == own_name);
+    let shared = (name == SHARED).then_some(SHARED);
+    let owner = policy.or(operator).or(shared);
+    owner.with_context(|| format!("{} {name} belongs to no operator", object["kind"]))
+}
+
+/// Key of an operator in the values, such as `transitionRule`.
+fn key(operator: &str) -> String {
+    let name = operator.strip_suffix("-operator").unwrap_or(operator);
+    let mut words = name.split('-');
+    let mut key = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let (first, rest) = word.split_at(1);
+        key.push_str(&first.to_uppercase());
+        key.push_str(rest);
+    }
+    key
+}
+
+/// JSON schema of the values, with which Helm rejects others.
+fn schema(operators: &Map<String, Value>) -> Value {
+    let operator = json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "enabled": { "type": "boolean" },
+            "replicas": { "type": "integer", "minimum": 0 },
+            "args": { "type": "array", "items": { "type": "string" } },
+            "resources": { "type": "object" },
+        },
+    });
+    let operators: Map<String, Value> =
+        operators.keys().map(|key| (key.clone(), operator.clone())).collect();
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "registry": { "type": "string", "minLength": 1 },
+            "priorityClassName": { "type": "string" },
+            "operators": { "type": "object", "additionalProperties": false, "properties": operators },
+            "global": { "type": "object" },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_have_keys_without_dashes() {
+        assert_eq!(key("transition-rule-operator"), "transitionRule");
+        assert_eq!(key("collaset-operator"), "collaset");
+    }
+
+    #[test]
+    fn an_object_of_no_operator_is_an_error() {
+        let object = json!({ "kind": "Role", "metadata": { "name": "podops-other" } });
+        assert_eq!(
+            owner(&object).unwrap_err().to_string(),
+            "\"Role\" podops-other belongs to no operator"
+        );
+    }
+}
