@@ -7,6 +7,7 @@ mod metrics;
 pub(crate) mod observe;
 mod program;
 
+pub use observe::objects::observe_objects;
 pub use program::PROGRAM;
 
 /// Name of the operator in its Lease and events, and as field manager.

@@ -1,6 +1,6 @@
 //! Commands and their arguments.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -67,6 +67,19 @@ pub enum Command {
     Explain {
         /// pod/<name>, collaset/<name> or node/<name>
         target: Target,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Predict what a changed CollaSet does to its Pods: how, why, in which order, and with how many
+    /// writes
+    ///
+    /// Decides as the operators, on a copy of the namespace in memory. Assumes that containers start
+    /// and that traffic ends. Nothing is written; the manifest is sent as a dry run.
+    Simulate {
+        /// File with the manifest of the CollaSet; - is the standard input
+        #[arg(short, long)]
+        filename: PathBuf,
         /// Format of the output
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod drain;
 pub(crate) mod pods;
+pub(crate) mod simulate;
 pub(crate) mod uninstall;
 pub(crate) mod view;
 

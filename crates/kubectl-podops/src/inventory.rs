@@ -71,7 +71,11 @@ where
 }
 
 /// Lists the objects of a resource that `is_needed`, page by page, without `managedFields`.
-pub(crate) async fn list<K>(
+///
+/// # Errors
+///
+/// If a list fails.
+pub async fn list<K>(
     api: &Api<K>,
     labels: &str,
     is_needed: impl Fn(&Value) -> bool,

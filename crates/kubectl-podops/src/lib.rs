@@ -1,7 +1,8 @@
 //! `kubectl podops`: the command line of Podops.
 //!
 //! `cli` has the commands. What they decide is pure: `check`, `drain`, `explain`, `pod_change`,
-//! `preflight`, `rollout`, `top`, `tree` and `uninstall` have the objects of a cluster as input.
+//! `preflight`, `rollout`, `simulate`, `top`, `tree` and `uninstall` have the objects of a cluster as
+//! input.
 //! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes.
 
 pub mod cli;
@@ -13,6 +14,7 @@ pub mod explain;
 pub mod pod_change;
 pub mod preflight;
 pub mod rollout;
+pub mod simulate;
 pub mod top;
 pub mod tree;
 pub mod uninstall;

@@ -44,6 +44,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Top { output, .. } => commands::view::top(&session, output).await,
         Command::Check { output } => commands::check::check(&session, output).await,
         Command::Explain { target, output } => commands::explain(&session, &target, output).await,
+        Command::Simulate { filename, output } => {
+            commands::simulate::simulate(&session, &filename, output).await
+        }
         Command::Status { set, timeout } => commands::status(&session, &set, timeout).await,
         Command::Rollout(rollout) => commands::rollout(&session, rollout).await,
         Command::Replace { pods, cancel } => {

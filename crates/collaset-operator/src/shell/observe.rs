@@ -21,6 +21,7 @@ use crate::{
 };
 
 pub(crate) mod decorations;
+pub(crate) mod objects;
 
 /// Builds the observed state of a CollaSet from the caches.
 pub(crate) fn observe(set: &CollaSet, caches: &Caches) -> Observed {

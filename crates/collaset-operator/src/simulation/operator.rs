@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::{Resource as _, runtime::watcher::Event};
 use podops_api::{
     collaset::{CollaSet, CollaSetStatus, FailureAction, Retention},
     ids::{ClaimName, InstanceId, PodName, Uid},
@@ -14,11 +13,7 @@ use podops_api::{
     lifecycle::{self, COLLASET, LabelKind},
     well_known,
 };
-use podops_client::{
-    shell::store::IndexedStore,
-    write::{Outcome, PODS, Write},
-};
-use serde::de::DeserializeOwned;
+use podops_client::write::{Outcome, PODS, Write};
 use serde_json::Value;
 
 use super::{Pod, SET, World, cluster::Cluster};
@@ -30,8 +25,8 @@ use crate::{
     },
     reasons, render,
     shell::{
-        cache::{Caches, DecodedDecoration, owner, trim_claim, trim_pod, trim_revision},
-        observe::observe,
+        cache::Caches,
+        observe::{objects, observe},
     },
     status::status,
     view::{DryRunResult, Observed, OwnOperation, PodSource, record_last_pods},
@@ -78,55 +73,9 @@ fn source_of(body: &Value) -> PodSource {
 /// Plural of PersistentVolumeClaims.
 const CLAIMS: &str = "persistentvolumeclaims";
 
-/// Selector of the watches of Pods and PVCs of CollaSets.
-fn has_instance_id(object: &Value) -> bool {
-    !object["metadata"]["labels"][well_known::INSTANCE_ID].is_null()
-}
-
-/// Selector of the watches of other Pods and PVCs.
-fn is_other(object: &Value) -> bool {
-    let labels = &object["metadata"]["labels"];
-    labels[well_known::CONTROL] == "true" && !has_instance_id(object)
-}
-
-fn store<K>(
-    cluster: &Cluster,
-    plural: &str,
-    is_watched: fn(&Value) -> bool,
-    index: fn(&K) -> Option<String>,
-    trim: fn(&mut K),
-) -> std::sync::Arc<IndexedStore<K>>
-where
-    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned,
-{
-    let store = IndexedStore::new(index);
-    store.apply_event(Event::Init);
-    for object in cluster.all(plural).filter(|object| is_watched(object)) {
-        let mut object: K = serde_json::from_value(object.clone()).unwrap();
-        trim(&mut object);
-        store.apply_event(Event::InitApply(object));
-    }
-    store.apply_event(Event::InitDone);
-    store
-}
-
 /// Caches that have observed all objects of the cluster.
 pub(super) fn caches(cluster: &Cluster) -> Caches {
-    Caches {
-        pods: store(cluster, "pods", has_instance_id, owner, trim_pod),
-        other_pods: store(cluster, "pods", is_other, owner, trim_pod),
-        claims: store(cluster, CLAIMS, has_instance_id, owner, trim_claim),
-        other_claims: store(cluster, CLAIMS, is_other, owner, trim_claim),
-        revisions: store(cluster, "controllerrevisions", |_| true, owner, trim_revision),
-        contexts: store(cluster, "resourcecontexts", |_| true, |_| None, |_| ()),
-        decorations: store(
-            cluster,
-            "poddecorations",
-            |_| true,
-            |decoration: &DecodedDecoration| decoration.meta().namespace.clone(),
-            |_| (),
-        ),
-    }
+    objects::caches(|plural| cluster.all(plural).cloned().collect()).unwrap()
 }
 
 impl World {
@@ -155,7 +104,7 @@ impl World {
     /// restarts without its in-memory state.
     pub(super) fn apply_plan(&mut self, max_writes: usize) {
         let Some(pending) = self.operator.pending.take() else { return };
-        self.cluster.now = self.now;
+        self.cluster.now = self.time();
         let phases = render::render(&pending.observed, &pending.plan.actions, self.time());
         let mut left = max_writes;
         let mut blockers = Vec::new();

@@ -1,0 +1,258 @@
+//! `kubectl podops simulate` on a real API server: what it predicts for random changes is what the
+//! operators then do.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt as _, api::PostParams};
+use podops_api::{collaset::CollaSetStatus, well_known};
+use podops_e2e::cluster::{TestCluster, app, programs};
+use serde_json::{Value, json};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// Number of random changes.
+const CHANGES: usize = 50;
+/// Seed of the random choices.
+const SEED: u64 = 7;
+/// Accepted deviation of the predicted number of writes to Pods.
+const DEVIATION_MAX: f64 = 0.2;
+
+/// What happened to a Pod, in the words of `simulate`.
+type Methods = BTreeMap<String, usize>;
+
+/// A Pod before or after a change.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    uid: String,
+    instance: String,
+    revision: String,
+    containers: Vec<(Option<String>, Value)>,
+}
+
+fn simulate(cluster: &TestCluster, manifest: &Value, args: &[&str]) -> Output {
+    let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+    command.args(["simulate", "-f", "-"]).args(args);
+    command.env("KUBECONFIG", cluster.plane.admin_kubeconfig());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(manifest.to_string().as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn manifest(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",
+        "metadata": { "name": "web" }, "spec": spec,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn predictions_agree_with_what_happens() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let resources = json!({ "requests": { "cpu": "100m" } });
+    let container = json!({
+        "name": "web", "image": "nginx:1", "resources": resources,
+        "env": [{ "name": "A", "value": "1" }],
+    });
+    let mut spec = json!({
+        "replicas": 5,
+        "selector": { "matchLabels": { "app": "web" } },
+        "template": {
+            "metadata": { "labels": { "app": "web" }, "annotations": { "note": "1" } },
+            "spec": { "terminationGracePeriodSeconds": 0, "containers": [container] },
+        },
+    });
+    let half = json!([{ "name": "half", "availablePolicy": { "maxUnavailableValue": "50%" } }]);
+    cluster.create_rule("web", app("web"), half).await.unwrap();
+    let created = simulate(&cluster, &manifest(&spec), &["-o", "json"]);
+    let created: Value = serde_json::from_slice(&created.stdout).unwrap();
+    assert_eq!(predicted(&created), Methods::from([("ScaleOut".to_owned(), 5)]));
+    assert!(cluster.sets().get_opt("web").await.unwrap().is_none(), "nothing is written");
+    cluster.sets().create(&PostParams::default(), &parse(&spec)).await.unwrap();
+    settle(&cluster, &spec).await;
+
+    let mut random = Rng::with_seed(SEED);
+    let (mut wrong, mut predicted_writes, mut actual_writes) = (Vec::new(), 0.0, 0.0);
+    for round in 0..CHANGES {
+        let change = change(&mut spec, &mut random, round);
+        let output = simulate(&cluster, &manifest(&spec), &["-o", "json"]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{change}: {error}");
+        let prediction: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let before = snapshots(&cluster).await;
+        let start = cluster.audit_log_end().unwrap();
+        cluster.patch("web", spec.clone()).await.unwrap();
+        settle(&cluster, &spec).await;
+        let after = snapshots(&cluster).await;
+        let (requests, _) = cluster.requests(start).unwrap();
+        let writes = requests.iter().filter(|request| {
+            request.is_operator_request() && request.is_write() && request.resource() == "pods"
+        });
+        let (predicted, actual) = (predicted(&prediction), happened(&before, &after));
+        let writes = writes.count();
+        let expected: u64 =
+            prediction["podWrites"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        eprintln!("{change}: {predicted:?}, {expected} writes; happened: {actual:?}, {writes}");
+        predicted_writes += f64::from(u32::try_from(expected).unwrap());
+        actual_writes += f64::from(u32::try_from(writes).unwrap());
+        if predicted != actual || prediction["end"]["state"] != "complete" {
+            wrong.push(format!("{change}: predicted {prediction:#}, happened {actual:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {CHANGES} differ: {}", wrong.len(), wrong.join("\n"));
+    let deviation = (predicted_writes / actual_writes - 1.0).abs();
+    assert!(deviation < DEVIATION_MAX, "{predicted_writes} writes predicted, {actual_writes} sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_manifests_are_rejected_in_one_line() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let without_template = manifest(&json!({ "replicas": 1, "selector": {} }));
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } });
+    let invalid = manifest(&json!({
+        "replicas": -1, "selector": { "matchLabels": { "app": "web" } },
+        "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [] } },
+    }));
+    for (name, manifest, expected) in [
+        ("no template", without_template, "template"),
+        ("another kind", pod, "no CollaSet"),
+        ("negative replicas", invalid, "spec.replicas"),
+    ] {
+        let output = simulate(&cluster, &manifest, &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{name}");
+        assert!(error.lines().count() == 1 && error.contains(expected), "{name}: {error}");
+    }
+}
+
+fn parse(spec: &Value) -> podops_api::collaset::CollaSet {
+    serde_json::from_value(manifest(spec)).unwrap()
+}
+
+/// Changes the spec at random; returns what was changed.
+fn change(spec: &mut Value, random: &mut Rng, round: usize) -> String {
+    let tag = round + 2;
+    let container = "/template/spec/containers/0";
+    let mut set = |path: &str, value: Value| *spec.pointer_mut(path).unwrap() = value;
+    match random.u8(0..8) {
+        0 | 1 => {
+            set(&format!("{container}/image"), json!(format!("nginx:{tag}")));
+            format!("image {tag}")
+        }
+        2 => {
+            set(&format!("{container}/env/0/value"), json!(tag.to_string()));
+            format!("variable {tag}")
+        }
+        3 => {
+            let cpu = format!("{}m", 100 + tag);
+            set(&format!("{container}/resources/requests/cpu"), json!(cpu));
+            format!("CPU {cpu}")
+        }
+        4 => {
+            set("/template/metadata/annotations/note", json!(tag.to_string()));
+            format!("annotation {tag}")
+        }
+        5 => {
+            let replicas = random.i32(2..=8);
+            set("/replicas", json!(replicas));
+            format!("replicas {replicas}")
+        }
+        6 => {
+            set(&format!("{container}/image"), json!(format!("nginx:{tag}")));
+            let replicas = random.i32(2..=8);
+            set("/replicas", json!(replicas));
+            format!("image {tag}, replicas {replicas}")
+        }
+        _ => {
+            set(&format!("{container}/image"), json!(format!("nginx:{tag}")));
+            let policies = ["InPlaceIfPossible", "Recreate", "Replace"];
+            let policy = *random.choice(policies.iter()).unwrap();
+            spec["updateStrategy"] = json!({ "podUpgradePolicy": policy });
+            format!("image {tag}, policy {policy}")
+        }
+    }
+}
+
+/// Waits until the rollout is complete and no Pod terminates.
+async fn settle(cluster: &TestCluster, spec: &Value) {
+    let replicas = i32::try_from(spec["replicas"].as_i64().unwrap()).unwrap();
+    let is_ready = |status: &CollaSetStatus| {
+        let ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        ready
+            && status.replicas == replicas
+            && status.terminating_replicas == 0
+            && status.operating_replicas == 0
+    };
+    cluster.wait_for_status("web", TIMEOUT, is_ready).await.unwrap();
+}
+
+async fn snapshots(cluster: &TestCluster) -> Vec<Snapshot> {
+    let pods = cluster.pods_of("web").await.unwrap();
+    pods.iter().map(snapshot).collect()
+}
+
+fn snapshot(pod: &Pod) -> Snapshot {
+    let label = |key: &str| pod.labels().get(key).cloned().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.into_iter().flatten();
+    Snapshot {
+        uid: pod.uid().unwrap_or_default(),
+        instance: label(well_known::INSTANCE_ID),
+        revision: label(well_known::REVISION),
+        containers: containers
+            .map(|container| (container.container_id, json!(container.resources)))
+            .collect(),
+    }
+}
+
+/// Number of Pods by predicted method.
+fn predicted(prediction: &Value) -> Methods {
+    let mut methods = Methods::new();
+    for pod in prediction["pods"].as_array().unwrap() {
+        let method = pod["method"].as_str().unwrap();
+        if method != "None" {
+            *methods.entry(method.to_owned()).or_default() += 1;
+        }
+    }
+    methods
+}
+
+/// Number of Pods by what happened to them.
+fn happened(before: &[Snapshot], after: &[Snapshot]) -> Methods {
+    let mut methods = Methods::new();
+    let mut count = |method: &str, pods: usize| {
+        if pods > 0 {
+            *methods.entry(method.to_owned()).or_default() += pods;
+        }
+    };
+    let instances: BTreeSet<&str> = after.iter().map(|pod| pod.instance.as_str()).collect();
+    let mut gone = 0;
+    for old in before {
+        match after.iter().find(|pod| pod.uid == old.uid) {
+            Some(new) if new.containers != old.containers => count("InPlace", 1),
+            Some(new) if new.revision != old.revision => count("Metadata", 1),
+            Some(_) => {}
+            None if instances.contains(old.instance.as_str()) => count("Recreate", 1),
+            None => gone += 1,
+        }
+    }
+    let known: BTreeSet<&str> = before.iter().map(|pod| pod.instance.as_str()).collect();
+    let new = after.iter().filter(|pod| !known.contains(pod.instance.as_str())).count();
+    let replaced = gone.min(new);
+    count("Replace", replaced);
+    count("ScaleIn", gone - replaced);
+    count("ScaleOut", new - replaced);
+    methods
+}
