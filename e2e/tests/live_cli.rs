@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use kube::{
 use podops_api::{operation_job::OperationJob, well_known};
 use podops_e2e::cluster::{TestCluster, image, programs};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -410,6 +411,60 @@ async fn commands_change_pods_and_drain_nodes() {
     assert!(pods.iter().all(|pod| node_of(pod).as_ref() != Some(&node)));
     let script = output(&cluster, &["completion", "bash"]);
     assert!(script.contains("uninstall"), "{script}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trace_records_the_stages_of_an_operation() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let pod = create(&cluster, "web", 1, &json!({})).await;
+    let directory = tempfile::tempdir().unwrap();
+    let drawing = directory.path().join("trace.svg");
+    let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+    command.args(["trace", &pod, "--watch", "--svg"]).arg(&drawing);
+    command.env("KUBECONFIG", cluster.plane.admin_kubeconfig()).stdout(Stdio::piped());
+    let recording = command.spawn().unwrap();
+    // It records from its first list on, whenever that is.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    output(&cluster, &["rollout", "set-image", "web", "web=nginx:2"]);
+    let recorded = tokio::task::spawn_blocking(|| recording.wait_with_output());
+    let recorded = timeout(TIMEOUT, recorded).await.unwrap().unwrap().unwrap();
+    assert!(recorded.status.success());
+    let recorded = String::from_utf8(recorded.stdout).unwrap();
+    let stages = [
+        "created",
+        "collaset (update): requested",
+        "readiness gate is False",
+        "collaset (update): Operate",
+        "web starts with nginx:2",
+        "in service",
+    ];
+    for stage in stages {
+        assert!(recorded.contains(stage), "no {stage:?} in {recorded}");
+    }
+    let drawing = std::fs::read_to_string(drawing).unwrap();
+    assert_eq!(drawing.matches("<circle").count(), recorded.lines().count() - 1);
+    // Afterwards, the cluster knows the conditions and containers.
+    let later = output(&cluster, &["trace", &pod]);
+    assert!(later.contains("web starts with nginx:2") && !later.contains("requested"), "{later}");
+    let unknown = error(&cluster, &["trace", "web-x"]);
+    assert_eq!(unknown, "Error: pod/web-x does not exist in namespace default");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_shows_each_step_and_leaves_nothing() {
+    let cluster = TestCluster::start(&programs().unwrap()).await.unwrap();
+    let shown = output(&cluster, &["demo", "--replicas", "4", "--timeout", "60"]);
+    let steps =
+        ["create collaset/podops-demo", "update in place", "return to", "scale in", "deleted"];
+    let found =
+        steps.map(|step| shown.find(&format!("==> {step}")).unwrap_or_else(|| panic!("{shown}")));
+    assert!(found.is_sorted(), "{shown}");
+    assert!(shown.contains("4 of 4 updated") && shown.contains("2 of 2 updated"), "{shown}");
+    assert!(cluster.sets().get_opt("podops-demo").await.unwrap().is_none());
+    assert_eq!(cluster.pods_of("podops-demo").await.unwrap().len(), 0);
+    output(&cluster, &["demo", "--replicas", "1", "--keep"]);
+    let exists = error(&cluster, &["demo"]);
+    assert_eq!(exists, "Error: collaset/podops-demo exists in namespace default; delete it first");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the installation in, findings out.
 
 mod admission;
+mod certificates;
 mod operators;
 mod workloads;
 
@@ -31,6 +32,7 @@ pub fn check(installation: &Installation) -> Findings {
         operators::check(installation, &mut findings);
     }
     admission::check(installation, &mut findings);
+    certificates::check(installation, &mut findings);
     workloads::check(installation, &mut findings);
     findings.sort();
     findings

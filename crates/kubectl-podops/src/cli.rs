@@ -84,6 +84,24 @@ pub enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Show the timeline of a Pod: stages of its operations, conditions, containers and events
+    ///
+    /// Of operations that have ended, the cluster knows conditions, containers and events only; with
+    /// --watch, the stages of the next operation are recorded.
+    Trace {
+        /// Name of the Pod
+        #[arg(value_parser = pod_name)]
+        pod: String,
+        /// Record until the operation in progress, or the next one, has ended
+        #[arg(short, long)]
+        watch: bool,
+        /// Also draw the timeline to this file
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+        /// Format of the output
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
     /// Wait until a rollout is complete; fails if it does not complete
     Status {
         /// Name of the CollaSet
@@ -164,6 +182,24 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
         /// Seconds without progress after which to fail
+        #[arg(long, default_value = "300", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Create a CollaSet, show how it is updated, restored and scaled in, and delete it
+    Demo {
+        /// Number of Pods
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(i32).range(1..=100))]
+        replicas: i32,
+        /// Image of the Pods
+        #[arg(long, default_value = "nginx:1.27")]
+        image: String,
+        /// Image that the Pods are updated to
+        #[arg(long, default_value = "nginx:1.28")]
+        updated_image: String,
+        /// Keep the CollaSet
+        #[arg(long)]
+        keep: bool,
+        /// Seconds after which a step fails
         #[arg(long, default_value = "300", value_parser = seconds)]
         timeout: Duration,
     },
@@ -300,4 +336,6 @@ pub enum Output {
     Json,
     /// YAML.
     Yaml,
+    /// Names of the objects, as `pod/<name>`.
+    Name,
 }

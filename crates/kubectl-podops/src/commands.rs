@@ -1,9 +1,11 @@
 //! Executes the commands.
 
 pub(crate) mod check;
+pub(crate) mod demo;
 pub(crate) mod drain;
 pub(crate) mod pods;
 pub(crate) mod simulate;
+pub(crate) mod trace;
 pub(crate) mod uninstall;
 pub(crate) mod view;
 
@@ -37,7 +39,10 @@ use podops_api::collaset::CollaSet;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-use crate::{output::print, session::Session};
+use crate::{
+    output::{print, print_line},
+    session::Session,
+};
 
 /// Field manager of changes.
 const MANAGER: &str = "kubectl-podops";
@@ -133,12 +138,12 @@ pub(crate) async fn status(
         let object = object.with_context(|| format!("collaset/{set} was deleted"))?;
         match progress(&object) {
             Progress::Complete(message) => {
-                print(&message, || format!("{message}\n"), Output::Text)?;
+                print_line(&message)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Progress::Failed(message) => anyhow::bail!("{message}"),
             Progress::Waiting(message) if message != shown => {
-                print(&message, || format!("{message}\n"), Output::Text)?;
+                print_line(&message)?;
                 shown = message;
             }
             Progress::Waiting(_) => {}
@@ -179,7 +184,7 @@ pub(crate) async fn rollout(session: &Session, command: Rollout) -> anyhow::Resu
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let changed = session.sets().patch(&set, &params, &patch).await;
     changed.with_context(|| format!("cannot change collaset/{set}"))?;
-    print(&done, || format!("collaset/{set} {done}\n"), Output::Text)?;
+    print_line(&format!("collaset/{set} {done}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

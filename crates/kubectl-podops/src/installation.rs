@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 /// Where objects of a kind are.
@@ -149,6 +150,8 @@ pub struct Installation {
     pub operator_namespace: String,
     /// Minor version of the API server.
     pub server_minor: u32,
+    /// Time of the observation.
+    pub now: Timestamp,
 }
 
 impl Installation {

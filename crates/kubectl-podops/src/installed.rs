@@ -7,6 +7,7 @@ use kube::{
 };
 
 use crate::{
+    clock,
     facts::absent_operators,
     installation::{Installation, Kind, Object, Scope, kinds},
     inventory,
@@ -39,6 +40,7 @@ pub async fn read(client: &Client, operator_namespace: &str) -> kube::Result<Ins
         absent_operators,
         operator_namespace: operator_namespace.to_owned(),
         server_minor: inventory::server_minor(client).await?,
+        now: clock::now(),
     })
 }
 

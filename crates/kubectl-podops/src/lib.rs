@@ -1,14 +1,16 @@
 //! `kubectl podops`: the command line of Podops.
 //!
-//! `cli` has the commands. What they decide is pure: `check`, `drain`, `explain`, `pod_change`,
-//! `preflight`, `rollout`, `simulate`, `top`, `tree` and `uninstall` have the objects of a cluster as
-//! input.
+//! `cli` has the commands. What they decide is pure: `check`, `demo`, `drain`, `explain`, `pod_change`,
+//! `preflight`, `rollout`, `simulate`, `top`, `trace`, `tree` and `uninstall` have the objects of a
+//! cluster as input.
+//! `names` are those of the objects that an output is about.
 //! `inventory`, `facts` and `installed` read the objects, and `live` follows their changes.
 
 pub mod cli;
 pub mod target;
 
 pub mod check;
+pub mod demo;
 pub mod drain;
 pub mod explain;
 pub mod pod_change;
@@ -16,11 +18,13 @@ pub mod preflight;
 pub mod rollout;
 pub mod simulate;
 pub mod top;
+pub mod trace;
 pub mod tree;
 pub mod uninstall;
 
 pub mod finding;
 pub mod installation;
+pub mod names;
 mod pods;
 
 pub mod clock;

@@ -8,6 +8,7 @@ use std::{
 use clap::{CommandFactory as _, Parser as _};
 use kubectl_podops::{
     cli::{Cli, Command},
+    demo::Demo,
     drain::Allowed,
 };
 
@@ -47,6 +48,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Simulate { filename, output } => {
             commands::simulate::simulate(&session, &filename, output).await
         }
+        Command::Trace { pod, watch, svg, output } => {
+            let format = commands::trace::Format { output, svg };
+            commands::trace::trace(&session, &pod, watch, format).await
+        }
         Command::Status { set, timeout } => commands::status(&session, &set, timeout).await,
         Command::Rollout(rollout) => commands::rollout(&session, rollout).await,
         Command::Replace { pods, cancel } => {
@@ -71,6 +76,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Uninstall { workloads, timeout, .. } => {
             commands::uninstall::uninstall(&session, workloads, timeout).await
+        }
+        Command::Demo { replicas, image, updated_image, keep, timeout } => {
+            let demo = Demo { replicas, image, updated_image };
+            commands::demo::demo(&session, &demo, keep, timeout).await
         }
         Command::Completion { .. } => Ok(ExitCode::SUCCESS),
         Command::Preflight { to, output } => commands::check::preflight(&session, to, output).await,

@@ -53,7 +53,7 @@ pub struct Waiting {
     pub cause: String,
     /// Number of Pods.
     pub count: usize,
-    /// Names of some of them.
+    /// Their names.
     pub pods: Vec<String>,
     /// Since when the first of them waits, if that is known.
     pub since: Option<Timestamp>,
@@ -114,9 +114,7 @@ fn waiting(facts: &Facts) -> Vec<Waiting> {
         });
         group.count += 1;
         group.since = group.since.into_iter().chain(cause.since).min();
-        if group.pods.len() < PODS_MAX {
-            group.pods.push(name(pod).to_owned());
-        }
+        group.pods.push(name(pod).to_owned());
     }
     let mut groups: Vec<Waiting> = by_cause.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.count));
@@ -157,6 +155,7 @@ pub fn lines(top: &Top, width: usize) -> Vec<String> {
     }
     for Waiting { cause, count, pods, since } in &top.waiting {
         let since = since.map(|since| age(since, top.now)).unwrap_or_default();
+        let pods = &pods[..pods.len().min(PODS_MAX)];
         lines.push(format!("{count:<5} {since:<8} {}: {cause}", pods.join(", ")));
     }
     if !top.budgets.is_empty() {

@@ -1,3 +1,5 @@
+use jiff::SignedDuration;
+use k8s_openapi::ByteString;
 use podops_api::well_known;
 use serde_json::{Value, json};
 
@@ -146,6 +148,33 @@ fn webhooks_without_server_are_errors_if_they_reject() {
         installation.objects.retain(|object| object.name != "podops-readiness-gate");
     });
     assert!(ungated[0].starts_with("Warning Readiness gates"), "{ungated:?}");
+}
+
+#[test]
+fn certificates_that_are_not_renewed_are_named() {
+    let expiring_in = |days: i64| {
+        after(|installation| {
+            let expires = installation.now + SignedDuration::from_hours(days * 24);
+            let expires = ByteString(expires.to_string().into_bytes());
+            let secret = part(
+                "Secret",
+                "lifecycle-operator-admission",
+                &json!({ "data": { "expires": expires } }),
+            );
+            installation.objects.push(secret);
+        })
+    };
+    assert_eq!(expiring_in(40), Vec::<String>::new());
+    let late = expiring_in(20);
+    assert!(
+        late[0].starts_with("Warning Certificate of lifecycle-operator: expires at"),
+        "{late:?}"
+    );
+    let expired = expiring_in(-1);
+    assert!(
+        expired[0].starts_with("Error Certificate of lifecycle-operator: expired"),
+        "{expired:?}"
+    );
 }
 
 #[test]

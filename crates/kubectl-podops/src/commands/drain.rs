@@ -17,7 +17,6 @@ use kube::{
     api::{EvictParams, ListParams, PostParams},
 };
 use kubectl_podops::{
-    cli::Output,
     drain::{Allowed, Departure, departure, is_uncounted},
     explain::explain_pod,
     facts, pod_change,
@@ -26,7 +25,7 @@ use podops_api::well_known;
 use tokio::time::{Instant, sleep};
 
 use super::pods::{PodCommand, change_one};
-use crate::{output::print, session::Session};
+use crate::{output::print_line, session::Session};
 
 /// Interval of evictions that were rejected.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -51,7 +50,7 @@ pub(crate) async fn drain(
     // Nothing is changed if a Pod must not be deleted.
     drain.leaving().await?;
     nodes.cordon(node).await.context("cannot cordon the node")?;
-    print(&node, || format!("node/{node} cordoned\n"), Output::Text)?;
+    print_line(&format!("node/{node} cordoned"))?;
     let mut waiting = drain.leaving().await?;
     let started = Instant::now();
     while !waiting.is_empty() {
@@ -64,11 +63,11 @@ pub(crate) async fn drain(
         let present: BTreeSet<String> = still.iter().map(|leaving| id(&leaving.pod)).collect();
         let gone = waiting.iter().map(|leaving| id(&leaving.pod));
         for pod in gone.filter(|pod| !present.contains(pod)) {
-            print(&(), || format!("{pod} has left\n"), Output::Text)?;
+            print_line(&format!("{pod} has left"))?;
         }
         waiting = still;
     }
-    print(&node, || format!("node/{node} drained\n"), Output::Text)?;
+    print_line(&format!("node/{node} drained"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -160,7 +159,7 @@ impl<'a> Drain<'a> {
                 Departure::Leaving | Departure::Stays | Departure::Refused(_) => false,
             };
             if is_done && self.requested.insert(id(pod)) {
-                print(&(), || format!("{} leaves\n", id(pod)), Output::Text)?;
+                print_line(&format!("{} leaves", id(pod)))?;
             }
         }
         Ok(())

@@ -8,11 +8,11 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use kubectl_podops::{cli::Output, clock, pod_change};
+use kubectl_podops::{clock, pod_change};
 use serde_json::Value;
 
 use super::MANAGER;
-use crate::{output::print, session::Session};
+use crate::{output::print_line, session::Session};
 
 /// Number of times that a change is computed again after a conflict.
 const RETRIES: usize = 5;
@@ -74,7 +74,7 @@ pub(crate) async fn change(
     for pod in pods {
         change_one(&api, pod, &command).await?;
         let done = command.done();
-        print(&done, || format!("pod/{pod} {done}\n"), Output::Text)?;
+        print_line(&format!("pod/{pod} {done}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 use anyhow::{Context as _, bail, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kubectl_podops::{
-    cli::Output,
     installation::Installation,
     installed::{api_of, read},
     uninstall::{Change, Next, Step, Workloads, next, stages},
@@ -13,7 +12,7 @@ use kubectl_podops::{
 use tokio::time::{Instant, sleep};
 
 use super::MANAGER;
-use crate::{output::print, session::Session};
+use crate::{output::print_line, session::Session};
 
 /// Interval at which the cluster is read while something is awaited.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -29,10 +28,10 @@ pub(crate) async fn dry_run(session: &Session, workloads: Workloads) -> anyhow::
         match stage {
             Next::Steps(steps) => {
                 for step in steps {
-                    print(&(), || format!("would {step}\n"), Output::Text)?;
+                    print_line(&format!("would {step}"))?;
                 }
             }
-            Next::Wait(message) => print(&(), || format!("would be {message}\n"), Output::Text)?,
+            Next::Wait(message) => print_line(&format!("would be {message}"))?,
             Next::Done => {}
         }
     }
@@ -54,7 +53,7 @@ pub(crate) async fn uninstall(
             Next::Steps(steps) => {
                 for step in &steps {
                     if apply(session, step).await? {
-                        print(&(), || format!("{step}\n"), Output::Text)?;
+                        print_line(&format!("{step}"))?;
                         let times = applied.entry(step.to_string()).or_default();
                         *times += 1;
                         ensure!(*times <= REPEATS, "another client reverts this: {step}");
@@ -69,14 +68,14 @@ pub(crate) async fn uninstall(
             Next::Wait(message) => message,
         };
         if message != shown {
-            print(&(), || format!("{message}\n"), Output::Text)?;
+            print_line(&message)?;
             progress = Instant::now();
             shown = message;
         }
         continue_if_recent(progress, timeout, &shown)?;
         sleep(INTERVAL).await;
     }
-    print(&(), || "Podops is uninstalled\n".to_owned(), Output::Text)?;
+    print_line("Podops is uninstalled")?;
     Ok(ExitCode::SUCCESS)
 }
 

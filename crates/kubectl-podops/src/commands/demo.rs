@@ -1,0 +1,136 @@
+//! `demo`: a CollaSet that is created, updated, restored, scaled in and deleted, with its live tree.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Context as _, bail};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kubectl_podops::{
+    demo::{self, Demo},
+    live::Live,
+    rollout::{Progress, progress},
+    tree,
+};
+use podops_api::collaset::CollaSet;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::MANAGER;
+use crate::{output::print_line, screen::Screen, session::Session};
+
+/// Interval of redraws.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Runs the steps.
+pub(crate) async fn demo(
+    session: &Session,
+    demo: &Demo,
+    keep: bool,
+    timeout: Duration,
+) -> anyhow::Result<ExitCode> {
+    let namespace = &session.namespace;
+    let name = demo::NAME;
+    heading(&format!("create collaset/{name} with {} Pods", demo.replicas))?;
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let created = match session.sets().create(&params, &demo.set()?).await {
+        Ok(created) => created,
+        Err(kube::Error::Api(status)) if is_missing_kind(&status) => {
+            bail!("the cluster has no CollaSets; see `kubectl podops check`")
+        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            bail!("collaset/{name} exists in namespace {namespace}; delete it first")
+        }
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot create collaset/{name}"));
+        }
+    };
+    let shown = run(session, demo, created, timeout).await;
+    if keep {
+        heading(&format!("kept: kubectl delete collaset {name} --namespace {namespace}"))?;
+        return shown.map(|()| ExitCode::SUCCESS);
+    }
+    heading(&format!("delete collaset/{name}"))?;
+    // Also after an error.
+    delete(session, timeout).await?;
+    shown.map(|()| ExitCode::SUCCESS)
+}
+
+fn heading(text: &str) -> anyhow::Result<()> {
+    print_line(&format!("\n==> {text}"))
+}
+
+/// The kind is not served, rather than an object missing.
+fn is_missing_kind(status: &kube::core::Status) -> bool {
+    status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty())
+}
+
+/// Shows the creation and the rollout of each step.
+async fn run(
+    session: &Session,
+    demo: &Demo,
+    created: CollaSet,
+    timeout: Duration,
+) -> anyhow::Result<()> {
+    show(session, &created, timeout).await?;
+    for (text, patch) in demo.steps() {
+        heading(&text)?;
+        let params =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let patch: Patch<Value> = Patch::Merge(patch);
+        let changed = session.sets().patch(demo::NAME, &params, &patch).await?;
+        show(session, &changed, timeout).await?;
+    }
+    Ok(())
+}
+
+/// Shows the tree until the rollout of a change is complete.
+async fn show(session: &Session, changed: &CollaSet, timeout: Duration) -> anyhow::Result<()> {
+    let mut screen = Screen::stdout();
+    let Session { client, namespace, operator_namespace } = session;
+    let live = Live::start(client, namespace, operator_namespace).await?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        let facts = live.facts();
+        // The watch may not have observed the change yet.
+        let set = facts.sets.iter().find(|set| is_demo(set) && !is_older(set, changed));
+        if let Some(tree) = tree::tree(&facts, demo::NAME) {
+            screen.show(tree::lines(&tree, screen.width()))?;
+        }
+        match set.map(progress) {
+            Some(Progress::Complete(_)) => return Ok(()),
+            Some(Progress::Failed(message)) => bail!(message),
+            Some(Progress::Waiting(message)) if Instant::now() > deadline => {
+                bail!("timed out after {}s; {message}", timeout.as_secs())
+            }
+            None if Instant::now() > deadline => bail!("collaset/{} is not observed", demo::NAME),
+            Some(Progress::Waiting(_)) | None => {}
+        }
+        sleep(REDRAW_INTERVAL).await;
+    }
+}
+
+fn is_older(set: &CollaSet, other: &CollaSet) -> bool {
+    set.metadata.generation < other.metadata.generation
+}
+
+fn is_demo(set: &CollaSet) -> bool {
+    set.metadata.name.as_deref() == Some(demo::NAME)
+}
+
+/// Deletes the CollaSet, and waits until its Pods are deleted.
+async fn delete(session: &Session, timeout: Duration) -> anyhow::Result<()> {
+    let sets = session.sets();
+    sets.delete(demo::NAME, &DeleteParams::foreground()).await?;
+    let deadline = Instant::now() + timeout;
+    while sets.get_opt(demo::NAME).await?.is_some() {
+        if Instant::now() > deadline {
+            bail!(
+                "collaset/{} is not deleted after {}s: see `kubectl podops explain collaset/{}`",
+                demo::NAME,
+                timeout.as_secs(),
+                demo::NAME
+            );
+        }
+        sleep(REDRAW_INTERVAL).await;
+    }
+    heading("deleted")
+}
