@@ -76,6 +76,10 @@ pub const BREAK_GLASS: &str = "podtransitionrule.kusionstack.io/break-glass";
 /// adds it to PodTransitionRules, too; Podops only removes it from these.
 pub const PROTECTED: &str = "finalizer.operating.kusionstack.io/protected";
 
+/// Annotation prefix. `<prefix>/<operation ID>`: trace of the operation, see docs/reference/protocol.md.
+/// Podops only.
+pub const TRACE: &str = "trace.podopslifecycle.kusionstack.io";
+
 /// Label prefix. `<prefix>/<operation type>`: operations of that type are permitted.
 pub const OPERATION_PERMISSION: &str = "operation-permission.podopslifecycle.kusionstack.io";
 

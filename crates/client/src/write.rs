@@ -237,8 +237,18 @@ impl JsonPatch {
     /// Sets each label to its value, or removes it if there is none; a label to remove must exist.
     #[must_use]
     pub fn change_labels(self, changes: &BTreeMap<String, Option<String>>) -> Self {
+        self.change_map("labels", changes)
+    }
+
+    /// As [`Self::change_labels`], with annotations.
+    #[must_use]
+    pub fn change_annotations(self, changes: &BTreeMap<String, Option<String>>) -> Self {
+        self.change_map("annotations", changes)
+    }
+
+    fn change_map(self, field: &str, changes: &BTreeMap<String, Option<String>>) -> Self {
         changes.iter().fold(self, |patch, (key, value)| {
-            let path = ["metadata", "labels", key.as_str()];
+            let path = ["metadata", field, key.as_str()];
             match value {
                 Some(value) => patch.add(&path, value.as_str()),
                 None => patch.remove(&path),

@@ -11,6 +11,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::pod_condition::is_terminal;
+use podops_traces::{OPERATION_ID, PodIdentity, Span, is_annotation};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -84,7 +85,7 @@ pub fn trim_pod(pod: &mut SlimPod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         // Keys stay, because a JSON patch must know whether the map exists.
         for (key, value) in annotations {
-            if key != well_known::AVAILABLE_CONDITIONS {
+            if key != well_known::AVAILABLE_CONDITIONS && !is_annotation(key) {
                 value.clear();
             }
         }
@@ -120,6 +121,22 @@ impl SlimPod {
 
     fn available_conditions(&self) -> Option<&String> {
         self.metadata.annotations.as_ref()?.get(well_known::AVAILABLE_CONDITIONS)
+    }
+
+    /// Returns a span for each operation in progress on the Pod that is traced.
+    #[must_use]
+    pub fn spans(&self, name: &str, start: Timestamp, now: Timestamp) -> Vec<Span> {
+        let metadata = &self.metadata;
+        let pod = PodIdentity {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+        };
+        let traces = metadata.annotations.as_ref().map(podops_traces::traces).unwrap_or_default();
+        let spans = traces
+            .iter()
+            .map(|(id, trace)| trace.child(&pod, name, start, now).with(OPERATION_ID, id.as_str()));
+        spans.collect()
     }
 
     /// Returns whether an employer must be reconciled when the Pod changes.

@@ -1,7 +1,7 @@
 //! Runs the PodOpsLifecycle protocol on Pods: PreCheck, Preparing, Operate, PostCheck, Completing.
 //!
 //! Reads: Pods labelled `kusionstack.io/control=true`, Services. Writes, through `pods/status`:
-//! labels, the readiness gate's condition and one annotation of those Pods. Deletes Pods labelled
+//! labels, the readiness gate's condition and annotations of those Pods. Deletes Pods labelled
 //! `collaset.kusionstack.io/to-delete`.
 //!
 //! With admission enabled it also reviews delete and eviction requests, labels the requested Pods
@@ -19,6 +19,7 @@ pub mod machine;
 pub mod measurements;
 pub mod metrics;
 pub mod plan;
+pub mod traces;
 
 pub mod graceful_deletion;
 pub mod readiness_gate;

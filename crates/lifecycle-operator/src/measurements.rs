@@ -89,18 +89,32 @@ impl End {
     }
 }
 
-/// Duration of one stage of one operation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StageDuration {
+/// Stage of one operation, which ended with a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedStage {
+    /// ID of the operation.
+    pub id: OperationId,
     /// Stage that ended.
     pub stage: Stage,
-    /// Duration in seconds; 0 if the stage began with the write that ended it.
-    pub seconds: f64,
+    /// When it began: not after `end`, and equal if it began with the write that ended it.
+    pub start: Timestamp,
+    /// When it ended.
+    pub end: Timestamp,
+}
+
+impl EndedStage {
+    /// Its duration in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.end.duration_since(self.start).as_secs_f64()
+    }
 }
 
 /// Operation that ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedOperation {
+    /// ID of the operation.
+    pub id: OperationId,
     /// Operation type, bounded.
     pub operation_type: &'static str,
     /// How it ended.
@@ -108,14 +122,14 @@ pub struct EndedOperation {
 }
 
 /// Changes of the metrics by one write to a Pod.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measurements {
     /// Types of the operations that take the Pod out of service.
     pub started: Vec<&'static str>,
     /// Operations that ended.
     pub ended: Vec<EndedOperation>,
     /// Stages that ended.
-    pub stages: Vec<StageDuration>,
+    pub stages: Vec<EndedStage>,
 }
 
 /// Operation in progress.
@@ -157,12 +171,11 @@ pub fn measure(before: &PodLifecycle, after: &PodLifecycle, now: Timestamp) -> M
     let mut measured = Measurements::default();
     for (id, operation) in &before.operations {
         let next = after.operations.get(id);
-        measured.add(operation, next, now);
+        measured.add(Change { id, before: Some(operation), after: next }, now);
     }
-    let no_operation = Operation::default();
     let added = after.operations.iter().filter(|(id, _)| !before.operations.contains_key(*id));
-    for (_, operation) in added {
-        measured.add(&no_operation, Some(operation), now);
+    for (id, operation) in added {
+        measured.add(Change { id, before: None, after: Some(operation) }, now);
     }
     measured
 }
@@ -170,20 +183,34 @@ pub fn measure(before: &PodLifecycle, after: &PodLifecycle, now: Timestamp) -> M
 /// The operations that end because their Pod was deleted.
 #[must_use]
 pub fn ended_by_deletion(lifecycle: &PodLifecycle) -> Vec<EndedOperation> {
-    let types = lifecycle.operations.values().map(bounded_type);
-    types.map(|operation_type| EndedOperation { operation_type, end: End::PodDeleted }).collect()
+    let ended = lifecycle.operations.iter().map(|(id, operation)| EndedOperation {
+        id: id.clone(),
+        operation_type: bounded_type(operation),
+        end: End::PodDeleted,
+    });
+    ended.collect()
+}
+
+/// An operation before and after a write, as far as it exists.
+struct Change<'a> {
+    id: &'a OperationId,
+    before: Option<&'a Operation>,
+    after: Option<&'a Operation>,
 }
 
 impl Measurements {
-    fn add(&mut self, before: &Operation, after: Option<&Operation>, now: Timestamp) {
-        let from = stage_of(before);
+    fn add(&mut self, Change { id, before, after }: Change<'_>, now: Timestamp) {
+        let no_operation = Operation::default();
+        let before = before.unwrap_or(&no_operation);
         let operation_type =
             bounded_type(if before.is_empty() { after.unwrap_or(before) } else { before });
+        let end_as = |end| EndedOperation { id: id.clone(), operation_type, end };
+        let from = stage_of(before);
         let to = if let Some(after) = after {
             stage_of(after)
         } else {
             let end = if is_finished(before) { End::Completed } else { End::Cancelled };
-            self.ended.push(EndedOperation { operation_type, end });
+            self.ended.push(end_as(end));
             if end == End::Cancelled {
                 return;
             }
@@ -192,16 +219,18 @@ impl Measurements {
         if to < from {
             // Requested again, or its grant does not apply any more.
             let end = if has_completion_label(before) { End::Completed } else { End::Cancelled };
-            self.ended.push(EndedOperation { operation_type, end });
+            self.ended.push(end_as(end));
             return;
         }
         if from == Stage::PreCheck && to > Stage::PreCheck {
             self.started.push(operation_type);
         }
-        let ended = |stage: &Stage| *stage >= from && (*stage < to || after.is_none());
-        for stage in Stage::ALL.into_iter().filter(ended) {
-            self.stages
-                .push(StageDuration { stage, seconds: seconds_since_start(before, stage, now) });
+        for stage in Stage::ALL {
+            if stage >= from && (stage < to || after.is_none()) {
+                // Clocks of other programs may be ahead.
+                let start = start(before, stage).map_or(now, |start| start.min(now));
+                self.stages.push(EndedStage { id: id.clone(), stage, start, end: now });
+            }
         }
     }
 }
@@ -230,12 +259,6 @@ fn start(operation: &Operation, stage: Stage) -> Option<Timestamp> {
     operation.get(stage.start_label()).and_then(LifecycleTime::parse).map(|time| time.0)
 }
 
-/// Time since the stage began; 0 if it had not begun.
-fn seconds_since_start(operation: &Operation, stage: Stage, now: Timestamp) -> f64 {
-    // Clocks of other programs may be ahead.
-    start(operation, stage).map_or(0.0, |start| now.duration_since(start).as_secs_f64().max(0.0))
-}
-
 /// The operation type as a label value: those of collaset-operator, lifecycle-operator and
 /// operationjob-operator. Any program may choose a type, so all others are `other`.
 fn bounded_type(operation: &Operation) -> &'static str {
@@ -262,6 +285,10 @@ mod tests {
         PodLifecycle::parse(&labels.collect()).unwrap()
     }
 
+    fn ended(operation_type: &'static str, end: End) -> EndedOperation {
+        EndedOperation { id: "a".into(), operation_type, end }
+    }
+
     /// Times in labels are nanoseconds.
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
@@ -281,7 +308,8 @@ mod tests {
         ]);
         let measured = measure(&before, &after, at(4));
         assert_eq!(measured.started, ["update"]);
-        assert_eq!(measured.stages, [StageDuration { stage: Stage::PreCheck, seconds: 2.0 }]);
+        let stage = EndedStage { id: "a".into(), stage: Stage::PreCheck, start: at(2), end: at(4) };
+        assert_eq!((measured.stages[0].seconds(), measured.stages), (2.0, vec![stage]));
         assert!(measured.ended.is_empty());
     }
 
@@ -289,15 +317,12 @@ mod tests {
     fn a_finished_operation_ends_all_later_stages() {
         let before = lifecycle(&[("operate", "1000000000"), ("operation-type", "mine")]);
         let measured = measure(&before, &lifecycle(&[]), at(3));
-        let stages: Vec<_> = measured.stages.iter().map(|s| (s.stage, s.seconds)).collect();
+        let stages: Vec<_> = measured.stages.iter().map(|s| (s.stage, s.seconds())).collect();
         assert_eq!(
             stages,
             [(Stage::Operate, 2.0), (Stage::PostCheck, 0.0), (Stage::Completing, 0.0)]
         );
-        assert_eq!(
-            measured.ended,
-            [EndedOperation { operation_type: "other", end: End::Completed }]
-        );
+        assert_eq!(measured.ended, [ended("other", End::Completed)]);
         assert!(measured.started.is_empty());
     }
 
@@ -309,10 +334,7 @@ mod tests {
             &[("operation-type", "update"), ("pre-check", "1")],
         ] {
             let measured = measure(&lifecycle(labels), &lifecycle(&[]), at(3));
-            assert_eq!(
-                measured.ended,
-                [EndedOperation { operation_type: "update", end: End::Cancelled }]
-            );
+            assert_eq!(measured.ended, [ended("update", End::Cancelled)]);
             assert!(measured.stages.is_empty() && measured.started.is_empty());
         }
     }
@@ -332,17 +354,14 @@ mod tests {
         for (before, end) in [(&completing[..], End::Completed), (&completing[..3], End::Cancelled)]
         {
             let measured = measure(&lifecycle(before), &requested, at(3));
-            let ended = EndedOperation { operation_type: "update", end };
-            assert_eq!(measured, Measurements { ended: vec![ended], ..Measurements::default() });
+            let ended = vec![ended("update", end)];
+            assert_eq!(measured, Measurements { ended, ..Measurements::default() });
         }
     }
 
     #[test]
     fn the_operations_of_a_deleted_pod_end() {
         let operation = lifecycle(&[("operating", "1"), ("operation-type", "scale-in")]);
-        assert_eq!(
-            ended_by_deletion(&operation),
-            [EndedOperation { operation_type: "scale-in", end: End::PodDeleted }]
-        );
+        assert_eq!(ended_by_deletion(&operation), [ended("scale-in", End::PodDeleted)]);
     }
 }

@@ -19,6 +19,7 @@ use podops_client::{
     object_key::ObjectKey,
     pod_condition::{PodCondition, is_terminal, is_true},
 };
+use podops_traces::PodIdentity;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
@@ -88,7 +89,9 @@ pub fn trim(pod: &mut SlimPod) {
     pod.metadata.generate_name = None;
     pod.status.phase = None;
     if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.retain(|key, _| key == well_known::AVAILABLE_CONDITIONS);
+        annotations.retain(|key, _| {
+            key == well_known::AVAILABLE_CONDITIONS || podops_traces::is_annotation(key)
+        });
     }
 }
 
@@ -119,6 +122,20 @@ impl SlimPod {
             uid: metadata.uid.clone().unwrap_or_default().into(),
             version: metadata.resource_version.clone().unwrap_or_default().into(),
         }
+    }
+
+    /// Returns the Pod of its traces.
+    #[must_use]
+    pub fn trace_identity(&self) -> PodIdentity {
+        let Identity { namespace, name, uid, .. } = self.identity();
+        PodIdentity { namespace, name: name.to_string(), uid }
+    }
+
+    /// Returns the annotations.
+    #[must_use]
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.metadata.annotations.as_ref().unwrap_or(&NONE)
     }
 
     /// Returns the expected finalizers by employer key, from the annotation `available-conditions`.

@@ -23,6 +23,7 @@ use podops_api::{
     },
     well_known,
 };
+use podops_traces::AnnotationChanges;
 
 pub use self::deletion::{is_being_deleted, may_be_deleted};
 use self::{deletion::is_marked_by_graceful_deletion, normalize::normalize_all};
@@ -52,6 +53,8 @@ const STEPS_MAX: usize = 1000;
 pub struct Plan {
     /// Labels to set or remove.
     pub labels: LabelChanges,
+    /// Annotations with traces to set or remove, if the plan contains a write.
+    pub annotations: AnnotationChanges,
     /// New status of the readiness gate's condition, if it changes.
     pub gate_open: Option<bool>,
     /// Remaining expected finalizers by employer, if those of dirty employers are removed.
@@ -463,6 +466,7 @@ impl<'a> Planner<'a> {
         let requeue_after = due_in.map(|left| Duration::try_from(left).unwrap_or_default());
         Plan {
             labels: difference(&self.observed.labels(), &self.state.labels()),
+            annotations: AnnotationChanges::new(),
             gate_open: self
                 .state
                 .gate_open

@@ -31,6 +31,10 @@ pub fn render(plan: &Plan, pod: &SlimPod, now: Timestamp) -> Option<Write> {
         patch = patch.add(&["metadata", "labels"], json!({}));
     }
     patch = patch.change_labels(&plan.labels);
+    if pod.metadata.annotations.is_none() && !plan.annotations.is_empty() {
+        patch = patch.add(&["metadata", "annotations"], json!({}));
+    }
+    patch = patch.change_annotations(&plan.annotations);
     if let Some(expected_finalizers) = plan.expected_finalizers.clone() {
         let content = AvailableConditions { expected_finalizers };
         let text = serde_json::to_string(&content).unwrap_or_default();

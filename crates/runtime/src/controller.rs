@@ -360,7 +360,7 @@ mod tests {
     use prometheus::Registry;
 
     use super::*;
-    use crate::{args::OperatorArgs, shutdown::Shutdown};
+    use crate::{args::OperatorArgs, shutdown::Shutdown, traces::Traces};
 
     /// Returns a process with default flags whose API server never answers.
     fn process(stop: Shutdown) -> Process {
@@ -376,6 +376,7 @@ mod tests {
             stop,
             metrics: Metrics::register(&registry, "test").unwrap(),
             client_metrics: ClientMetrics::register(&registry).unwrap(),
+            traces: Traces::default(),
         }
     }
 

@@ -12,6 +12,10 @@ pub mod shutdown;
 
 pub mod lease;
 
+pub mod election;
+
+pub mod traces;
+
 mod admin;
 mod turns;
 

@@ -33,9 +33,16 @@ const BUILD_INFO: Metric = Metric::gauge(
     "Always 1; the labels are the name and the version of the operator.",
 );
 
-/// Metrics of the controllers and of leader election.
-pub const METRICS: [&Metric; 6] =
-    [&RECONCILES, &RECONCILE_DURATION, &STALE_SKIPS, &QUEUE_DEPTH, &LEADER, &BUILD_INFO];
+/// Registered if spans are recorded.
+pub(crate) const SPANS: Metric = Metric::counter(
+    "podops_spans_total",
+    &["result"],
+    "Spans of operations, by result: sent, or dropped because the collector does not accept them.",
+);
+
+/// Metrics of the controllers, of leader election and of traces.
+pub const METRICS: [&Metric; 7] =
+    [&RECONCILES, &RECONCILE_DURATION, &STALE_SKIPS, &QUEUE_DEPTH, &LEADER, &BUILD_INFO, &SPANS];
 
 /// Metrics of the controllers and of leader election.
 #[derive(Clone, Debug)]

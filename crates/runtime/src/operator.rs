@@ -23,12 +23,14 @@ use crate::{
     admin,
     args::OperatorArgs,
     controller::{self, ControllerConfig, Requeue},
-    lease::{self, LeadershipLost},
+    election::{Election, ElectionError},
+    lease::LeadershipLost,
     metrics::Metrics,
     process::Process,
     reconcile_error::ReconcileError,
     shutdown::Shutdown,
     telemetry::{self, LoggingError},
+    traces::{EndpointError, Traces},
 };
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -42,6 +44,12 @@ pub enum OperatorError {
     /// A metric is registered twice.
     #[error("failed to register metrics")]
     Metrics(#[from] prometheus::Error),
+    /// Leader election cannot start.
+    #[error("failed to start leader election")]
+    Election(#[from] ElectionError),
+    /// Spans cannot be sent.
+    #[error("invalid flag --otlp-endpoint")]
+    Traces(#[from] EndpointError),
     /// There is no client of the API server.
     #[error("failed to create a client")]
     Client(#[from] ConnectError),
@@ -113,14 +121,28 @@ impl Operator {
         let client_metrics = ClientMetrics::register(&registry)?;
         let client = connect(name, &client_metrics).await?;
         let (lease_stop, stopping) = Shutdown::new();
-        let lease_client = connect(name, &client_metrics).await?;
-        let (lease, elector) = lease::elector(name, &args.lease, lease_client, &metrics);
+        let election = Election {
+            name,
+            args: args.lease.clone(),
+            metrics: metrics.clone(),
+            client_metrics: client_metrics.clone(),
+            stop: stopping,
+        };
+        let election = election.start().await?;
+        let lease = election.leadership.clone();
         let mut lease_task = JoinSet::new();
-        lease_task.spawn(elector.run(stopping));
+        lease_task.spawn(election.ended());
         let (stop, stopping) = Shutdown::new();
+        let (traces, exporter) = match &args.otlp_endpoint {
+            Some(endpoint) => {
+                let (traces, exporter) = Traces::new(endpoint, name, &registry)?;
+                (traces, Some(exporter))
+            }
+            None => (Traces::default(), None),
+        };
         let process =
-            Process { name, args, client, lease, stop: stopping, metrics, client_metrics };
-        Ok(Self {
+            Process { name, args, client, lease, stop: stopping, traces, metrics, client_metrics };
+        let mut operator = Self {
             process,
             registry,
             readiness: BTreeMap::new(),
@@ -128,7 +150,11 @@ impl Operator {
             lease_stop,
             tasks: JoinSet::new(),
             lease_task,
-        })
+        };
+        if let Some(exporter) = exporter {
+            operator.background_task("trace exporter", exporter.run());
+        }
+        Ok(operator)
     }
 
     /// Makes `/readyz` fail until `ready` is true.

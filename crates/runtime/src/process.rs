@@ -18,7 +18,9 @@ use podops_client::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{args::OperatorArgs, lease::Leadership, metrics::Metrics, shutdown::Shutdown};
+use crate::{
+    args::OperatorArgs, lease::Leadership, metrics::Metrics, shutdown::Shutdown, traces::Traces,
+};
 
 /// What the tasks of an operator's process share; cheap to clone.
 #[derive(Clone)]
@@ -33,6 +35,8 @@ pub struct Process {
     pub lease: Leadership,
     /// Signal to stop, before the Lease is released.
     pub stop: Shutdown,
+    /// Records spans of operations.
+    pub traces: Traces,
     pub(crate) metrics: Metrics,
     pub(crate) client_metrics: ClientMetrics,
 }

@@ -27,6 +27,7 @@ pub mod measurements;
 pub mod metrics;
 pub mod namespace_state;
 pub mod render;
+pub mod traces;
 
 #[cfg(feature = "shell")]
 pub mod shell;

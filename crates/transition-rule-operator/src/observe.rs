@@ -161,6 +161,7 @@ pub fn trim_pod(pod: &mut SlimPod) {
         annotations.retain(|key, _| {
             [well_known::SKIP_RULES, well_known::BREAK_GLASS].contains(&key.as_str())
                 || key.starts_with(well_known::RULE_DETAIL)
+                || podops_traces::is_annotation(key)
         });
     }
     if let Some(conditions) = &mut pod.status.conditions {

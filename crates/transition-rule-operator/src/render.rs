@@ -65,7 +65,8 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
             GateChange::Remove => patch.remove(&label(&key)),
         };
     }
-    if !change.details.is_empty() && !pod.has_annotations {
+    let annotates = !change.details.is_empty() || !change.traces.is_empty();
+    if annotates && !pod.has_annotations {
         let annotations = ["metadata", "annotations"];
         patch = patch.test(&annotations, Value::Null).add(&annotations, json!({}));
     }
@@ -76,6 +77,9 @@ pub fn pod(namespace: &str, pod: &PodView, change: &PodChange, now: Timestamp) -
             Some(text) => patch.add(&pointer, text.as_str()),
             None => patch.remove(&pointer),
         };
+    }
+    for (key, trace) in &change.traces {
+        patch = patch.add(&["metadata", "annotations", key.as_str()], trace.as_str());
     }
     Write::Patch {
         target: Target::new(PODS, namespace, &change.pod).subresource("status"),

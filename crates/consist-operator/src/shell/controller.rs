@@ -23,6 +23,7 @@ use podops_client::{
 use podops_runtime::{
     controller::Requeue,
     reconcile_error::{Cause, ReconcileError},
+    traces::Traces,
 };
 
 use super::{
@@ -51,6 +52,7 @@ pub(super) struct Context {
     pub(super) employers_progress: WatchProgress,
     pub(super) backends: Arc<Backends>,
     pub(super) metrics: Metrics,
+    pub(super) traces: Traces,
     /// State of each employer between reconciles.
     pub(super) states: Mutex<LocalStates>,
 }
@@ -203,7 +205,7 @@ impl Context {
         for (write, result) in &results {
             if let Ok(Outcome::Done(version)) = result {
                 self.record_write(&key, write, version.as_deref());
-                self.record_duration(observed, plan, write);
+                self.record_change(observed, plan, write);
             }
         }
         let Some(cause) = Cause::of_writes(results) else { return Ok(()) };

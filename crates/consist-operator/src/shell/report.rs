@@ -24,14 +24,25 @@ impl Context {
 
     /// Records how long a Pod waited until its traffic was observed to start or to end, once the
     /// write that adds or removes its finalizer succeeded.
-    pub(super) fn record_duration(&self, observed: &Observed, plan: &Plan, write: &Write) {
-        let (histogram, duration) =
-            match TrafficChange::of_write(write, observed, plan, clock::now()) {
-                Some(TrafficChange::Drained(duration)) => (&self.metrics.drain_duration, duration),
-                Some(TrafficChange::Enabled(duration)) => (&self.metrics.enable_duration, duration),
-                None => return,
-            };
+    pub(super) fn record_change(&self, observed: &Observed, plan: &Plan, write: &Write) {
+        let now = clock::now();
+        let metrics = &self.metrics;
+        let (histogram, duration, span) = match TrafficChange::of_write(write, observed, plan, now)
+        {
+            Some(TrafficChange::Drained(duration)) => (&metrics.drain_duration, duration, "drain"),
+            Some(TrafficChange::Enabled(duration)) => {
+                (&metrics.enable_duration, duration, "enable")
+            }
+            None => return,
+        };
         histogram.observe(duration.as_secs_f64());
+        if self.traces.are_recorded() {
+            let target = write.target();
+            let pod = self.pods.get(&ObjectKey::new(&target.namespace, &target.name));
+            let employer = observed.employer.key();
+            let spans = pod.iter().flat_map(|pod| pod.spans(span, now - duration, now));
+            self.traces.record(spans.map(|span| span.with("podops.employer", &employer)));
+        }
     }
 
     /// Publishes an event on an employer.

@@ -262,6 +262,7 @@ impl Shared {
             employers_progress: progress.clone(),
             backends: self.backends.clone(),
             metrics: self.metrics.clone(),
+            traces: self.process.traces.clone(),
             states: Mutex::default(),
         });
         let orphan_collector = self.orphan_collector(kind, store.clone(), progress);

@@ -35,7 +35,9 @@ use podops_runtime::{
     controller::{ControllerConfig, Requeue},
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
+    traces::Traces,
 };
+use podops_traces::AnnotationChanges;
 
 use super::{
     deletion_webhook::{self, DeletionWebhook},
@@ -44,11 +46,11 @@ use super::{
 };
 use crate::{
     graceful_deletion::decision::DeletionPolicy,
-    measurements::{in_progress, measure},
+    measurements::{Measurements, in_progress, measure},
     observe::{SlimPod, SlimService, trim, trim_service},
     plan::{self, Plan},
     pod::PodView,
-    reasons, render,
+    reasons, render, traces,
 };
 
 /// Number of recorded writes above which those already observed in the cache are dropped.
@@ -94,6 +96,7 @@ struct Context {
     last_writes: Mutex<BTreeMap<ObjectKey, LastWrite>>,
     store: Store<SlimPod>,
     metrics: Metrics,
+    traces: Traces,
 }
 
 /// Adds the operator's tasks to its process.
@@ -117,6 +120,7 @@ pub(super) fn start(operator: &mut Operator, args: &LifecycleArgs) -> Result<(),
         last_writes: Mutex::default(),
         store: store.clone(),
         metrics: Metrics::register(&operator.registry)?,
+        traces: process.traces.clone(),
     });
 
     let deletion_webhook = DeletionWebhook {
@@ -191,13 +195,13 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     }
     let (view, now) = (pod.view(|key| context.services.get(key), &context.checkers), clock::now());
     if view.deleting {
-        context.metrics.record_deletion(&key, &view.labels);
+        context.record_deletion(&pod);
         return Ok(Requeue::AwaitChange);
     }
     let plan = plan::plan(&view, now);
     context.metrics.invalid_label_pods.record(&key, plan.is_err());
     context.metrics.ungated_pods.record(&key, !view.has_readiness_gate);
-    let plan = match plan {
+    let mut plan = match plan {
         Ok(plan) => plan,
         Err(invalid_label) => {
             let message =
@@ -206,7 +210,13 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
             return Ok(Requeue::AwaitChange);
         }
     };
+    let before = PodLifecycle::parse(&view.labels).unwrap_or_default();
     let after = operations_after(&view.labels, &plan);
+    if context.traces.are_recorded() {
+        let annotations = pod.annotations();
+        plan.annotations =
+            traces::changes(&pod.trace_identity(), annotations, &before, &after, now);
+    }
     // A plan that deletes the Pod has no waits; its operation is in progress until then.
     if lifecycle::allowed_since(&view.labels, lifecycle::POD_DELETE, lifecycle::DELETE).is_none() {
         context.metrics.operations.record(&key, in_progress(&plan.waits, &after, now));
@@ -224,8 +234,9 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
                     context.metrics.deleted.inc();
                     tracing::info!("Deleted Pod");
                 } else {
-                    let before = PodLifecycle::parse(&view.labels).unwrap_or_default();
-                    context.metrics.add(&measure(&before, &after, now));
+                    let measured = measure(&before, &after, now);
+                    context.metrics.add(&measured);
+                    context.record_spans(&pod, &plan.annotations, &measured, now);
                 }
                 context.record_write(key, version.as_deref());
             }
@@ -259,14 +270,33 @@ impl Context {
         last_writes.entry(key).or_default().record(version, now);
     }
 
+    /// Records that a Pod is deleted, which ends its operations.
+    fn record_deletion(&self, pod: &SlimPod) {
+        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let ended = self.metrics.record_deletion(&ObjectKey::of(pod), &labels);
+        let measured = Measurements { ended, ..Measurements::default() };
+        self.record_spans(pod, &AnnotationChanges::new(), &measured, clock::now());
+    }
+
+    /// Records spans of what ended with a write that changed annotations.
+    fn record_spans(
+        &self,
+        pod: &SlimPod,
+        changes: &AnnotationChanges,
+        measured: &Measurements,
+        now: Timestamp,
+    ) {
+        if self.traces.are_recorded() {
+            let annotations = traces::with_begun(pod.annotations(), changes);
+            self.traces.record(traces::spans(&pod.trace_identity(), &annotations, measured, now));
+        }
+    }
+
     /// Records an event of the Pods; a deleted Pod is not counted any more.
     fn record_event(&self, event: &Event<SlimPod>) {
         self.pods.record(event);
         match event {
-            Event::Delete(pod) => {
-                let labels = pod.metadata.labels.clone().unwrap_or_default();
-                self.metrics.record_deletion(&ObjectKey::of(pod), &labels);
-            }
+            Event::Delete(pod) => self.record_deletion(pod),
             Event::InitDone => self.metrics.retain(|pod| contains(&self.store, pod)),
             Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
         }
@@ -359,6 +389,7 @@ mod tests {
             last_writes: Mutex::default(),
             store: reflector::store().0,
             metrics: Metrics::register(&registry).unwrap(),
+            traces: Traces::default(),
         });
         let mut reconciles = Vec::new();
         // The kubelet wrote version 6 before the operator wrote version 7, so its event arrives

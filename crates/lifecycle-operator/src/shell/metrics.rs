@@ -65,27 +65,30 @@ impl Metrics {
         for operation_type in &measurements.started {
             self.started.with_label_values(&[*operation_type]).inc();
         }
-        for duration in &measurements.stages {
-            let stage = duration.stage.as_str();
-            self.stage_seconds.with_label_values(&[stage]).observe(duration.seconds);
+        for ended in &measurements.stages {
+            let stage = ended.stage.as_str();
+            self.stage_seconds.with_label_values(&[stage]).observe(ended.seconds());
         }
         self.add_ended(&measurements.ended);
     }
 
     fn add_ended(&self, operations: &[EndedOperation]) {
-        for EndedOperation { operation_type, end } in operations {
+        for EndedOperation { operation_type, end, .. } in operations {
             self.ended.with_label_values(&[*operation_type, end.as_str()]).inc();
         }
     }
 
     /// Records that a Pod with these labels is deleted. Its operations end if they were counted: only
-    /// the leader counts them.
-    pub(super) fn record_deletion(&self, pod: &ObjectKey, labels: &Labels) {
+    /// the leader counts them. Returns them.
+    pub(super) fn record_deletion(&self, pod: &ObjectKey, labels: &Labels) -> Vec<EndedOperation> {
+        let mut ended = Vec::new();
         if self.operations.known.lock().by_pod.contains_key(pod) {
             let operations = PodLifecycle::parse(labels).unwrap_or_default();
-            self.add_ended(&ended_by_deletion(&operations));
+            ended = ended_by_deletion(&operations);
+            self.add_ended(&ended);
         }
         self.forget(pod);
+        ended
     }
 
     /// Stops counting a Pod that does not exist any more.

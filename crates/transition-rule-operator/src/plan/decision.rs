@@ -64,6 +64,8 @@ pub struct PodChange {
     pub grants: Vec<Grant>,
     /// Detail annotations by name of the PodTransitionRule: `Some` sets, `None` removes.
     pub details: BTreeMap<String, Option<String>>,
+    /// Annotations with the traces of granted operations, which begin with this change.
+    pub traces: BTreeMap<String, String>,
     /// Rules skipped by a break-glass override, as `<PodTransitionRule>/<rule>`.
     pub overridden_rules: Vec<String>,
 }

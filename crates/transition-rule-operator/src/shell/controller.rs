@@ -25,6 +25,7 @@ use podops_admission::AdmissionArgs;
 use podops_api::{GROUP, VERSION, ids::PodName, well_known};
 use podops_client::{
     decode::Decoded,
+    object_key::ObjectKey,
     shell::{
         apply::{self, Applier},
         clock,
@@ -39,6 +40,7 @@ use podops_runtime::{
     controller::{ControllerConfig, Requeue, run_off_thread},
     operator::{Operator, OperatorError},
     reconcile_error::{Cause, ReconcileError},
+    traces::Traces,
 };
 use serde_json::Value;
 
@@ -60,6 +62,7 @@ use crate::{
     render,
     rules::{Kind, webhook::AddressPolicy},
     status::{DueStatuses, statuses},
+    traces,
     view::{Observed, PodView, RuleView},
 };
 
@@ -123,6 +126,7 @@ struct Context {
     webhooks: Arc<WebhookClient>,
     skipped: BTreeSet<String>,
     metrics: Metrics,
+    traces: Traces,
     states: Mutex<BTreeMap<String, NamespaceState>>,
 }
 
@@ -170,6 +174,7 @@ pub(super) fn start(operator: &mut Operator, args: &RuleArgs) -> Result<(), Oper
         skipped,
         webhooks: webhooks.clone(),
         metrics,
+        traces: process.traces.clone(),
         states: Mutex::default(),
     });
     operator.task("webhooks", webhooks.run(receivers.jobs, process.stop));
@@ -214,7 +219,8 @@ async fn reconcile(
     }
     context.release(&name).await;
     let Some(rules) = context.read_rules(&name).await else { return Ok(Requeue::AwaitChange) };
-    let (observed, plan, now) = context.observe_and_plan(&name, rules).await?;
+    let (observed, mut plan, now) = context.observe_and_plan(&name, rules).await?;
+    context.begin_traces(&name, &mut plan, now);
     tracing::debug!(%plan, "Planned");
     context.record_metrics(&name, &observed, &plan, now);
     context.webhooks.enqueue(&name, &observed, &plan.webhook_calls, now);
@@ -230,7 +236,9 @@ async fn reconcile(
         .take(POD_WRITES_MAX)
         .collect();
     let remaining = (pod_writes.len() == POD_WRITES_MAX).then_some(Duration::ZERO);
-    results.extend(context.write(&name, pod_writes).await);
+    let written = context.write(&name, pod_writes).await;
+    context.record_spans(&name, &plan, &written, now);
+    results.extend(written);
     context.publish(events(&name, &observed, &plan)).await;
     let retry_after = context.applier.retry_after(&results);
     if let Some(unfinished) = apply::unfinished(results) {
@@ -379,6 +387,40 @@ impl Context {
             state.writes.record(resource, version.as_deref(), self.progress(resource).version());
         }
         results
+    }
+
+    /// Adds the traces of granted operations that have none yet.
+    fn begin_traces(&self, namespace: &str, plan: &mut Plan, now: Timestamp) {
+        if !self.traces.are_recorded() {
+            return;
+        }
+        for change in &mut plan.pods {
+            if let Some(pod) = self.caches.pods.get(&ObjectKey::new(namespace, &change.pod)) {
+                change.traces = traces::begun(&pod, &change.grants, now);
+            }
+        }
+    }
+
+    /// Records spans of the operations whose grants were written.
+    fn record_spans(
+        &self,
+        namespace: &str,
+        plan: &Plan,
+        written: &[(Write, Result<Outcome, apply::Error>)],
+        now: Timestamp,
+    ) {
+        if !self.traces.are_recorded() {
+            return;
+        }
+        for change in plan.pods.iter().filter(|change| !change.grants.is_empty()) {
+            let is_done = written.iter().any(|(write, result)| {
+                write.target().name == *change.pod && matches!(result, Ok(Outcome::Done(_)))
+            });
+            let pod = self.caches.pods.get(&ObjectKey::new(namespace, &change.pod));
+            if is_done && let Some(pod) = pod {
+                self.traces.record(traces::spans(&pod, change, now));
+            }
+        }
     }
 
     /// Exports the decisions of a plan as metrics.
