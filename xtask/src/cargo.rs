@@ -11,12 +11,25 @@ pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 /// Builds the programs as they are released.
 pub(crate) const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
 
+/// Builds the command line as it is released: small, because users download it.
+pub(crate) const BUILD_COMMAND_LINE: [&str; 5] =
+    ["build", "--profile", "command-line", "--package", "kubectl-podops"];
+
 /// Directory of the programs that [`BUILD_RELEASE`] builds.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
+    profile("release")
+}
+
+/// Directory of the program that [`BUILD_COMMAND_LINE`] builds.
+pub(crate) fn command_line() -> anyhow::Result<PathBuf> {
+    profile("command-line")
+}
+
+fn profile(name: &str) -> anyhow::Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2);
     let target = target.context("path of this program is not in a target directory")?;
-    Ok(target.join("release"))
+    Ok(target.join(name))
 }
 
 /// Runs cargo.

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::{
-    cargo::{self, BUILD_RELEASE, cargo},
+    cargo::{self, BUILD_COMMAND_LINE, BUILD_RELEASE, cargo},
     prerequisites, sources,
 };
 
@@ -79,12 +79,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     if args.files.is_none() {
         prerequisites::for_manifests()?;
     }
-    let programs = if let Some(directory) = &args.programs {
-        directory.clone()
-    } else {
-        cargo(&BUILD_RELEASE)?;
-        cargo::release()?
-    };
+    let (programs, command_line) = build(&args)?;
     if let Some(directory) = &args.files {
         return write_files(&programs, directory);
     }
@@ -100,9 +95,11 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     let building = tempfile::tempdir_in(parent)?;
     fs::set_permissions(building.path(), fs::Permissions::from_mode(0o755))?;
     let release = release(args, building.path())?;
-    let digests = match published {
-        Some(digests) => digests,
-        None => write_programs(&release, &programs, is_checked)?,
+    let digests = if let Some(digests) = published {
+        digests
+    } else {
+        write_command_line(&release, &command_line, is_checked)?;
+        write_images(&release, &programs, is_checked)?
     };
     manifests::write(&release, &digests, &programs)?;
     write_checksums(&release.output)?;
@@ -110,6 +107,18 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
         fs::remove_dir_all(&output)?;
     }
     Ok(fs::rename(building.keep(), &output)?)
+}
+
+/// Builds what is released; returns the directories of the operators and of the command line.
+fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
+    if let Some(directory) = &args.programs {
+        return Ok((directory.clone(), directory.clone()));
+    }
+    cargo(&BUILD_RELEASE)?;
+    if args.files.is_none() && args.published.is_none() {
+        cargo(&BUILD_COMMAND_LINE)?;
+    }
+    Ok((cargo::release()?, cargo::command_line()?))
 }
 
 /// Checks that a directory is empty, or an earlier release.
@@ -137,8 +146,15 @@ fn release(args: DistArgs, output: &Path) -> anyhow::Result<Release> {
     })
 }
 
-/// Writes the images and the command line with their bills of materials; returns the images' digests.
-fn write_programs(
+/// Writes the command line with its bill of materials.
+fn write_command_line(release: &Release, directory: &Path, is_checked: bool) -> anyhow::Result<()> {
+    let size = archive::write_program(release, &directory.join(COMMAND_LINE))?;
+    sbom::write(release, COMMAND_LINE, &[])?;
+    report(COMMAND_LINE, size, is_checked.then_some(COMMAND_LINE_MAX))
+}
+
+/// Writes the images with their bills of materials; returns the images' digests.
+fn write_images(
     release: &Release,
     programs: &Path,
     is_checked: bool,
@@ -152,9 +168,6 @@ fn write_programs(
         report(operator, files.size(), is_checked.then_some(IMAGE_MAX))?;
         digests.push(Digest { operator: operator.to_owned(), digest });
     }
-    let size = archive::write_program(release, &programs.join(COMMAND_LINE))?;
-    sbom::write(release, COMMAND_LINE, &[])?;
-    report(COMMAND_LINE, size, is_checked.then_some(COMMAND_LINE_MAX))?;
     Ok(digests)
 }
 

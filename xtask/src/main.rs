@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{self, Write as _},
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -43,6 +44,9 @@ Commands:
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
+  plot             Draw the data of the overview dashboard during an update; writes
+                   docs/how-to/overview.svg
+  record           Record `kubectl podops get --watch` during an update; writes docs/recording.md
   reference [--check]
                    Generate docs/reference/{events,conditions,metrics,flags,kubectl-podops}.md from the
                    programs' tables; with --check, fail if they differ
@@ -50,7 +54,9 @@ Commands:
                    Run random rollouts with faults under shared rules; writes docs/soak.md
   test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests
   tidy [--report]  Check terms, shape of the code, imports, links and dependencies; with --report,
-                   print the figures";
+                   print the figures
+  upgrade REVISION Run the test of an upgrade and a rollback during rollouts, between a revision of this
+                   repository and the present one, with release builds";
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -63,10 +69,13 @@ fn main() -> anyhow::Result<()> {
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
+        ["plot"] => write_page("plot", &[], "docs/how-to/overview.svg"),
+        ["record"] => write_page("record", &[], "docs/recording.md"),
         ["reference"] => reference(&[]),
         ["reference", "--check"] => reference(&["--check"]),
         ["soak", args @ ..] => write_page("soak", args, "docs/soak.md"),
         ["test"] => test(),
+        ["upgrade", revision] => upgrade(revision),
         ["tidy"] => tidy::check(),
         ["tidy", "--report"] => Ok(io::stdout().write_all(tidy::report()?.as_bytes())?),
         _ => bail!("{USAGE}"),
@@ -120,6 +129,36 @@ fn hostile() -> anyhow::Result<()> {
     let arguments =
         [&["test", "--workspace", "--no-fail-fast"], &tests[..], &["--", "--nocapture"]];
     cargo_with(&arguments.concat(), &[("PODOPS_PROGRAMS", release()?)])
+}
+
+/// Runs the test of an upgrade from a revision, which is built in a worktree of its own.
+fn upgrade(revision: &str) -> anyhow::Result<()> {
+    prerequisites::for_tests()?;
+    let previous = sources::root().join("target/previous");
+    git_worktree(revision, &previous)?;
+    let manifest = previous.join("Cargo.toml").display().to_string();
+    let target = previous.join("target").display().to_string();
+    let at = ["--manifest-path", &manifest, "--target-dir", &target];
+    cargo(&[&BUILD_RELEASE[..], &at].concat())?;
+    cargo(&BUILD_RELEASE)?;
+    let environment = [("PODOPS_PROGRAMS", release()?), ("PODOPS_PREVIOUS", previous)];
+    cargo_with(
+        &["test", "--workspace", "--test", "live_upgrade", "--", "--nocapture"],
+        &environment,
+    )
+}
+
+/// Checks out a revision in a worktree, in place of another one there.
+fn git_worktree(revision: &str, path: &Path) -> anyhow::Result<()> {
+    let at = path.display().to_string();
+    let arguments: &[&str] = if path.exists() {
+        &["-C", &at, "checkout", "--quiet", "--detach", revision]
+    } else {
+        &["worktree", "add", "--quiet", "--detach", &at, revision]
+    };
+    let status = Command::new("git").args(arguments).status().context("starting git")?;
+    anyhow::ensure!(status.success(), "git cannot check out {revision}");
+    Ok(())
 }
 
 /// Runs all checks, the fastest first.
