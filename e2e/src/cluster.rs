@@ -193,6 +193,11 @@ impl TestCluster {
         self.operators.limits.insert(operator, mebibytes);
     }
 
+    /// Sets the directory of the operators' programs, from their next start on.
+    pub fn use_programs(&mut self, programs: &Path) {
+        programs.clone_into(&mut self.programs);
+    }
+
     /// Adds arguments for the next start of an operator.
     pub fn add_args(&mut self, operator: &'static str, args: &[String]) {
         self.settings.entry(operator).or_default().args.extend_from_slice(args);

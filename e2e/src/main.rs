@@ -14,9 +14,10 @@ use podops_e2e::{
     balancers::Haproxy,
     bench,
     cluster::{TestCluster, is_rolled_out},
+    plots,
     programs::Programs,
     progress_view::ProgressView,
-    server, soak,
+    recording, server, soak,
     traffic::{Load, LoadStats, server_set, update_without_consist},
 };
 use serde_json::json;
@@ -54,6 +55,10 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Draw the data of the overview dashboard during an update; prints an SVG image
+    Plot,
+    /// Record `kubectl podops get --watch` during an update; prints a Markdown page
+    Record,
     /// Serve HTTP requests; runs as the container of fake Pods
     #[command(hide = true)]
     Serve {
@@ -106,28 +111,33 @@ async fn run(command: Command) -> anyhow::Result<()> {
             let cluster = TestCluster::start(&programs).await?;
             let report = soak::run(&cluster, rounds, seed).await?;
             cluster.assert_no_forbidden_requests()?;
-            #[allow(clippy::print_stdout, reason = "the report is the output of this command")]
-            {
-                println!("{}", report.page(rounds, seed));
-            }
+            output(&report.page(rounds, seed));
             Ok(())
         }
         Command::Serve { address, text } => server::serve(address, text).await,
         Command::Kubectl => {
-            #[allow(clippy::print_stdout, reason = "the path is the output of this command")]
-            {
-                println!("{}", Programs::find_kubectl()?.display());
-            }
+            output(&Programs::find_kubectl()?.display().to_string());
             Ok(())
         }
         Command::Bench { quick } => {
-            #[allow(clippy::print_stdout, reason = "the table is the output of this command")]
-            {
-                println!("{}", Box::pin(bench::run(&programs, quick)).await?);
-            }
+            output(&Box::pin(bench::run(&programs, quick)).await?);
+            Ok(())
+        }
+        Command::Plot => {
+            output(&plots::overview(&programs).await?);
+            Ok(())
+        }
+        Command::Record => {
+            output(recording::page(&programs).await?.trim_end());
             Ok(())
         }
     }
+}
+
+/// Prints what a command is for.
+#[allow(clippy::print_stdout, reason = "the output of a command")]
+fn output(text: &str) {
+    println!("{text}");
 }
 
 /// Result of one step of the demo.

@@ -61,8 +61,47 @@ fn write_targets(directory: &Path, operators: &BTreeMap<&str, SocketAddr>) -> an
     Ok(std::fs::rename(partial, directory.join(TARGETS))?)
 }
 
-/// Samples of one series, by time.
-pub type Series = Vec<f64>;
+/// Series in the result of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Name; at first that of all labels.
+    pub name: String,
+    labels: BTreeMap<String, String>,
+    /// Samples, by time.
+    pub samples: Vec<Sample>,
+}
+
+/// Value of a series at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Time, in seconds since 1970.
+    pub at: f64,
+    /// Value; may be infinite or no number.
+    pub value: f64,
+}
+
+impl Series {
+    /// Names the series by a format with labels as `{{name}}`.
+    #[must_use]
+    pub fn named(mut self, format: &str) -> Self {
+        let replace = |text: String, (label, value): (&String, &String)| {
+            text.replace(&format!("{{{{{label}}}}}"), value)
+        };
+        self.name = self.labels.iter().fold(format.to_owned(), replace);
+        self
+    }
+
+    fn read(result: &Value) -> anyhow::Result<Self> {
+        let values = result["values"].as_array().into_iter().flatten();
+        let sample = |sample: &Value| {
+            let value = sample[1].as_str()?.parse().ok()?;
+            Some(Sample { at: sample[0].as_f64()?, value })
+        };
+        let labels: BTreeMap<String, String> = serde_json::from_value(result["metric"].clone())?;
+        let name = labels.values().cloned().collect::<Vec<_>>().join(" ");
+        Ok(Self { name, labels, samples: values.filter_map(sample).collect() })
+    }
+}
 
 impl Prometheus {
     /// Starts Prometheus with its files in `directory`. It scrapes the operators each second as the
@@ -165,11 +204,7 @@ impl Prometheus {
         let response = self.get(&format!("/api/v1/query_range?{parameters}")).await;
         let response: Value = serde_json::from_slice(&response.context(expression.to_owned())?)?;
         let series = response["data"]["result"].as_array().context("no result")?;
-        let samples = |series: &Value| {
-            let values = series["values"].as_array().into_iter().flatten();
-            values.filter_map(|sample| sample[1].as_str()?.parse().ok()).collect()
-        };
-        Ok(series.iter().map(samples).collect())
+        series.iter().map(Series::read).collect()
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<Bytes> {

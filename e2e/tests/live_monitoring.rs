@@ -20,6 +20,7 @@ use podops_api::{
 use podops_e2e::{
     balancers::Haproxy,
     cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+    panels::{Query, panels},
     programs::prometheus_operator_crds,
     prometheus::Prometheus,
     server,
@@ -346,19 +347,13 @@ async fn assert_panels_have_data(cluster: &TestCluster, prometheus: &Prometheus,
     let mut empty = Vec::new();
     for (file, dashboard) in dashboards["data"].as_object().unwrap() {
         let dashboard: Value = serde_json::from_str(dashboard.as_str().unwrap()).unwrap();
-        for panel in dashboard["panels"].as_array().unwrap() {
-            for target in panel["targets"].as_array().into_iter().flatten() {
-                let expression = target["expr"].as_str().unwrap();
-                let expression =
-                    [("$namespace", ".*"), ("$__rate_interval", "1m"), ("$__range", "5m")]
-                        .into_iter()
-                        .fold(expression.to_owned(), |text, (name, value)| {
-                            text.replace(name, value)
-                        });
+        for panel in panels(&dashboard, "1m") {
+            for Query { expression, .. } in panel.queries {
                 let series = prometheus.query(&expression, period).await.unwrap();
                 queries += 1;
-                if !series.iter().flatten().any(|value| value.is_finite()) {
-                    empty.push(format!("{file}: {}: {expression}", panel["title"]));
+                let mut samples = series.iter().flat_map(|series| &series.samples);
+                if !samples.any(|sample| sample.value.is_finite()) {
+                    empty.push(format!("{file}: {}: {expression}", panel.title));
                 }
             }
         }
