@@ -153,7 +153,9 @@ impl TestCluster {
     ///
     /// If a component does not start.
     pub async fn start(programs: &Path) -> anyhow::Result<Self> {
-        Self::start_with(programs, FAST_LEADER_ELECTION).await
+        let mut cluster = Self::start_without_operators(programs).await?;
+        cluster.start_operators().await?;
+        Ok(cluster)
     }
 
     /// Starts everything, with the operators' default leader election timeouts.
@@ -162,15 +164,8 @@ impl TestCluster {
     ///
     /// If a component does not start.
     pub async fn start_with_default_lease(programs: &Path) -> anyhow::Result<Self> {
-        Self::start_with(programs, &[]).await
-    }
-
-    async fn start_with(
-        programs: &Path,
-        leader_election: &'static [&'static str],
-    ) -> anyhow::Result<Self> {
-        let prepared = Self::start_without_operators(programs).await?;
-        let mut cluster = Self { leader_election, ..prepared };
+        let mut cluster = Self::start_without_operators(programs).await?;
+        cluster.use_default_lease();
         cluster.start_operators().await?;
         Ok(cluster)
     }
@@ -191,6 +186,12 @@ impl TestCluster {
     /// for a cluster of more objects than that one is for.
     pub fn set_memory_limit(&mut self, operator: &'static str, mebibytes: f64) {
         self.operators.limits.insert(operator, mebibytes);
+    }
+
+    /// Uses the operators' default leader election timeouts, from their next start on: the short ones
+    /// are too short for a machine under load.
+    pub fn use_default_lease(&mut self) {
+        self.leader_election = &[];
     }
 
     /// Sets the directory of the operators' programs, from their next start on.

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::{io::AsyncReadExt as _, task::JoinSet, time::sleep};
 
 use crate::{
-    cluster::TestCluster,
+    cluster::{TestCluster, eventually},
     nodes::Delays,
     terminal::{Size, Terminal},
 };
@@ -57,9 +57,8 @@ pub async fn page(programs: &Path) -> anyhow::Result<String> {
             shared.lock().process(buffer.get(..read).unwrap_or_default());
         }
     });
-    while screen.lock().screen().contents().is_empty() {
-        sleep(INTERVAL).await;
-    }
+    let shows_set = async || Ok(screen.lock().screen().contents().contains("collaset/web"));
+    eventually(TIMEOUT, shows_set).await?;
     let frames = record(&cluster, &screen).await?;
     Ok(format(&frames))
 }

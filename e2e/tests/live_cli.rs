@@ -315,6 +315,11 @@ async fn commands_change_and_show_a_rollout() {
     let tree = output(&cluster, &["get", "web"]);
     assert!(tree.starts_with("collaset/web  RolloutComplete"), "{tree}");
     assert!(tree.contains("3 of 3 updated, 3 available"), "{tree}");
+    let names = output(&cluster, &["get", "web", "--output", "name"]);
+    assert_eq!(names.matches("pod/web-").count(), 3, "{names}");
+    assert_eq!(names.lines().count(), 3, "{names}");
+    let revisions = output(&cluster, &["rollout", "history", "web", "--output", "name"]);
+    assert!(revisions.starts_with("controllerrevision.apps/web-"), "{revisions}");
     output(&cluster, &["rollout", "set-image", "web", "web=nginx:2"]);
     let done = output(&cluster, &["status", "web", "--timeout", "60"]);
     assert!(done.ends_with("collaset/web: complete, 3 Pods available\n"), "{done}");

@@ -378,6 +378,7 @@ async fn random_and_hostile_objects_stop_no_operator() {
         let needed = f64::from(count) * kibibytes / 1024.0;
         cluster.set_memory_limit(operator, needed.max(memory_limit_mebibytes(operator).unwrap()));
     }
+    cluster.use_default_lease();
     cluster.start_operators().await.unwrap();
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     let client = cluster.plane.admin.clone();
@@ -406,8 +407,9 @@ async fn random_and_hostile_objects_stop_no_operator() {
         }
     }
     for operator in OPERATORS {
-        let peak = cluster.operator(operator).unwrap().peak_mebibytes();
-        eprintln!("{operator}: peak {peak:.0} MiB");
+        let process = cluster.operator(operator).unwrap();
+        eprintln!("{operator}: peak {:.0} MiB", process.peak_mebibytes());
+        assert_eq!(process.exits().len(), 1, "{operator} ended once, when it was killed");
     }
     cluster.assert_no_forbidden_requests().unwrap();
 }

@@ -1,6 +1,6 @@
 //! Upgrade and rollback while rollouts are in progress: the manifests of the other version are applied,
-//! and its operators replace the running ones, one after another. No Pod is stuck, none is operated on
-//! twice, and the budget is kept.
+//! and its operators replace the running ones, which are killed, one after another. No Pod is stuck, none
+//! that is updated in place is operated on twice, and the budget is kept.
 //!
 //! `PODOPS_PREVIOUS` is the directory of a checkout of the earlier version with its release programs,
 //! which `cargo xtask upgrade <revision>` makes; without it, both versions are this one.
@@ -56,7 +56,7 @@ impl Version {
         cluster.plane.kubectl(&established).await.unwrap();
     }
 
-    /// Replaces the running operators, as a rolling update of their Deployments does.
+    /// Replaces the running operators, one after another.
     async fn replace_operators(&self, cluster: &mut TestCluster) {
         cluster.use_programs(&self.programs);
         for operator in OPERATORS {

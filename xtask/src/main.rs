@@ -135,7 +135,7 @@ fn hostile() -> anyhow::Result<()> {
 fn upgrade(revision: &str) -> anyhow::Result<()> {
     prerequisites::for_tests()?;
     let previous = sources::root().join("target/previous");
-    git_worktree(revision, &previous)?;
+    git_worktree(&commit(revision)?, &previous)?;
     let manifest = previous.join("Cargo.toml").display().to_string();
     let target = previous.join("target").display().to_string();
     let at = ["--manifest-path", &manifest, "--target-dir", &target];
@@ -148,13 +148,22 @@ fn upgrade(revision: &str) -> anyhow::Result<()> {
     )
 }
 
-/// Checks out a revision in a worktree, in place of another one there.
+/// Returns the commit of a revision of this repository.
+fn commit(revision: &str) -> anyhow::Result<String> {
+    let revision = format!("{revision}^{{commit}}");
+    let output = Command::new("git").args(["rev-parse", "--verify", &revision]).output();
+    let output = output.context("starting git")?;
+    anyhow::ensure!(output.status.success(), "{revision} is no commit of this repository");
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Checks out a commit in a worktree, in place of another one there.
 fn git_worktree(revision: &str, path: &Path) -> anyhow::Result<()> {
     let at = path.display().to_string();
     let arguments: &[&str] = if path.exists() {
         &["-C", &at, "checkout", "--quiet", "--detach", revision]
     } else {
-        &["worktree", "add", "--quiet", "--detach", &at, revision]
+        &["worktree", "add", "--quiet", "--force", "--detach", &at, revision]
     };
     let status = Command::new("git").args(arguments).status().context("starting git")?;
     anyhow::ensure!(status.success(), "git cannot check out {revision}");

@@ -11,7 +11,7 @@ use podops_api::{
     well_known,
 };
 use podops_client::pod_condition::is_terminal;
-use podops_traces::{OPERATION_ID, PodIdentity, Span, is_annotation};
+use podops_traces::{OPERATION_ID, Part, PodIdentity, Span, is_annotation};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,6 +22,9 @@ use crate::{
 
 /// Types of the conditions that decide whether a Pod should receive traffic.
 const TRAFFIC_CONDITIONS: [&str; 2] = ["Ready", well_known::SERVICE_READY];
+
+/// Attribute of spans: the employer whose traffic they are about.
+const EMPLOYER: &str = "podops.employer";
 
 /// Fields of a Pod that planning needs.
 #[derive(Clone, Debug, Default, Resource, Serialize, Deserialize)]
@@ -125,7 +128,7 @@ impl SlimPod {
 
     /// Returns a span for each operation in progress on the Pod that is traced.
     #[must_use]
-    pub fn spans(&self, name: &str, start: Timestamp, now: Timestamp) -> Vec<Span> {
+    pub fn spans(&self, name: &str, employer: &str, start: Timestamp, now: Timestamp) -> Vec<Span> {
         let metadata = &self.metadata;
         let pod = PodIdentity {
             namespace: metadata.namespace.clone().unwrap_or_default(),
@@ -133,9 +136,11 @@ impl SlimPod {
             uid: metadata.uid.clone().unwrap_or_default().into(),
         };
         let traces = metadata.annotations.as_ref().map(podops_traces::traces).unwrap_or_default();
-        let spans = traces
-            .iter()
-            .map(|(id, trace)| trace.child(&pod, name, start, now).with(OPERATION_ID, id.as_str()));
+        let spans = traces.iter().map(|(id, trace)| {
+            let part = Part { pod: &pod, name, subject: employer };
+            let span = trace.child(part, start, now);
+            span.with(OPERATION_ID, id.as_str()).with(EMPLOYER, employer)
+        });
         spans.collect()
     }
 

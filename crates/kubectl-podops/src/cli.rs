@@ -336,6 +336,6 @@ pub enum Output {
     Json,
     /// YAML.
     Yaml,
-    /// Names of the objects, as `pod/<name>`.
+    /// Names of the objects that the output is about.
     Name,
 }

@@ -46,17 +46,20 @@ impl Demo {
     #[must_use]
     pub fn steps(&self) -> Vec<(String, Value)> {
         let fewer = (self.replicas / 2).max(1);
-        vec![
+        let mut steps = vec![
             (
                 format!("update in place to {}, 25 % of the Pods at a time", self.updated_image),
                 image(&self.updated_image),
             ),
             (format!("return to {}", self.image), image(&self.image)),
-            (
+        ];
+        if fewer < self.replicas {
+            steps.push((
                 format!("scale in from {} to {fewer} Pods", self.replicas),
                 json!({ "spec": { "replicas": fewer } }),
-            ),
-        ]
+            ));
+        }
+        steps
     }
 }
 

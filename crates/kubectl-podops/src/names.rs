@@ -1,5 +1,7 @@
 //! The objects that an output is about, for `--output name`.
 
+use std::collections::BTreeSet;
+
 use podops_simulation::{Method, Prediction};
 
 use crate::{
@@ -8,7 +10,7 @@ use crate::{
 
 /// Something that is about objects.
 pub trait Names {
-    /// Names of the objects, as `<kind>/<name>`.
+    /// Names of the objects, as `<kind>/<name>`; of findings, what they are about.
     fn names(&self) -> Vec<String>;
 }
 
@@ -38,10 +40,11 @@ impl Names for Explanation {
     }
 }
 
-/// The Pods that change.
+/// The existing Pods that change.
 impl Names for Prediction {
     fn names(&self) -> Vec<String> {
-        let changed = self.pods.iter().filter(|prediction| prediction.method != Method::None);
+        let is_changed = |method| !matches!(method, Method::None | Method::ScaleOut);
+        let changed = self.pods.iter().filter(|prediction| is_changed(prediction.method));
         changed.map(|prediction| pod(&prediction.pod)).collect()
     }
 }
@@ -56,10 +59,9 @@ impl Names for Trace {
 /// What the findings are about, each once.
 impl Names for Findings {
     fn names(&self) -> Vec<String> {
-        let mut subjects: Vec<String> =
+        let subjects: BTreeSet<String> =
             self.0.iter().map(|finding| finding.subject.clone()).collect();
-        subjects.dedup();
-        subjects
+        subjects.into_iter().collect()
     }
 }
 

@@ -8,7 +8,8 @@ use podops_api::{
     lifecycle::{LabelKind, PodLifecycle},
 };
 use podops_traces::{
-    AnnotationChanges, OPERATION_ID, OperationTrace, PodIdentity, Span, annotation_key, traces,
+    AnnotationChanges, OPERATION_ID, OperationTrace, Part, PodIdentity, Span, annotation_key,
+    traces,
 };
 
 use crate::measurements::{EndedOperation, EndedStage, Measurements};
@@ -19,11 +20,11 @@ const RESULT: &str = "podops.operation.result";
 /// Annotations of a Pod.
 type Annotations = BTreeMap<String, String>;
 
-/// Returns the changes of annotations for a write that changes the operations of a Pod: a trace begins
-/// for each operation that has none, and ends with its operation. They belong to a write that is needed
-/// for another reason.
+/// Returns the annotations with the traces of operations that begin with a write, or whose trace is not
+/// known: that of an earlier operation with the same ID ends. They belong to a write that is needed for
+/// another reason.
 #[must_use]
-pub fn changes(
+pub fn begun(
     pod: &PodIdentity,
     annotations: &Annotations,
     before: &PodLifecycle,
@@ -33,19 +34,27 @@ pub fn changes(
     let known = traces(annotations);
     let mut changes = AnnotationChanges::new();
     for (id, operation) in &after.operations {
-        if known.contains_key(id) {
+        let earlier = before.operations.get(id).and_then(|before| before.get(LabelKind::PreCheck));
+        let check = operation.get(LabelKind::PreCheck).or(earlier);
+        let start = check.and_then(LifecycleTime::parse).map(|time| time.0);
+        if known.get(id).is_some_and(|trace| start.is_none_or(|start| start == trace.start)) {
             continue;
         }
         let key = annotation_key(id);
         let requested = annotations.get(&key).map(String::as_str);
-        let check = before.operations.get(id).unwrap_or(operation).get(LabelKind::PreCheck);
-        let start = check.and_then(LifecycleTime::parse).map_or(now, |time| time.0);
-        let trace = OperationTrace::begin(&pod.uid, id, requested, start);
+        let trace = OperationTrace::begin(&pod.uid, id, requested, start.unwrap_or(now));
         changes.insert(key, Some(trace.to_string()));
     }
-    let ended = known.keys().filter(|id| !after.operations.contains_key(*id));
-    changes.extend(ended.map(|id| (annotation_key(id), None)));
     changes
+}
+
+/// Returns the removals of annotations whose operations end with a write. They belong to a write that is
+/// needed for another reason.
+#[must_use]
+pub fn ended(annotations: &Annotations, after: &PodLifecycle) -> AnnotationChanges {
+    let known = traces(annotations);
+    let ended = known.keys().filter(|id| !after.operations.contains_key(*id));
+    ended.map(|id| (annotation_key(id), None)).collect()
 }
 
 /// Returns the annotations with the traces that begin.
@@ -65,7 +74,8 @@ pub fn spans(
 ) -> Vec<Span> {
     let traces = traces(annotations);
     let stages = measured.stages.iter().filter_map(|EndedStage { id, stage, start, end }| {
-        let span = traces.get(id)?.child(pod, stage.as_str(), *start, *end);
+        let part = Part { pod, name: stage.as_str(), subject: "" };
+        let span = traces.get(id)?.child(part, *start, *end);
         Some(span.with(OPERATION_ID, id.as_str()))
     });
     let operations =
@@ -78,7 +88,7 @@ pub fn spans(
 
 #[cfg(test)]
 mod tests {
-    use podops_api::lifecycle::{Labels, UPDATE, begin};
+    use podops_api::lifecycle::{Labels, UPDATE, begin, nanos};
 
     use super::*;
     use crate::measurements::measure;
@@ -100,18 +110,35 @@ mod tests {
     #[test]
     fn a_trace_begins_once_and_ends_with_the_operation() {
         let began =
-            changes(&pod(), &Annotations::new(), &PodLifecycle::default(), &requested(), at(2));
+            begun(&pod(), &Annotations::new(), &PodLifecycle::default(), &requested(), at(2));
         let annotations = with_begun(&Annotations::new(), &began);
         assert_eq!(annotations.len(), 1);
-        assert!(changes(&pod(), &annotations, &requested(), &requested(), at(3)).is_empty());
-        let ended = changes(&pod(), &annotations, &requested(), &PodLifecycle::default(), at(4));
+        assert!(begun(&pod(), &annotations, &requested(), &requested(), at(3)).is_empty());
+        assert!(ended(&annotations, &requested()).is_empty());
+        let ended = ended(&annotations, &PodLifecycle::default());
         assert_eq!(ended.into_values().collect::<Vec<_>>(), [None]);
+    }
+
+    #[test]
+    fn an_operation_that_is_requested_again_has_another_trace() {
+        let checked = |second: i64| {
+            let mut lifecycle = requested();
+            let operation = lifecycle.operations.get_mut("collaset").unwrap();
+            operation.set(LabelKind::PreCheck, nanos(at(second)));
+            lifecycle
+        };
+        let first = begun(&pod(), &Annotations::new(), &requested(), &checked(2), at(2));
+        let annotations = with_begun(&Annotations::new(), &first);
+        assert!(begun(&pod(), &annotations, &checked(2), &requested(), at(3)).is_empty());
+        let second = begun(&pod(), &annotations, &checked(2), &checked(5), at(5));
+        assert_eq!(second.len(), 1);
+        assert_ne!(second, first);
     }
 
     #[test]
     fn the_spans_of_a_cancelled_operation_are_its_root() {
         let began =
-            changes(&pod(), &Annotations::new(), &PodLifecycle::default(), &requested(), at(2));
+            begun(&pod(), &Annotations::new(), &PodLifecycle::default(), &requested(), at(2));
         let annotations = with_begun(&Annotations::new(), &began);
         let measured = measure(&requested(), &PodLifecycle::default(), at(5));
         let spans = spans(&pod(), &annotations, &measured, at(5));

@@ -119,6 +119,14 @@ impl Operator {
         let registry = Registry::new();
         let metrics = Metrics::register(&registry, name)?;
         let client_metrics = ClientMetrics::register(&registry)?;
+        let (traces, exporter) = match args.otlp_endpoint.as_deref() {
+            // An empty environment variable is as none.
+            Some(endpoint) if !endpoint.is_empty() => {
+                let (traces, exporter) = Traces::new(endpoint, name, &registry)?;
+                (traces, Some(exporter))
+            }
+            Some(_) | None => (Traces::default(), None),
+        };
         let client = connect(name, &client_metrics).await?;
         let (lease_stop, stopping) = Shutdown::new();
         let election = Election {
@@ -133,13 +141,6 @@ impl Operator {
         let mut lease_task = JoinSet::new();
         lease_task.spawn(election.ended());
         let (stop, stopping) = Shutdown::new();
-        let (traces, exporter) = match &args.otlp_endpoint {
-            Some(endpoint) => {
-                let (traces, exporter) = Traces::new(endpoint, name, &registry)?;
-                (traces, Some(exporter))
-            }
-            None => (Traces::default(), None),
-        };
         let process =
             Process { name, args, client, lease, stop: stopping, traces, metrics, client_metrics };
         let mut operator = Self {
@@ -152,7 +153,8 @@ impl Operator {
             lease_task,
         };
         if let Some(exporter) = exporter {
-            operator.background_task("trace exporter", exporter.run());
+            let stop = operator.process.stop.clone();
+            operator.task("trace exporter", exporter.run(stop));
         }
         Ok(operator)
     }

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use http::{Request, StatusCode, header::CONTENT_TYPE};
+use http::{Request, StatusCode, Uri, header::CONTENT_TYPE};
 use kube::{Client, Config, client::Body};
 use podops_client::{error::Chain, shell::metrics::counters};
 use podops_traces::{Exporter, Span, otlp};
@@ -12,7 +12,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::metrics::SPANS;
+use crate::{metrics::SPANS, shutdown::Shutdown};
 
 /// Path of the receiver.
 const PATH: &str = "/v1/traces";
@@ -41,6 +41,7 @@ struct Queue {
 pub(crate) struct TraceExporter {
     receiver: mpsc::Receiver<Span>,
     spans: IntCounterVec,
+    endpoint: Uri,
     client: Client,
     exporter: Exporter,
 }
@@ -48,9 +49,9 @@ pub(crate) struct TraceExporter {
 /// `--otlp-endpoint` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no URL.
-    #[error("the OTLP endpoint is not a URL")]
-    Url(#[from] http::uri::InvalidUri),
+    /// It is no URL with a scheme and a host.
+    #[error("{0:?} is not a URL such as http://collector:4318")]
+    Url(String),
     /// There is no client for it.
     #[error("failed to create a client of the OTLP endpoint")]
     Client(#[from] kube::Error),
@@ -66,14 +67,19 @@ impl Traces {
         service: &'static str,
         registry: &Registry,
     ) -> Result<(Self, TraceExporter), EndpointError> {
+        let uri: Option<Uri> = endpoint.parse().ok();
+        let is_url = |uri: &Uri| {
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+        };
+        let uri = uri.filter(is_url).ok_or_else(|| EndpointError::Url(endpoint.to_owned()))?;
         let spans = counters(registry, &SPANS)?;
-        let mut config = Config::new(endpoint.parse()?);
+        let mut config = Config::new(uri.clone());
         config.default_retry = false;
         let client = Client::try_from(config)?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let exporter = Exporter { service, version: env!("CARGO_PKG_VERSION") };
         let traces = Self { queue: Some(Queue { sender, spans: spans.clone() }) };
-        Ok((traces, TraceExporter { receiver, spans, client, exporter }))
+        Ok((traces, TraceExporter { receiver, spans, endpoint: uri, client, exporter }))
     }
 
     /// Whether spans are recorded.
@@ -94,10 +100,15 @@ impl Traces {
 }
 
 impl TraceExporter {
-    /// Sends spans until no recorder is left.
-    pub(crate) async fn run(mut self) -> Result<(), Infallible> {
+    /// Sends spans until shutdown, and those that are recorded within [`INTERVAL`] after it began.
+    pub(crate) async fn run(mut self, stop: Shutdown) -> Result<(), Infallible> {
         let mut batch = Vec::new();
-        while self.receiver.recv_many(&mut batch, BATCH).await > 0 {
+        let mut is_stopping = false;
+        while !is_stopping {
+            tokio::select! {
+                _ = self.receiver.recv_many(&mut batch, BATCH) => {}
+                () = stop.clone().wait() => is_stopping = true,
+            }
             if batch.len() < BATCH {
                 sleep(INTERVAL).await;
             }
@@ -106,11 +117,15 @@ impl TraceExporter {
             {
                 batch.push(span);
             }
+            if batch.is_empty() {
+                continue;
+            }
             let sent = timeout(TIMEOUT, self.send(&batch)).await.map_err(|_| SendError::Timeout);
             let result = match sent.flatten() {
                 Ok(()) => "sent",
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "Failed to send spans; they are dropped");
+                    let (error, endpoint) = (Chain(&error), &self.endpoint);
+                    tracing::warn!(%error, %endpoint, "Failed to send spans; they are dropped");
                     "dropped"
                 }
             };
@@ -149,6 +164,8 @@ mod tests {
     #[test]
     fn nothing_is_recorded_without_an_endpoint() {
         assert!(!Traces::default().are_recorded());
-        assert!(Traces::new("no url", "test", &Registry::new()).is_err());
+        for invalid in ["no url", "collector:4318", "/path", "ftp://collector"] {
+            assert!(Traces::new(invalid, "test", &Registry::new()).is_err(), "{invalid}");
+        }
     }
 }

@@ -10,7 +10,7 @@ mod span;
 
 pub use context::{InvalidTraceContext, SpanId, TraceContext, TraceId};
 pub use operation::{
-    AnnotationChanges, OPERATION_ID, OperationTrace, PodIdentity, annotation_key, is_annotation,
-    traces,
+    AnnotationChanges, OPERATION_ID, OperationTrace, Part, PodIdentity, annotation_key,
+    is_annotation, traces,
 };
 pub use span::{Exporter, Span, otlp};

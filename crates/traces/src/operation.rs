@@ -41,6 +41,17 @@ pub struct PodIdentity {
     pub uid: Uid,
 }
 
+/// Part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The Pod.
+    pub pod: &'a PodIdentity,
+    /// Name of the span.
+    pub name: &'a str,
+    /// What it is about, if an operation has several parts of this name; empty otherwise.
+    pub subject: &'a str,
+}
+
 impl PodIdentity {
     fn attributes(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::from([
@@ -102,22 +113,16 @@ impl OperationTrace {
         }
     }
 
-    /// A span within the operation, which ends now.
+    /// The span of a part of the operation, which ends now.
     #[must_use]
-    pub fn child(
-        &self,
-        pod: &PodIdentity,
-        name: impl Into<String>,
-        start: Timestamp,
-        now: Timestamp,
-    ) -> Span {
+    pub fn child(&self, part: Part<'_>, start: Timestamp, now: Timestamp) -> Span {
         let TraceContext { trace, span } = self.context;
-        let name = name.into();
+        let Part { pod, name, subject } = part;
         Span {
             trace,
-            id: SpanId::of(&(span, &name, start.as_nanosecond())),
+            id: SpanId::of(&(span, name, subject, start.as_nanosecond())),
             parent: Some(span),
-            name,
+            name: name.to_owned(),
             // Clocks of other programs may be ahead.
             start: start.min(now),
             end: now,
@@ -183,7 +188,9 @@ mod tests {
         let pod =
             PodIdentity { namespace: "ns".to_owned(), name: "web-1".to_owned(), uid: "uid".into() };
         let root = trace.root(&pod, "update", now);
-        let child = trace.child(&pod, "Preparing", trace.start, now);
+        let part = |subject| Part { pod: &pod, name: "drain", subject };
+        let child = trace.child(part("a"), trace.start, now);
+        assert_ne!(child.id, trace.child(part("b"), trace.start, now).id);
         assert_eq!((root.trace, root.parent), (child.trace, None));
         assert_eq!(child.parent, Some(root.id));
         assert_ne!(child.id, root.id);

@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use podops_api::ids::{LifecycleTime, OperationId};
-use podops_traces::{OPERATION_ID, OperationTrace, PodIdentity, Span, annotation_key, traces};
+use podops_api::{
+    ids::{LifecycleTime, OperationId},
+    transition_rule::RuleStage,
+};
+use podops_traces::{
+    OPERATION_ID, OperationTrace, Part, PodIdentity, Span, annotation_key, traces,
+};
 
 use crate::{
     observe::SlimPod,
@@ -14,20 +19,24 @@ use crate::{
 /// Attribute of a span: stage that the operation has passed.
 const STAGE: &str = "podops.stage";
 
-/// Returns the annotations with the traces of granted operations that have none yet.
+/// Returns the annotations with the traces of operations that are granted in PreCheck and have none
+/// yet, or that of an earlier operation with the same ID.
 #[must_use]
 pub fn begun(pod: &SlimPod, grants: &[Grant], now: Timestamp) -> BTreeMap<String, String> {
     let (identity, known) = (identity(pod), known(pod));
-    let new = grants.iter().map(|grant| &grant.operation).filter(|o| !known.contains_key(&o.id));
     let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key);
-    new.map(|operation| {
+    let in_pre_check = grants.iter().filter(|grant| grant.stage == RuleStage::PreCheck);
+    let new = in_pre_check.filter_map(|Grant { operation, .. }| {
+        let start = LifecycleTime::parse(&operation.check).map_or(now, |time| time.0);
+        if known.get(&operation.id).is_some_and(|trace| trace.start == start) {
+            return None;
+        }
         let key = annotation_key(&operation.id);
         let requested = annotation(&key).map(String::as_str);
-        let start = LifecycleTime::parse(&operation.check).map_or(now, |time| time.0);
         let trace = OperationTrace::begin(&identity.uid, &operation.id, requested, start);
-        (key, trace.to_string())
-    })
-    .collect()
+        Some((key, trace.to_string()))
+    });
+    new.collect()
 }
 
 /// Returns a span for each grant of a change whose operation is traced.
@@ -38,7 +47,8 @@ pub fn spans(pod: &SlimPod, change: &PodChange, now: Timestamp) -> Vec<Span> {
     let spans = change.grants.iter().filter_map(|grant| {
         let operation = &grant.operation;
         let start = LifecycleTime::parse(&operation.check).map_or(now, |time| time.0);
-        let span = known.get(&operation.id)?.child(&identity, "rules", start, now);
+        let part = Part { pod: &identity, name: "rules", subject: grant.stage.as_str() };
+        let span = known.get(&operation.id)?.child(part, start, now);
         Some(span.with(OPERATION_ID, operation.id.as_str()).with(STAGE, grant.stage.as_str()))
     });
     spans.collect()
@@ -59,7 +69,6 @@ fn identity(pod: &SlimPod) -> PodIdentity {
 
 #[cfg(test)]
 mod tests {
-    use podops_api::transition_rule::RuleStage;
     use serde_json::json;
 
     use super::*;

@@ -40,8 +40,8 @@ impl Context {
             let target = write.target();
             let pod = self.pods.get(&ObjectKey::new(&target.namespace, &target.name));
             let employer = observed.employer.key();
-            let spans = pod.iter().flat_map(|pod| pod.spans(span, now - duration, now));
-            self.traces.record(spans.map(|span| span.with("podops.employer", &employer)));
+            let spans = pod.iter().flat_map(|pod| pod.spans(span, &employer, now - duration, now));
+            self.traces.record(spans);
         }
     }
 

@@ -1,14 +1,14 @@
 //! `trace`: the timeline of the operations on a Pod.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     pin::pin,
     process::ExitCode,
 };
 
-use anyhow::{Context as _, anyhow};
-use futures::TryStreamExt as _;
+use anyhow::Context as _;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
     Api,
@@ -60,23 +60,32 @@ async fn events(session: &Session, pod: &Pod) -> anyhow::Result<Vec<Event>> {
     Ok(events.list(&of_pod).await.context("cannot list the events of the Pod")?.items)
 }
 
-/// Adds what happens until the Pod has had an operation and has none any more, or is deleted.
-async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> anyhow::Result<()> {
+/// Adds what happens until the Pod has had an operation and has none any more, is deleted or has an
+/// invalid label, or the user interrupts.
+async fn follow(pods: Api<Pod>, name: &str, trace: &mut Trace) -> io::Result<()> {
     let mut changes = pin!(watcher::watch_object(pods, name).default_backoff());
+    let mut interrupted = pin!(tokio::signal::ctrl_c());
     let mut was_seen = false;
-    while let Some(pod) = changes.try_next().await? {
-        let Some(pod) = pod else { return Ok(()) };
+    loop {
+        let change = tokio::select! {
+            change = changes.next() => change,
+            interrupted = &mut interrupted => return interrupted,
+        };
+        let pod = match change {
+            Some(Ok(Some(pod))) => pod,
+            // The watch is repeated.
+            Some(Err(_)) => continue,
+            Some(Ok(None)) | None => return Ok(()),
+        };
         trace.merge(Trace::of(&pod, &[]));
         let labels = pod.metadata.labels.clone().unwrap_or_default();
-        let lifecycle = PodLifecycle::parse(&labels);
-        let lifecycle = lifecycle.map_err(|error| anyhow!("pod/{name}: {error}"))?;
-        let is_active = !lifecycle.operations.is_empty();
+        let is_active =
+            PodLifecycle::parse(&labels).is_ok_and(|lifecycle| !lifecycle.operations.is_empty());
         if was_seen && !is_active {
             return Ok(());
         }
         was_seen |= is_active;
     }
-    Ok(())
 }
 
 fn write(path: &Path, drawing: &str) -> anyhow::Result<()> {

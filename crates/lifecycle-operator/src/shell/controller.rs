@@ -212,10 +212,10 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     };
     let before = PodLifecycle::parse(&view.labels).unwrap_or_default();
     let after = operations_after(&view.labels, &plan);
+    plan.annotations = traces::ended(pod.annotations(), &after);
     if context.traces.are_recorded() {
-        let annotations = pod.annotations();
-        plan.annotations =
-            traces::changes(&pod.trace_identity(), annotations, &before, &after, now);
+        let (identity, annotations) = (pod.trace_identity(), pod.annotations());
+        plan.annotations.extend(traces::begun(&identity, annotations, &before, &after, now));
     }
     // A plan that deletes the Pod has no waits; its operation is in progress until then.
     if lifecycle::allowed_since(&view.labels, lifecycle::POD_DELETE, lifecycle::DELETE).is_none() {
