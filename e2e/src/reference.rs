@@ -39,6 +39,7 @@ fn main() -> anyhow::Result<()> {
         ("kubectl-podops.md", command_line()?),
     ];
     for (name, page) in pages {
+        let page = format!("{HEAD}{}", escape_tags(&page));
         let path = Path::new(directory).join(name);
         if is_check {
             let written = fs::read_to_string(&path).unwrap_or_default();
@@ -49,6 +50,17 @@ fn main() -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Escapes what Markdown reads as HTML, such as `<name>`, outside of code.
+fn escape_tags(page: &str) -> String {
+    let mut is_code = false;
+    let mut escaped = String::new();
+    for c in page.chars() {
+        is_code ^= c == '`';
+        if c == '<' && !is_code { escaped.push_str("&lt;") } else { escaped.push(c) }
+    }
+    escaped
 }
 
 fn operators() -> Vec<OperatorTables> {
@@ -92,9 +104,9 @@ fn operators() -> Vec<OperatorTables> {
 }
 
 fn events(operators: &[OperatorTables]) -> anyhow::Result<String> {
-    let mut page = format!(
-        "{HEAD}# Events\n\nThe same event on the same object is not repeated within 5 minutes.\n"
-    );
+    let mut page =
+        "# Events\n\nThe same event on the same object is not repeated within 5 minutes.\n"
+            .to_owned();
     for operator in operators {
         let header = "| reason | type | on | meaning |\n|---|---|---|---|";
         writeln!(page, "\n## {}\n\n{header}", operator.name)?;
@@ -111,7 +123,7 @@ fn events(operators: &[OperatorTables]) -> anyhow::Result<String> {
 }
 
 fn conditions(operators: &[OperatorTables]) -> anyhow::Result<String> {
-    let mut page = format!("{HEAD}# Conditions\n");
+    let mut page = "# Conditions\n".to_owned();
     for operator in operators.iter().filter(|operator| !operator.conditions.is_empty()) {
         let header = "| condition | status | reason | meaning |\n|---|---|---|---|";
         writeln!(page, "\n## {}\n\n{header}", operator.name)?;
@@ -125,9 +137,9 @@ fn conditions(operators: &[OperatorTables]) -> anyhow::Result<String> {
 }
 
 fn metrics(operators: &[OperatorTables]) -> anyhow::Result<String> {
-    let mut page = format!(
-        "{HEAD}# Metrics\n\nServed at `/metrics` of `--metrics-bind-address`, port 8080 by default.\n"
-    );
+    let mut page =
+        "# Metrics\n\nServed at `/metrics` of `--metrics-bind-address`, port 8080 by default.\n"
+            .to_owned();
     let shared =
         [&podops_runtime::metrics::METRICS[..], &podops_client::shell::metrics::METRICS].concat();
     metric_table(&mut page, "All operators", &shared)?;
@@ -160,9 +172,8 @@ fn bounds(buckets: &[f64]) -> String {
 }
 
 fn flags(operators: &[OperatorTables]) -> anyhow::Result<String> {
-    let mut page = format!(
-        "{HEAD}# Flags\n\nEach flag can be set by an environment variable; the flag wins.\n"
-    );
+    let mut page =
+        "# Flags\n\nEach flag can be set by an environment variable; the flag wins.\n".to_owned();
     let shared = <OperatorArgs as clap::Args>::augment_args(clap::Command::new("shared"));
     let shared_ids: Vec<String> =
         shared.get_arguments().map(|flag| flag.get_id().to_string()).collect();
@@ -206,7 +217,7 @@ fn flag_table<'a>(
 }
 
 fn command_line() -> anyhow::Result<String> {
-    let mut page = format!("{HEAD}# kubectl podops\n");
+    let mut page = "# kubectl podops\n".to_owned();
     let mut program = <Cli as clap::CommandFactory>::command();
     program.build();
     writeln!(page, "\n{}.", program.get_about().map(ToString::to_string).unwrap_or_default())?;

@@ -86,6 +86,8 @@ kubectl apply -f docs/examples/collaset.yaml
 kubectl wait --for=condition=Ready collaset/web --timeout=60s
 ";
 
+/// Start of commands that remove operators, which are run last.
+const REMOVING: &str = "kubectl delete -k";
 /// Verbs of commands that change objects.
 const CHANGING: [&str; 8] =
     [" annotate ", " apply ", " delete ", " demo", " drain ", " label ", " patch ", " scale "];
@@ -184,7 +186,9 @@ async fn names(cluster: &TestCluster) -> Vec<(&'static str, String)> {
 /// Runs the commands of a page; returns their number. `is_reset` is whether the objects are as
 /// [`RESET`] makes them.
 async fn run(cluster: &TestCluster, page: &Page, is_reset: &mut bool) -> usize {
-    let blocks: Vec<Vec<String>> = page.blocks("sh").iter().map(|block| commands(block)).collect();
+    let mut blocks: Vec<Vec<String>> =
+        page.blocks("sh").iter().map(|block| commands(block)).collect();
+    blocks.sort_by_key(|commands| commands.iter().any(|command| command.contains(REMOVING)));
     let count = blocks.iter().map(Vec::len).sum();
     if count == 0 {
         return 0;
@@ -242,7 +246,7 @@ async fn commands_and_manifests_of_the_docs_work() {
     let programs = programs().unwrap();
     cluster.plane.shell(SCENE, &programs).await.unwrap();
     let (destructive, pages): (Vec<Page>, Vec<Page>) =
-        pages().into_iter().partition(|page| page.text.contains("kubectl delete -k"));
+        pages().into_iter().partition(|page| page.text.contains(REMOVING));
     let (mut commands, mut is_reset) = (0, false);
     for page in &pages {
         commands += run(&cluster, page, &mut is_reset).await;
@@ -260,7 +264,6 @@ async fn commands_and_manifests_of_the_docs_work() {
             manifests += 1;
         }
     }
-    // These remove operators.
     for page in &destructive {
         commands += run(&cluster, page, &mut is_reset).await;
     }

@@ -128,7 +128,8 @@ fn assert_one_trace(pod: &str, spans: &[Span]) -> Span {
     for span in spans.iter().filter(|span| span.id != root.id) {
         assert_eq!((&span.trace, &span.parent), (&root.trace, &root.id), "{span:#?}");
         assert_eq!(span.attributes["podops.operation.id"], "collaset");
-        assert!(span.start <= span.end && span.end <= root.end, "{span:#?} {root:#?}");
+        // A write is observed by others before its response arrives.
+        assert!(span.start <= span.end && span.start <= root.end, "{span:#?} {root:#?}");
         assert!(ids.insert(&span.id), "{pod}: two spans have the ID {}", span.id);
         names.insert((span.service.as_str(), span.name.as_str()));
     }

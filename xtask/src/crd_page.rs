@@ -99,7 +99,10 @@ fn limits(field: &Value) -> String {
 /// Messages of the schema's CEL validation rules, as sentences.
 fn validations(schema: &Value) -> impl Iterator<Item = String> {
     let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
-    rules.filter_map(|rule| Some(format!("Validation: “{}”.", rule["message"].as_str()?)))
+    let escape = |message: &str| message.replace('<', "&lt;");
+    rules.filter_map(move |rule| {
+        Some(format!("Validation: “{}”.", escape(rule["message"].as_str()?)))
+    })
 }
 
 /// Writes a list of the validation rules of a whole object.
