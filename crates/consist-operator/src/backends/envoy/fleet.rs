@@ -155,7 +155,8 @@ impl Fleet {
         self.loads.remove(&stream);
     }
 
-    /// Records a cluster's requests in flight. Returns whether the cluster needs them.
+    /// Records a cluster's requests in flight, if an employer uses the cluster. Returns whether the
+    /// cluster needs them.
     pub fn record_report(
         &mut self,
         stream: u64,
@@ -163,10 +164,13 @@ impl Fleet {
         in_flight: BTreeMap<IpAddr, u64>,
         now: Instant,
     ) -> bool {
+        // An Envoy that reports ever new names must not fill the memory.
+        let used = self.clusters.get(cluster).filter(|cluster| cluster.version > 0);
+        let Some(needed) = used.map(|cluster| cluster.needs_load_reports) else { return false };
         if let Some(load) = self.loads.get_mut(&stream) {
             load.reports.insert(cluster.to_owned(), Report { at: now, in_flight });
         }
-        self.clusters.get(cluster).is_some_and(|cluster| cluster.needs_load_reports)
+        needed
     }
 
     /// Returns whether any cluster needs load reports.
@@ -177,6 +181,9 @@ impl Fleet {
 
     /// Drops the endpoints of an employer; its Envoys keep the last ones they were sent.
     pub fn forget(&mut self, name: &str) {
+        for load in self.loads.values_mut() {
+            load.reports.remove(name);
+        }
         if let Some(cluster) = self.clusters.get_mut(name) {
             cluster.endpoints = BTreeMap::new();
             (cluster.version, cluster.needs_load_reports) = (0, false);

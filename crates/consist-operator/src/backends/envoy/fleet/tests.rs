@@ -316,3 +316,19 @@ fn a_rejection_is_reported_with_its_message() {
     assert_eq!(of(&sync, 1), Some(Traffic::Absent));
     assert!(sync.error.is_some_and(|error| error.to_string().contains("rejected")));
 }
+
+#[test]
+fn reports_are_kept_only_of_clusters_that_an_employer_uses() {
+    let mut world = World::new();
+    world.drain_one_of_two();
+    world.report(1, &[]);
+    let now = world.now();
+    for name in ["Service/ns/other", "another"] {
+        world.fleet.subscribe(1, "node-1", &[NAME.to_owned(), name.to_owned()].into());
+        assert!(!world.fleet.record_report(1, name, BTreeMap::new(), now));
+    }
+    let kept = |world: &World| world.fleet.loads[&1].reports.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(kept(&world), [NAME]);
+    world.fleet.forget(NAME);
+    assert!(kept(&world).is_empty());
+}
