@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
 use podops_api::int_or_percent;
 
 use crate::{
@@ -134,6 +135,9 @@ pub enum Command {
         /// Cancel deletions instead
         #[arg(long)]
         cancel: bool,
+        /// Policy of Pods without the annotation; lifecycle-operator's flag of this name
+        #[arg(long, value_enum, default_value_t)]
+        deletion_policy: DeletionPolicy,
     },
     /// Take Pods out of service without deleting them
     Offline {
@@ -167,6 +171,9 @@ pub enum Command {
         /// Also delete Pods with emptyDir volumes, whose data are lost
         #[arg(long)]
         delete_emptydir_data: bool,
+        /// Policy of Pods without the annotation; lifecycle-operator's flag of this name
+        #[arg(long, value_enum, default_value_t)]
+        deletion_policy: DeletionPolicy,
         /// Seconds after which to fail; 0 waits without limit
         #[arg(long, default_value = "0", value_parser = seconds)]
         timeout: Duration,

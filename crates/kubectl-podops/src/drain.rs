@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
 use podops_api::well_known;
 
 use crate::{
@@ -13,13 +14,15 @@ use crate::{
 /// Annotation of Pods that a kubelet runs from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What the user allows.
+/// What the user allows and prefers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
-    /// Deletion of Pods that nothing creates again.
+pub struct DrainOptions {
+    /// Whether Pods that nothing creates again may be deleted.
     pub unmanaged: bool,
-    /// Deletion of Pods with emptyDir volumes.
+    /// Whether Pods with emptyDir volumes may be deleted.
     pub empty_dir: bool,
+    /// Policy of Pods without the annotation.
+    pub deletion_policy: DeletionPolicy,
 }
 
 /// How a Pod leaves a node.
@@ -45,7 +48,7 @@ pub enum Departure {
 /// Decides how a Pod leaves its node. `graceful` are the namespaces in which evictions wait for the
 /// lifecycle.
 #[must_use]
-pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> Departure {
+pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, options: DrainOptions) -> Departure {
     let owner = pod.metadata.owner_references.iter().flatten();
     let owner = owner.into_iter().find(|owner| owner.controller == Some(true));
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -58,9 +61,9 @@ pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> De
         Departure::Leaving
     } else if pods::has_ended(pod) {
         Departure::Evict
-    } else if owner.is_none() && !allowed.unmanaged {
+    } else if owner.is_none() && !options.unmanaged {
         Departure::Refused("nothing creates it again; use --force to delete it")
-    } else if has_empty_dir(pod) && !allowed.empty_dir {
+    } else if has_empty_dir(pod) && !options.empty_dir {
         Departure::Refused(
             "it has emptyDir volumes, whose data would be lost; use --delete-emptydir-data",
         )
@@ -69,7 +72,9 @@ pub fn departure(pod: &Pod, graceful: &BTreeSet<String>, allowed: Allowed) -> De
     } else if is_requested {
         Departure::Leaving
     } else {
-        Departure::RequestDeletion { is_replaced_first: is_replaced_first(pod) }
+        Departure::RequestDeletion {
+            is_replaced_first: is_replaced_first(pod, options.deletion_policy),
+        }
     }
 }
 
@@ -109,7 +114,7 @@ mod tests {
         requested["labels"][well_known::TO_DELETE] = json!("true");
         let mirror = json!({ "annotations": { MIRROR: "1" } });
         let plain = json!({});
-        let depart = |pod: &Pod| departure(pod, &BTreeSet::new(), Allowed::default());
+        let depart = |pod: &Pod| departure(pod, &BTreeSet::new(), DrainOptions::default());
         let cases = [
             (pod(Some("DaemonSet"), &plain, &spec), Departure::Stays),
             (pod(None, &mirror, &spec), Departure::Stays),
@@ -125,7 +130,7 @@ mod tests {
         }
         let graceful = BTreeSet::from(["shop".to_owned()]);
         let set = pod(Some("CollaSet"), &requested, &spec);
-        assert_eq!(departure(&set, &graceful, Allowed::default()), Departure::Evict);
+        assert_eq!(departure(&set, &graceful, DrainOptions::default()), Departure::Evict);
     }
 
     #[test]
@@ -134,13 +139,16 @@ mod tests {
         let spec = json!({ "containers": [], "volumes": volumes });
         let bare = pod(None, &json!({}), &spec);
         let none = BTreeSet::new();
-        let with = |unmanaged, empty_dir| departure(&bare, &none, Allowed { unmanaged, empty_dir });
+        let with = |unmanaged, empty_dir| {
+            let options = DrainOptions { unmanaged, empty_dir, ..DrainOptions::default() };
+            departure(&bare, &none, options)
+        };
         assert!(matches!(with(false, true), Departure::Refused(why) if why.contains("--force")));
         assert!(matches!(with(true, false), Departure::Refused(why) if why.contains("emptyDir")));
         assert_eq!(with(true, true), Departure::Evict);
         let mut ended = bare.clone();
         ended.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
-        let departure = departure(&ended, &none, Allowed::default());
+        let departure = departure(&ended, &none, DrainOptions::default());
         assert_eq!(departure, Departure::Evict, "nothing of it is lost");
     }
 }

@@ -9,7 +9,7 @@ use clap::{CommandFactory as _, Parser as _};
 use kubectl_podops::{
     cli::{Cli, Command},
     demo::Demo,
-    drain::Allowed,
+    drain::DrainOptions,
 };
 
 use crate::commands::pods::{PodCommand, change as change_pods};
@@ -58,8 +58,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let change = if cancel { PodCommand::CancelReplacement } else { PodCommand::Replace };
             change_pods(&session, &pods, change).await
         }
-        Command::Delete { pods, cancel, .. } => {
-            let change = if cancel { PodCommand::CancelDeletion } else { PodCommand::Delete };
+        Command::Delete { pods, cancel, deletion_policy, .. } => {
+            let delete = PodCommand::Delete(deletion_policy);
+            let change = if cancel { PodCommand::CancelDeletion } else { delete };
             change_pods(&session, &pods, change).await
         }
         Command::Offline { pods } => change_pods(&session, &pods, PodCommand::Offline).await,
@@ -67,9 +68,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Undo { pod, operation } => {
             change_pods(&session, &[pod], PodCommand::Undo(operation)).await
         }
-        Command::Drain { node, force, delete_emptydir_data, timeout } => {
-            let allowed = Allowed { unmanaged: force, empty_dir: delete_emptydir_data };
-            commands::drain::drain(&session, &node, allowed, timeout).await
+        Command::Drain { node, force, delete_emptydir_data, deletion_policy, timeout } => {
+            let options =
+                DrainOptions { unmanaged: force, empty_dir: delete_emptydir_data, deletion_policy };
+            commands::drain::drain(&session, &node, options, timeout).await
         }
         Command::Uninstall { workloads, dry_run: true, .. } => {
             commands::uninstall::dry_run(&session, workloads).await

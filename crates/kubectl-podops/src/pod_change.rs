@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
 use podops_api::{
     lifecycle::{self, LabelChanges, Operation, Phase, PodLifecycle},
     well_known,
@@ -18,8 +19,6 @@ pub const OFFLINE: &str = "offline";
 
 /// Value of labels that count by their existence.
 const SET: &str = "true";
-/// Value of the annotation `deletion-policy` with which a replacement is created first.
-const REPLACE_FIRST: &str = "Replace";
 
 /// Why a Pod cannot be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,22 +89,24 @@ pub fn cancel_replacement(pod: &Pod) -> Result<Value, Error> {
 }
 
 /// Requests the graceful deletion of a Pod, or its replacement if its deletion policy wants that.
+/// `default` applies if the Pod has no policy.
 ///
 /// # Errors
 ///
 /// If the Pod is not under control, or is being deleted.
-pub fn delete(pod: &Pod) -> Result<Value, Error> {
+pub fn delete(pod: &Pod, default: DeletionPolicy) -> Result<Value, Error> {
     check_controlled(pod)?;
-    let key = if is_replaced_first(pod) { well_known::TO_REPLACE } else { well_known::TO_DELETE };
+    let is_replaced = is_replaced_first(pod, default);
+    let key = if is_replaced { well_known::TO_REPLACE } else { well_known::TO_DELETE };
     Ok(labels(pod, &json!({ key: SET })))
 }
 
 /// Returns whether a replacement is created before the Pod is deleted. One that serves nothing is
-/// deleted at once.
+/// deleted at once. `default` applies if the Pod has no deletion policy.
 #[must_use]
-pub fn is_replaced_first(pod: &Pod) -> bool {
-    let policy = pods::annotation(pod, well_known::DELETION_POLICY);
-    policy == Some(REPLACE_FIRST)
+pub fn is_replaced_first(pod: &Pod, default: DeletionPolicy) -> bool {
+    let policy = DeletionPolicy::of(pods::annotation(pod, well_known::DELETION_POLICY), default);
+    policy == DeletionPolicy::Replace
         && is_of_set(pod)
         && pods::label(pod, well_known::SERVICE_AVAILABLE).is_some()
 }
@@ -253,6 +254,7 @@ mod tests {
     #[test]
     fn a_deletion_policy_replaces_the_pod_first() {
         let mut pod = pod(&json!({}));
+        let delete = |pod: &Pod| super::delete(pod, DeletionPolicy::Delete);
         let deleted = delete(&pod).unwrap_or_default();
         assert_eq!(*labels_of(&deleted), json!({ well_known::TO_DELETE: "true" }));
         let policy = [(well_known::DELETION_POLICY.to_owned(), "Replace".to_owned())];
@@ -263,6 +265,12 @@ mod tests {
         pod.metadata.labels.get_or_insert_default().extend([available]);
         let replaced = delete(&pod).unwrap_or_default();
         assert_eq!(*labels_of(&replaced), json!({ well_known::TO_REPLACE: "true" }));
+        pod.metadata.annotations = None;
+        let by_default = super::delete(&pod, DeletionPolicy::Replace).unwrap_or_default();
+        assert_eq!(*labels_of(&by_default), json!({ well_known::TO_REPLACE: "true" }));
+        let exception = [(well_known::DELETION_POLICY.to_owned(), "Delete".to_owned())];
+        pod.metadata.annotations = Some(exception.into());
+        assert!(!is_replaced_first(&pod, DeletionPolicy::Replace), "the annotation has precedence");
         pod.metadata.owner_references = None;
         let deleted = delete(&pod).unwrap_or_default();
         assert_eq!(*labels_of(&deleted), json!({ well_known::TO_DELETE: "true" }));
@@ -281,7 +289,7 @@ mod tests {
 
     #[test]
     fn pods_without_control_are_left_to_kubectl() {
-        let error = delete(&Pod::default()).unwrap_err();
+        let error = delete(&Pod::default(), DeletionPolicy::Delete).unwrap_err();
         assert_eq!(error, Error::NotControlled(String::new()));
     }
 

@@ -17,7 +17,7 @@ use kube::{
     api::{EvictParams, ListParams, PostParams},
 };
 use kubectl_podops::{
-    drain::{Allowed, Departure, departure, is_uncounted},
+    drain::{Departure, DrainOptions, departure, is_uncounted},
     explain::explain_pod,
     facts, pod_change,
 };
@@ -40,13 +40,13 @@ const NOT_FOUND: u16 = 404;
 pub(crate) async fn drain(
     session: &Session,
     node: &str,
-    allowed: Allowed,
+    options: DrainOptions,
     timeout: Duration,
 ) -> anyhow::Result<ExitCode> {
     let nodes: Api<Node> = Api::all(session.client.clone());
     let known = nodes.get_opt(node).await.context("cannot read the node")?;
     known.with_context(|| format!("node/{node} does not exist"))?;
-    let mut drain = Drain::new(session, node, allowed).await?;
+    let mut drain = Drain::new(session, node, options).await?;
     // Nothing is changed if a Pod must not be deleted.
     drain.leaving().await?;
     nodes.cordon(node).await.context("cannot cordon the node")?;
@@ -81,7 +81,7 @@ struct Leaving {
 struct Drain<'a> {
     session: &'a Session,
     node: &'a str,
-    allowed: Allowed,
+    options: DrainOptions,
     /// Namespaces in which evictions wait for the lifecycle.
     graceful: BTreeSet<String>,
     /// Namespaces with PodDisruptionBudgets.
@@ -93,14 +93,18 @@ struct Drain<'a> {
 }
 
 impl<'a> Drain<'a> {
-    async fn new(session: &'a Session, node: &'a str, allowed: Allowed) -> anyhow::Result<Self> {
+    async fn new(
+        session: &'a Session,
+        node: &'a str,
+        options: DrainOptions,
+    ) -> anyhow::Result<Self> {
         let budgets: Api<PodDisruptionBudget> = Api::all(session.client.clone());
         let budgets = budgets.list(&ListParams::default()).await;
         let budgets = budgets.context("cannot list PodDisruptionBudgets")?;
         Ok(Self {
             session,
             node,
-            allowed,
+            options,
             graceful: graceful_namespaces(session).await?,
             budgeted: budgets.iter().filter_map(ResourceExt::namespace).collect(),
             requested: BTreeSet::new(),
@@ -119,7 +123,7 @@ impl<'a> Drain<'a> {
         let list = pods.list(&on_node).await.context("cannot list the Pods of the node")?;
         let mut leaving = Vec::new();
         for pod in list.items {
-            match departure(&pod, &self.graceful, self.allowed) {
+            match departure(&pod, &self.graceful, self.options) {
                 Departure::Stays => {}
                 Departure::Refused(why) => {
                     bail!("{} cannot leave node/{}: {why}", id(&pod), self.node)
@@ -193,7 +197,8 @@ impl<'a> Drain<'a> {
         if present.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
-        match change_one(&pods, &name, &PodCommand::Delete).await {
+        let delete = PodCommand::Delete(self.options.deletion_policy);
+        match change_one(&pods, &name, &delete).await {
             Err(error) if is_gone(&error) => Ok(false),
             result => result.map(|()| true),
         }

@@ -9,6 +9,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use kubectl_podops::{clock, pod_change};
+use lifecycle_operator::graceful_deletion::decision::DeletionPolicy;
 use serde_json::Value;
 
 use super::MANAGER;
@@ -26,8 +27,8 @@ pub(crate) enum PodCommand {
     Replace,
     /// End of its replacement.
     CancelReplacement,
-    /// Graceful deletion.
-    Delete,
+    /// Graceful deletion, by this policy if the Pod has none.
+    Delete(DeletionPolicy),
     /// End of its graceful deletion.
     CancelDeletion,
     /// Out of service.
@@ -43,7 +44,7 @@ impl PodCommand {
         match self {
             Self::Replace => pod_change::replace(pod),
             Self::CancelReplacement => pod_change::cancel_replacement(pod),
-            Self::Delete => pod_change::delete(pod),
+            Self::Delete(policy) => pod_change::delete(pod, *policy),
             Self::CancelDeletion => pod_change::cancel_deletion(pod),
             Self::Offline => pod_change::offline(pod, clock::now()),
             Self::Online => pod_change::online(pod),
@@ -55,7 +56,7 @@ impl PodCommand {
         match self {
             Self::Replace => "replacement requested".to_owned(),
             Self::CancelReplacement => "replacement cancelled".to_owned(),
-            Self::Delete => "graceful deletion requested".to_owned(),
+            Self::Delete(_) => "graceful deletion requested".to_owned(),
             Self::CancelDeletion => "graceful deletion cancelled".to_owned(),
             Self::Offline => "leaves service".to_owned(),
             Self::Online => "returns to service".to_owned(),

@@ -17,14 +17,26 @@ use crate::{
 
 /// How a requested deletion of a CollaSet's Pod is carried out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "shell", derive(clap::ValueEnum))]
-#[cfg_attr(feature = "shell", value(rename_all = "PascalCase"))]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[cfg_attr(feature = "clap", value(rename_all = "PascalCase"))]
 pub enum DeletionPolicy {
     /// Delete the Pod at the end of its graceful deletion
     #[default]
     Delete,
     /// Create a replacement Pod first
     Replace,
+}
+
+impl DeletionPolicy {
+    /// The policy of a Pod with this annotation; `default` without one, or with an unknown value.
+    #[must_use]
+    pub fn of(annotation: Option<&str>, default: Self) -> Self {
+        match annotation {
+            Some("Replace") => Self::Replace,
+            Some("Delete") => Self::Delete,
+            _ => default,
+        }
+    }
 }
 
 /// Observed state of a Pod for which a delete or eviction was requested.
@@ -67,11 +79,7 @@ impl DeletionCandidate {
     }
 
     fn is_replaced(&self, default: DeletionPolicy) -> bool {
-        let policy = match self.deletion_policy.as_deref() {
-            Some("Replace") => DeletionPolicy::Replace,
-            Some("Delete") => DeletionPolicy::Delete,
-            _ => default,
-        };
+        let policy = DeletionPolicy::of(self.deletion_policy.as_deref(), default);
         // A Pod that is not available needs no replacement and might never get one: replacement
         // waits for it.
         let available = self.pod.labels.contains_key(well_known::SERVICE_AVAILABLE);
