@@ -135,6 +135,16 @@ impl Context {
         self.report_depth(&state);
     }
 
+    /// Removes an object from the queue, because another replica reconciles it.
+    fn leave(&self, key: &ObjectKey) {
+        self.stop_waiting(&mut self.state.lock(), key);
+    }
+
+    fn stop_waiting(&self, state: &mut QueueState, key: &ObjectKey) {
+        state.waiting.remove(key);
+        self.report_depth(state);
+    }
+
     /// Removes an object from the queue; returns the rest of its minimum interval, if it is not
     /// over.
     fn dequeue(&self, key: &ObjectKey) -> Option<Duration> {
@@ -142,8 +152,7 @@ impl Context {
         let left =
             state.not_before.get(key).and_then(|at| at.checked_duration_since(Instant::now()));
         if left.is_none() {
-            state.waiting.remove(key);
-            self.report_depth(&state);
+            self.stop_waiting(&mut state, key);
         }
         left.filter(|left| !left.is_zero())
     }
@@ -153,8 +162,7 @@ impl Context {
         let mut state = self.state.lock();
         state.failures.remove(key);
         state.not_before.remove(key);
-        state.waiting.remove(key);
-        self.report_depth(&state);
+        self.stop_waiting(&mut state, key);
         drop(state);
         // It may have been the one whose turn it was.
         let next = self.turns.lock().next();
@@ -315,6 +323,7 @@ where
 {
     let key = ObjectKey::of(&*object);
     if !context.lease.is_leader() {
+        context.leave(&key);
         return Action::await_change();
     }
     if let Some(remaining) = context.dequeue(&key) {
@@ -471,6 +480,30 @@ mod tests {
         // The shutdown waits for the reconciles in progress.
         let waited = started.elapsed();
         assert!(waited < Duration::from_secs(15), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_reports_an_empty_queue() {
+        let objects = (0..10).map(|n| Event::InitApply(object("a", n)));
+        let events = [Event::Init].into_iter().chain(objects).chain([Event::InitDone]);
+        let config = config(events.collect());
+        let (end, stop) = Shutdown::new();
+        let mut process = process(stop);
+        process.lease = Leadership::never();
+        let depth = process.metrics.queue_depth.clone();
+        // A value that only a report replaces.
+        depth.set(-1);
+        let reconcile = |_| async { panic!("a follower reconciles nothing") };
+        let controller = run(process, config, reconcile);
+        let stop = async {
+            sleep(Duration::from_secs(5)).await;
+            let reported = depth.get();
+            end.send_replace(true);
+            reported
+        };
+        let (result, reported) = tokio::join!(controller, stop);
+        result.unwrap();
+        assert_eq!(reported, 0);
     }
 
     /// kube's queue returns the object that was queued last first.

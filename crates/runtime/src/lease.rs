@@ -28,6 +28,12 @@ impl Leadership {
         Self(watch::channel(true).1)
     }
 
+    /// Another replica is the leader, for good.
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self(watch::channel(false).1)
+    }
+
     /// Returns whether this replica is the leader.
     #[must_use]
     pub fn is_leader(&self) -> bool {
