@@ -133,7 +133,7 @@ fn assert_one_trace(pod: &str, spans: &[Span]) -> Span {
         assert!(ids.insert(&span.id), "{pod}: two spans have the ID {}", span.id);
         names.insert((span.service.as_str(), span.name.as_str()));
     }
-    // The API server writes the end of Preparing, with the component fast-operate.
+    // With the component fast-operate, the API server writes the end of Preparing.
     let expected = [
         ("consist-operator", "drain"),
         ("consist-operator", "enable"),
@@ -141,6 +141,7 @@ fn assert_one_trace(pod: &str, spans: &[Span]) -> Span {
         ("lifecycle-operator", "operate"),
         ("lifecycle-operator", "post_check"),
         ("lifecycle-operator", "pre_check"),
+        ("lifecycle-operator", "preparing"),
         ("transition-rule-operator", "rules"),
     ];
     assert_eq!(names, BTreeSet::from(expected), "{pod}");

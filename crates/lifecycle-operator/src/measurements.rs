@@ -165,6 +165,27 @@ pub fn in_progress(
     waits.iter().map(operation).collect()
 }
 
+/// Stages that ended without a write of this operator: the component fast-operate ends Preparing
+/// within the write that releases the Pod. `known` is what the operator knew before it observed these
+/// labels.
+#[must_use]
+pub fn ended_by_others(
+    known: &[OperationInProgress],
+    observed: &PodLifecycle,
+    now: Timestamp,
+) -> Vec<EndedStage> {
+    let ended = known.iter().filter_map(|known| {
+        let operation = observed.operations.get(&known.id)?;
+        if known.stage != Stage::Preparing || stage_of(operation) != Stage::Operate {
+            return None;
+        }
+        // Clocks of other programs may be ahead, or behind.
+        let end = start(operation, Stage::Operate).unwrap_or(now).min(now).max(known.since);
+        Some(EndedStage { id: known.id.clone(), stage: known.stage, start: known.since, end })
+    });
+    ended.collect()
+}
+
 /// Compares the operations of a Pod before and after a write at `now`.
 #[must_use]
 pub fn measure(before: &PodLifecycle, after: &PodLifecycle, now: Timestamp) -> Measurements {
@@ -336,6 +357,29 @@ mod tests {
             let measured = measure(&lifecycle(labels), &lifecycle(&[]), at(3));
             assert_eq!(measured.ended, [ended("update", End::Cancelled)]);
             assert!(measured.stages.is_empty() && measured.started.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_stage_that_another_program_ended_is_measured() {
+        let known = |stage| OperationInProgress {
+            id: "a".into(),
+            stage,
+            waiting_for: WaitingFor::TrafficControllers,
+            since: at(2),
+        };
+        let operate = lifecycle(&[("operating", "1"), ("operate", "5000000000")]);
+        let ended = ended_by_others(&[known(Stage::Preparing)], &operate, at(6));
+        let stage =
+            EndedStage { id: "a".into(), stage: Stage::Preparing, start: at(2), end: at(5) };
+        assert_eq!(ended, [stage]);
+        let ahead = ended_by_others(&[known(Stage::Preparing)], &operate, at(4));
+        assert_eq!(ahead[0].end, at(4), "not after the observation");
+        // Its own writes are measured when they succeed; a cancelled operation has no durations.
+        assert!(ended_by_others(&[known(Stage::Operate)], &operate, at(6)).is_empty());
+        let preparing = lifecycle(&[("operating", "1"), ("preparing", "2000000000")]);
+        for observed in [preparing, lifecycle(&[])] {
+            assert!(ended_by_others(&[known(Stage::Preparing)], &observed, at(6)).is_empty());
         }
     }
 

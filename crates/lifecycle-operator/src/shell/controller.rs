@@ -212,6 +212,8 @@ async fn reconcile(pod: Arc<SlimPod>, context: Arc<Context>) -> Result<Requeue, 
     };
     let before = PodLifecycle::parse(&view.labels).unwrap_or_default();
     let after = operations_after(&view.labels, &plan);
+    let by_others = context.metrics.add_by_others(&key, &before, now);
+    context.record_spans(&pod, &AnnotationChanges::new(), &by_others, now);
     plan.annotations = traces::ended(pod.annotations(), &after);
     if context.traces.are_recorded() {
         let (identity, annotations) = (pod.trace_identity(), pod.annotations());

@@ -16,7 +16,10 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 
 use crate::{
     machine::WaitingFor,
-    measurements::{EndedOperation, Measurements, OperationInProgress, Stage, ended_by_deletion},
+    measurements::{
+        EndedOperation, Measurements, OperationInProgress, Stage, ended_by_deletion,
+        ended_by_others,
+    },
     metrics::{
         INVALID_LABEL_PODS, OLDEST_OPERATION, OPERATIONS, OPERATIONS_ENDED, OPERATIONS_STARTED,
         PODS_DELETED, STAGE_DURATION, UNGATED_PODS,
@@ -58,6 +61,20 @@ impl Metrics {
             ungated_pods: CountedPods::new(gauge(registry, &UNGATED_PODS)?),
             deleted: counter(registry, &PODS_DELETED)?,
         })
+    }
+
+    /// Adds what other programs changed since the Pod was observed last. Returns it.
+    pub(super) fn add_by_others(
+        &self,
+        pod: &ObjectKey,
+        observed: &PodLifecycle,
+        now: Timestamp,
+    ) -> Measurements {
+        let known = self.operations.known.lock().by_pod.get(pod).cloned().unwrap_or_default();
+        let stages = ended_by_others(&known, observed, now);
+        let measured = Measurements { stages, ..Measurements::default() };
+        self.add(&measured);
+        measured
     }
 
     /// Adds what a write changed.
