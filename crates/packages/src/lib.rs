@@ -1,0 +1,5 @@
+//! Packages of KUDO (`kudo.dev/v1beta1`). Pure: no API server, no files, no clock.
+//!
+//! So far it holds the [`template`] engine.
+
+pub mod template;

@@ -1,0 +1,102 @@
+//! Templates: Go's `text/template` with `missingkey=error`, the functions of Sprig 2.22.0 and
+//! `toYaml`, as KUDO renders them.
+//!
+//! What differs on purpose:
+//!
+//! - The same template and data give the same text: random functions draw from
+//!   [`Environment::seed`], `now` is [`Environment::now`], `keys` and `values` are sorted, and
+//!   local time is UTC.
+//! - Functions that make certificates, keys or passwords, and `getHostByName`, are refused by name.
+//! - A rendering that needs more than [`Limits`] fails; so does one whose values are nested deeper
+//!   than [`MAX_DEPTH`].
+//! - Complex numbers, `%x` of a floating-point number, and `\p` in regular expressions are not
+//!   supported.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "functions treat a value of any other type, such as one added later, alike"
+)]
+
+mod calls;
+mod data;
+mod error;
+mod execute;
+mod functions;
+mod lexer;
+mod parser;
+mod random;
+mod syntax;
+mod text;
+mod value;
+
+use std::collections::BTreeMap;
+
+pub use data::Data;
+pub use error::{Error, Failure};
+use jiff::Timestamp;
+
+use self::{execute::Execution, syntax::Node};
+
+/// Deepest nesting of actions, parentheses and values.
+pub const MAX_DEPTH: usize = 100;
+
+/// A parsed template.
+#[derive(Clone, Debug)]
+pub struct Template {
+    name: String,
+    /// By name; the template's own text is one of them.
+    definitions: BTreeMap<String, Vec<Node>>,
+}
+
+impl Template {
+    /// Parses a template. `name` appears in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] with the line, if the text is no template, or calls a function that is unknown or
+    /// refused.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
+        let definitions = parser::parse(name, text);
+        let definitions = definitions.map_err(|(line, failure)| Error::new(name, line, failure))?;
+        Ok(Self { name: name.to_owned(), definitions })
+    }
+
+    /// Renders the template.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] with the line, if an expression cannot be evaluated, or a limit is exceeded.
+    pub fn render(&self, data: &Data, environment: &Environment) -> Result<String, Error> {
+        let execution = Execution::new(&self.definitions, &self.name, environment);
+        let output = execution.run(data);
+        output.map_err(|(line, failure)| Error::new(&self.name, line, failure))
+    }
+}
+
+/// What a rendering depends on besides template and data.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// What `now` returns.
+    pub now: Timestamp,
+    /// Source of random functions: equal seeds give equal results.
+    pub seed: Vec<u8>,
+    /// Limits of the rendering.
+    pub limits: Limits,
+}
+
+/// Limits of one rendering.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Actions, function calls and list elements.
+    pub steps: u64,
+    /// Bytes of the output, and of any one text that a function makes.
+    pub text: usize,
+    /// Bytes of all texts that functions make.
+    pub memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { steps: 1_000_000, text: 8 << 20, memory: 64 << 20 }
+    }
+}
