@@ -1,10 +1,15 @@
 //! Generates what needs no operator: the CustomResourceDefinitions, their reference pages, the code
 //! map.
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use podops_api::{
-    collaset::CollaSet, operation_job::OperationJob, pod_decoration::PodDecoration,
-    resource_context::ResourceContext, transition_rule::PodTransitionRule,
+    collaset::CollaSet,
+    kudo::{self, Instance, Operator, OperatorVersion},
+    operation_job::OperationJob,
+    pod_decoration::PodDecoration,
+    resource_context::ResourceContext,
+    transition_rule::PodTransitionRule,
 };
 
 use crate::{code_map, crd_page, generated::File, sources};
@@ -25,8 +30,11 @@ pub(crate) fn files() -> anyhow::Result<Vec<File>> {
         PodDecoration::crd(),
         PodTransitionRule::crd(),
         ResourceContext::crd(),
+        Operator::crd(),
+        OperatorVersion::crd(),
+        Instance::crd(),
     ] {
-        let name = format!("crds/{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
+        let name = format!("{}/{}_{}.yaml", folder(&crd), crd.spec.group, crd.spec.names.plural);
         // Converted to JSON first, which omits absent fields.
         let text = serde_saphyr::to_string(&serde_json::to_value(&crd)?)?;
         files.push((root.join(name), format!("{HEAD}{text}")));
@@ -35,4 +43,9 @@ pub(crate) fn files() -> anyhow::Result<Vec<File>> {
     }
     files.push((root.join(code_map::PAGE), code_map::page()?));
     Ok(files)
+}
+
+/// KUDO's resources are installed separately, because only instance-operator reads them.
+fn folder(crd: &CustomResourceDefinition) -> &'static str {
+    if crd.spec.group == kudo::GROUP { "crds/kudo" } else { "crds" }
 }

@@ -1,6 +1,6 @@
 //! API types of the Podops operators: custom resources and the PodOpsLifecycle label protocol.
 //!
-//! Wire-compatible with KusionStack Kuperator. No client, no I/O and no decisions: this crate
+//! Wire-compatible with KusionStack Kuperator and, in [`kudo`], with KUDO. No client, no I/O and no decisions: this crate
 //! defines what each label means; the operators decide when to write it.
 
 #![allow(clippy::duplicated_attributes, reason = "each CEL rule is a separate attribute")]
@@ -20,12 +20,14 @@ pub mod pod_decoration;
 pub mod resource_context;
 pub mod transition_rule;
 
+pub mod kudo;
+
 pub mod condition;
 pub mod image_reference;
 pub mod int_or_percent;
 pub mod template;
 
-/// API group of every custom resource.
+/// API group of every custom resource but those of [`kudo`].
 pub const GROUP: &str = "apps.kusionstack.io";
 
 /// API version, the only one that is served and stored.

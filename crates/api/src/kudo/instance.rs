@@ -1,0 +1,114 @@
+//! Instance: an OperatorVersion with parameters, for which plans run.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{InstanceStatus, null_as_default, without_defaults};
+
+/// Desired state of an Instance.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "kudo.dev",
+    version = "v1beta1",
+    kind = "Instance",
+    plural = "instances",
+    singular = "instance",
+    namespaced,
+    status = "InstanceStatus",
+    derive = "PartialEq",
+    doc = "Instance runs the plans of an OperatorVersion with parameters of its own.",
+    printcolumn(
+        name = "OPERATOR_VERSION",
+        type_ = "string",
+        json_path = ".spec.operatorVersion.name"
+    ),
+    printcolumn(name = "PLAN", type_ = "string", json_path = ".spec.planExecution.planName"),
+    printcolumn(name = "STATUS", type_ = "string", json_path = ".spec.planExecution.status"),
+    printcolumn(
+        name = "READY",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status"
+    ),
+    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct InstanceSpec {
+    /// OperatorVersion; its namespace defaults to that of the Instance.
+    pub operator_version: ObjectReference,
+    /// Values of parameters; the text of an array or map is YAML.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub parameters: BTreeMap<String, String>,
+    /// Values of parameters that are read from Secrets and ConfigMaps. A change of such an object counts
+    /// as a change of the parameter. Not KUDO's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub parameters_from: Vec<ParameterSource>,
+    /// The plan that runs, or that a user requests.
+    pub plan_execution: PlanExecution,
+    /// Whether no further step begins; steps under way are completed. Not KUDO's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// ServiceAccount that writes the objects of the Instance, by impersonation. Without it, that of
+    /// the operator's flag does. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub service_account_name: String,
+}
+
+/// Parameter whose value is in a Secret or a ConfigMap of the Instance's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.secretKeyRef) != has(self.configMapKeyRef)")
+    .message("exactly one of secretKeyRef and configMapKeyRef is required"))]
+pub struct ParameterSource {
+    /// Name of the parameter.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Key of a Secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_key_ref: Option<KeyReference>,
+    /// Key of a ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<KeyReference>,
+}
+
+/// Key of a Secret or a ConfigMap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyReference {
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Key of the value.
+    #[schemars(length(min = 1, max = 253))]
+    pub key: String,
+    /// Whether the object or the key may be absent; the parameter is not set then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+/// The plan that runs, or that a user requests. Empty while no plan runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct PlanExecution {
+    /// Name of the plan.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub plan_name: String,
+    /// Identity of the run; another one requests another run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Status of the run, written by the operator. `status.planStatus` is what counts.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub status: String,
+    /// Identity of a run that is to end. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 253))]
+    pub cancel: String,
+}

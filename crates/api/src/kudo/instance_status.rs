@@ -1,0 +1,199 @@
+//! Status of an Instance.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::{null_as_default, without_defaults};
+use crate::condition::Condition;
+
+/// Most recently observed state of an Instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct InstanceStatus {
+    /// Generation of the spec that this status is based on. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Last run of each plan of the OperatorVersion, once any has run.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub plan_status: BTreeMap<String, PlanStatus>,
+    /// Plans that are due, in the order in which they run. Not KUDO's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<String>,
+    /// The last ten runs, the newest first. Not KUDO's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub history: Vec<PlanRun>,
+    /// Objects that the Instance owns. Not KUDO's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inventory: Vec<InventoryEntry>,
+    /// Conditions: Ready, Progressing, Degraded.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Status of a plan, phase or step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ExecutionStatus {
+    /// It was never scheduled.
+    #[default]
+    #[serde(alias = "")]
+    NeverRun,
+    /// It is scheduled.
+    Pending,
+    /// It runs.
+    InProgress,
+    /// It is complete; final.
+    Complete,
+    /// It failed and is tried again; of steps only.
+    Error,
+    /// It failed; final.
+    FatalError,
+}
+
+impl ExecutionStatus {
+    /// Returns whether the run has ended.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Complete | Self::FatalError)
+    }
+
+    /// Returns whether the run has begun and not ended.
+    #[must_use]
+    pub const fn is_running(self) -> bool {
+        matches!(self, Self::Pending | Self::InProgress | Self::Error)
+    }
+}
+
+fn execution_status(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "enum": ["NEVER_RUN", "PENDING", "IN_PROGRESS", "COMPLETE", "ERROR", "FATAL_ERROR", ""],
+    })
+}
+
+/// Last run of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct PlanStatus {
+    /// Name of the plan.
+    pub name: String,
+    /// Status of the run.
+    #[schemars(schema_with = "execution_status")]
+    pub status: ExecutionStatus,
+    /// Why the run failed, if no step did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Time of the last change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_updated_timestamp: Option<Time>,
+    /// Phases, in the order of the OperatorVersion.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub phases: Vec<PhaseStatus>,
+    /// Identity of the run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// Progress of a phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct PhaseStatus {
+    /// Name of the phase.
+    pub name: String,
+    /// Status of the phase.
+    #[schemars(schema_with = "execution_status")]
+    pub status: ExecutionStatus,
+    /// Why the phase failed, if no step did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Steps, in the order of the OperatorVersion.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub steps: Vec<StepStatus>,
+}
+
+/// Progress of a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct StepStatus {
+    /// Name of the step.
+    pub name: String,
+    /// Status of the step.
+    #[schemars(schema_with = "execution_status")]
+    pub status: ExecutionStatus,
+    /// Why the step failed, or what it waits for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Time at which the step began. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// Time at which the step ended. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Time>,
+    /// How often the step was begun. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+}
+
+/// Run of a plan that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct PlanRun {
+    /// Name of the plan.
+    pub plan: String,
+    /// Identity of the run.
+    pub uid: String,
+    /// Why the plan ran.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Time at which the run began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// Time at which the run ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Time>,
+    /// How the run ended.
+    #[schemars(schema_with = "execution_status")]
+    pub status: ExecutionStatus,
+    /// Why the run failed.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Object that the Instance owns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct InventoryEntry {
+    /// Task that applied the object.
+    pub task: String,
+    /// API version of the object.
+    pub api_version: String,
+    /// Kind of the object.
+    pub kind: String,
+    /// Namespace of the object; empty if it is cluster-scoped.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// UID of the object.
+    pub uid: String,
+    /// Hash of the object's content as it was applied, if a dependencies hash may need it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hash: String,
+    /// Run that last rendered the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub run: String,
+}

@@ -1,0 +1,106 @@
+//! Plans of an OperatorVersion.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+use super::{duration, null_as_default, without_defaults};
+
+/// Phases that run for an Instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct InstancePlan {
+    /// Order of the phases.
+    #[schemars(schema_with = "strategy")]
+    pub strategy: Strategy,
+    /// Phases; a plan without phases is complete at once.
+    #[serde(deserialize_with = "null_as_default")]
+    #[schemars(extend("nullable" = true))]
+    pub phases: Vec<Phase>,
+    /// How long a run may take, such as 30m; it fails then. Without it, there is no limit. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(schema_with = "duration")]
+    pub timeout: String,
+}
+
+/// Steps of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct Phase {
+    /// Name, unique in the plan.
+    pub name: String,
+    /// Order of the steps.
+    #[schemars(schema_with = "strategy")]
+    pub strategy: Strategy,
+    /// Steps of the phase.
+    #[serde(deserialize_with = "null_as_default")]
+    #[schemars(extend("nullable" = true))]
+    pub steps: Vec<Step>,
+}
+
+/// Tasks that are done together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct Step {
+    /// Name, unique in the phase.
+    pub name: String,
+    /// Names of tasks.
+    #[serde(deserialize_with = "null_as_default")]
+    #[schemars(extend("nullable" = true))]
+    pub tasks: Vec<String>,
+    /// How long the step may take, such as 5m; it fails then. Without it, there is no limit. Not
+    /// KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(schema_with = "duration")]
+    pub timeout: String,
+    /// How often the step is begun again after it has failed. Defaults to 0. Not KUDO's.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 100))]
+    pub retries: u32,
+    /// What happens when the step has failed for good: Fail (default) ends the plan; Continue goes on
+    /// with what follows; Pause waits until the Instance is changed or the run is cancelled. Not KUDO's.
+    #[serde(skip_serializing_if = "OnFailure::is_default")]
+    pub on_failure: OnFailure,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Order of phases or steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// Each begins when the one before is complete.
+    Serial,
+    /// All begin at once; as in KUDO, the meaning of an absent, empty or unknown strategy.
+    #[default]
+    #[serde(other)]
+    Parallel,
+}
+
+fn strategy(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["serial", "parallel", ""] })
+}
+
+/// What happens when a step has failed for good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnFailure {
+    /// The plan fails.
+    #[default]
+    Fail,
+    /// The step counts as complete.
+    Continue,
+    /// The plan waits.
+    Pause,
+}
+
+impl OnFailure {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,94 @@
+//! Tasks of an OperatorVersion.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{null_as_default, without_defaults};
+
+/// What steps do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(transform = without_defaults)]
+pub struct Task {
+    /// Name, unique in the OperatorVersion.
+    pub name: String,
+    /// Kind: Apply, Delete, Toggle, Pipe, KudoOperator, Dummy, or Wait, which is not KUDO's. A step with
+    /// a task of another kind fails.
+    pub kind: String,
+    /// Fields of the kind.
+    pub spec: TaskSpec,
+}
+
+/// Fields of all kinds of tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct TaskSpec {
+    /// Apply, Delete, Toggle, Wait: file names of templates.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub resources: Vec<String>,
+    /// Toggle: the parameter whose value decides: true applies the resources, false deletes them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub parameter: String,
+    /// Pipe: file name of the template of the Pod that makes the files.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pod: String,
+    /// Pipe: files that become ConfigMaps or Secrets.
+    #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("nullable" = true))]
+    pub pipe: Vec<PipeFile>,
+    /// Pipe: image of the container that waits until the files are read. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image: String,
+    /// Dummy: whether it fails.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub want_err: bool,
+    /// Dummy: whether its failure is fatal.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fatal: bool,
+    /// Dummy: whether it is done; otherwise it never is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
+    /// KudoOperator: name of the operator, or in a package the place of its package.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub package: String,
+    /// KudoOperator: name of the Instance; defaults to `<parent>-<operator>`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub instance_name: String,
+    /// KudoOperator: version of the application.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub app_version: String,
+    /// KudoOperator: version of the operator.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operator_version: String,
+    /// KudoOperator: file name of the template of the parameters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub parameter_file: String,
+    /// Delete, Toggle: whether workloads are scaled to 0 through the lifecycle of their Pods before they
+    /// are deleted. Defaults to true for CollaSets and for workloads whose Pods are under control. Not
+    /// KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graceful: Option<bool>,
+    /// Wait: CEL expression over `self`; the task is done when it is true for every object. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub until: String,
+    /// Wait: CEL expression over `self`; the task fails when it is true for an object. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub failed: String,
+}
+
+/// File of a Pipe task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct PipeFile {
+    /// Path of a file that becomes one entry.
+    pub file: String,
+    /// Path of a file of environment variables, each of which becomes an entry.
+    pub env_file: String,
+    /// What the file becomes: Secret or ConfigMap.
+    pub kind: String,
+    /// Key by which templates read the name of the Secret or ConfigMap.
+    pub key: String,
+}
