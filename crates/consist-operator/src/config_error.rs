@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Cause of another library.
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why the operator cannot start, or why one of its tasks failed.
 #[derive(Debug, thiserror::Error)]

@@ -80,8 +80,9 @@ pub struct LocalState {
     /// UIDs of Pods that were registered at the backend, and have not been observed without traffic
     /// since.
     possibly_serving: BTreeSet<Uid>,
-    /// Time since which each Pod has continuously been observed without new traffic, by UID.
-    off_since: BTreeMap<Uid, Timestamp>,
+    /// Time since which each Pod has continuously been observed without new traffic, by UID. A wall
+    /// clock that is set forward must not shorten the wait.
+    off_since: BTreeMap<Uid, Instant>,
     /// UIDs of the Pods that wait for their traffic.
     waiting: BTreeSet<Uid>,
     /// Number of consecutive reconciles that found only these Pods waiting.
@@ -242,7 +243,7 @@ impl LocalState {
         sync: SyncResult,
         now: Now,
     ) -> TrafficObservation {
-        self.record_off(&desired.members, &sync, now.timestamp);
+        self.record_off(&desired.members, &sync, now.instant);
         let registered = desired.members.iter().filter(|member| {
             let traffic = sync.observed.get(&member.uid);
             let is_registered = traffic.is_some_and(|traffic| *traffic != Traffic::Absent);
@@ -252,7 +253,7 @@ impl LocalState {
         self.possibly_serving = registered.map(|member| member.uid.clone()).collect();
         let observation = TrafficObservation {
             traffic: sync.observed,
-            off_since: self.off_since.clone(),
+            off_since: self.off_since(now),
             possibly_serving: self.possibly_serving.clone(),
             error: sync.error.map(|error| error.to_string()),
             unfulfilled: sync.unfulfilled.map(|unfulfilled| unfulfilled.to_string()),
@@ -267,8 +268,14 @@ impl LocalState {
         observation
     }
 
+    /// Returns since when each Pod has been observed without new traffic, by the wall clock of `now`.
+    fn off_since(&self, now: Now) -> BTreeMap<Uid, Timestamp> {
+        let since = |since: &Instant| now.timestamp - now.instant.duration_since(*since);
+        self.off_since.iter().map(|(uid, at)| (uid.clone(), since(at))).collect()
+    }
+
     /// Records since when each Pod has continuously been observed without new traffic.
-    fn record_off(&mut self, members: &[DesiredMember], sync: &SyncResult, now: Timestamp) {
+    fn record_off(&mut self, members: &[DesiredMember], sync: &SyncResult, now: Instant) {
         // An incomplete observation proves nothing.
         let ended = members.iter().filter(|member| {
             member.traffic == DesiredTraffic::Off
@@ -328,6 +335,8 @@ fn poll_delay(polls: u32) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use podops_api::ids::PodName;
 
     use super::*;
@@ -340,8 +349,11 @@ mod tests {
     const SERVE: DesiredTraffic = DesiredTraffic::Serve;
     const OFF: DesiredTraffic = DesiredTraffic::Off;
 
+    /// The wall clock and the time since the start are the same.
     fn at(second: i64) -> Now {
-        Now { timestamp: Timestamp::from_second(second).unwrap(), instant: Instant::now() }
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let instant = *START + Duration::from_secs(second.unsigned_abs());
+        Now { timestamp: Timestamp::from_second(second).unwrap(), instant }
     }
 
     fn state(traffic: DesiredTraffic) -> DesiredState {
@@ -378,6 +390,21 @@ mod tests {
         assert_eq!(off_since(OFF, Traffic::Absent, None, 5), Some(5));
         assert_eq!(off_since(SERVE, Traffic::Serving, None, 6), None);
         assert_eq!(off_since(OFF, Traffic::Absent, None, 7), Some(7));
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_does_not_change_how_long_a_pod_was_off() {
+        let mut local = LocalState::default();
+        let mut off_for = |now: Now| {
+            let observed = local.record_sync(state(OFF), sync(NONE, None), now);
+            now.timestamp.duration_since(observed.off_since[&Uid::from("a")]).as_secs()
+        };
+        assert_eq!(off_for(at(10)), 0);
+        let an_hour = Duration::from_secs(3600);
+        let ahead = Now { timestamp: at(13).timestamp + an_hour, ..at(13) };
+        assert_eq!(off_for(ahead), 3);
+        let behind = Now { timestamp: at(15).timestamp - an_hour, ..at(15) };
+        assert_eq!(off_for(behind), 5);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use kube::{Api, Resource as _, core::DynamicObject};
 use podops_client::{
+    decode::Decoded,
     shell::{apply::Applier, clock, events::Events, store::IndexedStore},
     write::Outcome,
 };
@@ -54,12 +55,18 @@ impl OrphanCollector {
     async fn release(&self, pod: &SlimPod, orphan: &Orphan) {
         let Orphan { employer, change } = orphan;
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let all: Api<DynamicObject> =
+        let all: Api<Decoded<DynamicObject>> =
             Api::namespaced_with(self.process.client.clone(), &namespace, &self.kind.api);
         let Ok(found) = all.get_opt(employer).await else { return };
-        if found.is_some_and(|found| SlimEmployer::new(&self.kind, found).is_managed_or_releasing())
-        {
-            return;
+        match found {
+            Some(Decoded::Object(found)) => {
+                if SlimEmployer::new(&self.kind, found).is_managed_or_releasing() {
+                    return;
+                }
+            }
+            // It exists, and may be under control.
+            Some(Decoded::Invalid(_)) => return,
+            None => {}
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
             Ok(Outcome::Done(_)) => {

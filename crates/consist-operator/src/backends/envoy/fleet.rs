@@ -86,6 +86,13 @@ impl Fleet {
                 cluster.subscribers.remove(&stream);
             }
         }
+        self.drop_unused();
+    }
+
+    /// Drops clusters that neither an employer nor a stream uses: an Envoy that subscribes to ever new
+    /// names must not fill the memory.
+    fn drop_unused(&mut self) {
+        self.clusters.retain(|_, cluster| cluster.version > 0 || !cluster.subscribers.is_empty());
     }
 
     /// Records that a stream ended; its Envoy keeps its last endpoints. Returns the affected
@@ -101,8 +108,7 @@ impl Fleet {
                 affected.push(name.clone());
             }
         }
-        // Clusters that no employer uses are kept for their subscribers only.
-        self.clusters.retain(|_, cluster| cluster.version > 0 || !cluster.subscribers.is_empty());
+        self.drop_unused();
         affected
     }
 

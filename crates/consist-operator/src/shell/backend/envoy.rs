@@ -2,6 +2,7 @@
 
 mod server;
 mod shared_fleet;
+mod source_limits;
 
 use std::{
     sync::Arc,

@@ -332,3 +332,14 @@ fn reports_are_kept_only_of_clusters_that_an_employer_uses() {
     world.fleet.forget(NAME);
     assert!(kept(&world).is_empty());
 }
+
+#[test]
+fn names_that_a_stream_no_longer_subscribes_to_are_dropped() {
+    let mut world = World::new();
+    for n in 0..100 {
+        let names = [NAME.to_owned(), format!("Service/ns/unknown-{n}")];
+        world.fleet.subscribe(1, "node-1", &names.into());
+    }
+    let names: Vec<&String> = world.fleet.clusters.keys().collect();
+    assert_eq!(names, ["Service/ns/unknown-99", NAME]);
+}

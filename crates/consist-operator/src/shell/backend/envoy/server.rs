@@ -27,7 +27,7 @@ use envoy_types::pb::envoy::service::{
     },
 };
 use futures::{Stream, StreamExt as _};
-use tokio::sync::watch;
+use tokio::{net::TcpListener, sync::watch};
 use tonic::{
     Request, Response, Status, Streaming,
     transport::{Certificate, Identity, Server, ServerTlsConfig},
@@ -35,18 +35,40 @@ use tonic::{
 
 use webpki::EndEntityCert;
 
-use super::shared_fleet::SharedFleet;
+use super::{
+    shared_fleet::SharedFleet,
+    source_limits::{Permit, SourceLimit, accepted},
+};
 use crate::backends::envoy::{
     access::{ClientAccess, XdsListener},
     stream::{EndpointStream, EnvoyStream, LoadStream},
 };
-use crate::config_error::ConfigError;
+use crate::config_error::{BoxError, ConfigError};
 
 /// Maximum length of a load report, in bytes: it contains all clusters and endpoints of an Envoy.
 const REPORT_MAX: usize = 8 << 20;
 /// Interval and timeout of HTTP/2 keepalive: a dead connection is closed after at most twice this
 /// time.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// Timeout of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of connections of one client: an Envoy needs one for each of its clusters of this
+/// server.
+const CONNECTIONS_PER_CLIENT: usize = 16;
+/// Maximum number of connections.
+const CONNECTIONS: usize = 4_096;
+/// Maximum number of streams of endpoints of one client: without aggregated discovery, an Envoy opens
+/// one for each of its clusters.
+const ENDPOINT_STREAMS_PER_CLIENT: usize = 512;
+/// Maximum number of streams of load reports of one client: an Envoy needs one.
+const REPORT_STREAMS_PER_CLIENT: usize = 2;
+/// Maximum number of streams of a kind.
+const STREAMS: usize = 65_536;
+/// Maximum number of streams of one connection.
+const STREAMS_PER_CONNECTION: u32 = 1_024;
+/// Maximum length of a discovery request, in bytes.
+const DISCOVERY_REQUEST_MAX: usize = 1 << 20;
 
 /// Serves Envoys until the process ends.
 ///
@@ -58,6 +80,7 @@ pub(super) async fn serve(
     fleet: Arc<SharedFleet>,
 ) -> Result<(), ConfigError> {
     let mut server = Server::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE));
     let clients = listener.client_patterns();
@@ -66,28 +89,45 @@ pub(super) async fn serve(
         let identity = Identity::from_pem(certificate, key);
         let ca = Certificate::from_pem(read(&directory, "ca.crt")?);
         let tls = ServerTlsConfig::new().identity(identity).client_ca_root(ca);
+        let tls = tls.timeout(HANDSHAKE_TIMEOUT);
         server = server
             .tls_config(tls)
             .map_err(|source| ConfigError::XdsCertificates { directory, source: source.into() })?;
     }
-    let xds = Xds { fleet, next_stream: Arc::default(), clients };
-    tracing::info!(address = %listener.address, "Starting xDS server");
+    let xds = Xds {
+        fleet,
+        next_stream: Arc::default(),
+        clients,
+        endpoint_streams: SourceLimit::new(ENDPOINT_STREAMS_PER_CLIENT, STREAMS),
+        report_streams: SourceLimit::new(REPORT_STREAMS_PER_CLIENT, STREAMS),
+    };
+    let address = listener.address;
+    let failed = |source: BoxError| ConfigError::XdsServer { address, source };
+    let tcp = TcpListener::bind(address).await.map_err(|source| failed(source.into()))?;
+    tracing::info!(%address, "Starting xDS server");
+    let connections = accepted(tcp, SourceLimit::new(CONNECTIONS_PER_CLIENT, CONNECTIONS));
+    let endpoints = EndpointDiscoveryServiceServer::new(xds.clone());
+    let aggregated = AggregatedDiscoveryServiceServer::new(xds.clone());
     server
-        .add_service(EndpointDiscoveryServiceServer::new(xds.clone()))
-        .add_service(AggregatedDiscoveryServiceServer::new(xds.clone()))
+        .tcp_nodelay(true)
+        .add_service(endpoints.max_decoding_message_size(DISCOVERY_REQUEST_MAX))
+        .add_service(aggregated.max_decoding_message_size(DISCOVERY_REQUEST_MAX))
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))
-        .serve(listener.address)
+        .serve_with_incoming(connections)
         .await
-        .map_err(|source| ConfigError::XdsServer {
-            address: listener.address,
-            source: source.into(),
-        })
+        .map_err(|source| failed(source.into()))
 }
 
 /// Reads a file of a directory.
 fn read(directory: &Path, name: &str) -> Result<Vec<u8>, ConfigError> {
     let path = directory.join(name);
     std::fs::read(&path).map_err(|source| ConfigError::ReadFile { path, source })
+}
+
+/// Takes a stream of the client, if it has fewer than the limit.
+fn permit<T>(limit: &Arc<SourceLimit>, request: &Request<T>) -> Result<Permit, Status> {
+    let client = request.remote_addr().map(|address| address.ip());
+    limit.take(client).ok_or_else(|| Status::resource_exhausted("this client has too many streams"))
 }
 
 /// The xDS services.
@@ -98,6 +138,8 @@ struct Xds {
     next_stream: Arc<AtomicU64>,
     /// Patterns of the flag `--xds-clients`; `None` without TLS.
     clients: Option<Arc<[String]>>,
+    endpoint_streams: Arc<SourceLimit>,
+    report_streams: Arc<SourceLimit>,
 }
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -106,9 +148,10 @@ impl Xds {
     fn endpoints(
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
-    ) -> ResponseStream<DiscoveryResponse> {
+    ) -> Result<Response<ResponseStream<DiscoveryResponse>>, Status> {
+        let permit = permit(&self.endpoint_streams, &request)?;
         let state = EndpointStream::new(self.next_stream(), self.access(&request));
-        self.call(request.into_inner(), state)
+        Ok(Response::new(self.call(request.into_inner(), state, permit)))
     }
 
     /// Returns the access of a client by the names in its certificate.
@@ -124,12 +167,17 @@ impl Xds {
     }
 
     /// Serves one call, with the state of its stream.
-    fn call<S>(&self, received: Streaming<S::Received>, state: S) -> ResponseStream<S::Sent>
+    fn call<S>(
+        &self,
+        received: Streaming<S::Received>,
+        state: S,
+        permit: Permit,
+    ) -> ResponseStream<S::Sent>
     where
         S: EnvoyStream<Received: Send, Sent: Send> + Send + 'static,
     {
         let (fleet, changes) = (self.fleet.clone(), self.fleet.changes());
-        let call = EnvoyCall { fleet, changes, received, state };
+        let call = EnvoyCall { fleet, changes, received, state, _permit: permit };
         let sent = futures::stream::unfold(call, async |mut call: EnvoyCall<S>| {
             call.next().await.map(|message| (Ok(message), call))
         });
@@ -146,7 +194,7 @@ impl EndpointDiscoveryService for Xds {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamEndpointsStream>, Status> {
-        Ok(Response::new(self.endpoints(request)))
+        self.endpoints(request)
     }
 
     async fn delta_endpoints(
@@ -173,7 +221,7 @@ impl AggregatedDiscoveryService for Xds {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Ok(Response::new(self.endpoints(request)))
+        self.endpoints(request)
     }
 
     async fn delta_aggregated_resources(
@@ -192,8 +240,9 @@ impl LoadReportingService for Xds {
         &self,
         request: Request<Streaming<LoadStatsRequest>>,
     ) -> Result<Response<Self::StreamLoadStatsStream>, Status> {
+        let permit = permit(&self.report_streams, &request)?;
         let state = LoadStream::new(self.next_stream(), self.access(&request));
-        Ok(Response::new(self.call(request.into_inner(), state)))
+        Ok(Response::new(self.call(request.into_inner(), state, permit)))
     }
 }
 
@@ -203,6 +252,7 @@ struct EnvoyCall<S: EnvoyStream> {
     changes: watch::Receiver<u64>,
     received: Streaming<S::Received>,
     state: S,
+    _permit: Permit,
 }
 
 impl<S: EnvoyStream> EnvoyCall<S> {

@@ -1,0 +1,161 @@
+//! Limits how much of the xDS server one client may take, by its address.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::Stream;
+use parking_lot::Mutex;
+use podops_runtime::connections::network;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+/// Time to wait after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Counts what is in use, by the address of its client.
+#[derive(Debug)]
+pub(super) struct SourceLimit {
+    per_source: usize,
+    total: usize,
+    in_use: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+impl SourceLimit {
+    pub(super) fn new(per_source: usize, total: usize) -> Arc<Self> {
+        Arc::new(Self { per_source, total, in_use: Mutex::default() })
+    }
+
+    /// Takes one, until the permit is dropped; none if the limit is reached. Clients without an address
+    /// share one.
+    pub(super) fn take(self: &Arc<Self>, source: Option<IpAddr>) -> Option<Permit> {
+        let source = network(source.unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+        let mut in_use = self.in_use.lock();
+        let of_source = in_use.get(&source).copied().unwrap_or_default();
+        if of_source >= self.per_source || in_use.values().sum::<usize>() >= self.total {
+            return None;
+        }
+        in_use.insert(source, of_source + 1);
+        Some(Permit { limit: self.clone(), source })
+    }
+}
+
+/// One of what a [`SourceLimit`] counts.
+#[derive(Debug)]
+pub(super) struct Permit {
+    limit: Arc<SourceLimit>,
+    source: IpAddr,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut in_use = self.limit.in_use.lock();
+        if let Some(count) = in_use.get_mut(&self.source) {
+            *count -= 1;
+            if *count == 0 {
+                in_use.remove(&self.source);
+            }
+        }
+    }
+}
+
+/// Returns the connections of a listener; those beyond the limit are closed at once.
+pub(super) fn accepted(
+    listener: TcpListener,
+    limit: Arc<SourceLimit>,
+) -> impl Stream<Item = io::Result<Connection>> {
+    futures::stream::unfold((listener, limit), async |(listener, limit)| {
+        loop {
+            match listener.accept().await {
+                Ok((stream, client)) => match limit.take(Some(client.ip())) {
+                    Some(permit) => {
+                        let connection = Connection { stream, _permit: permit };
+                        return Some((Ok(connection), (listener, limit)));
+                    }
+                    None => tracing::debug!(%client, "Closing a connection: too many are open"),
+                },
+                // For example too many open files: existing connections continue.
+                Err(error) => {
+                    tracing::warn!(%error, "Failed to accept a connection");
+                    sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    })
+}
+
+/// A connection that counts against a limit while it is open.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    _permit: Permit,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(last: u8) -> Option<IpAddr> {
+        Some([127, 0, 0, last].into())
+    }
+
+    #[test]
+    fn one_client_cannot_take_what_others_need() {
+        let limit = SourceLimit::new(2, 3);
+        let of_first: Vec<_> = (0..5).filter_map(|_| limit.take(source(1))).collect();
+        assert_eq!(of_first.len(), 2);
+        let of_second = limit.take(source(2));
+        assert!(of_second.is_some());
+        assert!(limit.take(source(3)).is_none(), "the total is reached");
+        drop(of_first);
+        assert!(limit.take(source(3)).is_some());
+        drop(of_second);
+        assert_eq!(*limit.in_use.lock(), BTreeMap::new(), "nothing is left of ended clients");
+    }
+}
