@@ -36,6 +36,7 @@ use rustls::{
     },
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
+use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -289,8 +290,7 @@ impl Reviews {
         let Ok(body) = Limited::new(request.into_body(), REVIEW_MAX).collect().await else {
             return empty_response(StatusCode::PAYLOAD_TOO_LARGE);
         };
-        let review = serde_json::from_slice::<AdmissionReview<DynamicObject>>(&body.to_bytes());
-        let request: Option<AdmissionRequest<_>> = review.ok().and_then(|r| r.try_into().ok());
+        let request = admission_request(&body.to_bytes());
         let Some(request) = request else { return empty_response(StatusCode::BAD_REQUEST) };
         let mut response = AdmissionResponse::from(&request);
         let timer = self.metrics.seconds.with_label_values(&[name]).start_timer();
@@ -314,6 +314,19 @@ impl Reviews {
             Err(_) => empty_response(StatusCode::INTERNAL_SERVER_ERROR),
         }
     }
+}
+
+/// Reads the request of a review, without the managed fields of its objects: no handler reads them, and
+/// any client may fill them with what cannot be decoded.
+fn admission_request(review: &[u8]) -> Option<AdmissionRequest<DynamicObject>> {
+    let mut review: Value = serde_json::from_slice(review).ok()?;
+    for object in ["/request/object/metadata", "/request/oldObject/metadata"] {
+        if let Some(metadata) = review.pointer_mut(object).and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    }
+    let review: AdmissionReview<DynamicObject> = serde_json::from_value(review).ok()?;
+    review.try_into().ok()
 }
 
 fn empty_response(status: StatusCode) -> Response<Full<Bytes>> {
@@ -355,5 +368,36 @@ impl Metrics {
             seconds: metrics::histograms(registry, &REVIEW_DURATION)?,
             expiry: metrics::gauge(registry, &CERTIFICATE_EXPIRY)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn managed_fields_that_cannot_be_decoded_do_not_end_a_review() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "web", "labels": { "app": "web" },
+                "managedFields": [{ "manager": "kubectl", "time": "9999-12-31T23:59:59Z" }],
+            },
+        });
+        let kind = json!({ "group": "", "version": "v1", "kind": "Pod" });
+        let resource = json!({ "group": "", "version": "v1", "resource": "pods" });
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "u", "kind": kind, "resource": resource, "name": "web",
+                "operation": "DELETE", "userInfo": {}, "object": null, "oldObject": pod,
+            },
+        });
+        let request = admission_request(review.to_string().as_bytes()).unwrap();
+        let metadata = request.old_object.unwrap().metadata;
+        assert_eq!(metadata.managed_fields, None);
+        assert_eq!(metadata.labels.unwrap()["app"], "web");
     }
 }

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use podops_api::{ids::PodName, transition_rule::WebhookStatus};
 
-use self::rule_webhook::RuleWebhook;
+use self::rule_webhook::{PAUSE_MAX, RuleWebhook};
 use crate::{
     plan::WebhookCall,
     rules::webhook::{
@@ -20,9 +20,6 @@ mod rule_webhook;
 
 pub use job::{Job, JobKind, poll_interval, request_timeout, task_url};
 pub use rule_webhook::TaskState;
-
-/// Time until a Pod whose parameters are too large for a request is tried again.
-const TOO_LARGE_FOR: SignedDuration = SignedDuration::from_mins(10);
 
 /// State of all webhook rules.
 #[derive(Debug, Default)]
@@ -111,7 +108,7 @@ impl WebhookTasks {
             let resource = Resource::pod(name, &spec.parameters, object);
             if resource.size() > REQUEST_MAX {
                 let error = WebhookError::RequestTooLarge.to_string();
-                webhook.fail(std::iter::once(subject), &error, now + TOO_LARGE_FOR);
+                webhook.fail(std::iter::once(subject), &error, now + PAUSE_MAX);
             } else if size + resource.size() <= REQUEST_MAX {
                 size += resource.size();
                 resources.push(resource);

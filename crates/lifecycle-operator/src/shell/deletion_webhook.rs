@@ -7,12 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{
-    Api, Client, Resource as _,
+    Api, Client, Resource,
     api::ListParams,
     core::{DynamicObject, admission::AdmissionRequest},
 };
 use podops_admission::{Handler, Handlers, Verdict};
 use podops_client::{
+    decode::Decoded,
     error::Chain,
     shell::{
         apply::{self, Applier},
@@ -92,6 +93,9 @@ enum ReviewError {
     /// The API server rejected a write, with this message.
     #[error("{message}")]
     Rejected { message: String },
+    /// An object on which the decision depends cannot be decoded.
+    #[error("{kind} {name} cannot be decoded: {error}")]
+    Invalid { kind: &'static str, name: String, error: String },
     /// The requested Pod does not exist any more.
     #[error("the Pod was replaced by another one of the same name")]
     PodReplaced,
@@ -152,8 +156,9 @@ impl DeletionWebhook {
             return Ok(Some(serde_json::from_value(serde_json::to_value(pod)?)?));
         }
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let pods: Api<SlimPod> = Api::namespaced(self.client.clone(), namespace);
+        let pods: Api<Decoded<SlimPod>> = Api::namespaced(self.client.clone(), namespace);
         let pod = pods.get_opt(&request.name).await?;
+        let pod = pod.map(|pod| decoded("Pod", pod)).transpose()?;
         Ok(pod.filter(|pod| deletion.matches_preconditions(&pod.metadata)))
     }
 
@@ -190,10 +195,13 @@ impl DeletionWebhook {
     async fn consume_disruption(&self, pod: &SlimPod) -> Result<Result<(), Denial>, ReviewError> {
         let identity = pod.identity();
         let labels = pod.metadata.labels.clone().unwrap_or_default();
-        let budgets: Api<PodDisruptionBudget> =
+        let budgets: Api<Decoded<PodDisruptionBudget>> =
             Api::namespaced(self.client.clone(), &identity.namespace);
         for _ in 0..BUDGET_ATTEMPTS {
             let listed = budgets.list(&ListParams::default()).await?.items;
+            // A budget that cannot be decoded may cover the Pod.
+            let listed = listed.into_iter().map(|budget| decoded("PodDisruptionBudget", budget));
+            let listed = listed.collect::<Result<Vec<_>, _>>()?;
             let now = clock::now();
             let consumed =
                 budget::consume_disruption(&listed, &identity.name, &labels, pod.readiness(), now);
@@ -209,5 +217,16 @@ impl DeletionWebhook {
             }
         }
         Ok(Err(Denial::conflicted(BUDGET_ATTEMPTS)))
+    }
+}
+
+/// Returns the object, or the error that it cannot be decoded.
+fn decoded<K: Resource>(kind: &'static str, object: Decoded<K>) -> Result<K, ReviewError> {
+    match object {
+        Decoded::Object(object) => Ok(object),
+        Decoded::Invalid(invalid) => {
+            let name = invalid.metadata.name.unwrap_or_default();
+            Err(ReviewError::Invalid { kind, name, error: invalid.error })
+        }
     }
 }

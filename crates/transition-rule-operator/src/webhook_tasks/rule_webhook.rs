@@ -21,6 +21,8 @@ use crate::{
 
 /// Time until the webhook is called again for a rejected Pod.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+/// Longest time between a rejection, or a failure, and the next call.
+pub(super) const PAUSE_MAX: SignedDuration = SignedDuration::from_mins(10);
 /// Time for which a finished task stays in the status.
 const HISTORY_RETENTION: SignedDuration = SignedDuration::from_mins(10);
 /// Maximum number of finished tasks in the status of one rule.
@@ -124,10 +126,24 @@ impl RuleWebhook {
     /// Removes verdicts and tasks for which no Pod waits, and expired history.
     pub(super) fn retain(&mut self, waiting: &BTreeSet<Subject>, now: Timestamp) {
         self.verdicts.retain(|subject, _| waiting.contains(subject));
+        self.limit_pauses(now);
         self.tasks.retain(|_, task| task.subjects.values().any(|s| waiting.contains(s)));
         self.history.retain(|task| {
             task.last_time.as_ref().is_some_and(|at| now.duration_since(at.0) < HISTORY_RETENTION)
         });
+    }
+
+    /// Shortens pauses that a clock which was set back would prolong.
+    fn limit_pauses(&mut self, now: Timestamp) {
+        let latest = now + PAUSE_MAX;
+        if let Some(backoff) = &mut self.backoff {
+            backoff.until = backoff.until.min(latest);
+        }
+        for verdict in self.verdicts.values_mut() {
+            if let WebhookVerdict::Rejected { until, .. } = verdict {
+                *until = (*until).min(latest);
+            }
+        }
     }
 
     /// Running and finished tasks, for the status.
@@ -350,4 +366,31 @@ fn subject_of_task(pod: &PodView, defined: DefinedRule<'_>, info: &TaskInfo) -> 
 fn backoff_end(failures: u32, now: Timestamp) -> Timestamp {
     let wait = SignedDuration::try_from(backoff::wait(backoff::Kind::Rejected, failures));
     wait.ok().and_then(|wait| now.checked_add(wait).ok()).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_prolongs_no_pause() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let subject = Subject { uid: "a".into(), instances: "t=1".to_owned() };
+        let mut webhook = RuleWebhook::default();
+        webhook.spec.failure_policy = FailurePolicy::Fail;
+        webhook.record_response(
+            &[("web".into(), subject.clone())].into(),
+            Err(&WebhookError::Invalid),
+            now,
+        );
+        let before = webhook.verdicts.clone();
+        webhook.retain(&[subject.clone()].into(), now);
+        assert_eq!(webhook.verdicts, before);
+        let a_day_earlier = now - SignedDuration::from_hours(24);
+        webhook.retain(&[subject.clone()].into(), a_day_earlier);
+        let latest = a_day_earlier + PAUSE_MAX;
+        assert!(webhook.backoff.is_some_and(|backoff| backoff.until <= latest));
+        let verdict = &webhook.verdicts[&subject];
+        assert!(matches!(verdict, WebhookVerdict::Rejected { until, .. } if *until <= latest));
+    }
 }
