@@ -34,6 +34,7 @@ use std::collections::BTreeMap;
 pub use data::Data;
 pub use error::{Error, Failure};
 use jiff::Timestamp;
+pub(crate) use text::float as go_float;
 
 use self::{execute::Execution, syntax::Node};
 

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/Masterminds/sprig v2.22.0+incompatible
 	gopkg.in/yaml.v2 v2.3.0
+	sigs.k8s.io/yaml v1.2.0
 )
 
 require (

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"sort"
 	"text/template"
@@ -15,9 +16,12 @@ import (
 
 	"github.com/Masterminds/sprig"
 	"gopkg.in/yaml.v2"
+	kudo "sigs.k8s.io/yaml"
 )
 
 type request struct {
+	// YAML to read, instead of a template to render.
+	Yaml     *string
 	Template string
 	Data     map[string]interface{}
 	Pipes    map[string]string
@@ -40,7 +44,7 @@ func main() {
 		if err := json.Unmarshal(in.Bytes(), &request); err != nil {
 			panic(err)
 		}
-		output, err := render(request, functions)
+		output, err := answer(request, functions)
 		response := response{Output: output}
 		if err != nil {
 			response = responseOf(err)
@@ -56,6 +60,47 @@ func main() {
 
 func responseOf(err error) response {
 	return response{Error: err.Error()}
+}
+
+func answer(request request, functions template.FuncMap) (string, error) {
+	if request.Yaml != nil {
+		return read(*request.Yaml)
+	}
+	return render(request, functions)
+}
+
+// read returns YAML as JSON, once as any value, and once with its field v as a text.
+func read(text string) (string, error) {
+	value, err := kudo.YAMLToJSON([]byte(text))
+	if err != nil {
+		return "", err
+	}
+	// KUDO decodes it once more, which makes floating-point numbers of all numbers.
+	var decoded interface{}
+	if err := json.Unmarshal(value, &decoded); err != nil {
+		return "", err
+	}
+	var field struct{ V string }
+	fieldErr := kudo.Unmarshal([]byte(text), &field)
+	result, err := json.Marshal([]interface{}{exact(decoded), field.V, fieldErr == nil})
+	return string(result), err
+}
+
+// exact replaces each number by its bits, which no reader of JSON rounds.
+func exact(value interface{}) interface{} {
+	switch value := value.(type) {
+	case float64:
+		return fmt.Sprintf("bits %x", math.Float64bits(value))
+	case []interface{}:
+		for index := range value {
+			value[index] = exact(value[index])
+		}
+	case map[string]interface{}:
+		for key := range value {
+			value[key] = exact(value[key])
+		}
+	}
+	return value
 }
 
 func render(request request, functions template.FuncMap) (string, error) {

@@ -3,7 +3,7 @@
 use super::digits::underscores_are_valid;
 
 /// Reads a number as Go's `strconv.ParseFloat` does; `None` also if it is out of range.
-pub(in crate::template) fn parse(text: &str) -> Option<f64> {
+pub(crate) fn parse(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let lower = unsigned.to_ascii_lowercase();
     let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
@@ -84,7 +84,7 @@ fn decimal(value: f64, count: Option<usize>) -> Decimal {
 
 /// Writes a number as Go's `strconv.FormatFloat(value, format, precision, 64)` does. `format` is
 /// `e`, `f` or `g`; without `precision` the shortest text is written.
-pub(in crate::template) fn format(value: f64, format: u8, precision: Option<usize>) -> String {
+pub(crate) fn format(value: f64, format: u8, precision: Option<usize>) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }

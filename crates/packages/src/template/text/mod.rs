@@ -1,7 +1,7 @@
 //! Texts as Go has them: bytes that are usually UTF-8.
 
 mod digits;
-pub(super) mod float;
+pub(crate) mod float;
 pub(super) mod literal;
 pub(super) mod runes;
 

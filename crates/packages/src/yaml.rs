@@ -1,0 +1,208 @@
+//! YAML as KUDO reads it: as version 1.1 by Go's `gopkg.in/yaml.v2`, and then as JSON by
+//! `sigs.k8s.io/yaml`. Packages, parameter files and rendered manifests are read so.
+//!
+//! `yes` is a boolean, `010` is 8, and of two equal keys the later one counts. Documents behind the
+//! first are ignored.
+//!
+//! Two differences are known: a tab may precede a key, and a lone `-` in `[-]` is an error.
+
+mod scalar;
+
+use std::{collections::BTreeMap, iter::Peekable};
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use serde_json::{Map, Value};
+
+pub use scalar::text;
+
+/// Deepest nesting of lists and maps.
+const MAX_DEPTH: usize = 100;
+/// Most values in a document, aliases expanded.
+const MAX_VALUES: usize = 1_000_000;
+
+/// Why a text is not read as YAML.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Error {
+    /// Line, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Error {
+    fn new(line: usize, reason: impl Into<String>) -> Self {
+        Self { line, reason: reason.into() }
+    }
+}
+
+impl From<ScanError> for Error {
+    fn from(error: ScanError) -> Self {
+        Self::new(error.marker().line(), error.to_string())
+    }
+}
+
+/// Reads the first document of a text; null if there is none. Numbers are integers where YAML has
+/// integers.
+///
+/// # Errors
+///
+/// [`Error`] with the line, if the text is not YAML, cannot be JSON, or exceeds a limit.
+pub fn read(source: &str) -> Result<Value, Error> {
+    let mut reader = Reader {
+        events: Parser::new_from_str(source).peekable(),
+        anchors: BTreeMap::new(),
+        left: MAX_VALUES,
+        line: 1,
+    };
+    reader.document()
+}
+
+type Events<'a> = Peekable<Parser<'a, StrInput<'a>>>;
+
+struct Reader<'a> {
+    events: Events<'a>,
+    /// Values by anchor, with the number of values in them.
+    anchors: BTreeMap<usize, (Value, usize)>,
+    /// Number of values that may follow.
+    left: usize,
+    line: usize,
+}
+
+/// A key of a map.
+enum Key {
+    Name(String),
+    /// `<<`: the entries of the value are those of the map.
+    Merge,
+}
+
+impl<'a> Reader<'a> {
+    fn document(&mut self) -> Result<Value, Error> {
+        loop {
+            match self.next()? {
+                Event::StreamStart | Event::DocumentStart(..) | Event::Comment(..) => {}
+                Event::StreamEnd | Event::DocumentEnd => return Ok(Value::Null),
+                event => return self.value(event, 0),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<Event<'a>, Error> {
+        loop {
+            let Some(next) = self.events.next() else { return Ok(Event::StreamEnd) };
+            let (event, span): (Event<'a>, Span) = next?;
+            self.line = span.start.line();
+            if !matches!(event, Event::Comment(..)) {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn error(&self, reason: impl Into<String>) -> Error {
+        Error::new(self.line, reason)
+    }
+
+    /// Counts values.
+    fn count(&mut self, values: usize) -> Result<(), Error> {
+        let left = self.left.checked_sub(values);
+        self.left = left.ok_or_else(|| self.error("exceeds the limit of 1000000 values"))?;
+        Ok(())
+    }
+
+    /// Reads the value that an event begins.
+    fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
+        if depth > MAX_DEPTH {
+            return Err(self.error("exceeds the limit of 100 nested values"));
+        }
+        self.count(1)?;
+        let (anchor, before) = (event.anchor_id(), self.left);
+        let value = match event {
+            Event::Scalar(text, style, _, tag) => self.scalar(&text, style, tag.as_deref())?,
+            Event::SequenceStart(..) => self.list(depth)?,
+            Event::MappingStart(..) => self.map(depth)?,
+            Event::Alias(id) => {
+                let known = self.anchors.get(&id).cloned();
+                let (value, size) =
+                    known.ok_or_else(|| self.error("an anchor's value contains itself"))?;
+                self.count(size)?;
+                value
+            }
+            _ => return Err(self.error("a value is missing")),
+        };
+        if let Some(id) = anchor {
+            self.anchors.insert(id, (value.clone(), before - self.left));
+        }
+        Ok(value)
+    }
+
+    fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, Error> {
+        let resolved = scalar::resolve(text, style == ScalarStyle::Plain, tag);
+        resolved.map_err(|reason| self.error(reason))
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, Error> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                Event::SequenceEnd => return Ok(Value::Array(items)),
+                event => items.push(self.value(event, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, Error> {
+        let mut entries = Map::new();
+        loop {
+            let key = match self.next()? {
+                Event::MappingEnd => return Ok(Value::Object(entries)),
+                event => self.key(event, depth)?,
+            };
+            let event = self.next()?;
+            let value = self.value(event, depth + 1)?;
+            match key {
+                Key::Name(name) => drop(entries.insert(name, value)),
+                Key::Merge => self.merge(&mut entries, value)?,
+            }
+        }
+    }
+
+    fn key(&mut self, event: Event<'a>, depth: usize) -> Result<Key, Error> {
+        if let Event::Scalar(text, style, _, tag) = &event {
+            let is_merge = match tag {
+                None => *style == ScalarStyle::Plain,
+                Some(tag) => tag.is_yaml_core_schema_tag("merge"),
+            };
+            if text == "<<" && is_merge {
+                return Ok(Key::Merge);
+            }
+            if let (ScalarStyle::Plain, None, Some(name)) = (style, tag, scalar::infinite_key(text))
+            {
+                return Ok(Key::Name(name.to_owned()));
+            }
+        }
+        let value = self.value(event, depth + 1)?;
+        scalar::key(&value).map(Key::Name).ok_or_else(|| self.error("a key is no text or number"))
+    }
+
+    /// Adds the entries of a map, or of the maps of a list, of which the first takes precedence.
+    fn merge(&self, entries: &mut Map<String, Value>, value: Value) -> Result<(), Error> {
+        let maps = match value {
+            Value::Array(maps) => maps,
+            value => vec![value],
+        };
+        for map in maps.into_iter().rev() {
+            let Value::Object(map) = map else {
+                return Err(self.error("map merge requires map or sequence of maps as the value"));
+            };
+            entries.extend(map);
+        }
+        Ok(())
+    }
+}
+
+/// Splits rendered text into its documents, at `---` at the start of a line, as KUDO does. Blank parts
+/// are left out.
+#[must_use]
+pub fn documents(text: &str) -> Vec<&str> {
+    text.split("\n---").filter(|part| !part.trim().is_empty()).collect()
+}

@@ -1,0 +1,167 @@
+//! Scalars of YAML 1.1.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use granit_parser::Tag;
+use serde_json::{Number, Value};
+
+use crate::template::go_float;
+
+/// Handle of the tags of YAML itself, such as `!!int`.
+const CORE: &str = "tag:yaml.org,2002:";
+
+/// Returns the value of a scalar; an explicit tag must fit.
+pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<Value, String> {
+    let kind = match tag {
+        None if is_plain => return plain(text),
+        None => return Ok(text.into()),
+        Some(tag) if tag.handle() == CORE => tag.suffix(),
+        Some(_) => return Ok(text.into()),
+    };
+    let mismatch = || format!("cannot decode {text:?} as {kind}");
+    match kind {
+        "binary" => {
+            let compact: String = text.split_whitespace().collect();
+            let bytes = STANDARD.decode(compact).map_err(|_| mismatch())?;
+            String::from_utf8(bytes).map(Value::String).map_err(|_| mismatch())
+        }
+        "null" | "bool" | "int" | "float" => {
+            let value = plain(text)?;
+            let fits = match kind {
+                "null" => value.is_null(),
+                "bool" => value.is_boolean(),
+                "int" => value.is_i64() || value.is_u64(),
+                _ => value.is_number(),
+            };
+            if fits { Ok(value) } else { Err(mismatch()) }
+        }
+        _ => Ok(text.into()),
+    }
+}
+
+/// Returns the value of a scalar without quotes.
+fn plain(text: &str) -> Result<Value, String> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            return Ok(true.into());
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            return Ok(false.into());
+        }
+        ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF"
+        | "-.inf" | "-.Inf" | "-.INF" => return Err(format!("{text} has no JSON")),
+        _ => {}
+    }
+    let number = match text.as_bytes()[0] {
+        b'.' => go_float::parse(text).and_then(Number::from_f64),
+        b'+' | b'-' | b'0'..=b'9' => number(&text.replace('_', "")),
+        _ => None,
+    };
+    Ok(number.map_or_else(|| text.into(), Value::Number))
+}
+
+fn number(text: &str) -> Option<Number> {
+    integer(text).or_else(|| {
+        let float = is_decimal_float(text).then(|| go_float::parse(text)).flatten();
+        float.and_then(Number::from_f64)
+    })
+}
+
+/// Reads an integer as Go's `strconv.ParseInt` with base 0 does, or `ParseUint` if it has no sign.
+fn integer(text: &str) -> Option<Number> {
+    let (is_negative, unsigned) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let lower = unsigned.to_ascii_lowercase();
+    let (digits, radix) = if let Some(digits) = lower.strip_prefix("0x") {
+        (digits, 16)
+    } else if let Some(digits) = lower.strip_prefix("0b") {
+        (digits, 2)
+    } else if let Some(digits) = lower.strip_prefix("0o") {
+        (digits, 8)
+    } else if lower.len() > 1 && lower.starts_with('0') {
+        (&lower[1..], 8)
+    } else {
+        (lower.as_str(), 10)
+    };
+    // from_str_radix accepts a sign.
+    if !digits.starts_with(|digit: char| digit.is_digit(radix)) {
+        return None;
+    }
+    let magnitude = u64::from_str_radix(digits, radix).ok()?;
+    if is_negative {
+        return 0_i64.checked_sub_unsigned(magnitude).map(Number::from);
+    }
+    match i64::try_from(magnitude) {
+        Ok(value) => Some(value.into()),
+        Err(_) if text.starts_with('+') => None,
+        Err(_) => Some(magnitude.into()),
+    }
+}
+
+/// Returns whether a text is digits with a point or an exponent, or both.
+fn is_decimal_float(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.find(['e', 'E']) {
+        Some(at) => (&unsigned[..at], Some(&unsigned[at + 1..])),
+        None => (unsigned, None),
+    };
+    let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let has_digit = !whole.is_empty() || !fraction.is_empty();
+    let exponent_is_valid = exponent.is_none_or(|exponent| {
+        let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+        !digits.is_empty() && are_digits(digits)
+    });
+    has_digit && are_digits(whole) && are_digits(fraction) && exponent_is_valid
+}
+
+/// Returns a scalar as Go's type string reads it: the shortest text of a number or boolean.
+/// Floating-point numbers have single precision then.
+#[must_use]
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => single(number.as_f64().unwrap_or_default()),
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        value => value.to_string(),
+    }
+}
+
+/// Returns the key of a map as JSON has it; `None` if it is none.
+pub(super) fn key(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Number(number) if number.is_i64() => Some(number.to_string()),
+        Value::Number(number) if number.is_f64() => number.as_f64().map(float_key),
+        Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// Returns the key that a number without JSON is, such as `.inf`.
+pub(super) fn infinite_key(text: &str) -> Option<&'static str> {
+    match text {
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Some(".inf"),
+        "-.inf" | "-.Inf" | "-.INF" => Some("-.inf"),
+        ".nan" | ".NaN" | ".NAN" => Some(".nan"),
+        _ => None,
+    }
+}
+
+fn float_key(value: f64) -> String {
+    match single(value).as_str() {
+        "+Inf" => ".inf".to_owned(),
+        "-Inf" => "-.inf".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// Returns the shortest text that gives the same number of single precision.
+fn single(value: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "the precision is cut off")]
+    let text = (value as f32).to_string();
+    go_float::format(go_float::parse(&text).unwrap_or(value), b'g', None)
+}
