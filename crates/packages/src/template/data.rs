@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{
     error::Failure,
-    text::Text,
+    text::{Text, float},
     value::{Element, Heap, Value, deeper},
 };
 
@@ -26,8 +26,9 @@ impl Data {
     pub(super) fn on(&self, heap: &mut Heap) -> Result<Value, Failure> {
         let mut root = texts(&self.names);
         let mut parameters = BTreeMap::new();
-        for (name, value) in &self.parameters {
-            parameters.insert(Text::from(name.as_str()), json(heap, value, 0)?);
+        for (name, parameter) in &self.parameters {
+            let parameter = value(heap, parameter, Numbers::Floats)?;
+            parameters.insert(Text::from(name.as_str()), parameter);
         }
         root.insert("Params".into(), heap.map(parameters, Element::Any)?);
         if let Some(pipes) = &self.pipes {
@@ -43,17 +44,38 @@ fn texts(entries: &BTreeMap<String, String>) -> BTreeMap<Text, Value> {
     entries.iter().map(entry).collect()
 }
 
-fn json(heap: &mut Heap, value: &Json, depth: usize) -> Result<Value, Failure> {
+/// How numbers of JSON become Go's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// All are `float64`, as Go decodes JSON.
+    Floats,
+    /// Whole numbers are integers, as yaml.v2 reads JSON.
+    AsWritten,
+}
+
+/// Puts a value on the heap.
+pub(super) fn value(heap: &mut Heap, value: &Json, numbers: Numbers) -> Result<Value, Failure> {
+    nested(heap, value, numbers, 0)
+}
+
+fn nested(heap: &mut Heap, value: &Json, numbers: Numbers, depth: usize) -> Result<Value, Failure> {
     Ok(match value {
         Json::Null => Value::Nil,
         Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        Json::Number(number) => {
+            let float = number.as_f64().unwrap_or(f64::NAN);
+            let integer = number.as_i64().or_else(|| float::whole(float));
+            match integer {
+                Some(integer) if numbers == Numbers::AsWritten => Value::int(integer),
+                _ => Value::Float(float),
+            }
+        }
         Json::String(text) => Value::text(text.as_str()),
         Json::Array(items) => {
             let depth = deeper(depth)?;
             let mut values = Vec::with_capacity(items.len());
             for item in items {
-                values.push(json(heap, item, depth)?);
+                values.push(nested(heap, item, numbers, depth)?);
             }
             heap.list(values, Element::Any)?
         }
@@ -61,7 +83,7 @@ fn json(heap: &mut Heap, value: &Json, depth: usize) -> Result<Value, Failure> {
             let depth = deeper(depth)?;
             let mut values = BTreeMap::new();
             for (key, value) in entries {
-                values.insert(Text::from(key.as_str()), json(heap, value, depth)?);
+                values.insert(Text::from(key.as_str()), nested(heap, value, numbers, depth)?);
             }
             heap.map(values, Element::Any)?
         }

@@ -34,9 +34,14 @@ use std::collections::BTreeMap;
 pub use data::Data;
 pub use error::{Error, Failure};
 use jiff::Timestamp;
+use serde_json::Value as Json;
 pub(crate) use text::float as go_float;
 
-use self::{execute::Execution, syntax::Node};
+use self::{
+    execute::Execution,
+    syntax::Node,
+    value::{Heap, print, yaml},
+};
 
 /// Deepest nesting of actions, parentheses and values.
 pub const MAX_DEPTH: usize = 100;
@@ -72,6 +77,28 @@ impl Template {
         let output = execution.run(data);
         output.map_err(|(line, failure)| Error::new(&self.name, line, failure))
     }
+}
+
+/// Returns a value as Go's `%v` prints it. Numbers are Go's `float64`.
+///
+/// # Errors
+///
+/// [`Failure`] if it is nested too deep.
+pub fn printed(value: &Json) -> Result<String, Failure> {
+    let mut heap = Heap::new(Limits::default());
+    let value = data::value(&mut heap, value, data::Numbers::Floats)?;
+    Ok(String::from_utf8_lossy(&print::plain(&heap, &value)?).into_owned())
+}
+
+/// Returns a value as `sigs.k8s.io/yaml` writes it.
+///
+/// # Errors
+///
+/// [`Failure`] if it is nested too deep.
+pub fn yaml_text(value: &Json) -> Result<String, Failure> {
+    let mut heap = Heap::new(Limits::default());
+    let value = data::value(&mut heap, value, data::Numbers::AsWritten)?;
+    Ok(String::from_utf8_lossy(&yaml::write(&heap, &value)?).into_owned())
 }
 
 /// What a rendering depends on besides template and data.

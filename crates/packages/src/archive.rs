@@ -1,0 +1,211 @@
+//! Packages as gzipped tar archives, whose bytes depend only on their content.
+
+use std::{
+    fmt,
+    io::{self, Read as _, Write as _},
+};
+
+use flate2::{Compression, GzBuilder, read::GzDecoder};
+use tar::{Archive, Builder, EntryType, Header};
+
+use crate::package::Files;
+
+/// Largest content of an archive, in bytes; objects of a cluster have at most 1.5 MB.
+const SIZE_MAX: u64 = 32 << 20;
+/// Most files of an archive.
+const FILES_MAX: usize = 10_000;
+/// Mode of all files.
+const MODE: u32 = 0o644;
+
+/// Why an archive cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is no gzipped tar archive.
+    #[error("no archive of a package")]
+    Malformed(#[from] io::Error),
+    /// An entry has a path outside of the package.
+    #[error("{0}: a path must not be absolute or contain '..'")]
+    Path(String),
+    /// An entry is neither a file nor a folder.
+    #[error("{path}: a {kind} is not allowed in a package")]
+    Kind {
+        /// Path of the entry.
+        path: String,
+        /// What it is.
+        kind: EntryKind,
+    },
+    /// Two entries have the same path.
+    #[error("{0} is in the archive twice")]
+    Duplicate(String),
+    /// The content is too large.
+    #[error("the archive exceeds the limit of {0}")]
+    Limit(&'static str),
+}
+
+/// What an entry of an archive is, if it is no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A symbolic or hard link.
+    Link,
+    /// A device, pipe or something else.
+    Special,
+}
+
+impl fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Link => "link",
+            Self::Special => "special file",
+        })
+    }
+}
+
+/// Writes an archive: regular files in the order of their paths, of root, without times.
+///
+/// # Errors
+///
+/// [`Error::Malformed`] if a path does not fit into an archive.
+pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
+    let mut builder = Builder::new(Vec::new());
+    for (path, content) in files {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(EntryType::Regular);
+        header.set_mode(MODE);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_username("root")?;
+        header.set_groupname("root")?;
+        header.set_mtime(0);
+        header.set_size(content.len() as u64);
+        builder.append_data(&mut header, path, content.as_slice())?;
+    }
+    let tar = builder.into_inner()?;
+    let mut encoder = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
+    encoder.write_all(&tar)?;
+    Ok(encoder.finish()?)
+}
+
+/// Reads an archive. Folders are ignored.
+///
+/// # Errors
+///
+/// [`Error`] if it is malformed, too large, or has entries that are no files of a package.
+pub fn read(archive: &[u8]) -> Result<Files, Error> {
+    let content = GzDecoder::new(archive).take(SIZE_MAX + 1);
+    let mut archive = Archive::new(content);
+    let (mut files, mut left) = (Files::new(), SIZE_MAX);
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let kind = entry.header().entry_type();
+        let is_file = match kind {
+            EntryType::Directory | EntryType::XGlobalHeader => false,
+            EntryType::Regular | EntryType::Continuous => true,
+            EntryType::Link | EntryType::Symlink => {
+                return Err(Error::Kind { path, kind: EntryKind::Link });
+            }
+            _ => return Err(Error::Kind { path, kind: EntryKind::Special }),
+        };
+        if !is_file {
+            continue;
+        }
+        let name = relative(&path)?;
+        left = left.checked_sub(entry.size()).ok_or(Error::Limit("32 MiB"))?;
+        if files.len() == FILES_MAX {
+            return Err(Error::Limit("10000 files"));
+        }
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        if files.insert(name.clone(), content).is_some() {
+            return Err(Error::Duplicate(name));
+        }
+    }
+    Ok(files)
+}
+
+/// Returns a path without the parts that mean nothing, if it stays in the package.
+fn relative(path: &str) -> Result<String, Error> {
+    let parts: Vec<&str> = path.split('/').collect();
+    if path.starts_with('/') || parts.contains(&"..") || path.contains('\\') {
+        return Err(Error::Path(path.to_owned()));
+    }
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !matches!(*part, "" | ".")).collect();
+    if parts.is_empty() { Err(Error::Path(path.to_owned())) } else { Ok(parts.join("/")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> Files {
+        let entries = [("operator.yaml", "name: x\n"), ("templates/a/b.yaml", "a: b\n")];
+        entries.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).into()
+    }
+
+    /// An archive with one entry.
+    fn archive(kind: EntryType, path: &str, content: &[u8]) -> Vec<u8> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_size(content.len() as u64);
+        // The crate refuses such a path in its own functions.
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_cksum();
+        let mut builder = Builder::new(Vec::new());
+        builder.append(&header, content).unwrap();
+        let mut encoder = GzBuilder::new().write(Vec::new(), Compression::fast());
+        encoder.write_all(&builder.into_inner().unwrap()).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn the_same_files_are_the_same_bytes() {
+        let archive = write(&files()).unwrap();
+        assert_eq!(archive, write(&files()).unwrap());
+        assert_eq!(read(&archive).unwrap(), files());
+    }
+
+    #[test]
+    fn paths_outside_of_the_package_are_rejected() {
+        for path in ["../a.yaml", "/etc/passwd", "a/../../b.yaml", "..", "a\\..\\b"] {
+            let error = read(&archive(EntryType::Regular, path, b"x")).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{path}: a path must not")), "{error}");
+        }
+        let plain = read(&archive(EntryType::Regular, "./op//a.yaml", b"x")).unwrap();
+        assert_eq!(plain.keys().collect::<Vec<_>>(), ["op/a.yaml"]);
+    }
+
+    #[test]
+    fn links_and_devices_are_rejected() {
+        for (kind, name) in [
+            (EntryType::Symlink, "link"),
+            (EntryType::Link, "link"),
+            (EntryType::Fifo, "special file"),
+            (EntryType::Char, "special file"),
+        ] {
+            let error = read(&archive(kind, "a.yaml", b"")).unwrap_err().to_string();
+            assert_eq!(error, format!("a.yaml: a {name} is not allowed in a package"));
+        }
+        assert!(read(&archive(EntryType::Directory, "templates", b"")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_archive_that_grows_without_end_is_rejected() {
+        let zeros = vec![0; 33 << 20];
+        let bomb = archive(EntryType::Regular, "a.yaml", &zeros);
+        assert!(bomb.len() < 1 << 20, "it is small");
+        assert_eq!(read(&bomb).unwrap_err().to_string(), "the archive exceeds the limit of 32 MiB");
+        let many: Files = (0..=FILES_MAX).map(|n| (format!("{n}.yaml"), Vec::new())).collect();
+        let many = write(&many).unwrap();
+        assert_eq!(
+            read(&many).unwrap_err().to_string(),
+            "the archive exceeds the limit of 10000 files"
+        );
+    }
+
+    #[test]
+    fn what_is_no_archive_is_rejected() {
+        for text in [&b""[..], b"name: x\n", &write(&files()).unwrap()[..40]] {
+            assert!(matches!(read(text), Err(Error::Malformed(_))), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The two files that describe a package: `operator.yaml` and `params.yaml`.
+
+use std::collections::BTreeMap;
+
+use podops_api::kudo::{InstancePlan, Maintainer, Task};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{loose, yaml};
+
+/// The API version of both files.
+pub const API_VERSION: &str = "kudo.dev/v1beta1";
+
+/// Why a file of a package is not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// It is no YAML.
+    #[error(transparent)]
+    Yaml(#[from] yaml::Error),
+    /// A field has another type.
+    #[error("{0}")]
+    Field(String),
+    /// It is of another version.
+    #[error("expecting supported API version {API_VERSION} but got {0}")]
+    ApiVersion(String),
+}
+
+/// Content of `operator.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OperatorManifest {
+    api_version: String,
+    /// Name of the operator.
+    pub name: String,
+    /// What the operator is for.
+    pub description: String,
+    /// Version of the operator.
+    pub operator_version: String,
+    /// Version of the application that the operator runs.
+    pub app_version: String,
+    /// Version of KUDO that the package was written for.
+    pub kudo_version: String,
+    /// Oldest version of Kubernetes that the operator runs on.
+    pub kubernetes_version: String,
+    /// Who maintains the operator.
+    pub maintainers: Vec<Maintainer>,
+    /// Web page of the operator.
+    pub url: String,
+    /// What the steps of plans do.
+    pub tasks: Vec<Task>,
+    /// Plans by name.
+    pub plans: BTreeMap<String, InstancePlan>,
+    /// Template of the Namespace to install into.
+    pub namespace_manifest: String,
+}
+
+/// Content of `params.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParametersManifest {
+    api_version: String,
+    /// Groups of parameters, for people.
+    pub groups: Vec<ParameterGroup>,
+    /// Parameters, in the order of the file.
+    pub parameters: Vec<PackageParameter>,
+}
+
+/// Group of parameters.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParameterGroup {
+    /// Name of the group.
+    pub name: String,
+    /// Name for people.
+    pub display_name: String,
+    /// What its parameters are for.
+    pub description: String,
+    /// Position among the groups.
+    pub prio: f64,
+}
+
+/// Parameter in `params.yaml`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PackageParameter {
+    /// Name of the parameter.
+    pub name: String,
+    /// Name for people.
+    pub display_name: String,
+    /// What the parameter is for.
+    pub description: String,
+    /// Whether an Instance needs a value; true if absent.
+    pub required: Option<bool>,
+    /// Value of instances that set none; null if there is no default.
+    pub default: Value,
+    /// Plan that runs when the value changes.
+    pub trigger: String,
+    /// Type of the value.
+    #[serde(rename = "type")]
+    pub value_type: String,
+    /// Whether the value of an Instance cannot be changed; false if absent.
+    pub immutable: Option<bool>,
+    /// The only values that are allowed.
+    #[serde(rename = "enum")]
+    pub allowed_values: Option<Vec<Value>>,
+    /// Whether the value is a secret. Not KUDO's.
+    pub sensitive: bool,
+    /// Name of a group.
+    pub group: String,
+    /// Whether it is for advanced users only.
+    pub advanced: bool,
+    /// How to choose a value.
+    pub hint: String,
+}
+
+impl OperatorManifest {
+    /// Reads `operator.yaml`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it is not valid.
+    pub fn read(text: &str) -> Result<Self, Error> {
+        let manifest: Self = read(text)?;
+        check_version(&manifest.api_version)?;
+        Ok(manifest)
+    }
+}
+
+impl ParametersManifest {
+    /// Reads `params.yaml`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it is not valid.
+    pub fn read(text: &str) -> Result<Self, Error> {
+        let manifest: Self = read(text)?;
+        check_version(&manifest.api_version)?;
+        Ok(manifest)
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, Error> {
+    loose::read(&yaml::read(text)?).map_err(|error| Error::Field(error.to_string()))
+}
+
+fn check_version(version: &str) -> Result<(), Error> {
+    match version {
+        "" | API_VERSION => Ok(()),
+        other => Err(Error::ApiVersion(other.to_owned())),
+    }
+}
