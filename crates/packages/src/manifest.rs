@@ -120,10 +120,29 @@ impl OperatorManifest {
     ///
     /// [`Error`] if it is not valid.
     pub fn read(text: &str) -> Result<Self, Error> {
-        let manifest: Self = read(text)?;
+        let value = yaml::read(text)?;
+        check_strategies(&value)?;
+        let manifest: Self = typed(&value)?;
         check_version(&manifest.api_version)?;
         Ok(manifest)
     }
+}
+
+/// Strategies are read leniently, so that a cluster with an unknown one still has its plans.
+fn check_strategies(operator: &Value) -> Result<(), Error> {
+    let plans = operator["plans"].as_object().into_iter().flatten();
+    for (name, plan) in plans {
+        let phases = plan["phases"].as_array().into_iter().flatten();
+        for part in std::iter::once(plan).chain(phases) {
+            let strategy = &part["strategy"];
+            if !strategy.is_null() && strategy != "serial" && strategy != "parallel" {
+                return Err(Error::Field(format!(
+                    "plan {name:?}: strategy {strategy} is neither serial nor parallel"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl ParametersManifest {
@@ -133,14 +152,14 @@ impl ParametersManifest {
     ///
     /// [`Error`] if it is not valid.
     pub fn read(text: &str) -> Result<Self, Error> {
-        let manifest: Self = read(text)?;
+        let manifest: Self = typed(&yaml::read(text)?)?;
         check_version(&manifest.api_version)?;
         Ok(manifest)
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, Error> {
-    loose::read(&yaml::read(text)?).map_err(|error| Error::Field(error.to_string()))
+fn typed<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, Error> {
+    loose::read(value).map_err(|error| Error::Field(error.to_string()))
 }
 
 fn check_version(version: &str) -> Result<(), Error> {

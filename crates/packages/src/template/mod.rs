@@ -25,6 +25,7 @@ mod functions;
 mod lexer;
 mod parser;
 mod random;
+mod references;
 mod syntax;
 mod text;
 mod value;
@@ -34,6 +35,7 @@ use std::collections::BTreeMap;
 pub use data::Data;
 pub use error::{Error, Failure};
 use jiff::Timestamp;
+pub use references::References;
 use serde_json::Value as Json;
 pub(crate) use text::float as go_float;
 
@@ -77,6 +79,12 @@ impl Template {
         let output = execution.run(data);
         output.map_err(|(line, failure)| Error::new(&self.name, line, failure))
     }
+}
+
+/// Returns whether a text is a semantic version, of which parts may be missing, and a `v` may precede.
+#[must_use]
+pub fn is_version(text: &str) -> bool {
+    functions::version::Version::parse(text).is_some()
 }
 
 /// Returns a value as Go's `%v` prints it. Numbers are Go's `float64`.

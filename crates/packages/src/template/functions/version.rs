@@ -66,7 +66,7 @@ pub(in crate::template) struct Version {
 }
 
 impl Version {
-    fn parse(text: &str) -> Option<Self> {
+    pub(in crate::template) fn parse(text: &str) -> Option<Self> {
         let parts = Parts::parse(text, |c| c.is_ascii_digit())?;
         let number = |part: Option<&str>| part.map_or(Some(0), |part| part.parse().ok());
         Some(Self {

@@ -1,0 +1,103 @@
+//! Values of parameters: which a type allows.
+
+use serde_json::Value;
+
+use crate::{template::go_float, yaml};
+
+/// Texts that Go reads as booleans.
+const BOOLEANS: [&str; 12] =
+    ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
+
+/// Reads a boolean as Go's `strconv.ParseBool` does.
+#[must_use]
+pub fn boolean(text: &str) -> Option<bool> {
+    let index = BOOLEANS.iter().position(|known| *known == text)?;
+    Some(index < BOOLEANS.len() / 2)
+}
+
+/// Checks a value against its type and the allowed values. An empty value has every type.
+///
+/// # Errors
+///
+/// What is wrong.
+pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Result<(), String> {
+    if value.is_empty() {
+        return Ok(());
+    }
+    let fits = match value_type {
+        "integer" => is_integer(value),
+        "number" => go_float::parse(value).is_some(),
+        "boolean" => boolean(value).is_some(),
+        "array" => matches!(yaml::read(value), Ok(Value::Array(_) | Value::Null)),
+        "map" => matches!(yaml::read(value), Ok(Value::Object(_) | Value::Null)),
+        // Also an unknown type.
+        _ => true,
+    };
+    if !fits {
+        return Err(format!("type is {value_type:?}, but the value has another type"));
+    }
+    match allowed {
+        Some(allowed) if !allowed.iter().any(|known| known == value) => {
+            Err(format!("value is {value:?}, but only allowed values are [{}]", allowed.join(" ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Base 10, 64 bits, signed.
+fn is_integer(text: &str) -> bool {
+    text.parse::<i64>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_accept_what_kudo_accepts() {
+        let valid = [
+            ("integer", "-9223372036854775808 +1 007"),
+            ("number", "1 1.5 -1e3 .5 1_0 0x1p-2 inf"),
+            ("boolean", "1 t T TRUE true True 0 f F FALSE false False"),
+            ("array", "[] [a] null"),
+            ("map", "{} {a:} ~"),
+            ("string", "a [ {"),
+            ("colour", "red"),
+            ("", "a"),
+        ];
+        let invalid = [
+            ("integer", "1.0 1e3 9223372036854775808 a 0x1"),
+            ("number", "a _1 1e400"),
+            ("boolean", "yes y tRUE 2"),
+            ("array", "a {} 1 ["),
+            ("map", "a [] 1 {"),
+        ];
+        for (cases, expected) in [(&valid[..], true), (&invalid[..], false)] {
+            for (value_type, values) in cases {
+                for value in values.split(' ') {
+                    let found = check(value, value_type, None);
+                    assert_eq!(found.is_ok(), expected, "{value_type} {value}: {found:?}");
+                }
+            }
+        }
+        assert_eq!(check("", "integer", Some(&[])), Ok(()));
+    }
+
+    #[test]
+    fn allowed_values_are_named() {
+        let allowed = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(check("b", "string", Some(&allowed)), Ok(()));
+        assert_eq!(
+            check("c", "", Some(&allowed)).unwrap_err(),
+            r#"value is "c", but only allowed values are [a b]"#
+        );
+        assert!(check("a", "", Some(&[])).is_err(), "nothing is allowed");
+    }
+
+    #[test]
+    fn booleans_are_true_or_false() {
+        assert_eq!(boolean("T"), Some(true));
+        assert_eq!(boolean("0"), Some(false));
+        assert_eq!(boolean("yes"), None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Plans of a package.
+
+use super::{Report, duplicates};
+use crate::package::Package;
+
+/// The plan that a package must have.
+const DEPLOY: &str = "deploy";
+
+/// Verifies the names in plans, and the plans that parameters trigger.
+pub(super) fn verify(package: &Package, report: &mut Report) {
+    let plans = &package.operator.plans;
+    for parameter in &package.parameters.parameters {
+        let (plan, name) = (&parameter.trigger, &parameter.name);
+        if !plan.is_empty() && !plans.contains_key(plan) {
+            report.error(format!("plan {plan:?} used in parameter {name:?} is not defined"));
+        }
+    }
+    if !plans.contains_key(DEPLOY) {
+        report.error("an operator is required to have 'deploy' plan");
+    }
+    for (plan, content) in plans {
+        for name in duplicates(content.phases.iter().map(|phase| phase.name.as_str())) {
+            report.error(format!("phase {name:?} of plan {plan:?} has a duplicate"));
+        }
+        for phase in &content.phases {
+            for name in duplicates(phase.steps.iter().map(|step| step.name.as_str())) {
+                report.error(format!(
+                    "step {name:?} of phase {:?} of plan {plan:?} has a duplicate",
+                    phase.name
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Tasks of a package.
+
+use std::collections::BTreeSet;
+
+use podops_api::kudo::Task;
+
+use super::{Report, duplicates};
+use crate::package::Package;
+
+/// Verifies the fields of each task, and that the steps of plans use it.
+pub(super) fn verify(package: &Package, report: &mut Report) {
+    let tasks = &package.operator.tasks;
+    for task in tasks {
+        if let Some(error) = error(task) {
+            report.error(format!("task validation error: {error}"));
+        }
+    }
+    for name in duplicates(tasks.iter().map(|task| task.name.as_str())) {
+        report.error(format!("task {name:?} has a duplicate"));
+    }
+    pipe_keys(tasks, report);
+    let known: BTreeSet<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
+    let mut used = BTreeSet::new();
+    for (plan, name) in uses(package) {
+        used.insert(name);
+        if !known.contains(name) {
+            report.error(format!("task {name:?} in plan {plan:?} is not defined"));
+        }
+    }
+    for name in known.difference(&used) {
+        report.warn(format!("task {name:?} defined but not used"));
+    }
+}
+
+/// Names of plans, and of the tasks that their steps do.
+fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
+    package.operator.plans.iter().flat_map(|(plan, content)| {
+        let steps = content.phases.iter().flat_map(|phase| &phase.steps);
+        steps.flat_map(|step| &step.tasks).map(move |task| (plan.as_str(), task.as_str()))
+    })
+}
+
+/// Returns what is wrong with a task.
+fn error(task: &Task) -> Option<String> {
+    let (name, spec) = (&task.name, &task.spec);
+    let without_resources = |kind: &str| {
+        spec.resources.is_empty().then(|| {
+            format!(
+                "{kind} task '{name}' has an empty resource list. if that's what you need, use a \
+                 Dummy task instead"
+            )
+        })
+    };
+    match task.kind.as_str() {
+        "Apply" => without_resources("apply"),
+        "Delete" => without_resources("delete"),
+        "Toggle" if spec.parameter.is_empty() => {
+            Some(format!("toggle task '{name}' does not have parameter specified"))
+        }
+        "Toggle" => without_resources("toggle"),
+        "Pipe" => pipe_error(task),
+        "KudoOperator" => spec
+            .package
+            .is_empty()
+            .then(|| format!("kudo operator task '{name}' has an empty package name")),
+        "Wait" if spec.until.is_empty() => {
+            Some(format!("wait task '{name}' has no condition 'until'"))
+        }
+        "Wait" => without_resources("wait"),
+        "Dummy" => None,
+        kind => Some(format!("task '{name}': unknown task kind {kind}")),
+    }
+}
+
+fn pipe_error(task: &Task) -> Option<String> {
+    let (name, spec) = (&task.name, &task.spec);
+    if spec.pod.is_empty() {
+        return Some(format!("pipe task '{name}' has no pod"));
+    }
+    if spec.pipe.is_empty() {
+        return Some(format!("task '{name}' does not have pipe files specified"));
+    }
+    spec.pipe.iter().find_map(|file| {
+        let key = &file.key;
+        let is_valid_key = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if file.file.is_empty() == file.env_file.is_empty() {
+            Some(format!(
+                "pipe task '{name}' needs exactly one of file and envFile for key '{key}'"
+            ))
+        } else if !matches!(file.kind.as_str(), "Secret" | "ConfigMap") {
+            Some(format!(
+                "pipe task '{name}': kind '{}' is neither Secret nor ConfigMap",
+                file.kind
+            ))
+        } else if key.is_empty() || !key.bytes().all(is_valid_key) {
+            Some(format!("pipe task '{name}' has the invalid key '{key}'"))
+        } else {
+            None
+        }
+    })
+}
+
+/// Templates read the artifacts of all Pipe tasks by their keys.
+fn pipe_keys(tasks: &[Task], report: &mut Report) {
+    let keys = tasks.iter().flat_map(|task| &task.spec.pipe).map(|file| file.key.as_str());
+    for key in duplicates(keys) {
+        report.error(format!("pipe key {key:?} has a duplicate"));
+    }
+}

@@ -1,0 +1,194 @@
+//! Templates of a package.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use podops_api::kudo::{Parameter, Task};
+use serde_json::{Value, json};
+
+use super::Report;
+use crate::{
+    package::Package,
+    template::{Data, Environment, Limits, Template},
+    yaml,
+};
+
+/// What every template sees beside parameters and pipes.
+const NAMES: [&str; 8] = [
+    "Name",
+    "Namespace",
+    "OperatorName",
+    "AppVersion",
+    "OperatorVersion",
+    "PlanName",
+    "PhaseName",
+    "StepName",
+];
+
+/// Parsed templates by file name.
+pub(super) type Templates = BTreeMap<String, Template>;
+
+/// Parses the templates.
+pub(super) fn parse(package: &Package, report: &mut Report) -> Templates {
+    let mut templates = Templates::new();
+    for (file, text) in &package.templates {
+        match Template::parse(file, text) {
+            Ok(template) => drop(templates.insert(file.clone(), template)),
+            Err(error) => {
+                report
+                    .error(format!("template file {file:?} reports the following error: {error}"));
+            }
+        }
+    }
+    templates
+}
+
+/// Verifies that what templates and Toggle tasks read is defined, and that parameters are read.
+pub(super) fn references(package: &Package, templates: &Templates, report: &mut Report) {
+    let parameters = &package.parameters.parameters;
+    let known: BTreeSet<&str> = parameters.iter().map(|p| p.name.as_str()).collect();
+    let keys = package.operator.tasks.iter().flat_map(|task| &task.spec.pipe);
+    let keys: BTreeSet<&str> = keys.map(|file| file.key.as_str()).collect();
+    let mut used = BTreeSet::new();
+    for (file, template) in templates {
+        let references = template.references();
+        for name in &references.parameters {
+            if !known.contains(name.as_str()) {
+                report.error(format!("parameter {name:?} in template {file} is not defined"));
+            }
+        }
+        for key in references.pipes.iter().filter(|key| !keys.contains(key.as_str())) {
+            report.error(format!("pipe {key:?} in template {file} is not defined"));
+        }
+        for field in &references.fields {
+            if field == "Params" {
+                used.extend(known.iter().map(|name| (*name).to_owned()));
+            } else if !NAMES.contains(&field.as_str()) {
+                report.error(format!(
+                    "template {file} defines an invalid implicit parameter {field:?}"
+                ));
+            }
+        }
+        used.extend(references.parameters);
+    }
+    for task in package.operator.tasks.iter().filter(|task| task.kind == "Toggle") {
+        let name = &task.spec.parameter;
+        if !name.is_empty() && !known.contains(name.as_str()) {
+            report.error(format!("parameter {name:?} in ToggleTask {} is not defined", task.name));
+        }
+        used.insert(name.clone());
+    }
+    for parameter in parameters {
+        if parameter.trigger.is_empty() && !used.contains(&parameter.name) {
+            report.warn(format!("parameter {:?} defined but not used.", parameter.name));
+        }
+    }
+}
+
+/// Files of templates that a task needs.
+fn needed(task: &Task) -> impl Iterator<Item = &str> {
+    let spec = &task.spec;
+    let single = [&spec.pod, &spec.parameter_file];
+    let single = single.into_iter().filter(|file| !file.is_empty());
+    spec.resources.iter().chain(single).map(String::as_str)
+}
+
+/// Verifies that the templates of tasks exist, and that tasks need each template.
+pub(super) fn files(package: &Package, report: &mut Report) {
+    let mut used = BTreeSet::new();
+    for task in &package.operator.tasks {
+        for file in needed(task) {
+            used.insert(file);
+            if !package.templates.contains_key(file) {
+                report.error(format!(
+                    "template {file:?} required by {} but is not defined",
+                    task.name
+                ));
+            }
+        }
+    }
+    let namespace = package.operator.namespace_manifest.as_str();
+    if !namespace.is_empty() {
+        used.insert(namespace);
+        if !package.templates.contains_key(namespace) {
+            report.error(format!("template {namespace:?} of the namespace is not defined"));
+        }
+    }
+    for file in package.templates.keys().filter(|file| !used.contains(file.as_str())) {
+        report.warn(format!("template {file:?} is not referenced from any task"));
+    }
+}
+
+/// Verifies that templates can be rendered with the defaults of parameters, and are YAML then.
+pub(super) fn render(
+    package: &Package,
+    parameters: &[Parameter],
+    templates: &Templates,
+    report: &mut Report,
+) {
+    let data = defaults(package, parameters);
+    let environment =
+        Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
+    let tasks = &package.operator.tasks;
+    let is_parameter_file = |file: &str| tasks.iter().any(|task| task.spec.parameter_file == file);
+    for (file, template) in templates {
+        let text = match template.render(&data, &environment) {
+            Ok(text) => text,
+            Err(error) => {
+                report.error(error.to_string());
+                continue;
+            }
+        };
+        if is_parameter_file(file) {
+            continue;
+        }
+        let documents: Result<Vec<Value>, _> =
+            yaml::documents(&text).into_iter().map(yaml::read).collect();
+        match documents {
+            Ok(documents) => namespaces(package, file, &documents, report),
+            Err(error) => {
+                report.error(format!("parsing rendered YAML from {file} failed: {error}"))
+            }
+        }
+    }
+}
+
+/// Verifies that Namespaces are in the manifest of the namespace only, and nothing else is.
+fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut Report) {
+    let objects: Vec<&Value> = documents.iter().filter(|object| !object.is_null()).collect();
+    let is_namespace = |object: &&Value| object["kind"] == "Namespace";
+    if package.operator.namespace_manifest != file {
+        if objects.iter().any(|object| is_namespace(object)) {
+            report.error(format!(
+                "template {file:?} contains 'kind: Namespace' not allowed unless specified as \
+                 'NamespaceManifest'"
+            ));
+        }
+        return;
+    }
+    match objects.as_slice() {
+        [] => report.error(format!("NamespaceManifest {file:?} is empty")),
+        [object] if is_namespace(object) => {}
+        [_] => report.error(format!("NamespaceManifest {file:?} is no Namespace")),
+        _ => report.error(format!("NamespaceManifest {file:?} has more than one object")),
+    }
+}
+
+/// Data of an Instance that sets no parameter.
+fn defaults(package: &Package, parameters: &[Parameter]) -> Data {
+    let values = parameters.iter().map(|parameter| {
+        let text = parameter.default.clone().unwrap_or_default();
+        let value = match parameter.value_type.as_str() {
+            "array" | "map" => yaml::read(&text).unwrap_or_default(),
+            _ => json!(text),
+        };
+        (parameter.name.clone(), value)
+    });
+    let keys = package.operator.tasks.iter().flat_map(|task| &task.spec.pipe);
+    let pipes = keys.map(|file| (file.key.clone(), format!("instance.{}", file.key)));
+    Data {
+        names: NAMES.map(|name| (name.to_owned(), name.to_lowercase())).into(),
+        parameters: values.collect(),
+        pipes: Some(pipes.collect()),
+    }
+}

@@ -1,0 +1,231 @@
+use super::*;
+use crate::package::{Files, OPERATOR_FILE, PARAMETERS_FILE};
+
+const OPERATOR: &str = "\
+name: web
+operatorVersion: 0.1.0
+kubernetesVersion: 1.33
+tasks:
+- {name: app, kind: Apply, spec: {resources: [app.yaml]}}
+plans:
+  deploy: {strategy: serial, phases: [{name: main, strategy: serial, steps: [{name: app, tasks: [app]}]}]}
+";
+const PARAMETERS: &str = "parameters:\n- {name: SIZE, default: 1}\n";
+const TEMPLATE: &str = "kind: ConfigMap\ndata: {size: {{ .Params.SIZE }}}\n";
+
+/// A valid package.
+fn files() -> Files {
+    let files = [
+        (OPERATOR_FILE, OPERATOR),
+        (PARAMETERS_FILE, PARAMETERS),
+        ("templates/app.yaml", TEMPLATE),
+    ];
+    files.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).into()
+}
+
+fn report(files: &Files) -> Report {
+    verify(&Package::read(files).unwrap())
+}
+
+/// Replaces a text in a file of the valid package, and compares the errors, then the warnings.
+#[track_caller]
+fn check(file: &str, old: &str, new: &str, expected: &[&str]) {
+    let mut files = files();
+    let text = String::from_utf8(files[file].clone()).unwrap();
+    assert!(text.contains(old), "{old}");
+    files.insert(file.to_owned(), text.replacen(old, new, 1).into_bytes());
+    let Report { errors, warnings } = report(&files);
+    let found: Vec<String> = errors.into_iter().chain(warnings).collect();
+    assert_eq!(found, expected, "{new}");
+}
+
+/// Adds parameters to the valid package.
+#[track_caller]
+fn check_parameter(text: &str, expected: &[&str]) {
+    check(PARAMETERS_FILE, "parameters:\n", &format!("parameters:\n- {text}\n"), expected);
+}
+
+/// Replaces the task of the valid package.
+#[track_caller]
+fn check_task(fields: &str, expected: &[&str]) {
+    let task = "{name: app, kind: Apply, spec: {resources: [app.yaml]}}";
+    let unused = r#"template "app.yaml" is not referenced from any task"#;
+    let unused = (!fields.contains("app.yaml")).then_some(unused);
+    let expected: Vec<&str> = expected.iter().copied().chain(unused).collect();
+    check(OPERATOR_FILE, task, &format!("{{name: app, {fields}}}"), &expected);
+}
+
+#[test]
+fn a_valid_package_has_no_errors() {
+    assert_eq!(report(&files()), Report::default());
+}
+
+#[test]
+fn parameters_are_verified() {
+    check_parameter("{name: size, trigger: deploy}", &[r#"parameter "SIZE" has a duplicate"#]);
+    check_parameter(
+        "{name: 'a,b', trigger: deploy}",
+        &[r#"parameter "a,b" contains invalid character ','"#],
+    );
+    check_parameter("{name: A, default: 1}", &[r#"parameter "A" defined but not used."#]);
+    check_parameter(
+        "{name: A, trigger: gone}",
+        &[r#"plan "gone" used in parameter "A" is not defined"#],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, immutable: true, required: false}",
+        &[r#"parameter "A" is immutable but is not marked as required or has a default value"#],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, enum: []}",
+        &[r#"parameter "A" is an enum but has no allowed values"#],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, enum: [a, b], default: c}",
+        &[
+            r#"parameter "A" has an invalid default value: value is "c", but only allowed values are [a b]"#,
+        ],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, type: integer, enum: [a]}",
+        &[
+            r#"parameter "A" has an invalid enum value: type is "integer", but the value has another type"#,
+        ],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, type: boolean, default: maybe}",
+        &[
+            r#"parameter "A" has an invalid default value: type is "boolean", but the value has another type"#,
+        ],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, sensitive: true, default: x}",
+        &[r#"parameter "A" is sensitive and has a default value, which is stored in clear"#],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, group: x}",
+        &[r#"group "x" of parameter "A" is not defined"#],
+    );
+    check_parameter(
+        "{name: A, trigger: deploy, advanced: true}",
+        &[r#"parameter "A" is advanced and required, but has no default value"#],
+    );
+}
+
+#[test]
+fn an_unquoted_number_is_a_valid_default() {
+    check_parameter("{name: A, trigger: deploy, type: integer, default: 3}", &[]);
+    check_parameter("{name: A, trigger: deploy, type: number, default: 1000000}", &[]);
+}
+
+#[test]
+fn versions_are_verified() {
+    let required = r#""operatorVersion" is required and must be semver"#;
+    check(OPERATOR_FILE, "operatorVersion: 0.1.0", "operatorVersion: new", &[required]);
+    check(OPERATOR_FILE, "operatorVersion: 0.1.0", "appVersion: 1.0", &[required]);
+    check(
+        OPERATOR_FILE,
+        "name: web",
+        "name: web\nappVersion: x",
+        &[r#"unable to parse "appVersion": "x" is no semantic version"#],
+    );
+}
+
+#[test]
+fn tasks_are_verified() {
+    check_task(
+        "kind: Apply",
+        &[
+            "task validation error: apply task 'app' has an empty resource list. if that's what you \
+           need, use a Dummy task instead",
+        ],
+    );
+    check_task(
+        "kind: Toggle, spec: {resources: [app.yaml]}",
+        &["task validation error: toggle task 'app' does not have parameter specified"],
+    );
+    check_task("kind: Paint", &["task validation error: task 'app': unknown task kind Paint"]);
+    check_task(
+        "kind: KudoOperator",
+        &["task validation error: kudo operator task 'app' has an empty package name"],
+    );
+    check_task(
+        "kind: Pipe, spec: {pod: app.yaml}",
+        &["task validation error: task 'app' does not have pipe files specified"],
+    );
+    check_task("kind: Dummy", &[]);
+    check(
+        OPERATOR_FILE,
+        "tasks: [app]",
+        "tasks: [other]",
+        &[r#"task "other" in plan "deploy" is not defined"#, r#"task "app" defined but not used"#],
+    );
+}
+
+#[test]
+fn plans_are_verified() {
+    check(OPERATOR_FILE, "deploy:", "install:", &["an operator is required to have 'deploy' plan"]);
+    let step = "{name: app, tasks: [app]}";
+    check(
+        OPERATOR_FILE,
+        step,
+        &format!("{step}, {step}"),
+        &[r#"step "app" of phase "main" of plan "deploy" has a duplicate"#],
+    );
+}
+
+#[test]
+fn templates_are_verified() {
+    let file = "templates/app.yaml";
+    let size = "{{ .Params.SIZE }}";
+    check(
+        file,
+        size,
+        r#"{{ printf "%s" .Name .Params.SIZE .Params.TYPO }}"#,
+        &[
+            r#"parameter "TYPO" in template app.yaml is not defined"#,
+            r#"template app.yaml, line 2: map has no entry for key "TYPO""#,
+        ],
+    );
+    check(
+        file,
+        size,
+        "{{ .Params.SIZE }}{{ if .TaskName }}{{ end }}",
+        &[
+            r#"template app.yaml defines an invalid implicit parameter "TaskName""#,
+            r#"template app.yaml, line 2: map has no entry for key "TaskName""#,
+        ],
+    );
+    check(
+        file,
+        size,
+        "{{ .Params.SIZE }}}",
+        &[
+            "parsing rendered YAML from app.yaml failed: line 2: misplaced bracket at char 31 line 2 \
+           column 16",
+        ],
+    );
+    check(
+        file,
+        "ConfigMap",
+        "Namespace",
+        &[
+            r#"template "app.yaml" contains 'kind: Namespace' not allowed unless specified as 'NamespaceManifest'"#,
+        ],
+    );
+    check(
+        file,
+        size,
+        "{{ nope }}",
+        &[
+            r#"template file "app.yaml" reports the following error: template app.yaml, line 2: function nope is not defined"#,
+            r#"parameter "SIZE" defined but not used."#,
+        ],
+    );
+    check(
+        OPERATOR_FILE,
+        "[app.yaml]",
+        "[app.yaml, gone.yaml]",
+        &[r#"template "gone.yaml" required by app but is not defined"#],
+    );
+}
