@@ -93,6 +93,14 @@ fn incomplete() -> Vec<(Value, &'static str)> {
     vec![
         (json!({ "selector": null }), "spec.selector: Required value"),
         (
+            json!({ "selector": { "matchLabels": null } }),
+            "spec.selector: an empty selector selects the Pods of all workloads",
+        ),
+        (
+            json!({ "selector": { "matchLabels": null, "matchExpressions": [] } }),
+            "spec.selector: an empty selector selects the Pods of all workloads",
+        ),
+        (
             json!({ "selector": { "matchExpressions": [{ "key": "app", "operator": "Near" }] } }),
             "spec.selector.matchExpressions[0].operator: Unsupported value",
         ),

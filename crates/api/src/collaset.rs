@@ -73,6 +73,8 @@ pub const HISTORY_LIMIT: i32 = 20;
         .message("metadata.name: name is too long for this number of replicas when spec.namingStrategy.podNamingSuffixPolicy is PersistentSequence: the name of a Pod, <name>-<id>, should be at most 63 characters")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.selector.matchLabels) && self.selector.matchLabels.size() > 0 || has(self.selector.matchExpressions) && self.selector.matchExpressions.size() > 0")
+    .message("spec.selector: an empty selector selects the Pods of all workloads").field_path(".selector").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.selector.matchLabels) || self.selector.matchLabels.all(k, has(self.template.metadata) && has(self.template.metadata.labels) && k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])")
     .message("spec.selector.matchLabels: selector does not match labels in pod template spec.template.metadata.labels").field_path(".selector").reason(Reason::FieldValueInvalid))]
 #[x_kube(validation = Rule::new("!has(self.selector.matchExpressions) || self.selector.matchExpressions.all(e, e.operator in ['In', 'Exists'] ? has(self.template.metadata) && has(self.template.metadata.labels) && e.key in self.template.metadata.labels && (e.operator == 'Exists' || has(e.values) && self.template.metadata.labels[e.key] in e.values) : !has(self.template.metadata) || !has(self.template.metadata.labels) || !(e.key in self.template.metadata.labels) || e.operator == 'NotIn' && !(has(e.values) && self.template.metadata.labels[e.key] in e.values))")
@@ -102,7 +104,7 @@ pub struct CollaSetSpec {
     #[x_kube(validation = ("self <= 10000", "spec.replicas: replicas should not be greater than 10000; use several CollaSets"))]
     pub replicas: Option<i32>,
 
-    /// Selects the Pods of the set. It must match the template's labels. An owned Pod that no
+    /// Selects the Pods of the set. It must not be empty, and must match the template's labels. An owned Pod that no
     /// longer matches is released, not deleted.
     #[schemars(schema_with = "selector_schema")]
     pub selector: LabelSelector,

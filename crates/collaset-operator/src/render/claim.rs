@@ -14,6 +14,9 @@ use crate::{
     view::{ClaimView, Observed},
 };
 
+/// Maximum length of a PVC's name.
+const NAME_MAX: usize = 253;
+
 /// Returns the create of an instance's PVC from the named claim template of a revision.
 pub(super) fn create(
     observed: &Observed,
@@ -60,10 +63,17 @@ pub(super) fn create(
 /// Returns a name that depends on the seed, and that no other PVC is known to have.
 fn name(observed: &Observed, volume: &str, seed: &str) -> ClaimName {
     let known = observed.claims.len() + observed.taken_claims.len();
-    let with_suffix = |suffix: &str| format!("{}-{volume}-{suffix}", observed.name).into();
+    let with_suffix = |suffix: &str| random_name(&observed.name, volume, suffix);
     free_name(seed, known, with_suffix, |name: &ClaimName| {
         observed.claims.contains_key(name) || observed.taken_claims.contains(name)
     })
+}
+
+/// Returns the names of the CollaSet and of the volume with a suffix, within [`NAME_MAX`].
+fn random_name(set: &str, volume: &str, suffix: &str) -> ClaimName {
+    let end = format!("-{volume}-{suffix}");
+    let prefix = &set[..set.len().min(NAME_MAX.saturating_sub(end.len()))];
+    format!("{}{end}", prefix.trim_end_matches(['-', '.'])).into()
 }
 
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.
@@ -134,4 +144,19 @@ pub(super) fn volumes(
     let others = own.filter(|v| !needed.iter().any(|needed| v["name"] == needed.name()));
     volumes.extend(others.cloned());
     volumes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_claim_is_valid_for_the_longest_name_of_a_set() {
+        assert_eq!(random_name("web", "data", "x7z").as_str(), "web-data-x7z");
+        let set = format!("{}.{}", "a".repeat(187), "b".repeat(65));
+        let name = random_name(&set, "data", &"x".repeat(60));
+        assert_eq!(name.as_str(), format!("{}-data-{}", "a".repeat(187), "x".repeat(60)));
+        let longest = random_name(&"a".repeat(253), &"v".repeat(63), "x7z");
+        assert_eq!(longest.as_str().len(), NAME_MAX);
+    }
 }

@@ -63,3 +63,13 @@ fn a_failed_include_is_retried_with_its_instance_id() {
     observed.orphans = pods_by_name([pod("5 v1 ready")]);
     assert_eq!(action_text(&observed), "include web-5 as 2");
 }
+
+#[test]
+fn a_pod_of_another_controller_is_reported_and_blocks_nothing() {
+    let include = strategy(|s| s.pod_to_include = list(&[5]));
+    let mut observed = observed(2, "0 v1 ready", include);
+    observed.foreign_pods = ["web-5".into()].into();
+    let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.blockers[0].reason.name, "IncludeNotAllowed");
+    assert!(plan.to_string().starts_with("create 1 v1"), "{plan}");
+}
