@@ -32,11 +32,15 @@ struct Published {
     message: String,
     at: Instant,
     failed: bool,
+    /// Adds repetitions of this message to one Event. It would do so for any message, so another message
+    /// has another recorder.
+    recorder: Recorder,
 }
 
 /// Publishes events as one controller.
 pub struct Events {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
     /// Minimum interval between events with the same reason and different messages.
     min_interval: Duration,
     published: Mutex<BTreeMap<Subject, Published>>,
@@ -47,8 +51,7 @@ impl Events {
     #[must_use]
     pub fn new(client: Client, controller: &'static str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: None };
-        let recorder = Recorder::new(client, reporter);
-        Self { recorder, min_interval: Duration::ZERO, published: Mutex::default() }
+        Self { client, reporter, min_interval: Duration::ZERO, published: Mutex::default() }
     }
 
     /// Sets the minimum interval between events of one reason whose messages differ.
@@ -60,9 +63,8 @@ impl Events {
     /// Publishes an event on an object, unless the same was published recently. Errors are only
     /// logged, because nothing depends on events.
     pub async fn publish(&self, object: &ObjectReference, event: &ObjectEvent) {
-        if !self.is_due(object.uid.as_deref().unwrap_or_default(), event) {
-            return;
-        }
+        let due = self.due(object.uid.as_deref().unwrap_or_default(), event);
+        let Some(recorder) = due else { return };
         let reason = event.reason.name;
         let type_ = match event.reason.severity {
             Severity::Normal => EventType::Normal,
@@ -75,7 +77,7 @@ impl Events {
             action: reason.to_owned(),
             secondary: None,
         };
-        match timeout(TIMEOUT, self.recorder.publish(&published, object)).await {
+        match timeout(TIMEOUT, recorder.publish(&published, object)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => tracing::warn!(%error, reason, "Failed to publish an event"),
             Err(_) => tracing::warn!(reason, "Failed to publish an event: timed out"),
@@ -86,24 +88,81 @@ impl Events {
         }
     }
 
-    fn is_due(&self, uid: &str, event: &ObjectEvent) -> bool {
+    /// Returns what publishes an event, unless the same was published recently.
+    fn due(&self, uid: &str, event: &ObjectEvent) -> Option<Recorder> {
         let mut published = self.published.lock();
         if published.len() > CAPACITY {
             published.retain(|_, last| last.at.elapsed() < REPEAT_AFTER);
         }
-        let last = published.get(&(uid.to_owned(), event.reason.name));
-        if last.is_some_and(|last| {
-            let suppressed_for = match last.message == event.message {
-                true if last.failed => RETRY_AFTER,
-                true => REPEAT_AFTER,
-                false => self.min_interval,
-            };
-            last.at.elapsed() < suppressed_for
-        }) {
-            return false;
+        let subject = (uid.to_owned(), event.reason.name);
+        let last = published.get(&subject);
+        let is_repeated = last.is_some_and(|last| last.message == event.message);
+        let suppressed_for = match last {
+            Some(last) if is_repeated && last.failed => RETRY_AFTER,
+            Some(_) if is_repeated => REPEAT_AFTER,
+            Some(_) | None => self.min_interval,
+        };
+        if last.is_some_and(|last| last.at.elapsed() < suppressed_for) {
+            return None;
         }
-        let new = Published { message: event.message.clone(), at: Instant::now(), failed: false };
-        published.insert((uid.to_owned(), event.reason.name), new);
-        true
+        let recorder = match last {
+            Some(last) if is_repeated => last.recorder.clone(),
+            Some(_) | None => Recorder::new(self.client.clone(), self.reporter.clone()),
+        };
+        let (message, at) = (event.message.clone(), Instant::now());
+        let new = Published { message, at, failed: false, recorder: recorder.clone() };
+        published.insert(subject, new);
+        Some(recorder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::event::EventReason;
+
+    static UPDATING: EventReason = EventReason::normal("Updating", "CollaSet", "for a test");
+
+    type Written = Arc<Mutex<Vec<(http::Method, Value)>>>;
+
+    /// A server that stores what it is sent, and a publisher that uses it.
+    fn publisher() -> (Events, Written) {
+        let written = Written::default();
+        let stored = written.clone();
+        let server = tower::service_fn(move |request: http::Request<Body>| {
+            let stored = stored.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                stored.lock().push((head.method, serde_json::from_slice(&body)?));
+                Ok::<_, tower::BoxError>(http::Response::new(Body::from(body.to_vec())))
+            }
+        });
+        (Events::new(Client::new(server, "default"), "test"), written)
+    }
+
+    #[tokio::test]
+    async fn another_message_is_another_event() {
+        let (events, written) = publisher();
+        let object = ObjectReference { uid: Some("a".to_owned()), ..ObjectReference::default() };
+        for revision in ["web-1", "web-1", "web-2"] {
+            events.publish(&object, &UPDATING.with(format!("updating to {revision}"))).await;
+        }
+        let written = written.lock();
+        let notes: Vec<_> =
+            written.iter().map(|(method, event)| (method.as_str(), &event["note"])).collect();
+        assert_eq!(
+            notes,
+            [
+                ("POST", &Value::from("updating to web-1")),
+                ("POST", &Value::from("updating to web-2")),
+            ],
+            "the repetition is suppressed, and no event is patched with another message",
+        );
     }
 }
