@@ -350,8 +350,47 @@ async fn commands_change_and_show_a_rollout() {
     assert_eq!(container, "Error: collaset/web has no container db; its containers are web");
     let step = error(&cluster, &["rollout", "approve", "web"]);
     assert_eq!(step, "Error: the rollout of collaset/web is not paused after a step");
-    let closed = "kubectl-podops get web | true";
-    cluster.plane.shell(closed, &programs().unwrap()).await.unwrap();
+    for command in ["get web", "completion bash"] {
+        assert_closed_pipe_is_an_error(&cluster, command).await;
+    }
+    assert_missing_permission_is_named(&cluster).await;
+}
+
+/// The reader of the pipe ends before the command writes.
+async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str) {
+    let script = format!(
+        "errors=$(mktemp); status=$(mktemp); \
+         {{ sleep 0.5; kubectl-podops {command} 2>$errors || echo $? >$status; }} | true; \
+         cat $status $errors; rm $status $errors"
+    );
+    let printed = cluster.plane.shell(&script, &programs().unwrap()).await.unwrap();
+    let expected = "1\nError: the reader of the output has ended\n";
+    assert_eq!(printed, expected, "{command}");
+}
+
+/// A user without permissions is told which is missing, not that the object does not exist.
+async fn assert_missing_permission_is_named(cluster: &TestCluster) {
+    let plane = &cluster.plane;
+    plane.kubectl(&["create", "serviceaccount", "stranger"]).await.unwrap();
+    let token = plane.kubectl(&["create", "token", "stranger"]).await.unwrap();
+    let kubeconfig = plane.kubeconfig("stranger", token.trim()).unwrap();
+    for arguments in [["explain", "collaset/web"], ["explain", "pod/web"], ["get", "web"]] {
+        let mut command = Command::new(programs().unwrap().join("kubectl-podops"));
+        let output = command.args(arguments).env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert_eq!(error.lines().count(), 1, "one line: {error}");
+        assert!(error.contains("is forbidden"), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_podops_is_named() {
+    let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
+    for arguments in [["explain", "collaset/web"], ["get", "web"], ["status", "web"]] {
+        let error = error(&cluster, &arguments);
+        assert!(error.starts_with("Error: the cluster has no CollaSets; install"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

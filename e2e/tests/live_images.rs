@@ -159,11 +159,12 @@ fn assert_archive(release: &Path, operator: &str) {
 /// Asserts that the archive of the command line has a program that runs.
 fn assert_command_line(release: &Path) {
     let unpacked = tempfile::tempdir().unwrap();
-    let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-podops";
+    let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-podops podops";
     run(Command::new("sh").args(["-c", archive]).arg(unpacked.path()).current_dir(release));
-    let program = unpacked.path().join("kubectl-podops");
-    let version = run(Command::new(program).arg("--version"));
-    assert!(version.starts_with("kubectl"), "{version}");
+    for name in ["kubectl-podops", "podops"] {
+        let version = run(Command::new(unpacked.path().join(name)).arg("--version"));
+        assert!(version.starts_with("kubectl"), "{version}");
+    }
     let bill = fs::read_to_string(release.join("kubectl-podops.cdx.json")).unwrap();
     let bill: Value = serde_json::from_str(&bill).unwrap();
     let mut components = bill["components"].as_array().unwrap().iter();

@@ -32,6 +32,8 @@ use release::{Digest, OPERATORS, Release};
 
 /// The command line, which is no image.
 const COMMAND_LINE: &str = "kubectl-podops";
+/// The same program for use without kubectl.
+const COMMAND_LINE_ALIAS: &str = "podops";
 
 /// File with the checksums of the other files; the digests of images cover their directories.
 const CHECKSUMS: &str = "SHA256SUMS";
@@ -148,7 +150,12 @@ fn release(args: DistArgs, output: &Path) -> anyhow::Result<Release> {
 
 /// Writes the command line with its bill of materials.
 fn write_command_line(release: &Release, directory: &Path, is_checked: bool) -> anyhow::Result<()> {
-    let size = archive::write_program(release, &directory.join(COMMAND_LINE))?;
+    let size = archive::write_program(
+        release,
+        &directory.join(COMMAND_LINE),
+        COMMAND_LINE_ALIAS,
+        COMMAND_LINE,
+    )?;
     sbom::write(release, COMMAND_LINE, &[])?;
     report(COMMAND_LINE, size, is_checked.then_some(COMMAND_LINE_MAX))
 }

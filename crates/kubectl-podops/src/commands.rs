@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     apps::v1::ControllerRevision,
@@ -25,6 +25,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
+    core::Status,
     runtime::watcher,
 };
 use kubectl_podops::{
@@ -47,16 +48,31 @@ use crate::{
 /// Field manager of changes.
 const MANAGER: &str = "kubectl-podops";
 
+/// Status of a request for something that does not exist.
+const NOT_FOUND: u16 = 404;
+
+/// Returns whether the server knows no such kind; an object that does not exist has a name.
+fn is_not_served(status: &Status) -> bool {
+    let names_an_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+    status.code == NOT_FOUND && !names_an_object
+}
+
 impl Session {
     fn sets(&self) -> Api<CollaSet> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     async fn set(&self, name: &str) -> anyhow::Result<CollaSet> {
-        let found = self.sets().get_opt(name).await.context("cannot read the CollaSet")?;
-        found.ok_or_else(|| {
-            anyhow!("collaset/{name} does not exist in namespace {}", self.namespace)
-        })
+        match self.sets().get(name).await {
+            Err(kube::Error::Api(status)) if is_not_served(&status) => bail!(
+                "the cluster has no CollaSets; install the CustomResourceDefinitions of Podops, \
+                 or see kubectl podops check"
+            ),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+                bail!("collaset/{name} does not exist in namespace {}", self.namespace)
+            }
+            found => found.context("cannot read the CollaSet"),
+        }
     }
 
     async fn facts(&self) -> anyhow::Result<kubectl_podops::explain::Facts> {
@@ -71,7 +87,11 @@ pub(crate) async fn explain(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let explanation = match target {
-        Target::CollaSet(name) => explain_set(&session.facts().await?, name),
+        Target::CollaSet(name) => {
+            // Its error names what is missing: the CollaSet, the kind, or the permission.
+            session.set(name).await?;
+            explain_set(&session.facts().await?, name)
+        }
         Target::Pod(name) => pod_explanation(session, name).await?,
         Target::Node(name) => node_explanation(session, name).await?,
     };
@@ -132,7 +152,7 @@ pub(crate) async fn status(
             None => Ok(objects.next().await),
         };
         let Ok(next) = next else {
-            anyhow::bail!("timed out after {}s; {shown}", timeout.as_secs());
+            bail!("timed out after {}s; {shown}", timeout.as_secs());
         };
         let object = next.context("the watch has ended")?.context("cannot watch the CollaSet")?;
         let object = object.with_context(|| format!("collaset/{set} was deleted"))?;
@@ -141,7 +161,7 @@ pub(crate) async fn status(
                 print_line(&message)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Progress::Failed(message) => anyhow::bail!("{message}"),
+            Progress::Failed(message) => bail!("{message}"),
             Progress::Waiting(message) if message != shown => {
                 print_line(&message)?;
                 shown = message;

@@ -19,8 +19,8 @@ const NOT_FOUND: u16 = 404;
 /// Status of a request that the user may not make.
 const FORBIDDEN: u16 = 403;
 
-/// Reads the objects of a namespace. Those that the cluster does not serve, or the user may not list,
-/// are left out; CollaSets and Pods are required.
+/// Reads the objects of a namespace. Kinds that the cluster does not serve are left out, and rules and
+/// jobs that the user may not list; CollaSets and Pods are required.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub async fn read(
     let controlled = ListParams::default().labels(well_known::CONTROLLED);
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let (sets, pods, rules, jobs, absent_operators) = futures::try_join!(
-        optional::<CollaSet>(client, namespace),
+        served::<CollaSet>(client, namespace),
         pods.list(&controlled),
         optional::<PodTransitionRule>(client, namespace),
         optional::<OperationJob>(client, namespace),
@@ -52,12 +52,24 @@ where
         + DeserializeOwned
         + std::fmt::Debug,
 {
+    match served(client, namespace).await {
+        Err(kube::Error::Api(status)) if status.code == FORBIDDEN => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// Lists a kind that the cluster may not serve.
+async fn served<K>(client: &Client, namespace: &str) -> kube::Result<Vec<K>>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(list.items),
-        Err(kube::Error::Api(status)) if [NOT_FOUND, FORBIDDEN].contains(&status.code) => {
-            Ok(Vec::new())
-        }
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }

@@ -23,10 +23,13 @@ mod session;
 async fn main() -> ExitCode {
     match run(Cli::parse()).await {
         Ok(status) => status,
-        // The reader of a pipe has gone.
-        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            drop(writeln!(io::stderr(), "Error: {}", one_line(&error)));
+            let message = if is_closed_pipe(&error) {
+                "the reader of the output has ended".to_owned()
+            } else {
+                one_line(&error)
+            };
+            drop(writeln!(io::stderr(), "Error: {message}"));
             ExitCode::FAILURE
         }
     }
@@ -34,7 +37,10 @@ async fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Completion { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "kubectl-podops", &mut io::stdout());
+        // It panics if it cannot write.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "kubectl-podops", &mut script);
+        io::stdout().write_all(&script)?;
         return Ok(ExitCode::SUCCESS);
     }
     let session = session::connect(cli.connection).await?;

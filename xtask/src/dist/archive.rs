@@ -12,7 +12,14 @@ use super::release::Release;
 /// Entry of an archive.
 pub(super) enum Entry {
     Directory,
-    File { content: Vec<u8>, mode: u32 },
+    File {
+        content: Vec<u8>,
+        mode: u32,
+    },
+    /// Symbolic link to another entry.
+    Link {
+        target: &'static str,
+    },
 }
 
 /// Returns a tar archive of these entries, which belong to root and have no time.
@@ -28,6 +35,10 @@ pub(super) fn tar<'a>(
         let (kind, mode, content): (_, _, &[u8]) = match entry {
             Entry::Directory => (EntryType::Directory, 0o755, &[]),
             Entry::File { content, mode } => (EntryType::Regular, *mode, content),
+            Entry::Link { target } => {
+                header.set_link_name(target)?;
+                (EntryType::Symlink, 0o777, &[])
+            }
         };
         header.set_entry_type(kind);
         header.set_mode(mode);
@@ -49,9 +60,14 @@ pub(super) fn sha256(content: &[u8]) -> String {
     hex::encode(Sha256::digest(content))
 }
 
-/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`; returns the size
-/// of the program in bytes.
-pub(super) fn write_program(release: &Release, program: &Path) -> anyhow::Result<u64> {
+/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`, with a link to it
+/// that has another name; returns the size of the program in bytes.
+pub(super) fn write_program(
+    release: &Release,
+    program: &Path,
+    link: &'static str,
+    target: &'static str,
+) -> anyhow::Result<u64> {
     let name = program.file_name().context("the program has a name")?.to_string_lossy();
     let content = fs::read(program).with_context(|| program.display().to_string())?;
     let size = content.len() as u64;
@@ -59,6 +75,7 @@ pub(super) fn write_program(release: &Release, program: &Path) -> anyhow::Result
     let entries = [
         ("LICENSE", Entry::File { content: license, mode: 0o644 }),
         (&*name, Entry::File { content, mode: 0o755 }),
+        (link, Entry::Link { target }),
     ];
     let archive = gzip(&tar(entries.iter().map(|(path, entry)| (*path, entry)))?)?;
     let file = format!("{name}-{}-linux-{}.tar.gz", release.version, release.platform.architecture);

@@ -1,6 +1,11 @@
 //! Files of an image: the program, its libraries, certificates, and the user that it runs as.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::Path,
+};
 
 use anyhow::Context as _;
 
@@ -21,7 +26,7 @@ impl RootFs {
     /// Size of all files in bytes.
     pub(super) fn size(&self) -> u64 {
         let sizes = self.0.values().map(|entry| match entry {
-            Entry::Directory => 0,
+            Entry::Directory | Entry::Link { .. } => 0,
             Entry::File { content, .. } => content.len() as u64,
         });
         sizes.sum()
@@ -41,6 +46,7 @@ impl RootFs {
             let path = directory.join(path);
             match entry {
                 Entry::Directory => create_dir(&path)?,
+                Entry::Link { target } => symlink(target, &path)?,
                 Entry::File { content, mode } => {
                     fs::write(&path, content)?;
                     fs::set_permissions(path, fs::Permissions::from_mode(*mode))?;
