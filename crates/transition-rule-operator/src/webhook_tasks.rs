@@ -191,3 +191,74 @@ fn waiting_subjects(observed: &Observed, rule: &Rule) -> BTreeSet<Subject> {
     let waiting = pods.filter(|(_, operations)| !operations.is_empty());
     waiting.map(|(pod, operations)| Subject::of(pod, &operations)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use podops_api::transition_rule::{PodTransitionRule, RuleStage};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        rules::webhook::WebhookVerdict,
+        view::{PodView, RuleView},
+    };
+
+    /// A webhook rule that reads the annotations, and Pods with so many bytes of them.
+    fn observed(sizes: &[usize]) -> Observed {
+        let parameters = json!([{ "key": "a", "valueFrom": { "fieldRef": { "fieldPath": "metadata.annotations" } } }]);
+        let webhook = json!({
+            "clientConfig": { "url": "http://gate.invalid" }, "failurePolicy": "Fail",
+            "parameters": parameters,
+        });
+        let rule: PodTransitionRule = serde_json::from_value(json!({
+            "metadata": { "name": "gate", "uid": "gate", "generation": 1 },
+            "spec": {
+                "selector": { "matchLabels": {} }, "rules": [{ "name": "gate", "webhook": webhook }],
+            },
+        }))
+        .unwrap();
+        let pods = sizes.iter().enumerate().map(|(n, size)| {
+            let name = Some(format!("web-{n}"));
+            let annotations = json!({ "metadata": { "annotations": { "x": "x".repeat(*size) } } });
+            PodView {
+                object: Some(Arc::new(annotations)),
+                ..PodView::read(&ObjectMeta { name, ..ObjectMeta::default() })
+            }
+        });
+        Observed {
+            rules: vec![RuleView::read(&rule, &BTreeSet::new()).unwrap()],
+            pods: pods.collect(),
+            ..Observed::default()
+        }
+    }
+
+    #[test]
+    fn large_parameters_are_split_into_requests_of_limited_size() {
+        let observed = observed(&[400 << 10, 400 << 10, 400 << 10, 2 << 20]);
+        let rule_ref = RuleRef { uid: "gate".into(), rule: "gate".to_owned() };
+        let subject =
+            |pod: &PodName| Subject { uid: pod.as_str().into(), instances: String::new() };
+        let subjects: BTreeMap<PodName, Subject> =
+            observed.pods.iter().map(|pod| (pod.name.clone(), subject(&pod.name))).collect();
+        let call = WebhookCall { rule_ref: rule_ref.clone(), stage: RuleStage::PreCheck, subjects };
+        let mut tasks = WebhookTasks::default();
+        tasks.sync("shop", &observed, Timestamp::UNIX_EPOCH);
+        let started = tasks.start(&call, &observed, Timestamp::UNIX_EPOCH, String::new);
+        let Some(CallStart::Queued(job)) = started else { panic!("{started:?}") };
+        let JobKind::Call { request, .. } = &job.kind else { panic!("{job:?}") };
+        let sent: Vec<&str> =
+            request.resources.iter().map(|resource| resource.name.as_str()).collect();
+        assert_eq!(sent, ["web-0", "web-1"], "a third Pod exceeds 1 MiB");
+        let verdicts = &tasks.rules[&rule_ref].verdicts;
+        let too_large = &verdicts[&subject(&"web-3".into())];
+        let expected = WebhookError::RequestTooLarge.to_string();
+        assert!(
+            matches!(too_large, WebhookVerdict::Rejected { reason, .. } if *reason == expected),
+            "{too_large:?}"
+        );
+        assert!(!verdicts.contains_key(&subject(&"web-2".into())), "the next request has it");
+    }
+}

@@ -172,6 +172,20 @@ impl fmt::Debug for Expression {
     }
 }
 
+#[cfg(panic = "abort")]
+compile_error!("a panic of the parser must end its thread only");
+
+/// Runs the parser in a thread of its own, which its panic ends.
+fn in_thread(
+    parse: impl FnOnce() -> Result<Expression, CompileError> + Send,
+) -> Result<Expression, CompileError> {
+    thread::scope(|scope| {
+        let parser = thread::Builder::new().stack_size(PARSER_STACK).spawn_scoped(scope, parse);
+        let parsed = parser.ok().and_then(|parser| parser.join().ok());
+        parsed.unwrap_or(Err(CompileError::ParserFailed))
+    })
+}
+
 impl Expression {
     /// Compiles an expression, or returns it from the cache.
     ///
@@ -183,13 +197,7 @@ impl Expression {
         if let Some(compiled) = cached {
             return compiled;
         }
-        let compiled = thread::scope(|scope| {
-            let parser = thread::Builder::new()
-                .stack_size(PARSER_STACK)
-                .spawn_scoped(scope, || Self::parse(source).map(Arc::new));
-            let parsed = parser.ok().and_then(|parser| parser.join().ok());
-            parsed.unwrap_or(Err(CompileError::ParserFailed))
-        });
+        let compiled = in_thread(|| Self::parse(source)).map(Arc::new);
         COMPILED.lock().insert(source, compiled.clone());
         compiled
     }
@@ -367,6 +375,12 @@ fn longest_list(expression: &IdedExpr) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_of_the_parser_rejects_the_expression() {
+        let failed = in_thread(|| panic!("as the parser might"));
+        assert!(matches!(failed, Err(CompileError::ParserFailed)));
+    }
 
     #[test]
     fn mistakes_are_found_without_an_evaluation() {

@@ -236,3 +236,35 @@ impl WebhookClient {
 fn new_trace_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use prometheus::Registry;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_the_flag_does_not_name_is_not_called() {
+        let hosts = vec!["shop/gate.invalid".to_owned()];
+        let access = WebhookAccess { hosts, addresses: AddressPolicy::Any };
+        let metrics = Metrics::register(&Registry::new()).unwrap();
+        let (client, _receivers) = WebhookClient::new(access, metrics);
+        let permits = Arc::new(Semaphore::new(1));
+        let response = async |namespace, url| {
+            let call = Call {
+                url,
+                ca_bundle: None,
+                body: None,
+                timeout_after: Duration::from_secs(5),
+                addresses: AddressPolicy::Any,
+            };
+            client.call(namespace, call, &permits).await
+        };
+        let forbidden = Err(WebhookError::HostNotAllowed);
+        assert_eq!(response("shop", "http://other.invalid/").await, forbidden);
+        assert_eq!(response("tenant", "http://gate.invalid/").await, forbidden);
+        assert_ne!(response("shop", "http://gate.invalid/").await, forbidden, "it is called");
+    }
+}
