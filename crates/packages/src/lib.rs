@@ -8,6 +8,7 @@ pub mod convert;
 pub mod manifest;
 pub mod package;
 pub mod template;
+pub mod translate;
 pub mod values;
 pub mod verify;
 pub mod yaml;

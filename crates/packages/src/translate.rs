@@ -1,0 +1,232 @@
+//! Objects of API versions that servers no longer have, as objects of their successors.
+//!
+//! Seven of the 14 community packages have such objects. A translation that would change what the object
+//! does is refused instead.
+
+mod autoscaler;
+mod crd;
+mod ingress;
+
+use serde_json::{Map, Value, json};
+
+/// Why an object has no successor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Kubernetes has no such kind any more.
+    #[error("{0} is no longer served, and has no successor")]
+    NoSuccessor(String),
+    /// The successor would do something else.
+    #[error("{kind} {name}: {reason}")]
+    Refused {
+        /// API version and kind.
+        kind: String,
+        /// Name of the object.
+        name: String,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// Translation that took place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// API version and kind before.
+    pub from: String,
+    /// API version and kind after.
+    pub to: String,
+}
+
+type Change = fn(&mut Value) -> Result<(), &'static str>;
+
+/// A kind whose API version is gone.
+struct Successor {
+    from: &'static [&'static str],
+    kinds: &'static [&'static str],
+    to: &'static str,
+    /// What changes beside the API version.
+    change: Change,
+}
+
+const ROLES: &[&str] = &["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
+const WORKLOADS: &[&str] = &["Deployment", "DaemonSet", "ReplicaSet", "StatefulSet"];
+const WEBHOOKS: &[&str] = &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+const STORAGE: &[&str] = &["StorageClass", "CSIDriver", "CSINode", "VolumeAttachment"];
+
+const SUCCESSORS: [Successor; 15] = [
+    successor(&["policy/v1beta1"], &["PodDisruptionBudget"], "policy/v1", budget),
+    successor(
+        &["rbac.authorization.k8s.io/v1alpha1", "rbac.authorization.k8s.io/v1beta1"],
+        ROLES,
+        "rbac.authorization.k8s.io/v1",
+        role,
+    ),
+    successor(
+        &["apiextensions.k8s.io/v1beta1"],
+        &["CustomResourceDefinition"],
+        "apiextensions.k8s.io/v1",
+        crd::translate,
+    ),
+    successor(
+        &["apps/v1beta1", "apps/v1beta2", "extensions/v1beta1"],
+        WORKLOADS,
+        "apps/v1",
+        workload,
+    ),
+    successor(
+        &["extensions/v1beta1", "networking.k8s.io/v1beta1"],
+        &["Ingress"],
+        "networking.k8s.io/v1",
+        ingress::translate,
+    ),
+    successor(&["networking.k8s.io/v1beta1"], &["IngressClass"], "networking.k8s.io/v1", same),
+    successor(&["extensions/v1beta1"], &["NetworkPolicy"], "networking.k8s.io/v1", same),
+    successor(&["batch/v1beta1", "batch/v2alpha1"], &["CronJob"], "batch/v1", same),
+    successor(
+        &["autoscaling/v2beta1"],
+        &["HorizontalPodAutoscaler"],
+        "autoscaling/v2",
+        autoscaler::translate,
+    ),
+    successor(&["autoscaling/v2beta2"], &["HorizontalPodAutoscaler"], "autoscaling/v2", same),
+    successor(
+        &["admissionregistration.k8s.io/v1beta1"],
+        WEBHOOKS,
+        "admissionregistration.k8s.io/v1",
+        webhooks,
+    ),
+    successor(&["scheduling.k8s.io/v1beta1"], &["PriorityClass"], "scheduling.k8s.io/v1", same),
+    successor(&["scheduling.k8s.io/v1alpha1"], &["PriorityClass"], "scheduling.k8s.io/v1", same),
+    successor(&["storage.k8s.io/v1beta1"], STORAGE, "storage.k8s.io/v1", same),
+    successor(&["coordination.k8s.io/v1beta1"], &["Lease"], "coordination.k8s.io/v1", same),
+];
+
+const fn successor(
+    from: &'static [&'static str],
+    kinds: &'static [&'static str],
+    to: &'static str,
+    change: Change,
+) -> Successor {
+    Successor { from, kinds, to, change }
+}
+
+/// Kinds that Kubernetes removed.
+const REMOVED: [(&str, &str); 2] =
+    [("policy/v1beta1", "PodSecurityPolicy"), ("extensions/v1beta1", "PodSecurityPolicy")];
+
+/// Translates an object if its API version is gone. Returns what was done.
+///
+/// # Errors
+///
+/// [`Error`] if it has no successor, or one that does something else.
+pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    let from = format!("{version} {kind}");
+    if REMOVED.contains(&(&version, &kind)) {
+        return Err(Error::NoSuccessor(from));
+    }
+    let known = SUCCESSORS.iter().find(|known| {
+        known.from.contains(&version.as_str()) && known.kinds.contains(&kind.as_str())
+    });
+    let Some(known) = known else { return Ok(None) };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let refused = |reason| Error::Refused { kind: from.clone(), name, reason };
+    (known.change)(object).map_err(refused)?;
+    object["apiVersion"] = json!(known.to);
+    Ok(Some(Translated { from, to: format!("{} {kind}", known.to) }))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
+fn same(_: &mut Value) -> Result<(), &'static str> {
+    Ok(())
+}
+
+/// Returns an object below another one, which is created if it is missing.
+fn object<'a>(parent: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+    if !parent.is_object() {
+        *parent = json!({});
+    }
+    let value = &mut parent[field];
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(fields) => fields,
+        _ => unreachable!("it was made an object above"),
+    }
+}
+
+/// Sets a field that is missing.
+fn default(fields: &mut Map<String, Value>, field: &str, value: Value) {
+    let entry = fields.entry(field).or_insert(Value::Null);
+    if entry.is_null() {
+        *entry = value;
+    }
+}
+
+/// Returns the objects of a list.
+fn objects<'a>(
+    parent: &'a mut Value,
+    field: &str,
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+    let items = parent.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
+    items.filter_map(Value::as_object_mut)
+}
+
+fn budget(budget: &mut Value) -> Result<(), &'static str> {
+    let selector = &budget["spec"]["selector"];
+    let is_empty = |field: &str| match &selector[field] {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => true,
+    };
+    if selector.is_object() && is_empty("matchLabels") && is_empty("matchExpressions") {
+        return Err("its empty selector selected no Pod, and would select all of the namespace");
+    }
+    Ok(())
+}
+
+/// Subjects of the first version have an API version instead of a group.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
+fn role(role: &mut Value) -> Result<(), &'static str> {
+    for subject in objects(role, "subjects") {
+        if subject.remove("apiVersion").is_some() {
+            let is_account = subject.get("kind").is_some_and(|kind| kind == "ServiceAccount");
+            let group = if is_account { "" } else { "rbac.authorization.k8s.io" };
+            default(subject, "apiGroup", json!(group));
+        }
+    }
+    Ok(())
+}
+
+/// Without a selector, it was that of the template's labels.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
+fn workload(workload: &mut Value) -> Result<(), &'static str> {
+    let labels = workload["spec"]["template"]["metadata"]["labels"].clone();
+    let spec = object(workload, "spec");
+    for field in ["rollbackTo", "templateGeneration"] {
+        spec.remove(field);
+    }
+    if labels.is_object() {
+        default(spec, "selector", json!({ "matchLabels": labels }));
+    }
+    Ok(())
+}
+
+/// The defaults of the older version, where the newer has others.
+fn webhooks(configuration: &mut Value) -> Result<(), &'static str> {
+    for webhook in objects(configuration, "webhooks") {
+        default(webhook, "failurePolicy", json!("Ignore"));
+        default(webhook, "matchPolicy", json!("Exact"));
+        default(webhook, "timeoutSeconds", json!(30));
+        default(webhook, "admissionReviewVersions", json!(["v1beta1"]));
+        let effects = webhook.get("sideEffects").and_then(Value::as_str);
+        if !matches!(effects, Some("None" | "NoneOnDryRun")) {
+            return Err("its webhooks have side effects, which dry runs would have too");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
