@@ -101,14 +101,30 @@ impl Drop for Operators {
             return;
         }
         for (name, process) in &self.by_name {
-            let crashes = process.crashes();
-            assert!(crashes.is_empty(), "{name} crashed: {crashes:?}");
-            let peak = process.peak_mebibytes();
-            let limit =
-                self.limits.get(name).copied().map_or_else(|| memory_limit_mebibytes(name), Ok);
-            let fits = limit.as_ref().is_ok_and(|limit| peak < *limit);
-            assert!(fits, "{name} used {peak:.0} MiB; its limit is {limit:?} MiB");
+            self.check(name, process);
         }
+    }
+}
+
+impl Operators {
+    /// Asserts that an operator did not crash, and that its memory fits into its limit.
+    fn check(&self, name: &str, process: &SupervisedProcess) {
+        let crashes = process.crashes();
+        assert!(crashes.is_empty(), "{name} crashed: {crashes:?}");
+        let panics = process.panics();
+        let has_none = panics.as_ref().is_ok_and(Vec::is_empty);
+        assert!(has_none, "{name} panicked: {panics:?}");
+        let peak = process.peak_mebibytes();
+        let limit = self.limits.get(name).copied().map_or_else(|| memory_limit_mebibytes(name), Ok);
+        let fits = limit.as_ref().is_ok_and(|limit| peak < *limit);
+        assert!(fits, "{name} used {peak:.0} MiB; its limit is {limit:?} MiB");
+    }
+
+    /// Ends an operator, which is checked before.
+    fn stop(&mut self, name: &str) -> Option<u32> {
+        let process = self.by_name.remove(name)?;
+        self.check(name, &process);
+        process.pid()
     }
 }
 
@@ -235,7 +251,12 @@ impl TestCluster {
         cluster.with_graceful_deletion().await
     }
 
-    async fn with_graceful_deletion(mut self) -> anyhow::Result<Self> {
+    /// Installs the CRDs and the operators with graceful deletion into an empty cluster, and starts them.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn with_graceful_deletion(mut self) -> anyhow::Result<Self> {
         self.install_crds().await?;
         self.install_with_webhooks("deploy/overlays/graceful-deletion").await?;
         let opt_in = format!("{}=true", well_known::GRACEFUL_EVICTION);
@@ -543,9 +564,7 @@ impl TestCluster {
     ///
     /// If it does not end.
     pub async fn stop_operator(&mut self, name: &str) -> anyhow::Result<()> {
-        let pid = self.operators.by_name.get(name).and_then(SupervisedProcess::pid);
-        self.operators.by_name.remove(name);
-        let Some(pid) = pid else { return Ok(()) };
+        let Some(pid) = self.operators.stop(name) else { return Ok(()) };
         let proc = PathBuf::from(format!("/proc/{pid}"));
         eventually(TIMEOUT, async || Ok(!proc.exists())).await
     }

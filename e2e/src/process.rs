@@ -2,6 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    io::{Read as _, Seek as _},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -104,6 +105,8 @@ pub struct Spec {
 /// Process that is restarted whenever it exits, as by a kubelet, until this is dropped.
 pub struct SupervisedProcess {
     state: Arc<Mutex<State>>,
+    /// Its directory may be removed before this is dropped.
+    log: Option<File>,
     _task: JoinSet<anyhow::Result<()>>,
 }
 
@@ -126,7 +129,8 @@ struct Exit {
 
 impl Exit {
     /// Returns whether the process panicked or was killed, and no test has requested it. A process
-    /// that ends by itself, for example because it lost its Lease, has not crashed.
+    /// that ends by itself, for example because it lost its Lease, has not crashed; whether one of its
+    /// tasks panicked is in its log.
     fn is_crash(self) -> bool {
         let is_abnormal = self.status.signal().is_some() || self.status.code() == Some(PANICKED);
         is_abnormal && !self.requested
@@ -141,9 +145,10 @@ impl SupervisedProcess {
     #[must_use]
     pub fn start(spec: Spec) -> Self {
         let state = Arc::<Mutex<State>>::default();
-        let mut task = JoinSet::new();
+        let readable = OpenOptions::new().create(true).append(true).read(true).open(&spec.log);
+        let (mut task, log) = (JoinSet::new(), readable.ok());
         task.spawn(supervise(spec, state.clone()));
-        Self { state, _task: task }
+        Self { state, log, _task: task }
     }
 
     /// Process ID; `None` while the process is down.
@@ -173,6 +178,21 @@ impl SupervisedProcess {
             let crashes = state.exits.iter().filter(|exit| exit.is_crash());
             crashes.map(|exit| exit.status).collect()
         })
+    }
+
+    /// Panics in the log, also of tasks whose panic did not end the process.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read.
+    pub fn panics(&self) -> anyhow::Result<Vec<String>> {
+        let mut file = self.log.as_ref().context("the log was not opened")?;
+        file.rewind()?;
+        let mut log = Vec::new();
+        file.read_to_end(&mut log)?;
+        let is_panic = |line: &&str| line.starts_with("thread '") && line.contains(" panicked at ");
+        let log = String::from_utf8_lossy(&log);
+        Ok(log.lines().filter(is_panic).map(str::to_owned).collect())
     }
 
     /// Sends a signal that ends the process, waits for the restart, and returns the exit status.

@@ -5,7 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
 use fastrand::Rng;
 use futures::{StreamExt as _, stream};
@@ -18,7 +21,8 @@ use kube::{
 use podops_e2e::cluster::{
     OPERATORS, TIMEOUT, TestCluster, eventually, memory_limit_mebibytes, programs,
 };
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value, json, value::RawValue};
 use tokio::time::sleep;
 
 /// Number of objects of each kind, unless the environment sets another one.
@@ -29,12 +33,64 @@ const NAMESPACES: u32 = 50;
 const TRIES: usize = 10;
 /// One in this many objects is hostile.
 const HOSTILE_EVERY: u32 = 100;
+/// Nesting that the API server accepts, and serde_json does not.
+const HOSTILE_DEPTH: usize = 140;
 /// Maximum nesting of generated values.
 const DEPTH_MAX: usize = 8;
 /// Probabilities of an optional field, from the first attempt to create an object to the last.
 const DENSITIES: [f64; 4] = [0.3, 0.1, 0.02, 0.0];
 /// Time for all objects to settle, and what each object of a kind adds to it.
 const SETTLE_TIMEOUT: (Duration, Duration) = (Duration::from_secs(180), Duration::from_millis(60));
+
+/// What is wrong with a hostile object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hostility {
+    /// Annotations of the maximum size, and managed fields with a time that jiff cannot hold. Operators
+    /// do not read them, so the object is like any other to them.
+    UnreadMetadata,
+    /// Almost a megabyte of labels.
+    Labels,
+    /// A value that is nested too deep, in kinds that preserve unknown fields.
+    Nesting,
+}
+
+impl Hostility {
+    const ALL: [Self; 3] = [Self::UnreadMetadata, Self::Labels, Self::Nesting];
+
+    /// Returns what is wrong with an object of a kind, if anything is. Kinds begin with another one
+    /// each, so that all occur among few objects.
+    fn of(kind: &Kind, n: u32) -> Option<Self> {
+        if !n.is_multiple_of(HOSTILE_EVERY) {
+            return None;
+        }
+        let index = KINDS.iter().position(|other| other.plural == kind.plural)?;
+        let turn = index + usize::try_from(n / HOSTILE_EVERY).ok()?;
+        let hostility = Self::ALL[turn % Self::ALL.len()];
+        let preserves = matches!(kind.name, "CollaSet" | "ControllerRevision");
+        Some(if hostility == Self::Nesting && !preserves { Self::Labels } else { hostility })
+    }
+
+    fn apply(self, object: &mut Value) {
+        match self {
+            Self::UnreadMetadata => {
+                object["metadata"]["annotations"] = json!({ "x": "x".repeat(250 << 10) });
+            }
+            Self::Labels => {
+                for n in 0..7000 {
+                    object["metadata"]["labels"][format!("{n:063}")] = json!("x".repeat(63));
+                }
+            }
+            Self::Nesting => {
+                let deep = (0..HOSTILE_DEPTH).fold(json!(1), |inner, _| json!({ "a": inner }));
+                let part =
+                    if object["kind"] == "CollaSet" { "/spec/template/spec" } else { "/data" };
+                if let Some(part) = object.pointer_mut(part) {
+                    part["deep"] = deep;
+                }
+            }
+        }
+    }
+}
 
 /// Memory, in KiB, that an operator may use for each number of objects of each kind: twice what was
 /// measured with 10,000. The shipped limits are enough for the default number.
@@ -56,7 +112,7 @@ struct Kind {
 }
 
 /// The first [`WITH_STATUS`] kinds report the generation that their status is based on.
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     Kind {
         group: "apps.kusionstack.io",
         version: "v1alpha1",
@@ -122,6 +178,19 @@ const KINDS: [Kind; 11] = [
         name: "ControllerRevision",
         plural: "controllerrevisions",
         base: |_, random| json!({ "revision": random.i64(0..3), "data": { "spec": {} } }),
+    },
+    Kind {
+        group: "apps",
+        version: "v1",
+        name: "StatefulSet",
+        plural: "statefulsets",
+        base: |name, _| {
+            let template = collaset(name, &mut Rng::with_seed(0))["spec"]["template"].take();
+            json!({ "spec": {
+                "replicas": 0, "serviceName": "web", "template": template,
+                "selector": { "matchLabels": { "app": name } },
+            } })
+        },
     },
     Kind {
         group: "policy",
@@ -293,7 +362,7 @@ async fn try_create(api: &Api<DynamicObject>, object: &DynamicObject) -> bool {
         match api.create(&PostParams::default(), object).await {
             Ok(_) => return true,
             Err(kube::Error::Api(status)) => match status.code {
-                // An earlier attempt succeeded, and its response was lost.
+                // An earlier attempt succeeded, and its response was lost, or cannot be decoded.
                 409 => return true,
                 400..409 | 410..429 | 500 => return false,
                 _ => eprintln!("retrying {:?}: {status}", object.metadata.name),
@@ -305,11 +374,16 @@ async fn try_create(api: &Api<DynamicObject>, object: &DynamicObject) -> bool {
     panic!("{:?} could not be created", object.metadata.name);
 }
 
-/// Creates one random object; returns its name and whether it is hostile.
-async fn create(client: &Client, kind: &Kind, document: &Value, n: u32) -> (String, bool) {
+/// Creates one random object; returns its name and what is wrong with it.
+async fn create(
+    client: &Client,
+    kind: &Kind,
+    document: &Value,
+    n: u32,
+) -> (String, Option<Hostility>) {
     let name = format!("fuzz-{}-{n}", kind.name.to_lowercase());
     let mut random = Rng::with_seed(u64::from(n));
-    let is_hostile = n.is_multiple_of(HOSTILE_EVERY);
+    let hostility = Hostility::of(kind, n);
     let api = api(client, kind, n);
     for density in DENSITIES {
         let mut object = (kind.base)(&name, &mut random);
@@ -323,15 +397,15 @@ async fn create(client: &Client, kind: &Kind, document: &Value, n: u32) -> (Stri
         object["apiVersion"] = json!(format!("{group}{}", kind.version));
         object["kind"] = json!(kind.name);
         object["metadata"]["name"] = json!(name);
-        if is_hostile {
-            object["metadata"]["annotations"] = json!({ "x": "x".repeat(250 << 10) });
+        if let Some(hostility) = hostility {
+            hostility.apply(&mut object);
         }
         let object: DynamicObject = serde_json::from_value(object).unwrap();
         if try_create(&api, &object).await {
-            if is_hostile {
+            if hostility == Some(Hostility::UnreadMetadata) {
                 poison(&api, &name).await;
             }
-            return (name, is_hostile);
+            return (name, hostility);
         }
     }
     panic!("no object is accepted of the kind {}", kind.name);
@@ -383,15 +457,18 @@ async fn random_and_hostile_objects_stop_no_operator() {
     cluster.create_and_wait("web", 4, &json!({})).await.unwrap();
     let client = cluster.plane.admin.clone();
     create_namespaces(&client).await;
-    let mut hostile = Vec::new();
+    let mut hostile = BTreeMap::new();
     for kind in &KINDS {
         let document = document(&client, kind).await;
         let created = stream::iter(0..count).map(|n| create(&client, kind, &document, n));
-        let created: Vec<(String, bool)> = created.buffer_unordered(8).collect().await;
-        hostile.extend(created.into_iter().filter(|(_, is_hostile)| *is_hostile));
+        let created: Vec<_> = created.buffer_unordered(8).collect().await;
+        hostile
+            .extend(created.into_iter().filter_map(|(name, hostility)| Some((name, hostility?))));
         eprintln!("{:.0?}: created {count} of {}", started.elapsed(), kind.name);
     }
-    assert!(hostile.len() >= KINDS.len(), "{} hostile objects", hostile.len());
+    for hostility in Hostility::ALL {
+        assert!(hostile.values().any(|other| *other == hostility), "{hostility:?} is not tried");
+    }
     // As they were created, and as they are listed by an operator that starts.
     for restart in [false, true] {
         if restart {
@@ -402,7 +479,7 @@ async fn random_and_hostile_objects_stop_no_operator() {
         cluster.set_image("web", &format!("nginx:{restart}")).await.unwrap();
         cluster.wait_until_rolled_out("web", 4, timeout).await.unwrap();
         for kind in &KINDS[..WITH_STATUS] {
-            assert_settled(&client, kind, timeout).await;
+            assert_settled(&client, kind, &hostile, timeout).await;
             eprintln!("{:.0?}: {} settled, restarted: {restart}", started.elapsed(), kind.name);
         }
     }
@@ -414,18 +491,48 @@ async fn random_and_hostile_objects_stop_no_operator() {
     cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// Waits until the status of every object is about its current spec.
-async fn assert_settled(client: &Client, kind: &Kind, timeout: Duration) {
+/// Returns the namespace of a rule by its name.
+fn namespace_of(rule: &str) -> Option<String> {
+    let n: u32 = rule.strip_prefix("fuzz-podtransitionrule-")?.parse().ok()?;
+    Some(format!("fuzz-{}", n % NAMESPACES))
+}
+
+/// A list whose objects are not decoded.
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Box<RawValue>>,
+}
+
+/// Waits until the status of every object that can be decoded is about its current spec.
+async fn assert_settled(
+    client: &Client,
+    kind: &Kind,
+    hostile: &BTreeMap<String, Hostility>,
+    timeout: Duration,
+) {
     let Kind { group, version, plural, .. } = kind;
     let path = format!("/apis/{group}/{version}/{plural}");
+    let unread = hostile.iter().filter(|(_, hostility)| **hostility != Hostility::UnreadMetadata);
+    let unread: BTreeSet<&str> = unread.map(|(name, _)| name.as_str()).collect();
+    // A rule that cannot be decoded blocks the rules of its namespace, because it could reject Pods.
+    let blocked: BTreeSet<String> = match kind.name {
+        "PodTransitionRule" => unread.iter().filter_map(|name| namespace_of(name)).collect(),
+        _ => BTreeSet::new(),
+    };
     let unsettled = async || {
         // Not as objects with metadata, which this client cannot decode if they are poisoned.
-        let list: Value = client.request(http::Request::get(&path).body(Vec::new())?).await?;
-        let all = list["items"].as_array().cloned().unwrap_or_default();
+        let list = client.request_text(http::Request::get(&path).body(Vec::new())?).await?;
+        let list: List = serde_json::from_str(&list)?;
+        // A value that is nested too deep is hostile.
+        let all = list.items.iter().filter_map(|text| serde_json::from_str(text.get()).ok());
         let is_settled = |object: &Value| {
-            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+            unread.contains(name)
+                || blocked.contains(namespace)
+                || object["status"]["observedGeneration"] == object["metadata"]["generation"]
         };
-        let unsettled = all.iter().filter(|object| !is_settled(object));
+        let unsettled = all.filter(|object: &Value| !is_settled(object));
         anyhow::Ok(unsettled.map(|o| o["metadata"]["name"].to_string()).collect::<Vec<_>>())
     };
     let settled = async || Ok(unsettled().await?.is_empty());

@@ -215,6 +215,13 @@ async fn disruption_budgets_count_pods_in_graceful_deletion(cluster: &TestCluste
         Ok(status.is_some_and(|s| s.disruptions_allowed == Some(1)))
     };
     eventually(TIMEOUT, counted).await.unwrap();
+    // A time that jiff cannot hold must not reject the evictions of the namespace.
+    let late = json!([
+        { "op": "replace", "path": "/metadata/managedFields/0/time", "value": "9999-12-31T23:59:59Z" },
+        { "op": "add", "path": "/metadata/annotations", "value": { "late": "true" } },
+    ]);
+    let late = ["patch", "pdb", "budgeted", "--type=json", "--patch", &late.to_string()];
+    cluster.plane.kubectl(&late).await.unwrap();
     let pods = cluster.pods_of("budgeted").await.unwrap();
     let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
     let rejections = tokio::join!(
@@ -277,6 +284,12 @@ async fn rules_with_invalid_expressions_are_rejected(cluster: &TestCluster) {
         Ok(created.is_err_and(|e| e.to_string().contains("spec.rules[one].cel.expression: ")))
     };
     eventually(TIMEOUT, rejected).await.unwrap();
+    // Expressions that parse: one is a number, one reads a field that no Pod has.
+    for expression in ["size(pod.metadata.labels)", "pod.metadata.nmae == 'a'"] {
+        let created = cluster.rules().create(&dry, &rule("bad", expression)).await;
+        let error = created.unwrap_err().to_string();
+        assert!(error.contains("spec.rules[one].cel.expression: "), "{expression}: {error}");
+    }
     let good = rule("good", "has(pod.metadata)");
     cluster.rules().create(&PostParams::default(), &good).await.unwrap();
 }

@@ -148,6 +148,18 @@ async fn kuperator_is_replaced_and_comes_back() {
     assert!(cluster.pods_of("bar").await.unwrap().iter().all(|pod| image(pod) == "nginx:3"));
     assert_eq!(containers(&cluster, "foo").await, phases);
     assert_no_operation(&cluster).await;
+
+    // Pods, revision and claims that Kuperator left: an update by recreation keeps every claim. One has
+    // no label at all, and gets the one that the check asked for.
+    let label = format!("{}=0", well_known::INSTANCE_ID);
+    cluster.plane.kubectl(&["label", "pvc", "foo-data-old", &label]).await.unwrap();
+    let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });
+    cluster.patch("foo", recreate).await.unwrap();
+    cluster.set_image("foo", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("foo", 8, TIMEOUT * 2).await.unwrap();
+    let recreated = containers(&cluster, "foo").await;
+    assert!(recreated.keys().all(|uid| !phases.contains_key(uid)), "all Pods were recreated");
+    assert_eq!(self::claims(&cluster).await, claims, "no claim was deleted or created");
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -134,6 +134,9 @@ async fn pods_follow_the_specified_revision(cluster: &TestCluster) {
         |s: &CollaSetStatus| s.updated_revision == first && s.updated_available_replicas == 2;
     cluster.wait_for_status("named", TIMEOUT, rolled_back).await.unwrap();
     assert!(pods(cluster, "named").await.iter().all(|pod| image(pod) == "nginx:1"));
+    let pinned =
+        |s: &CollaSetStatus| condition(s, "Update").as_deref() == Some("True RevisionPinned");
+    cluster.wait_for_status("named", TIMEOUT, pinned).await.unwrap();
     cluster.patch("named", follow(json!("named-unknown"))).await.unwrap();
     let unknown =
         |s: &CollaSetStatus| condition(s, "Degraded").as_deref() == Some("True RevisionNotFound");

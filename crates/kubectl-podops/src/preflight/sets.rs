@@ -102,7 +102,8 @@ pub(super) fn check_together(inventory: &Inventory, direction: Direction, findin
     }
 }
 
-/// Claims without instance ID: Podops creates no Pod that might have to mount one of them.
+/// Claims without instance ID: Podops creates no Pod that might have to mount one of them, but it does
+/// not watch those without control label either.
 fn check_claims(inventory: &Inventory, findings: &mut Findings) {
     let is_owned = |claim: &&Value| {
         items(&claim["metadata"]["ownerReferences"]).any(|owner| owner["kind"] == "CollaSet")
@@ -112,7 +113,7 @@ fn check_claims(inventory: &Inventory, findings: &mut Findings) {
             findings.warning(
                 subject("PersistentVolumeClaim", claim),
                 &format!("has no label {}", well_known::INSTANCE_ID),
-                "Set it to the instance ID of the Pod that mounts the claim; until then no Pod is recreated in its place.",
+                "Set it to the instance ID of the Pod that mounts the claim. Until then no Pod is recreated in its place; if the label kusionstack.io/control=true is missing too, the Pod is recreated with an empty claim.",
             );
         }
     }

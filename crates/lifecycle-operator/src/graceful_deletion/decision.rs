@@ -105,9 +105,9 @@ impl DeletionCandidate {
             return Decision::Defer { label: None, message: self.message(now) };
         }
         let (label, next_step) = if self.is_replaced(default) {
-            (well_known::TO_REPLACE, "waiting for a replacement Pod")
+            (well_known::TO_REPLACE, "accepted, waiting for a replacement Pod")
         } else {
-            (well_known::TO_DELETE, "starting graceful deletion")
+            (well_known::TO_DELETE, "accepted, the Pod is deleted after it has left its Services")
         };
         let requested = labels.contains_key(label);
         let message = format!("{}; {next_step}", self.message(now));

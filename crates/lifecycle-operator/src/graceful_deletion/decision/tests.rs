@@ -43,8 +43,8 @@ fn an_available_pod_starts_graceful_deletion() {
     assert_eq!(may_delete(&candidate), Err(Some(well_known::TO_DELETE)));
     assert_eq!(
         message(&candidate),
-        "pod deletion process is underway and being managed by PodOpsLifecycle; starting graceful \
-         deletion"
+        "pod deletion process is underway and being managed by PodOpsLifecycle; accepted, the \
+         Pod is deleted after it has left its Services"
     );
 }
 

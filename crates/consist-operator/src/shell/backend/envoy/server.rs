@@ -54,15 +54,15 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of connections of one client: an Envoy needs one for each of its clusters of this
-/// server.
-const CONNECTIONS_PER_CLIENT: usize = 16;
+/// server, and Envoys of one node may have the same address.
+const CONNECTIONS_PER_CLIENT: usize = 32;
 /// Maximum number of connections.
 const CONNECTIONS: usize = 4_096;
 /// Maximum number of streams of endpoints of one client: without aggregated discovery, an Envoy opens
 /// one for each of its clusters.
 const ENDPOINT_STREAMS_PER_CLIENT: usize = 512;
 /// Maximum number of streams of load reports of one client: an Envoy needs one.
-const REPORT_STREAMS_PER_CLIENT: usize = 2;
+const REPORT_STREAMS_PER_CLIENT: usize = 8;
 /// Maximum number of streams of a kind.
 const STREAMS: usize = 65_536;
 /// Maximum number of streams of one connection.
