@@ -368,7 +368,7 @@ async fn assert_closed_pipe_is_an_error(cluster: &TestCluster, command: &str) {
     assert_eq!(printed, expected, "{command}");
 }
 
-/// A user without permissions is told which is missing, not that the object does not exist.
+/// The error of a user without permissions names the missing one, not an object that does not exist.
 async fn assert_missing_permission_is_named(cluster: &TestCluster) {
     let plane = &cluster.plane;
     plane.kubectl(&["create", "serviceaccount", "stranger"]).await.unwrap();

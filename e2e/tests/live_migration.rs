@@ -150,7 +150,7 @@ async fn kuperator_is_replaced_and_comes_back() {
     assert_no_operation(&cluster).await;
 
     // Pods, revision and claims that Kuperator left: an update by recreation keeps every claim. One has
-    // no label at all, and gets the one that the check asked for.
+    // no label at all, and gets the one that the check names.
     let label = format!("{}=0", well_known::INSTANCE_ID);
     cluster.plane.kubectl(&["label", "pvc", "foo-data-old", &label]).await.unwrap();
     let recreate = json!({ "updateStrategy": { "podUpgradePolicy": "Recreate" } });

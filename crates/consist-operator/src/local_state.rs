@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_is_set_does_not_change_how_long_a_pod_was_off() {
+    fn a_wall_clock_that_is_set_changes_no_wait() {
         let mut local = LocalState::default();
         let mut off_for = |now: Now| {
             let observed = local.record_sync(state(OFF), sync(NONE, None), now);

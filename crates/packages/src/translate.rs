@@ -5,9 +5,12 @@
 
 mod autoscaler;
 mod crd;
+mod fields;
 mod ingress;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use self::fields::{default, object, objects};
 
 /// Why an object has no successor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,8 +122,8 @@ const REMOVED: [(&str, &str); 2] =
 ///
 /// [`Error`] if it has no successor, or one that does something else.
 pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
-    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
-    let (version, kind) = (text("apiVersion"), text("kind"));
+    let version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let from = format!("{version} {kind}");
     if REMOVED.contains(&(&version, &kind)) {
         return Err(Error::NoSuccessor(from));
@@ -130,8 +133,9 @@ pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
     });
     let Some(known) = known else { return Ok(None) };
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let refused = |reason| Error::Refused { kind: from.clone(), name, reason };
-    (known.change)(object).map_err(refused)?;
+    if let Err(reason) = (known.change)(object) {
+        return Err(Error::Refused { kind: from, name, reason });
+    }
     object["apiVersion"] = json!(known.to);
     Ok(Some(Translated { from, to: format!("{} {kind}", known.to) }))
 }
@@ -139,38 +143,6 @@ pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 fn same(_: &mut Value) -> Result<(), &'static str> {
     Ok(())
-}
-
-/// Returns an object below another one, which is created if it is missing.
-fn object<'a>(parent: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
-    if !parent.is_object() {
-        *parent = json!({});
-    }
-    let value = &mut parent[field];
-    if !value.is_object() {
-        *value = json!({});
-    }
-    match value {
-        Value::Object(fields) => fields,
-        _ => unreachable!("it was made an object above"),
-    }
-}
-
-/// Sets a field that is missing.
-fn default(fields: &mut Map<String, Value>, field: &str, value: Value) {
-    let entry = fields.entry(field).or_insert(Value::Null);
-    if entry.is_null() {
-        *entry = value;
-    }
-}
-
-/// Returns the objects of a list.
-fn objects<'a>(
-    parent: &'a mut Value,
-    field: &str,
-) -> impl Iterator<Item = &'a mut Map<String, Value>> {
-    let items = parent.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
-    items.filter_map(Value::as_object_mut)
 }
 
 fn budget(budget: &mut Value) -> Result<(), &'static str> {

@@ -8,6 +8,25 @@ use crate::{template::go_float, yaml};
 const BOOLEANS: [&str; 12] =
     ["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"];
 
+/// Why a value is not valid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// It has another type.
+    #[error("type is {value_type:?}, but the value has another type")]
+    Type {
+        /// Type of the parameter.
+        value_type: String,
+    },
+    /// It is not one of the allowed values.
+    #[error("value is {value:?}, but only allowed values are [{}]", .allowed.join(" "))]
+    NotAllowed {
+        /// The value.
+        value: String,
+        /// The allowed values.
+        allowed: Vec<String>,
+    },
+}
+
 /// Reads a boolean as Go's `strconv.ParseBool` does.
 #[must_use]
 pub fn boolean(text: &str) -> Option<bool> {
@@ -19,8 +38,8 @@ pub fn boolean(text: &str) -> Option<bool> {
 ///
 /// # Errors
 ///
-/// What is wrong.
-pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Result<(), String> {
+/// [`Invalid`] if it does not fit.
+pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Result<(), Invalid> {
     if value.is_empty() {
         return Ok(());
     }
@@ -34,11 +53,11 @@ pub fn check(value: &str, value_type: &str, allowed: Option<&[String]>) -> Resul
         _ => true,
     };
     if !fits {
-        return Err(format!("type is {value_type:?}, but the value has another type"));
+        return Err(Invalid::Type { value_type: value_type.to_owned() });
     }
     match allowed {
         Some(allowed) if !allowed.iter().any(|known| known == value) => {
-            Err(format!("value is {value:?}, but only allowed values are [{}]", allowed.join(" ")))
+            Err(Invalid::NotAllowed { value: value.to_owned(), allowed: allowed.to_vec() })
         }
         _ => Ok(()),
     }
@@ -88,7 +107,7 @@ mod tests {
         let allowed = ["a".to_owned(), "b".to_owned()];
         assert_eq!(check("b", "string", Some(&allowed)), Ok(()));
         assert_eq!(
-            check("c", "", Some(&allowed)).unwrap_err(),
+            check("c", "", Some(&allowed)).unwrap_err().to_string(),
             r#"value is "c", but only allowed values are [a b]"#
         );
         assert!(check("a", "", Some(&[])).is_err(), "nothing is allowed");

@@ -2,35 +2,12 @@
 
 mod parameters;
 mod plans;
+mod report;
 mod tasks;
 mod templates;
 
+pub use self::report::Report;
 use crate::{convert, package::Package, template::is_version};
-
-/// What is wrong with a package. A package with errors cannot be installed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// What would fail.
-    pub errors: Vec<String>,
-    /// What is probably a mistake.
-    pub warnings: Vec<String>,
-}
-
-impl Report {
-    fn error(&mut self, message: impl Into<String>) {
-        self.errors.push(message.into());
-    }
-
-    fn warn(&mut self, message: impl Into<String>) {
-        self.warnings.push(message.into());
-    }
-
-    /// Returns whether the package can be installed.
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.errors.is_empty()
-    }
-}
 
 /// Verifies a package.
 #[must_use]
@@ -70,12 +47,6 @@ fn versions(package: &Package, report: &mut Report) {
             report.error(format!("unable to parse {name:?}: {version:?} is no semantic version"));
         }
     }
-}
-
-/// Returns the names that occur more than once, in the order in which they occur again.
-fn duplicates<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut known = std::collections::BTreeSet::new();
-    names.into_iter().filter(|name| !known.insert(*name)).collect()
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
 
     fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, Error> {
         let resolved = scalar::resolve(text, style == ScalarStyle::Plain, tag);
-        resolved.map_err(|reason| self.error(reason))
+        resolved.map_err(|error| self.error(error.to_string()))
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, Error> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::objects;
+use super::fields::objects;
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 pub(super) fn translate(autoscaler: &mut Value) -> Result<(), &'static str> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{default, object, objects};
+use super::fields::{default, object, objects};
 
 /// Marks a value whose fields are kept although the schema does not name them.
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";

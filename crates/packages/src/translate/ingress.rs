@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{default, object, objects};
+use super::fields::{default, object, objects};
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 pub(super) fn translate(ingress: &mut Value) -> Result<(), &'static str> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use podops_api::kudo::Parameter;
 
-use super::{Report, duplicates};
+use super::report::{Report, duplicates};
 use crate::{package::Package, values};
 
 /// Verifies the names.

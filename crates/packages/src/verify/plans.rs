@@ -1,6 +1,6 @@
 //! Plans of a package.
 
-use super::{Report, duplicates};
+use super::report::{Report, duplicates};
 use crate::package::Package;
 
 /// The plan that a package must have.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use podops_api::kudo::Task;
 
-use super::{Report, duplicates};
+use super::report::{Report, duplicates};
 use crate::package::Package;
 
 /// Verifies the fields of each task, and that the steps of plans use it.

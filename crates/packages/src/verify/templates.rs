@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use podops_api::kudo::{Parameter, Task};
 use serde_json::{Value, json};
 
-use super::Report;
+use super::report::Report;
 use crate::{
     package::Package,
     template::{Data, Environment, Limits, Template},

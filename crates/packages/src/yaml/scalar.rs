@@ -9,15 +9,24 @@ use crate::template::go_float;
 /// Handle of the tags of YAML itself, such as `!!int`.
 const CORE: &str = "tag:yaml.org,2002:";
 
+/// Why a scalar has no value.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("cannot decode {text:?} as {kind}")]
+    OtherType { text: String, kind: String },
+    #[error("{0} has no JSON")]
+    NotFinite(String),
+}
+
 /// Returns the value of a scalar; an explicit tag must fit.
-pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<Value, String> {
+pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<Value, Error> {
     let kind = match tag {
         None if is_plain => return plain(text),
         None => return Ok(text.into()),
         Some(tag) if tag.handle() == CORE => tag.suffix(),
         Some(_) => return Ok(text.into()),
     };
-    let mismatch = || format!("cannot decode {text:?} as {kind}");
+    let mismatch = || Error::OtherType { text: text.to_owned(), kind: kind.to_owned() };
     match kind {
         "binary" => {
             let compact: String = text.split_whitespace().collect();
@@ -39,7 +48,7 @@ pub(super) fn resolve(text: &str, is_plain: bool, tag: Option<&Tag>) -> Result<V
 }
 
 /// Returns the value of a scalar without quotes.
-fn plain(text: &str) -> Result<Value, String> {
+fn plain(text: &str) -> Result<Value, Error> {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
@@ -49,7 +58,7 @@ fn plain(text: &str) -> Result<Value, String> {
             return Ok(false.into());
         }
         ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF"
-        | "-.inf" | "-.Inf" | "-.INF" => return Err(format!("{text} has no JSON")),
+        | "-.inf" | "-.Inf" | "-.INF" => return Err(Error::NotFinite(text.to_owned())),
         _ => {}
     }
     let number = match text.as_bytes()[0] {
