@@ -301,14 +301,19 @@ async fn create_objects_that_cannot_be_decoded(cluster: &TestCluster) {
     let arguments =
         ["patch", "pod", "late", "--subresource=status", "--type=json", "--patch", &condition];
     as_tenant(cluster, &arguments).await.unwrap();
+    create_deep_set(cluster, &set).await;
+}
+
+/// Creates a CollaSet with a value that is nested too deep.
+async fn create_deep_set(cluster: &TestCluster, spec: &Value) {
     let mut deep = json!({
-        "apiVersion": apps, "kind": "CollaSet", "metadata": { "name": "deep" }, "spec": set,
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": "deep" }, "spec": spec,
     });
     deep["spec"]["template"]["spec"]["x"] =
         (0..DEPTH).fold(json!(1), |inner, _| json!({ "a": inner }));
-    let path = cluster.plane.dir.path().join("deep.json");
-    std::fs::write(&path, deep.to_string()).unwrap();
-    let arguments = ["create", "--validate=false", "-f", path.to_str().unwrap()];
+    let file = cluster.plane.dir.path().join("deep.json");
+    std::fs::write(&file, deep.to_string()).unwrap();
+    let arguments = ["create", "--validate=false", "-f", file.to_str().unwrap()];
     as_tenant(cluster, &arguments).await.unwrap();
 }
 

@@ -1,5 +1,7 @@
 //! Packages as gzipped tar archives, whose bytes depend only on their content.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "any other entry is refused")]
+
 use std::{
     fmt,
     io::{self, Read as _, Write as _},

@@ -1,6 +1,8 @@
 //! Reads JSON into typed fields as KUDO does: where a text is expected, a number or boolean becomes its
 //! text, and null is the empty value of any type.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "any other value is read as it is")]
+
 use serde::{
     Deserialize, Deserializer, de,
     de::{IntoDeserializer as _, value::StringDeserializer},

@@ -6,6 +6,11 @@
 //!
 //! Two differences are known: a tab may precede a key, and a lone `-` in `[-]` is an error.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "any other event begins a value, and any other value is a scalar"
+)]
+
 mod scalar;
 
 use std::{collections::BTreeMap, iter::Peekable};

@@ -1,10 +1,14 @@
 //! YAML is read as Go's yaml.v2 and sigs.k8s.io/yaml read it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "any other value is a scalar")]
 
 mod oracle;
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
 
 use fastrand::Rng;
 use podops_packages::yaml;
@@ -123,7 +127,8 @@ fn documents_that_grow_without_end_are_rejected() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..12 {
         let alias = format!("*a{}", n - 1);
-        bomb += &format!("a{n}: &a{n} [{}]\n", [alias.as_str(); 10].join(", "));
+        let ten = [alias.as_str(); 10].join(", ");
+        writeln!(bomb, "a{n}: &a{n} [{ten}]").unwrap();
     }
     let deep = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
     let started = Instant::now();

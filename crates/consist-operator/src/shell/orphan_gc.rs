@@ -58,15 +58,16 @@ impl OrphanCollector {
         let all: Api<Decoded<DynamicObject>> =
             Api::namespaced_with(self.process.client.clone(), &namespace, &self.kind.api);
         let Ok(found) = all.get_opt(employer).await else { return };
-        match found {
+        let is_bound = match found {
             Some(Decoded::Object(found)) => {
-                if SlimEmployer::new(&self.kind, found).is_managed_or_releasing() {
-                    return;
-                }
+                SlimEmployer::new(&self.kind, found).is_managed_or_releasing()
             }
             // It exists, and may be under control.
-            Some(Decoded::Invalid(_)) => return,
-            None => {}
+            Some(Decoded::Invalid(_)) => true,
+            None => false,
+        };
+        if is_bound {
+            return;
         }
         match self.applier.apply(&render::pod(&namespace, change, clock::now())).await {
             Ok(Outcome::Done(_)) => {

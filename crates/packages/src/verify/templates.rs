@@ -147,7 +147,7 @@ pub(super) fn render(
         match documents {
             Ok(documents) => namespaces(package, file, &documents, report),
             Err(error) => {
-                report.error(format!("parsing rendered YAML from {file} failed: {error}"))
+                report.error(format!("parsing rendered YAML from {file} failed: {error}"));
             }
         }
     }
@@ -158,7 +158,7 @@ fn namespaces(package: &Package, file: &str, documents: &[Value], report: &mut R
     let objects: Vec<&Value> = documents.iter().filter(|object| !object.is_null()).collect();
     let is_namespace = |object: &&Value| object["kind"] == "Namespace";
     if package.operator.namespace_manifest != file {
-        if objects.iter().any(|object| is_namespace(object)) {
+        if objects.iter().any(is_namespace) {
             report.error(format!(
                 "template {file:?} contains 'kind: Namespace' not allowed unless specified as \
                  'NamespaceManifest'"

@@ -77,13 +77,13 @@ pub(super) fn accepted(
     futures::stream::unfold((listener, limit), async |(listener, limit)| {
         loop {
             match listener.accept().await {
-                Ok((stream, client)) => match limit.take(Some(client.ip())) {
-                    Some(permit) => {
+                Ok((stream, client)) => {
+                    if let Some(permit) = limit.take(Some(client.ip())) {
                         let connection = Connection { stream, _permit: permit };
                         return Some((Ok(connection), (listener, limit)));
                     }
-                    None => tracing::debug!(%client, "Closing a connection: too many are open"),
-                },
+                    tracing::debug!(%client, "Closing a connection: too many are open");
+                }
                 // For example too many open files: existing connections continue.
                 Err(error) => {
                     tracing::warn!(%error, "Failed to accept a connection");
@@ -141,20 +141,20 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
 
-    fn source(last: u8) -> Option<IpAddr> {
-        Some([127, 0, 0, last].into())
+    fn source(last: u8) -> IpAddr {
+        [127, 0, 0, last].into()
     }
 
     #[test]
     fn one_client_cannot_take_what_others_need() {
         let limit = SourceLimit::new(2, 3);
-        let of_first: Vec<_> = (0..5).filter_map(|_| limit.take(source(1))).collect();
+        let of_first: Vec<_> = (0..5).filter_map(|_| limit.take(Some(source(1)))).collect();
         assert_eq!(of_first.len(), 2);
-        let of_second = limit.take(source(2));
+        let of_second = limit.take(Some(source(2)));
         assert!(of_second.is_some());
-        assert!(limit.take(source(3)).is_none(), "the total is reached");
+        assert!(limit.take(Some(source(3))).is_none(), "the total is reached");
         drop(of_first);
-        assert!(limit.take(source(3)).is_some());
+        assert!(limit.take(Some(source(3))).is_some());
         drop(of_second);
         assert_eq!(*limit.in_use.lock(), BTreeMap::new(), "nothing is left of ended clients");
     }
