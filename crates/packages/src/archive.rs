@@ -14,6 +14,8 @@ use crate::package::Files;
 
 /// Largest content of an archive, in bytes; objects of a cluster have at most 1.5 MB.
 const SIZE_MAX: u64 = 32 << 20;
+/// Largest archive before it is compressed: with headers, which long paths make larger.
+const ARCHIVE_MAX: u64 = 2 * SIZE_MAX;
 /// Most files of an archive.
 const FILES_MAX: usize = 10_000;
 /// Mode of all files.
@@ -66,8 +68,14 @@ impl fmt::Display for EntryKind {
 ///
 /// # Errors
 ///
-/// [`Error::Malformed`] if a path does not fit into an archive.
+/// [`Error`] if it would not be read again: a path does not fit, or the files exceed a limit.
 pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
+    if files.len() > FILES_MAX {
+        return Err(Error::Limit("10000 files"));
+    }
+    if files.values().map(|content| content.len() as u64).sum::<u64>() > SIZE_MAX {
+        return Err(Error::Limit("32 MiB"));
+    }
     let mut builder = Builder::new(Vec::new());
     for (path, content) in files {
         let mut header = Header::new_ustar();
@@ -93,7 +101,7 @@ pub fn write(files: &Files) -> Result<Vec<u8>, Error> {
 ///
 /// [`Error`] if it is malformed, too large, or has entries that are no files of a package.
 pub fn read(archive: &[u8]) -> Result<Files, Error> {
-    let content = GzDecoder::new(archive).take(SIZE_MAX + 1);
+    let content = GzDecoder::new(archive).take(ARCHIVE_MAX);
     let mut archive = Archive::new(content);
     let (mut files, mut left) = (Files::new(), SIZE_MAX);
     for entry in archive.entries()? {
@@ -121,6 +129,10 @@ pub fn read(archive: &[u8]) -> Result<Files, Error> {
         if files.insert(name.clone(), content).is_some() {
             return Err(Error::Duplicate(name));
         }
+    }
+    // What follows the limit was not read, and looks like the end.
+    if archive.into_inner().limit() == 0 {
+        return Err(Error::Limit("64 MiB before it is compressed"));
     }
     Ok(files)
 }
@@ -196,12 +208,21 @@ mod tests {
         let bomb = archive(EntryType::Regular, "a.yaml", &zeros);
         assert!(bomb.len() < 1 << 20, "it is small");
         assert_eq!(read(&bomb).unwrap_err().to_string(), "the archive exceeds the limit of 32 MiB");
+        // Folders have headers and no content.
+        let mut builder = Builder::new(Vec::new());
+        for n in 0..150_000 {
+            let mut header = Header::new_ustar();
+            header.set_entry_type(EntryType::Directory);
+            header.set_size(0);
+            builder.append_data(&mut header, format!("d{n}"), &b""[..]).unwrap();
+        }
+        let mut encoder = GzBuilder::new().write(Vec::new(), Compression::fast());
+        encoder.write_all(&builder.into_inner().unwrap()).unwrap();
+        let error = read(&encoder.finish().unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "the archive exceeds the limit of 64 MiB before it is compressed");
         let many: Files = (0..=FILES_MAX).map(|n| (format!("{n}.yaml"), Vec::new())).collect();
-        let many = write(&many).unwrap();
-        assert_eq!(
-            read(&many).unwrap_err().to_string(),
-            "the archive exceeds the limit of 10000 files"
-        );
+        let error = write(&many).unwrap_err().to_string();
+        assert_eq!(error, "the archive exceeds the limit of 10000 files");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Reads JSON into typed fields as KUDO does: where a text is expected, a number or boolean becomes its
-//! text, and null is the empty value of any type.
+//! text, and null is the empty value. Names of fields must have the case that they are documented with.
 
 #![expect(clippy::wildcard_enum_match_arm, reason = "any other value is read as it is")]
 
@@ -110,8 +110,22 @@ impl<'de> Deserializer<'de> for Loose<'_> {
         visitor.visit_newtype_struct(self)
     }
 
+    fn deserialize_u32<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => visitor.visit_u32(0),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_f64<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.0 {
+            Value::Null => visitor.visit_f64(0.0),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
     forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple
+        i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 char bytes byte_buf unit unit_struct tuple
         tuple_struct identifier ignored_any
     }
 }

@@ -135,7 +135,8 @@ fn check_strategies(operator: &Value) -> Result<(), Error> {
         let phases = plan["phases"].as_array().into_iter().flatten();
         for part in std::iter::once(plan).chain(phases) {
             let strategy = &part["strategy"];
-            if !strategy.is_null() && strategy != "serial" && strategy != "parallel" {
+            let is_known = matches!(strategy.as_str(), Some("serial" | "parallel" | ""));
+            if !strategy.is_null() && !is_known {
                 return Err(Error::Field(format!(
                     "plan {name:?}: strategy {strategy} is neither serial nor parallel"
                 )));

@@ -10,7 +10,7 @@ mod crd;
 mod fields;
 mod ingress;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::fields::{default, object, objects};
 
@@ -55,7 +55,8 @@ struct Successor {
 const ROLES: &[&str] = &["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
 const WORKLOADS: &[&str] = &["Deployment", "DaemonSet", "ReplicaSet", "StatefulSet"];
 const WEBHOOKS: &[&str] = &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-const STORAGE: &[&str] = &["StorageClass", "CSIDriver", "CSINode", "VolumeAttachment"];
+const STORAGE: &[&str] =
+    &["StorageClass", "CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment"];
 
 const SUCCESSORS: [Successor; 15] = [
     successor(&["policy/v1beta1"], &["PodDisruptionBudget"], "policy/v1", budget),
@@ -168,15 +169,24 @@ fn role(role: &mut Value) -> Result<(), &'static str> {
             let is_account = subject.get("kind").is_some_and(|kind| kind == "ServiceAccount");
             let group = if is_account { "" } else { "rbac.authorization.k8s.io" };
             default(subject, "apiGroup", json!(group));
+            // It meant every user.
+            let is_user = subject.get("kind").is_some_and(|kind| kind == "User");
+            if is_user && subject.get("name").is_some_and(|name| name == "*") {
+                subject.insert("kind".to_owned(), json!("Group"));
+                subject.insert("name".to_owned(), json!("system:authenticated"));
+            }
         }
     }
     Ok(())
 }
 
-/// Without a selector, it was that of the template's labels.
+/// The defaults of the older version, where the newer has others: the selector was that of the template's
+/// labels, and updates and their limits were others.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 fn workload(workload: &mut Value) -> Result<(), &'static str> {
     let labels = workload["spec"]["template"]["metadata"]["labels"].clone();
+    let version = workload["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let kind = workload["kind"].as_str().unwrap_or_default().to_owned();
     let spec = object(workload, "spec");
     for field in ["rollbackTo", "templateGeneration"] {
         spec.remove(field);
@@ -184,7 +194,30 @@ fn workload(workload: &mut Value) -> Result<(), &'static str> {
     if labels.is_object() {
         default(spec, "selector", json!({ "matchLabels": labels }));
     }
+    match (version.as_str(), kind.as_str()) {
+        ("apps/v1beta1", "StatefulSet") | ("extensions/v1beta1", "DaemonSet") => {
+            default(spec, "updateStrategy", json!({ "type": "OnDelete" }));
+        }
+        ("apps/v1beta1", "Deployment") => default(spec, "revisionHistoryLimit", json!(2)),
+        ("extensions/v1beta1", "Deployment") => old_deployment(spec),
+        _ => {}
+    }
     Ok(())
+}
+
+/// A Deployment of the oldest version had no deadline, and took one Pod at a time.
+fn old_deployment(spec: &mut Map<String, Value>) {
+    default(spec, "progressDeadlineSeconds", json!(i32::MAX));
+    default(spec, "revisionHistoryLimit", json!(i32::MAX));
+    default(spec, "strategy", json!({}));
+    let Some(strategy) = spec.get_mut("strategy").and_then(Value::as_object_mut) else { return };
+    if strategy.get("type").is_none_or(|kind| kind == "RollingUpdate") {
+        default(strategy, "rollingUpdate", json!({}));
+        if let Some(limits) = strategy.get_mut("rollingUpdate").and_then(Value::as_object_mut) {
+            default(limits, "maxSurge", json!(1));
+            default(limits, "maxUnavailable", json!(1));
+        }
+    }
 }
 
 /// The defaults of the older version, where the newer has others.

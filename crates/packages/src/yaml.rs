@@ -23,7 +23,9 @@ pub use scalar::text;
 /// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 100;
 /// Most values in a document, aliases expanded.
-const MAX_VALUES: usize = 1_000_000;
+const MAX_VALUES: usize = 250_000;
+/// Most bytes of texts in a document, aliases expanded.
+const MAX_BYTES: usize = 16 << 20;
 
 /// Why a text is not read as YAML.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +59,9 @@ pub fn read(source: &str) -> Result<Value, Error> {
     let mut reader = Reader {
         events: Parser::new_from_str(source).peekable(),
         anchors: BTreeMap::new(),
-        left: MAX_VALUES,
+        values_left: MAX_VALUES,
+        bytes_left: MAX_BYTES,
+        deepest: 0,
         line: 1,
     };
     reader.document()
@@ -67,11 +71,24 @@ type Events<'a> = Peekable<Parser<'a, StrInput<'a>>>;
 
 struct Reader<'a> {
     events: Events<'a>,
-    /// Values by anchor, with the number of values in them.
-    anchors: BTreeMap<usize, (Value, usize)>,
+    anchors: BTreeMap<usize, Anchored>,
     /// Number of values that may follow.
-    left: usize,
+    values_left: usize,
+    /// Bytes of texts that may follow.
+    bytes_left: usize,
+    /// Deepest nesting that was reached since it was set.
+    deepest: usize,
     line: usize,
+}
+
+/// Value of an anchor, and what it needs of the limits.
+#[derive(Clone)]
+struct Anchored {
+    value: Value,
+    values: usize,
+    bytes: usize,
+    /// Levels of nesting.
+    height: usize,
 }
 
 /// A key of a map.
@@ -107,37 +124,61 @@ impl<'a> Reader<'a> {
         Error::new(self.line, reason)
     }
 
-    /// Counts values.
-    fn count(&mut self, values: usize) -> Result<(), Error> {
-        let left = self.left.checked_sub(values);
-        self.left = left.ok_or_else(|| self.error("exceeds the limit of 1000000 values"))?;
+    /// Counts values and the bytes of their texts, at a depth.
+    fn count(&mut self, values: usize, bytes: usize, depth: usize) -> Result<(), Error> {
+        let left = self.values_left.checked_sub(values);
+        self.values_left = left.ok_or_else(|| self.error("exceeds the limit of 250000 values"))?;
+        let left = self.bytes_left.checked_sub(bytes);
+        self.bytes_left = left.ok_or_else(|| self.error("exceeds the limit of 16 MiB"))?;
+        if depth > MAX_DEPTH {
+            return Err(self.error("exceeds the limit of 100 nested values"));
+        }
+        self.deepest = self.deepest.max(depth);
         Ok(())
     }
 
     /// Reads the value that an event begins.
     fn value(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
-        if depth > MAX_DEPTH {
-            return Err(self.error("exceeds the limit of 100 nested values"));
-        }
-        self.count(1)?;
-        let (anchor, before) = (event.anchor_id(), self.left);
-        let value = match event {
-            Event::Scalar(text, style, _, tag) => self.scalar(&text, style, tag.as_deref())?,
-            Event::SequenceStart(..) => self.list(depth)?,
-            Event::MappingStart(..) => self.map(depth)?,
-            Event::Alias(id) => {
-                let known = self.anchors.get(&id).cloned();
-                let (value, size) =
-                    known.ok_or_else(|| self.error("an anchor's value contains itself"))?;
-                self.count(size)?;
-                value
-            }
-            _ => return Err(self.error("a value is missing")),
+        let Some(id) = event.anchor_id() else { return self.unanchored(event, depth) };
+        let (values, bytes) = (self.values_left, self.bytes_left);
+        let around = std::mem::replace(&mut self.deepest, depth);
+        let value = self.unanchored(event, depth)?;
+        let anchored = Anchored {
+            values: values - self.values_left,
+            bytes: bytes - self.bytes_left,
+            height: self.deepest - depth,
+            value: value.clone(),
         };
-        if let Some(id) = anchor {
-            self.anchors.insert(id, (value.clone(), before - self.left));
-        }
+        self.deepest = self.deepest.max(around);
+        // It is in memory twice.
+        self.count(anchored.values, anchored.bytes, depth)?;
+        self.anchors.insert(id, anchored);
         Ok(value)
+    }
+
+    fn unanchored(&mut self, event: Event<'a>, depth: usize) -> Result<Value, Error> {
+        match event {
+            Event::Scalar(text, style, _, tag) => {
+                self.count(1, text.len(), depth)?;
+                self.scalar(&text, style, tag.as_deref())
+            }
+            Event::SequenceStart(..) => {
+                self.count(1, 0, depth)?;
+                self.list(depth)
+            }
+            Event::MappingStart(..) => {
+                self.count(1, 0, depth)?;
+                self.map(depth)
+            }
+            Event::Alias(id) => {
+                let Some(known) = self.anchors.get(&id).cloned() else {
+                    return Err(self.error("an anchor's value contains itself"));
+                };
+                self.count(known.values, known.bytes, depth + known.height)?;
+                Ok(known.value)
+            }
+            _ => Err(self.error("a value is missing")),
+        }
     }
 
     fn scalar(&self, text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, Error> {

@@ -142,10 +142,19 @@ fn endless_templates_exceed_a_limit() {
         "{{ printf \"%999999999d\" 1 }}{{ repeat 9000000 \"x\" }}",
         "{{ $x := repeat 3000 \"a\" }}{{ range until 1000000 }}{{ regexFind \"(a*)*b\" $x }}{{ end }}",
         "{{ $s := repeat 100000 \"a,\" }}{{ replace \"a\" $s $s }}",
+        "{{ $a := list }}{{ $b := list }}{{ range until 60 }}{{ $a = list $a $a }}{{ $b = list $b $b }}{{ end }}{{ deepEqual $a $b }}",
+        "{{ $a := list 1 1 }}{{ range until 40 }}{{ $a = list $a $a }}{{ end }}{{ toYaml $a }}",
+        "{{ $x := repeat 1000000 \"a\" }}{{ $y := list $x $x $x $x $x }}{{ join \"\" (list $y $y $y $y) }}",
+        "{{ $x := repeat 1000000 \"a\" }}{{ range until 1000 }}{{ $y := sha256sum $x }}{{ end }}",
+        "{{ $x := repeat 2000000 \"a\" }}{{ print $x $x $x $x $x $x $x $x }}",
+        "{{ $x := repeat 2000000 \"a\" }}{{ quote $x $x $x $x $x $x $x $x }}",
+        "{{ regexMatch (repeat 900000 \"{\") \"a\" }}",
     ];
     for bomb in bombs {
         check_failure(bomb, "exceeds the limit of");
     }
+    let variables: String = (0..2000).map(|n| format!("{{{{ $v{n} := 1 }}}}")).collect();
+    check_failure(&variables, "exceeds the limit of 1000 variables");
     let nested = "{{ if 1 }}".repeat(1000) + &"{{ end }}".repeat(1000);
     check_failure(&nested, "exceeds the limit of 100 nested actions");
     check_failure(&format!("{{{{ {}1{} }}}}", "(".repeat(1000), ")".repeat(1000)), "limit");

@@ -131,8 +131,21 @@ fn documents_that_grow_without_end_are_rejected() {
         writeln!(bomb, "a{n}: &a{n} [{ten}]").unwrap();
     }
     let deep = format!("a: {}{}", "[".repeat(5000), "]".repeat(5000));
+    // Few values with many bytes, and a chain of anchors that are deep together.
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), ["*a"; 1000].join(", "));
+    let mut chain = format!("- &a0 {}1{}\n", "[".repeat(60), "]".repeat(60));
+    for n in 1..50 {
+        let inner = format!("*a{}", n - 1);
+        writeln!(chain, "- &a{n} {}{inner} {}", "[".repeat(60), "]".repeat(60)).unwrap();
+    }
     let started = Instant::now();
-    for (text, reason) in [(bomb, "limit of 1000000 values"), (deep, "limit")] {
+    let cases = [
+        (bomb, "limit of 250000 values"),
+        (deep, "limit"),
+        (long, "limit of 16 MiB"),
+        (chain, "limit of 100 nested values"),
+    ];
+    for (text, reason) in cases {
         let error = yaml::read(&text).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }

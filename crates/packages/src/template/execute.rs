@@ -403,6 +403,7 @@ impl<'a> Execution<'a> {
             let last = if kind == Type::Map { self.or_nil_map(last) } else { last };
             values.push(kind.check(last)?);
         }
+        self.heap.charge(&values)?;
         let mut call = Call {
             arguments: values,
             heap: &mut self.heap,

@@ -133,6 +133,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { steps: 1_000_000, text: 8 << 20, memory: 64 << 20 }
+        Self { steps: 1_000_000, text: 2 << 20, memory: 64 << 20 }
     }
 }

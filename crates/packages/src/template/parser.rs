@@ -11,6 +11,9 @@ use super::{
     text::literal,
 };
 
+/// Most variables that can be used at one place.
+const MAX_VARIABLES: usize = 1_000;
+
 /// Parses a template and those that it defines, by name.
 pub(super) fn parse(name: &str, text: &str) -> Result<BTreeMap<String, Vec<Node>>, AtLine> {
     let mut parser = Parser {
@@ -349,6 +352,9 @@ impl<'a> Parser<'a> {
                 return Ok((variables, false));
             }
             variables.push(variable.text.to_owned());
+            if self.scope.variables.len() == MAX_VARIABLES {
+                return Err((variable.line, Failure::Limit("1000 variables")));
+            }
             self.scope.variables.push(variable.text.to_owned());
             if next.kind != Kind::Comma {
                 return Ok((variables, next.kind == Kind::Assign));

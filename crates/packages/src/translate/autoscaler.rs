@@ -30,11 +30,12 @@ fn translate_source(source: &str, fields: &mut Map<String, Value>) {
         }
         fields.insert("metric".to_owned(), metric);
     }
+    // An average takes precedence.
     let targets = [
+        ("targetValue", "Value", "value"),
         ("targetAverageUtilization", "Utilization", "averageUtilization"),
         ("targetAverageValue", "AverageValue", "averageValue"),
         ("averageValue", "AverageValue", "averageValue"),
-        ("targetValue", "Value", "value"),
     ];
     for (field, kind, value) in targets {
         if let Some(amount) = fields.remove(field) {

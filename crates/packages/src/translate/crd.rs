@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{default, object, objects};
+use super::fields::{default, object, object_value, objects};
 
 /// Marks a value whose fields are kept although the schema does not name them.
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
@@ -23,6 +23,7 @@ const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
 
 #[expect(clippy::unnecessary_wraps, reason = "the signature of changes")]
 pub(super) fn translate(crd: &mut Value) -> Result<(), &'static str> {
+    approve(crd);
     let spec = object(crd, "spec");
     default(spec, "scope", json!("Namespaced"));
     let version = spec.remove("version");
@@ -53,11 +54,44 @@ pub(super) fn translate(crd: &mut Value) -> Result<(), &'static str> {
         make_structural(root, true);
         root.insert("type".to_owned(), json!("object"));
         if keeps_unknown {
-            root.insert(PRESERVE.to_owned(), json!(true));
+            preserve(root);
         }
         version.insert("schema".to_owned(), schema);
     }
     Ok(())
+}
+
+/// Groups of Kubernetes need an approval, or a reason why they have none.
+fn approve(crd: &mut Value) {
+    let group = crd["spec"]["group"].as_str().unwrap_or_default().to_owned();
+    if group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io") {
+        let annotations = object(object_value(crd, "metadata"), "annotations");
+        let reason = "unapproved, translated from apiextensions.k8s.io/v1beta1";
+        default(annotations, "api-approved.kubernetes.io", json!(reason));
+    }
+}
+
+/// Keeps unknown fields of the object and of all objects in it: below named fields, they would be
+/// removed.
+fn preserve(schema: &mut Map<String, Value>) {
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object");
+    // Any field of a map is known.
+    if is_object && !schema.contains_key("additionalProperties") {
+        schema.insert(PRESERVE.to_owned(), json!(true));
+    }
+    for field in ["items", "additionalProperties"] {
+        if let Some(nested) = schema.get_mut(field).and_then(Value::as_object_mut) {
+            preserve(nested);
+        }
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for (name, property) in properties.into_iter().flatten() {
+        if name != "metadata"
+            && let Some(property) = property.as_object_mut()
+        {
+            preserve(property);
+        }
+    }
 }
 
 fn columns(version: &mut Map<String, Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
@@ -196,6 +230,7 @@ fn describes(part: &Value) -> bool {
         Value::Object(fields) => {
             DESCRIPTIONS.iter().any(|field| fields.contains_key(*field))
                 || fields.contains_key("properties")
+                || JUNCTORS.iter().any(|field| fields.get(*field).is_some_and(describes))
         }
         _ => false,
     }

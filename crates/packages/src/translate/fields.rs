@@ -17,6 +17,12 @@ pub(super) fn object<'a>(parent: &'a mut Value, field: &str) -> &'a mut Map<Stri
     }
 }
 
+/// Returns an object below another one as a value; it is created if it is missing.
+pub(super) fn object_value<'a>(parent: &'a mut Value, field: &str) -> &'a mut Value {
+    object(parent, field);
+    &mut parent[field]
+}
+
 /// Sets a field that is missing.
 pub(super) fn default(fields: &mut Map<String, Value>, field: &str, value: Value) {
     let entry = fields.entry(field).or_insert(Value::Null);

@@ -67,12 +67,60 @@ fn a_removed_kind_is_named() {
 fn workloads_get_the_selector_that_they_had_by_default() {
     check(
         "{apiVersion: extensions/v1beta1, kind: Deployment, spec: {rollbackTo: {revision: 1}, template: {metadata: {labels: {a: b}}}}}",
-        "{apiVersion: apps/v1, kind: Deployment, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}}}}",
+        "{apiVersion: apps/v1, kind: Deployment, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}}, progressDeadlineSeconds: 2147483647, revisionHistoryLimit: 2147483647, strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 1}}}}",
     );
     check(
         "{apiVersion: apps/v1beta2, kind: StatefulSet, spec: {selector: {matchLabels: {c: d}}, template: {metadata: {labels: {a: b}}}}}",
         "{apiVersion: apps/v1, kind: StatefulSet, spec: {selector: {matchLabels: {c: d}}, template: {metadata: {labels: {a: b}}}}}",
     );
+}
+
+#[test]
+fn workloads_are_updated_as_they_were() {
+    check(
+        "{apiVersion: apps/v1beta1, kind: StatefulSet, spec: {replicas: 1}}",
+        "{apiVersion: apps/v1, kind: StatefulSet, spec: {replicas: 1, updateStrategy: {type: OnDelete}}}",
+    );
+    check(
+        "{apiVersion: extensions/v1beta1, kind: Deployment, spec: {progressDeadlineSeconds: 5, revisionHistoryLimit: 1, strategy: {type: Recreate}}}",
+        "{apiVersion: apps/v1, kind: Deployment, spec: {progressDeadlineSeconds: 5, revisionHistoryLimit: 1, strategy: {type: Recreate}}}",
+    );
+    check(
+        "{apiVersion: apps/v1beta2, kind: DaemonSet, spec: {}}",
+        "{apiVersion: apps/v1, kind: DaemonSet, spec: {}}",
+    );
+}
+
+#[test]
+fn every_user_is_a_group() {
+    check(
+        "{apiVersion: rbac.authorization.k8s.io/v1alpha1, kind: RoleBinding, subjects: [{kind: User, name: '*', apiVersion: x}]}",
+        "{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, subjects: [{kind: Group, name: 'system:authenticated', apiGroup: rbac.authorization.k8s.io}]}",
+    );
+}
+
+#[test]
+fn an_average_takes_precedence_over_a_value() {
+    check(
+        "{apiVersion: autoscaling/v2beta1, kind: HorizontalPodAutoscaler, spec: {metrics: [{type: Object, object: {metricName: n, target: {kind: Service, name: s}, targetValue: 0, averageValue: 5}}]}}",
+        "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, spec: {metrics: [{type: Object, object: {metric: {name: n}, describedObject: {kind: Service, name: s}, target: {type: AverageValue, averageValue: 5}}}]}}",
+    );
+}
+
+#[test]
+fn a_definition_keeps_unknown_fields_at_every_level() {
+    check(
+        "{apiVersion: apiextensions.k8s.io/v1beta1, kind: CustomResourceDefinition, spec: {group: g, scope: Cluster, versions: [{name: v1}], validation: {openAPIV3Schema: {properties: {spec: {properties: {driver: {properties: {cores: {type: integer}}}, list: {items: {properties: {a: {type: string}}}}}}}}}}}",
+        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, spec: {group: g, scope: Cluster, versions: [{name: v1, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {driver: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {cores: {type: integer}}}, list: {type: array, items: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {a: {type: string}}}}}}}}}}]}}",
+    );
+}
+
+#[test]
+fn a_definition_in_a_group_of_kubernetes_is_marked_as_unapproved() {
+    let mut object = yaml::read("{apiVersion: apiextensions.k8s.io/v1beta1, kind: CustomResourceDefinition, spec: {group: sparkoperator.k8s.io, version: v1}}").unwrap();
+    translate(&mut object).unwrap();
+    let approval = &object["metadata"]["annotations"]["api-approved.kubernetes.io"];
+    assert!(approval.as_str().unwrap().starts_with("unapproved"), "{approval}");
 }
 
 #[test]

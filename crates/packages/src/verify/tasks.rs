@@ -18,7 +18,7 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     for name in duplicates(tasks.iter().map(|task| task.name.as_str())) {
         report.error(format!("task {name:?} has a duplicate"));
     }
-    pipe_keys(tasks, report);
+    pipe_keys(package, report);
     let known: BTreeSet<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
     let mut used = BTreeSet::new();
     for (plan, name) in uses(package) {
@@ -100,10 +100,16 @@ fn pipe_error(task: &Task) -> Option<String> {
     })
 }
 
-/// Templates read the artifacts of all Pipe tasks by their keys.
-fn pipe_keys(tasks: &[Task], report: &mut Report) {
-    let keys = tasks.iter().flat_map(|task| &task.spec.pipe).map(|file| file.key.as_str());
-    for key in duplicates(keys) {
-        report.error(format!("pipe key {key:?} has a duplicate"));
+/// Templates read the artifacts of the Pipe tasks of their plan by their keys.
+fn pipe_keys(package: &Package, report: &mut Report) {
+    let tasks = &package.operator.tasks;
+    for plan in package.operator.plans.keys() {
+        let used: BTreeSet<&str> =
+            uses(package).filter(|(user, _)| user == plan).map(|(_, task)| task).collect();
+        let used = tasks.iter().filter(|task| used.contains(task.name.as_str()));
+        let keys = used.flat_map(|task| &task.spec.pipe).map(|file| file.key.as_str());
+        for key in duplicates(keys) {
+            report.error(format!("pipe key {key:?} of plan {plan:?} has a duplicate"));
+        }
     }
 }

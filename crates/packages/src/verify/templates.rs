@@ -13,17 +13,18 @@ use crate::{
     yaml,
 };
 
-/// What every template sees beside parameters and pipes.
-const NAMES: [&str; 8] = [
-    "Name",
-    "Namespace",
-    "OperatorName",
-    "AppVersion",
-    "OperatorVersion",
-    "PlanName",
-    "PhaseName",
-    "StepName",
-];
+/// What every template sees beside parameters.
+const NAMES: [&str; 5] = ["Name", "Namespace", "OperatorName", "AppVersion", "OperatorVersion"];
+/// What templates of objects see as well, and the keys of pipes.
+const STEP_NAMES: [&str; 3] = ["PlanName", "PhaseName", "StepName"];
+
+/// Returns whether a template is rendered in a step, for its objects: parameter files and the manifest of
+/// the namespace are not.
+fn is_of_step(package: &Package, file: &str) -> bool {
+    let mut tasks = package.operator.tasks.iter();
+    package.operator.namespace_manifest != file
+        && !tasks.any(|task| task.spec.parameter_file == file)
+}
 
 /// Parsed templates by file name.
 pub(super) type Templates = BTreeMap<String, Template>;
@@ -57,13 +58,14 @@ pub(super) fn references(package: &Package, templates: &Templates, report: &mut 
                 report.error(format!("parameter {name:?} in template {file} is not defined"));
             }
         }
-        for key in references.pipes.iter().filter(|key| !keys.contains(key.as_str())) {
+        let is_of_step = is_of_step(package, file);
+        let is_known_key = |key: &str| is_of_step && keys.contains(key);
+        for key in references.pipes.iter().filter(|key| !is_known_key(key)) {
             report.error(format!("pipe {key:?} in template {file} is not defined"));
         }
         for field in &references.fields {
-            if field == "Params" {
-                used.extend(known.iter().map(|name| (*name).to_owned()));
-            } else if !NAMES.contains(&field.as_str()) {
+            let name = field.as_str();
+            if !NAMES.contains(&name) && !(is_of_step && STEP_NAMES.contains(&name)) {
                 report.error(format!(
                     "template {file} defines an invalid implicit parameter {field:?}"
                 ));
@@ -127,12 +129,18 @@ pub(super) fn render(
     report: &mut Report,
 ) {
     let data = defaults(package, parameters);
+    let without_step = Data {
+        names: NAMES.map(|name| (name.to_owned(), name.to_lowercase())).into(),
+        pipes: None,
+        ..data.clone()
+    };
     let environment =
         Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
     let tasks = &package.operator.tasks;
     let is_parameter_file = |file: &str| tasks.iter().any(|task| task.spec.parameter_file == file);
     for (file, template) in templates {
-        let text = match template.render(&data, &environment) {
+        let data = if is_of_step(package, file) { &data } else { &without_step };
+        let text = match template.render(data, &environment) {
             Ok(text) => text,
             Err(error) => {
                 report.error(error.to_string());
@@ -186,8 +194,9 @@ fn defaults(package: &Package, parameters: &[Parameter]) -> Data {
     });
     let keys = package.operator.tasks.iter().flat_map(|task| &task.spec.pipe);
     let pipes = keys.map(|file| (file.key.clone(), format!("instance.{}", file.key)));
+    let names = NAMES.into_iter().chain(STEP_NAMES);
     Data {
-        names: NAMES.map(|name| (name.to_owned(), name.to_lowercase())).into(),
+        names: names.map(|name| (name.to_owned(), name.to_lowercase())).collect(),
         parameters: values.collect(),
         pipes: Some(pipes.collect()),
     }

@@ -229,3 +229,36 @@ fn templates_are_verified() {
         &[r#"template "gone.yaml" required by app but is not defined"#],
     );
 }
+
+#[test]
+fn a_parameter_file_sees_no_step() {
+    let mut files = files();
+    let operator = OPERATOR
+        .replace("tasks:\n", "tasks:\n- {name: child, kind: KudoOperator, spec: {package: x, parameterFile: p.yaml}}\n")
+        .replace("tasks: [app]", "tasks: [app, child]");
+    files.insert(OPERATOR_FILE.to_owned(), operator.into_bytes());
+    let text = "A: {{ .Name }}\nB: {{ .PlanName }}\n";
+    files.insert("templates/p.yaml".to_owned(), text.as_bytes().to_vec());
+    let errors = report(&files).errors;
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert_eq!(errors[0], r#"template p.yaml defines an invalid implicit parameter "PlanName""#);
+}
+
+#[test]
+fn pipes_of_different_plans_may_have_the_same_key() {
+    let pipe = |name: &str| {
+        format!(
+            "- {{name: {name}, kind: Pipe, spec: {{pod: app.yaml, pipe: [{{file: /a, kind: Secret, key: cert}}]}}}}\n"
+        )
+    };
+    let tasks = format!("tasks:\n{}{}", pipe("one"), pipe("two"));
+    let other = "  rotate: {strategy: serial, phases: [{name: main, strategy: serial, steps: [{name: s, tasks: [two]}]}]}\n";
+    let separate = OPERATOR.replace("tasks:\n", &tasks).replace("[app]}]", "[app, one]}]") + other;
+    let together = separate.replace("[app, one]", "[app, one, two]");
+    for (operator, expected) in [(separate, 0), (together, 1)] {
+        let mut files = files();
+        files.insert(OPERATOR_FILE.to_owned(), operator.into_bytes());
+        let errors = report(&files).errors;
+        assert_eq!(errors.len(), expected, "{errors:?}");
+    }
+}

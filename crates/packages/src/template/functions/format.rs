@@ -39,6 +39,7 @@ pub(in crate::template) fn sprint(heap: &Heap, arguments: &[Value]) -> Result<Ve
             out.push(b' ');
         }
         out.extend(print::plain(heap, argument)?);
+        heap.check_length(out.len())?;
         previous_is_text = is_text;
     }
     Ok(out)
@@ -52,6 +53,7 @@ pub(in crate::template) fn sprintln(heap: &Heap, arguments: &[Value]) -> Result<
             out.push(b' ');
         }
         out.extend(print::plain(heap, argument)?);
+        heap.check_length(out.len())?;
     }
     out.push(b'\n');
     Ok(out)

@@ -97,9 +97,9 @@ fn unique(call: &mut Call<'_>) -> Result<Value, Failure> {
     call.heap.list(kept, Element::Any)
 }
 
-fn contains(heap: &Heap, items: &[Value], needle: &Value) -> Result<bool, Failure> {
+fn contains(heap: &mut Heap, items: &[Value], needle: &Value) -> Result<bool, Failure> {
     for item in items {
-        if deep_equals(heap, needle, item, 0)? {
+        if deep_equals(heap, needle, item)? {
             return Ok(true);
         }
     }

@@ -30,7 +30,11 @@ pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
         "regexMatch" => fixed(TWO, |call| {
             // Sprig swallows the error of an expression that is none.
-            let regex = compile(call).ok();
+            let regex = match compile(call) {
+                Ok(regex) => Some(regex),
+                Err(Failure::Invalid { .. }) => None,
+                Err(failure) => return Err(failure),
+            };
             let text = subject(call, 1)?;
             Ok(Value::Bool(regex.is_some_and(|regex| regex.is_match(&text))))
         }),
@@ -80,9 +84,15 @@ fn subject(call: &Call<'_>, index: usize) -> Result<String, Failure> {
     String::from_utf8(text).map_err(|_| Failure::Unsupported("a regular expression on binary data"))
 }
 
+/// Longest regular expression in bytes; each brace in it is searched for its end.
+const PATTERN_MAX: usize = 8 << 10;
+
 fn compile(call: &mut Call<'_>) -> Result<Regex, Failure> {
     let pattern = call.text(0);
     let invalid = || Failure::invalid("regular expression", pattern.bytes());
+    if pattern.bytes().len() > PATTERN_MAX {
+        return Err(Failure::Limit("the length of a regular expression"));
+    }
     // Compiling costs more than most functions.
     call.heap.step(10 + pattern.bytes().len())?;
     let text = std::str::from_utf8(pattern.bytes()).map_err(|_| invalid())?;

@@ -1,5 +1,7 @@
 //! Texts.
 
+use std::collections::BTreeSet;
+
 use super::{Type, fixed, open};
 use crate::template::{
     calls::{Call, Function},
@@ -22,7 +24,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
         }
         "trim" => fixed(TEXT, |call| trimmed(call, 0, runes::is_space)),
         "trimAll" | "trimall" => fixed(TWO, |call| {
-            let set: Vec<char> = runes::characters(call.text(0).bytes()).collect();
+            let set: BTreeSet<char> = runes::characters(call.text(0).bytes()).collect();
             trimmed(call, 1, |character| set.contains(&character))
         }),
         "trimPrefix" => fixed(TWO, |call| {
@@ -249,10 +251,13 @@ fn quoted(
     call: &mut Call<'_>,
     quote: fn(&Call<'_>, &Value) -> Result<Vec<u8>, Failure>,
 ) -> Result<Value, Failure> {
-    let mut texts = Vec::new();
+    let (mut texts, mut length) = (Vec::new(), 0);
     for value in call.values(0) {
         if !matches!(value, Value::Nil) {
-            texts.push(quote(call, &value)?);
+            let text = quote(call, &value)?;
+            length += text.len();
+            call.heap.check_length(length)?;
+            texts.push(text);
         }
     }
     call.make(texts.join(&b' '))

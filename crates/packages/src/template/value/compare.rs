@@ -110,58 +110,79 @@ pub(in crate::template) fn is_less(left: &Value, right: &Value) -> Result<bool, 
     }
 }
 
-/// Returns whether Go's `reflect.DeepEqual` holds.
+/// Returns whether Go's `reflect.DeepEqual` holds. Each pair of values is a step: values that share
+/// elements have many more pairs than elements.
 pub(in crate::template) fn deep_equals(
-    heap: &Heap,
+    heap: &mut Heap,
     left: &Value,
     right: &Value,
-    depth: usize,
 ) -> Result<bool, Failure> {
-    Ok(match (left, right) {
-        (Value::Nil, Value::Nil) => true,
-        (Value::Bool(left), Value::Bool(right)) => left == right,
-        (
-            Value::Integer { value: left, kind: left_type },
-            Value::Integer { value: right, kind: right_type },
-        ) => left == right && left_type == right_type,
-        #[expect(clippy::float_cmp, reason = "as Go compares")]
-        (Value::Float(left), Value::Float(right)) => left == right,
-        (Value::Text(left), Value::Text(right)) => left == right,
-        (Value::List(left), Value::List(right)) => equal_lists(heap, *left, *right, depth)?,
-        (Value::Map(left), Value::Map(right)) => equal_maps(heap, *left, *right, depth)?,
-        (Value::Time(left), Value::Time(right)) => left == right,
-        (Value::Version(left), Value::Version(right)) => left == right,
-        _ => false,
-    })
+    let mut comparison = Comparison { heap, left: heap.steps_left(), pairs: 0 };
+    let result = comparison.equals(left, right, 0);
+    let pairs = comparison.pairs;
+    heap.step(pairs)?;
+    result
 }
 
-fn equal_lists(heap: &Heap, left: List, right: List, depth: usize) -> Result<bool, Failure> {
-    let depth = deeper(depth)?;
-    if left.element != right.element || left.is_nil != right.is_nil || left.len() != right.len() {
-        return Ok(false);
-    }
-    for (left, right) in heap.items(left).iter().zip(heap.items(right)) {
-        if !deep_equals(heap, left, right, depth)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+struct Comparison<'a> {
+    heap: &'a Heap,
+    /// Number of pairs that may be compared.
+    left: u64,
+    /// Number of pairs that were compared.
+    pairs: usize,
 }
 
-fn equal_maps(heap: &Heap, left: Map, right: Map, depth: usize) -> Result<bool, Failure> {
-    let depth = deeper(depth)?;
-    let (left_entries, right_entries) = (heap.entries(left), heap.entries(right));
-    if left.element != right.element
-        || left.is_nil != right.is_nil
-        || left_entries.len() != right_entries.len()
-    {
-        return Ok(false);
+impl Comparison<'_> {
+    fn equals(&mut self, left: &Value, right: &Value, depth: usize) -> Result<bool, Failure> {
+        self.left = self.left.checked_sub(1).ok_or(Failure::Limit("steps"))?;
+        self.pairs += 1;
+        Ok(match (left, right) {
+            (Value::Nil, Value::Nil) => true,
+            (Value::Bool(left), Value::Bool(right)) => left == right,
+            (
+                Value::Integer { value: left, kind: left_type },
+                Value::Integer { value: right, kind: right_type },
+            ) => left == right && left_type == right_type,
+            #[expect(clippy::float_cmp, reason = "as Go compares")]
+            (Value::Float(left), Value::Float(right)) => left == right,
+            (Value::Text(left), Value::Text(right)) => left == right,
+            (Value::List(left), Value::List(right)) => self.equal_lists(*left, *right, depth)?,
+            (Value::Map(left), Value::Map(right)) => self.equal_maps(*left, *right, depth)?,
+            (Value::Time(left), Value::Time(right)) => left == right,
+            (Value::Version(left), Value::Version(right)) => left == right,
+            _ => false,
+        })
     }
-    for (key, value) in left_entries {
-        let Some(other) = right_entries.get(key) else { return Ok(false) };
-        if !deep_equals(heap, value, other, depth)? {
+
+    fn equal_lists(&mut self, left: List, right: List, depth: usize) -> Result<bool, Failure> {
+        let (depth, heap) = (deeper(depth)?, self.heap);
+        if left.element != right.element || left.is_nil != right.is_nil || left.len() != right.len()
+        {
             return Ok(false);
         }
+        for (left, right) in heap.items(left).iter().zip(heap.items(right)) {
+            if !self.equals(left, right, depth)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
-    Ok(true)
+
+    fn equal_maps(&mut self, left: Map, right: Map, depth: usize) -> Result<bool, Failure> {
+        let (depth, heap) = (deeper(depth)?, self.heap);
+        let (left_entries, right_entries) = (heap.entries(left), heap.entries(right));
+        if left.element != right.element
+            || left.is_nil != right.is_nil
+            || left_entries.len() != right_entries.len()
+        {
+            return Ok(false);
+        }
+        for (key, value) in left_entries {
+            let Some(other) = right_entries.get(key) else { return Ok(false) };
+            if !self.equals(value, other, depth)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }

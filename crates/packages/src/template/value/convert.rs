@@ -51,8 +51,14 @@ pub(in crate::template) fn to_texts(heap: &Heap, value: &Value) -> Result<Vec<Te
         Value::Nil => Ok(Vec::new()),
         Value::List(list) => {
             let items = heap.items(*list).iter();
-            let items = items.filter(|item| !matches!(item, Value::Nil));
-            items.map(|item| to_text(heap, item)).collect()
+            let (mut texts, mut length) = (Vec::new(), 0);
+            for item in items.filter(|item| !matches!(item, Value::Nil)) {
+                let text = to_text(heap, item)?;
+                length += text.bytes().len();
+                heap.check_length(length)?;
+                texts.push(text);
+            }
+            Ok(texts)
         }
         value => Ok(vec![to_text(heap, value)?]),
     }

@@ -143,6 +143,33 @@ impl Heap {
         Ok(())
     }
 
+    /// Returns the number of steps that may follow.
+    pub(super) fn steps_left(&self) -> u64 {
+        self.limits.steps
+    }
+
+    /// Counts what a function reads: all bytes of texts, also of those in a list, and all elements.
+    pub(super) fn charge(&mut self, arguments: &[Value]) -> Result<(), Failure> {
+        let (mut bytes, mut elements) = (0, 0);
+        for argument in arguments {
+            bytes += length(argument);
+            if let Value::List(list) = argument {
+                elements += list.len();
+                bytes += self.items(*list).iter().map(length).sum::<usize>();
+            }
+        }
+        self.check_length(bytes)?;
+        self.step(bytes / BYTES_PER_STEP + elements)
+    }
+
+    /// Checks the length of a text that is being made.
+    pub(super) fn check_length(&self, length: usize) -> Result<(), Failure> {
+        if length > 2 * self.limits.text {
+            return Err(Failure::Limit("the length of a text"));
+        }
+        Ok(())
+    }
+
     /// Counts a text that is to be made.
     pub(super) fn reserve(&mut self, bytes: usize) -> Result<(), Failure> {
         if bytes > self.limits.text {
@@ -228,6 +255,16 @@ impl Heap {
     /// Returns the entries of a map, which all copies of it share.
     pub(super) fn entries_mut(&mut self, map: Map) -> &mut BTreeMap<Text, Value> {
         &mut self.maps[map.cells]
+    }
+}
+
+/// Bytes that a function reads in one step.
+const BYTES_PER_STEP: usize = 64;
+
+fn length(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.bytes().len(),
+        _ => 0,
     }
 }
 

@@ -41,6 +41,13 @@ impl Writer<'_> {
         self.out.extend(std::iter::repeat_n(b' ', indent));
     }
 
+    fn check_length(&self) -> Result<(), Failure> {
+        if self.out.len() > self.heap.limits.text {
+            return Err(Failure::Limit("the length of a text"));
+        }
+        Ok(())
+    }
+
     /// Ends the line, unless a text in lines has just ended it.
     fn end_line(&mut self) {
         if self.out.last() != Some(&b'\n') {
@@ -52,6 +59,7 @@ impl Writer<'_> {
     fn list(&mut self, list: super::List, indent: usize, depth: usize) -> Result<(), Failure> {
         let depth = deeper(depth)?;
         for (index, item) in self.heap.items(list).iter().enumerate() {
+            self.check_length()?;
             if index > 0 {
                 self.indent(indent);
             }
@@ -73,12 +81,10 @@ impl Writer<'_> {
     /// Writes a map whose first key stands at the current position, the others at `indent`.
     fn map(&mut self, map: super::Map, indent: usize, depth: usize) -> Result<(), Failure> {
         let depth = deeper(depth)?;
-        if self.out.len() > self.heap.limits.text {
-            return Err(Failure::Limit("the length of a text"));
-        }
         let mut entries: Vec<_> = self.heap.entries(map).iter().collect();
         entries.sort_by(|(left, _), (right, _)| natural_order(left.bytes(), right.bytes()));
         for (index, (key, value)) in entries.into_iter().enumerate() {
+            self.check_length()?;
             if index > 0 {
                 self.indent(indent);
             }
