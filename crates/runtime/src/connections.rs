@@ -84,8 +84,7 @@ impl Connections {
 }
 
 /// Returns the part of an address that identifies a client: an IPv6 client has a whole /64 network.
-#[must_use]
-pub fn network(address: IpAddr) -> IpAddr {
+fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {

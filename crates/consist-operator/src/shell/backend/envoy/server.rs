@@ -109,7 +109,6 @@ pub(super) async fn serve(
     let endpoints = EndpointDiscoveryServiceServer::new(xds.clone());
     let aggregated = AggregatedDiscoveryServiceServer::new(xds.clone());
     server
-        .tcp_nodelay(true)
         .add_service(endpoints.max_decoding_message_size(DISCOVERY_REQUEST_MAX))
         .add_service(aggregated.max_decoding_message_size(DISCOVERY_REQUEST_MAX))
         .add_service(LoadReportingServiceServer::new(xds).max_decoding_message_size(REPORT_MAX))

@@ -12,7 +12,6 @@ use std::{
 
 use futures::Stream;
 use parking_lot::Mutex;
-use podops_runtime::connections::network;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -39,7 +38,8 @@ impl SourceLimit {
     /// Takes one, until the permit is dropped; none if the limit is reached. Clients without an address
     /// share one.
     pub(super) fn take(self: &Arc<Self>, source: Option<IpAddr>) -> Option<Permit> {
-        let source = network(source.unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+        // Not by network: the Envoys of one node often share a /64.
+        let source = source.unwrap_or(Ipv4Addr::UNSPECIFIED.into()).to_canonical();
         let mut in_use = self.in_use.lock();
         let of_source = in_use.get(&source).copied().unwrap_or_default();
         if of_source >= self.per_source || in_use.values().sum::<usize>() >= self.total {
@@ -79,6 +79,10 @@ pub(super) fn accepted(
             match listener.accept().await {
                 Ok((stream, client)) => {
                     if let Some(permit) = limit.take(Some(client.ip())) {
+                        // Pushes are small, and a Pod waits for each.
+                        if let Err(error) = stream.set_nodelay(true) {
+                            tracing::debug!(%error, "Cannot disable delays of a connection");
+                        }
                         let connection = Connection { stream, _permit: permit };
                         return Some((Ok(connection), (listener, limit)));
                     }
