@@ -1,7 +1,7 @@
 //! Publishes Kubernetes events, and suppresses repeated ones.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -27,7 +27,13 @@ const CAPACITY: usize = 1024;
 /// UID of an object and reason of an event on it.
 type Subject = (String, &'static str);
 
-/// Last event with one reason on an object.
+/// Last events with one reason on an object, the newest first.
+type Recent = VecDeque<Published>;
+
+/// Number of different messages of one reason that are remembered.
+const MESSAGES: usize = 4;
+
+/// An event that was published.
 struct Published {
     message: String,
     at: Instant,
@@ -43,7 +49,7 @@ pub struct Events {
     reporter: Reporter,
     /// Minimum interval between events with the same reason and different messages.
     min_interval: Duration,
-    published: Mutex<BTreeMap<Subject, Published>>,
+    published: Mutex<BTreeMap<Subject, Recent>>,
 }
 
 impl Events {
@@ -83,8 +89,10 @@ impl Events {
             Err(_) => tracing::warn!(reason, "Failed to publish an event: timed out"),
         }
         let uid = object.uid.clone().unwrap_or_default();
-        if let Some(last) = self.published.lock().get_mut(&(uid, reason)) {
-            last.failed = true;
+        let mut published = self.published.lock();
+        let recent = published.get_mut(&(uid, reason)).into_iter().flatten();
+        for failed in recent.filter(|recent| recent.message == event.message) {
+            failed.failed = true;
         }
     }
 
@@ -92,26 +100,29 @@ impl Events {
     fn due(&self, uid: &str, event: &ObjectEvent) -> Option<Recorder> {
         let mut published = self.published.lock();
         if published.len() > CAPACITY {
-            published.retain(|_, last| last.at.elapsed() < REPEAT_AFTER);
+            let is_recent = |last: &Published| last.at.elapsed() < REPEAT_AFTER;
+            published.retain(|_, recent| recent.front().is_some_and(is_recent));
         }
-        let subject = (uid.to_owned(), event.reason.name);
-        let last = published.get(&subject);
-        let is_repeated = last.is_some_and(|last| last.message == event.message);
-        let suppressed_for = match last {
-            Some(last) if is_repeated && last.failed => RETRY_AFTER,
-            Some(_) if is_repeated => REPEAT_AFTER,
-            Some(_) | None => self.min_interval,
-        };
-        if last.is_some_and(|last| last.at.elapsed() < suppressed_for) {
-            return None;
+        let recent = published.entry((uid.to_owned(), event.reason.name)).or_default();
+        if let Some(last) = recent.front() {
+            let suppressed_for = match last.message == event.message {
+                true if last.failed => RETRY_AFTER,
+                true => REPEAT_AFTER,
+                false => self.min_interval,
+            };
+            if last.at.elapsed() < suppressed_for {
+                return None;
+            }
         }
-        let recorder = match last {
-            Some(last) if is_repeated => last.recorder.clone(),
-            Some(_) | None => Recorder::new(self.client.clone(), self.reporter.clone()),
+        // A message that alternates with others is added to its own Event.
+        let known = recent.iter().position(|known| known.message == event.message);
+        let recorder = match known.and_then(|index| recent.remove(index)) {
+            Some(known) => known.recorder,
+            None => Recorder::new(self.client.clone(), self.reporter.clone()),
         };
         let (message, at) = (event.message.clone(), Instant::now());
-        let new = Published { message, at, failed: false, recorder: recorder.clone() };
-        published.insert(subject, new);
+        recent.push_front(Published { message, at, failed: false, recorder: recorder.clone() });
+        recent.truncate(MESSAGES);
         Some(recorder)
     }
 }
@@ -150,19 +161,19 @@ mod tests {
     async fn another_message_is_another_event() {
         let (events, written) = publisher();
         let object = ObjectReference { uid: Some("a".to_owned()), ..ObjectReference::default() };
-        for revision in ["web-1", "web-1", "web-2"] {
+        for revision in ["web-1", "web-1", "web-2", "web-1"] {
             events.publish(&object, &UPDATING.with(format!("updating to {revision}"))).await;
         }
         let written = written.lock();
-        let notes: Vec<_> =
-            written.iter().map(|(method, event)| (method.as_str(), &event["note"])).collect();
-        assert_eq!(
-            notes,
-            [
-                ("POST", &Value::from("updating to web-1")),
-                ("POST", &Value::from("updating to web-2")),
-            ],
-            "the repetition is suppressed, and no event is patched with another message",
-        );
+        let notes: Vec<_> = written
+            .iter()
+            .map(|(method, event)| (method.as_str(), event["note"].as_str().unwrap()))
+            .collect();
+        let expected = [
+            ("POST", "updating to web-1"),
+            ("POST", "updating to web-2"),
+            ("PATCH", "updating to web-1"),
+        ];
+        assert_eq!(notes, expected, "a repetition is suppressed; one that alternates is counted");
     }
 }
