@@ -70,8 +70,16 @@ impl Metrics {
         observed: &PodLifecycle,
         now: Timestamp,
     ) -> Measurements {
-        let known = self.operations.known.lock().by_pod.get(pod).cloned().unwrap_or_default();
-        let stages = ended_by_others(&known, observed, now);
+        let mut operations = self.operations.known.lock();
+        let known = operations.by_pod.get_mut(pod).map(Vec::as_mut_slice).unwrap_or_default();
+        let stages = ended_by_others(known, observed, now);
+        for operation in known.iter_mut() {
+            // It is counted once, even if the Pod is reconciled again before a write.
+            if let Some(ended) = stages.iter().find(|ended| ended.id == operation.id) {
+                (operation.stage, operation.since) = (Stage::Operate, ended.end);
+            }
+        }
+        drop(operations);
         let measured = Measurements { stages, ..Measurements::default() };
         self.add(&measured);
         measured
