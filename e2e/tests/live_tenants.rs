@@ -49,6 +49,8 @@ async fn a_tenant_affects_only_its_namespace() {
     let programs = programs().unwrap();
     let mut cluster = TestCluster::start_empty(&programs).await.unwrap();
     let xds = free_address().unwrap();
+    // The flags of the test cluster permit it to the other namespace only.
+    let haproxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let flags = [format!("--xds-address={xds}"), "--xds-insecure".to_owned()];
     cluster.add_args("consist-operator", &flags);
     let cluster = cluster.with_graceful_deletion().await.unwrap();
@@ -64,7 +66,7 @@ async fn a_tenant_affects_only_its_namespace() {
     create_waiting_pods(&cluster).await;
     create_large_pods(&cluster).await;
     create_objects_that_cannot_be_decoded(&cluster).await;
-    a_backend_of_others_is_not_used(&cluster).await;
+    a_backend_of_others_is_not_used(&cluster, &haproxy).await;
     create_pods_with_many_labels(&cluster).await;
     approvals_are_reserved_to_the_operators(&cluster).await;
     let mut held = vec![xds];
@@ -73,7 +75,7 @@ async fn a_tenant_affects_only_its_namespace() {
         held.push(cluster.metrics_address(operator).unwrap());
     }
     let held = stream::iter(held).then(hold_connections).collect::<Vec<_>>().await;
-    assert_envoys_are_served(xds).await;
+    assert_envoys_are_served(xds, &held[0]).await;
     let disturbed = rollouts(&cluster, "disturbed").await;
     a_pod_is_deleted_gracefully(&cluster).await;
     rules_report_their_errors(&cluster).await;
@@ -318,11 +320,12 @@ async fn create_deep_set(cluster: &TestCluster, spec: &Value) {
 }
 
 /// A Service of the tenant does not change a HAProxy that the flags permit to another namespace.
-async fn a_backend_of_others_is_not_used(cluster: &TestCluster) {
+async fn a_backend_of_others_is_not_used(cluster: &TestCluster, haproxy: &TcpListener) {
+    let instance = format!("tcp://{}", haproxy.local_addr().unwrap());
     let annotations = json!({
         "resource-consist.kusionstack.io/backend": "haproxy",
         "resource-consist.kusionstack.io/backend-params":
-            json!({ "instances": ["tcp://127.0.0.1:1"], "backend": "web", "port": 80 }).to_string(),
+            json!({ "instances": [instance], "backend": "web", "port": 80 }).to_string(),
     });
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -337,6 +340,8 @@ async fn a_backend_of_others_is_not_used(cluster: &TestCluster) {
         Ok(events.contains("is not allowed for namespace tenant"))
     };
     eventually(TIMEOUT, is_reported).await.unwrap();
+    let connected = timeout(Duration::from_secs(1), haproxy.accept()).await;
+    assert!(connected.is_err(), "the operator connected to it");
 }
 
 /// Creates Pods with a megabyte of labels each.
@@ -482,8 +487,18 @@ async fn hold_connections(address: SocketAddr) -> Vec<TcpStream> {
     held
 }
 
-/// Another client than the one that holds connections is served.
-async fn assert_envoys_are_served(address: SocketAddr) {
+/// Most connections to the xDS port that one client may have.
+const XDS_CONNECTIONS: usize = 32;
+
+/// The connections of a client beyond the limit are closed, and another client is served.
+async fn assert_envoys_are_served(address: SocketAddr, held: &[TcpStream]) {
+    let is_closed = |stream: &&TcpStream| {
+        // Nothing is sent without a greeting of HTTP/2.
+        let read = stream.try_read(&mut [0; 64]);
+        !matches!(read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let closed = held.iter().filter(is_closed).count();
+    assert!(closed >= CONNECTIONS - XDS_CONNECTIONS, "{closed} of {CONNECTIONS} are closed");
     let greeting = async || {
         let mut stream = TcpStream::connect(address).await?;
         // The preface of HTTP/2 with empty settings.

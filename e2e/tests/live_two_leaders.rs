@@ -57,6 +57,8 @@ async fn a_suspended_leader_does_nothing_twice() {
         cluster.create_and_wait(set, PODS, &spec(set)).await.unwrap();
     }
     let recreated = CreatedPods::start(&cluster, RECREATED);
+    let claims = claims(&cluster).await;
+    assert_eq!(claims.len(), usize::try_from(PODS).unwrap());
     let created = restarts(&cluster).await;
     assert_eq!(created.len(), 12);
     let availability = AvailabilityMonitor::start(&cluster).await.unwrap();
@@ -79,7 +81,7 @@ async fn a_suspended_leader_does_nothing_twice() {
         let expected: BTreeMap<String, i32> =
             created.keys().map(|uid| (uid.clone(), round)).collect();
         assert_eq!(restarts(&cluster).await, expected, "round {round}: {operator} was suspended");
-        assert_recreated_once(&cluster, &recreated, round).await;
+        assert_recreated_once(&cluster, &recreated, &claims, round).await;
         let unavailable = availability.max_unavailable("all");
         assert!(unavailable <= BUDGET, "round {round}, {operator}: {unavailable} unavailable");
     }
@@ -156,14 +158,27 @@ impl CreatedPods {
     }
 }
 
-/// Asserts that each Pod was recreated once in each round, and that no claim was created again.
-async fn assert_recreated_once(cluster: &TestCluster, created: &CreatedPods, round: i32) {
+/// Asserts that each Pod was recreated once in each round, and that the claims are still the same.
+async fn assert_recreated_once(
+    cluster: &TestCluster,
+    created: &CreatedPods,
+    claims: &BTreeSet<String>,
+    round: i32,
+) {
     let expected = usize::try_from(PODS * (round + 1)).unwrap();
+    // The watch may lag.
+    let all = async || Ok(created.uids.lock().len() >= expected);
+    eventually(TIMEOUT, all).await.unwrap();
     let uids = created.uids.lock().len();
     assert_eq!(uids, expected, "round {round}: Pods that have existed");
+    assert_eq!(self::claims(cluster).await, *claims, "round {round}");
+}
+
+/// UIDs of the claims.
+async fn claims(cluster: &TestCluster) -> BTreeSet<String> {
     let claims: Api<PersistentVolumeClaim> = cluster.api();
     let claims = claims.list(&ListParams::default()).await.unwrap();
-    assert_eq!(claims.items.len(), usize::try_from(PODS).unwrap(), "round {round}");
+    claims.items.iter().filter_map(kube::ResourceExt::uid).collect()
 }
 
 /// Suspends the leader of an operator until another instance leads.
