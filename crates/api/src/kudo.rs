@@ -3,6 +3,9 @@
 //! Every field of KUDO is here with its name and type, so that its objects lose nothing. Fields that
 //! KUDO does not have are marked. A plan is an [`InstancePlan`] in code, because `Plan` is the decision
 //! of a reconcile.
+//!
+//! Three things are stricter than in KUDO: a `spec` is required, a strategy is `serial`, `parallel` or
+//! empty, and Operators and OperatorVersions have a subresource for their empty status.
 
 mod instance;
 mod instance_status;
@@ -16,7 +19,8 @@ mod tests;
 
 pub use instance::{Instance, InstanceSpec, KeyReference, ParameterSource, PlanExecution};
 pub use instance_status::{
-    ExecutionStatus, InstanceStatus, InventoryEntry, PhaseStatus, PlanRun, PlanStatus, StepStatus,
+    ExecutionStatus, InstanceCondition, InstanceStatus, InventoryEntry, PhaseStatus, PlanRun,
+    PlanStatus, StepStatus,
 };
 pub use operator::{Maintainer, Operator, OperatorSpec, OperatorStatus};
 pub use operator_version::{OperatorVersion, OperatorVersionSpec, OperatorVersionStatus};

@@ -3,7 +3,7 @@
 //!
 //! Reads: CollaSets, Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions. Writes:
 //! Pods, PersistentVolumeClaims, ResourceContexts, ControllerRevisions, CollaSet status and
-//! finalizer. Owns the operation `collaset` of its Pods; lifecycle-operator and the controllers
+//! finalizer, and names in `spec.scaleStrategy.podToDelete` that it has deleted. Owns the operation `collaset` of its Pods; lifecycle-operator and the controllers
 //! that set lifecycle labels decide when a Pod may be operated on.
 
 pub mod view;

@@ -130,7 +130,7 @@ pub fn read(archive: &[u8]) -> Result<Files, Error> {
             return Err(Error::Duplicate(name));
         }
     }
-    // What follows the limit was not read, and looks like the end.
+    // What follows the limit was not read, as if the archive ended there.
     if archive.into_inner().limit() == 0 {
         return Err(Error::Limit("64 MiB before it is compressed"));
     }

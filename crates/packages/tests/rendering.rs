@@ -153,8 +153,8 @@ fn endless_templates_exceed_a_limit() {
     for bomb in bombs {
         check_failure(bomb, "exceeds the limit of");
     }
-    let variables: String = (0..2000).map(|n| format!("{{{{ $v{n} := 1 }}}}")).collect();
-    check_failure(&variables, "exceeds the limit of 1000 variables");
+    let variables: Vec<String> = (0..2000).map(|n| format!("{{{{ $v{n} := 1 }}}}")).collect();
+    check_failure(&variables.concat(), "exceeds the limit of 1000 variables");
     let nested = "{{ if 1 }}".repeat(1000) + &"{{ end }}".repeat(1000);
     check_failure(&nested, "exceeds the limit of 100 nested actions");
     check_failure(&format!("{{{{ {}1{} }}}}", "(".repeat(1000), ")".repeat(1000)), "limit");

@@ -7,7 +7,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::{null_as_default, without_defaults};
-use crate::condition::Condition;
 
 /// Most recently observed state of an Instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,7 +33,29 @@ pub struct InstanceStatus {
     /// Conditions: Ready, Progressing, Degraded.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<InstanceCondition>,
+}
+
+/// Condition of an Instance, as in `metav1.Condition`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct InstanceCondition {
+    /// Condition type, in CamelCase.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// Status: True, False or Unknown.
+    pub status: String,
+    /// Generation of the spec that the condition is based on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Time of the last change of the status from one value to another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// Reason for the status, one CamelCase word.
+    pub reason: String,
+    /// Details in human-readable form.
+    pub message: String,
 }
 
 /// Status of a plan, phase or step.

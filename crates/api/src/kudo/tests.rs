@@ -87,7 +87,7 @@ fn instances_lose_no_field() {
                 "task": "t", "apiVersion": "v1", "kind": "Service", "namespace": "n", "name": "s",
                 "uid": "u", "hash": "h", "run": "r" }],
             "conditions": [{
-                "type": "Ready", "status": "True", "lastTransitionTime": time,
+                "type": "Ready", "status": "True", "lastTransitionTime": time, "observedGeneration": 3,
                 "reason": "ResourcesReady", "message": "" }],
         },
     });

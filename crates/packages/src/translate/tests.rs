@@ -116,7 +116,7 @@ fn a_definition_keeps_unknown_fields_at_every_level() {
 }
 
 #[test]
-fn a_definition_in_a_group_of_kubernetes_is_marked_as_unapproved() {
+fn a_definition_in_a_protected_group_is_unapproved() {
     let mut object = yaml::read("{apiVersion: apiextensions.k8s.io/v1beta1, kind: CustomResourceDefinition, spec: {group: sparkoperator.k8s.io, version: v1}}").unwrap();
     translate(&mut object).unwrap();
     let approval = &object["metadata"]["annotations"]["api-approved.kubernetes.io"];

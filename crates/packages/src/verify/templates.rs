@@ -65,7 +65,8 @@ pub(super) fn references(package: &Package, templates: &Templates, report: &mut 
         }
         for field in &references.fields {
             let name = field.as_str();
-            if !NAMES.contains(&name) && !(is_of_step && STEP_NAMES.contains(&name)) {
+            let is_known = NAMES.contains(&name) || is_of_step && STEP_NAMES.contains(&name);
+            if !is_known {
                 report.error(format!(
                     "template {file} defines an invalid implicit parameter {field:?}"
                 ));
