@@ -7,7 +7,7 @@ use podops_api::{
 use podops_client::write::{Change, FieldValidation, Write};
 use serde_json::{Value, json};
 
-use super::object::{CLAIMS, free_name, owner, target};
+use super::object::{CLAIMS, bounded_name, free_name, owner, target};
 use crate::{
     compat::claim_hash::{hash, template_name},
     plan::{action::DisownReason, state::claims::needed_claims},
@@ -71,9 +71,7 @@ fn name(observed: &Observed, volume: &str, seed: &str) -> ClaimName {
 
 /// Returns the names of the CollaSet and of the volume with a suffix, within [`NAME_MAX`].
 fn random_name(set: &str, volume: &str, suffix: &str) -> ClaimName {
-    let end = format!("-{volume}-{suffix}");
-    let prefix = &set[..set.len().min(NAME_MAX.saturating_sub(end.len()))];
-    format!("{}{end}", prefix.trim_end_matches(['-', '.'])).into()
+    bounded_name(set, &format!("-{volume}-{suffix}"), NAME_MAX).into()
 }
 
 /// Adds the CollaSet to the PVC's owners, and sets the instance ID if there is one.

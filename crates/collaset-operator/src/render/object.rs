@@ -38,6 +38,12 @@ pub(super) fn free_name<N: Default>(
     names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
+/// Returns the CollaSet's name, cut off where needed, with an end, in at most `max` bytes.
+pub(super) fn bounded_name(set: &str, end: &str, max: usize) -> String {
+    let prefix = &set[..set.len().min(max.saturating_sub(end.len()))];
+    format!("{}{end}", prefix.trim_end_matches(['-', '.']))
+}
+
 /// Returns the owner references of an object created for the CollaSet.
 pub(super) fn owner(observed: &Observed) -> Value {
     json!([{

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     claim,
-    object::{free_name, owner, target},
+    object::{bounded_name, free_name, owner, target},
 };
 use crate::{
     compat::revision_data::pod_template,
@@ -59,8 +59,7 @@ fn name(observed: &Observed, id: InstanceId, revision: &RevisionName) -> PodName
 
 /// Returns the CollaSet's name with a suffix, within [`NAME_MAX`].
 fn random_name(set: &str, suffix: &str) -> PodName {
-    let prefix = &set[..set.len().min(NAME_MAX - 1 - suffix.len())];
-    format!("{}-{suffix}", prefix.trim_end_matches(['-', '.'])).into()
+    bounded_name(set, &format!("-{suffix}"), NAME_MAX).into()
 }
 
 /// What a new Pod is.

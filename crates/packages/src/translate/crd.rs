@@ -114,13 +114,12 @@ fn conversion(spec: &mut Map<String, Value>) {
 
 /// Keeps what is structural, and opens the rest: it then accepts every value.
 fn make_structural(schema: &mut Map<String, Value>, is_root: bool) {
-    for field in ["uniqueItems", "default", "nullable"] {
-        // Only structural schemas had these; a default could be invalid otherwise.
-        if schema.get(field) == Some(&json!(false)) || field == "default" {
-            schema.remove(field);
-        }
-    }
+    // Only structural schemas had defaults; one could be invalid otherwise.
+    schema.remove("default");
     schema.remove("uniqueItems");
+    if schema.get("nullable") == Some(&json!(false)) {
+        schema.remove("nullable");
+    }
     if is_int_or_string(schema) {
         schema
             .retain(|field, _| field == "description" || field == "pattern" || field == "nullable");
