@@ -19,8 +19,8 @@ mod tests;
 
 pub use instance::{Instance, InstanceSpec, KeyReference, ParameterSource, PlanExecution};
 pub use instance_status::{
-    ExecutionStatus, InstanceCondition, InstanceStatus, InventoryEntry, PhaseStatus, PlanRun,
-    PlanStatus, StepStatus,
+    ExecutionStatus, InstanceCondition, InstanceStatus, InventoryEntry, ObservedInput, PhaseStatus,
+    PlanRun, PlanStatus, StepStatus,
 };
 pub use operator::{Maintainer, Operator, OperatorSpec, OperatorStatus};
 pub use operator_version::{OperatorVersion, OperatorVersionSpec, OperatorVersionStatus};

@@ -20,6 +20,9 @@ pub struct InstanceStatus {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub plan_status: BTreeMap<String, PlanStatus>,
+    /// What plans have taken in of the spec: a plan is due for what differs. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_input: Option<ObservedInput>,
     /// Plans that are due, in the order in which they run. Not KUDO's.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<String>,
@@ -34,6 +37,24 @@ pub struct InstanceStatus {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("nullable" = true))]
     pub conditions: Vec<InstanceCondition>,
+}
+
+/// What plans have taken in of the spec.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(transform = without_defaults)]
+pub struct ObservedInput {
+    /// OperatorVersion, as `<namespace>/<name>`.
+    pub operator_version: String,
+    /// Digests of the values that the Instance sets, by parameter.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
+    /// Identity of the last run that a user requested.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub requested_uid: String,
+    /// Whether the plan `deploy` has completed once.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deployed: bool,
 }
 
 /// Condition of an Instance, as in `metav1.Condition`.
@@ -122,6 +143,15 @@ pub struct PlanStatus {
     /// Identity of the run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
+    /// Why the plan runs. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Time at which the run began. Not KUDO's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Time>,
+    /// UID and generation of the OperatorVersion with which the run began. Not KUDO's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operator_version: String,
 }
 
 /// Progress of a phase.
@@ -165,6 +195,9 @@ pub struct StepStatus {
     /// How often the step was begun. Not KUDO's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// Tasks that are done, if others of the step are not. Not KUDO's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<String>,
 }
 
 /// Run of a plan that has ended.
@@ -214,6 +247,9 @@ pub struct InventoryEntry {
     /// Hash of the object's content as it was applied, if a dependencies hash may need it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hash: String,
+    /// Digest of the object as it was applied, without the annotations of the run.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub applied: String,
     /// Run that last rendered the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub run: String,

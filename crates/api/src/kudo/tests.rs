@@ -78,14 +78,18 @@ fn instances_lose_no_field() {
             "observedGeneration": 3,
             "planStatus": { "deploy": {
                 "name": "deploy", "status": "IN_PROGRESS", "message": "m",
-                "lastUpdatedTimestamp": time, "uid": "u", "phases": [{
+                "lastUpdatedTimestamp": time, "uid": "u", "reason": "r", "started": time,
+                "operatorVersion": "u/1", "phases": [{
                     "name": "p", "status": "ERROR", "message": "m", "steps": [{
                         "name": "s", "status": "PENDING", "message": "m", "started": time,
-                        "finished": time, "attempts": 1 }] }] } },
+                        "finished": time, "attempts": 1, "done": ["t"] }] }] } },
+            "observedInput": {
+                "operatorVersion": "n/kafka-1", "parameters": { "P": "d" }, "requestedUid": "u",
+                "deployed": true },
             "pending": ["backup"], "history": [run],
             "inventory": [{
                 "task": "t", "apiVersion": "v1", "kind": "Service", "namespace": "n", "name": "s",
-                "uid": "u", "hash": "h", "run": "r" }],
+                "uid": "u", "hash": "h", "applied": "a", "run": "r" }],
             "conditions": [{
                 "type": "Ready", "status": "True", "lastTransitionTime": time, "observedGeneration": 3,
                 "reason": "ResourcesReady", "message": "" }],

@@ -1,0 +1,120 @@
+//! Changes of objects, what has to be read before they can be decided, and what the status records of
+//! them once they are done.
+
+use std::collections::BTreeSet;
+
+use podops_api::kudo::{InstanceStatus, InventoryEntry};
+use serde_json::Value;
+
+use crate::{
+    object::{ObjectId, ObjectType, hash, text},
+    values::digest,
+};
+
+/// Change of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Applies the object by server-side apply. It counts as done when the API server has answered.
+    Apply {
+        /// The object.
+        object: Box<Value>,
+        /// Task that applies it, for the inventory.
+        task: String,
+        /// Identity of the run, for the inventory.
+        run: String,
+    },
+    /// Deletes the object in the foreground. It counts as done when the object does not exist.
+    Delete {
+        /// Identity of the object.
+        id: ObjectId,
+        /// UID of the object; another one of this name stays.
+        uid: String,
+    },
+}
+
+impl Effect {
+    /// Identity of the object.
+    #[must_use]
+    pub fn id(&self) -> ObjectId {
+        match self {
+            Self::Apply { object, .. } => ObjectId::of(object),
+            Self::Delete { id, .. } => id.clone(),
+        }
+    }
+}
+
+/// What is to be read before more can be planned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Types of which it is not known whether they are served.
+    pub types: BTreeSet<ObjectType>,
+    /// Objects of which it is not known whether they exist.
+    pub objects: BTreeSet<ObjectId>,
+}
+
+impl Needs {
+    /// Returns whether nothing is to be read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty() && self.objects.is_empty()
+    }
+}
+
+/// Digest of an object as it is applied, without the annotations of the run.
+#[must_use]
+pub fn applied_digest(object: &Value) -> String {
+    let mut counted = object.clone();
+    let annotations = counted.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    if let Some(annotations) = annotations {
+        annotations.retain(|key, _| !crate::object::enhance::OF_RUN.contains(&key.as_str()));
+    }
+    digest(&counted.to_string())
+}
+
+/// Returns the entry of an object; `None` if the Instance has not applied it.
+#[must_use]
+pub fn entry<'a>(inventory: &'a [InventoryEntry], id: &ObjectId) -> Option<&'a InventoryEntry> {
+    inventory.iter().find(|entry| is_of(entry, id))
+}
+
+fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
+    entry.name == id.name
+        && entry.namespace == id.namespace
+        && entry.kind == id.object_type.kind
+        && entry.api_version == id.object_type.api_version
+}
+
+/// Records an effect that is done. `response` is the object as the API server has it; `None` if it does
+/// not exist any more.
+pub fn record(status: &mut InstanceStatus, effect: &Effect, response: Option<&Value>) {
+    let id = effect.id();
+    match effect {
+        Effect::Apply { object, task, run } => {
+            let is_dependency = hash::is_dependency(object);
+            let content = is_dependency.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
+            let entry = InventoryEntry {
+                task: task.clone(),
+                api_version: id.object_type.api_version.clone(),
+                kind: id.object_type.kind.clone(),
+                namespace: id.namespace.clone(),
+                name: id.name.clone(),
+                uid: response
+                    .map(|live| text(live, "/metadata/uid"))
+                    .unwrap_or_default()
+                    .to_owned(),
+                hash: content.map(hex::encode).unwrap_or_default(),
+                applied: applied_digest(object),
+                run: run.clone(),
+            };
+            match status.inventory.iter_mut().find(|known| is_of(known, &id)) {
+                Some(known) => *known = entry,
+                None => status.inventory.push(entry),
+            }
+        }
+        Effect::Delete { .. } => {
+            if response.is_none() {
+                status.inventory.retain(|entry| !is_of(entry, &id));
+            }
+        }
+    }
+}

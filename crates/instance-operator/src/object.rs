@@ -1,0 +1,150 @@
+//! Objects that tasks apply and delete: their identity, and what is read of their content.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+pub mod enhance;
+pub mod hash;
+pub mod health;
+pub mod readiness;
+
+/// API version and kind of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectType {
+    /// API version, such as `apps/v1`.
+    pub api_version: String,
+    /// Kind, such as `StatefulSet`.
+    pub kind: String,
+}
+
+impl ObjectType {
+    /// API group; empty for the core group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Returns whether the type is this kind of this group, in any version.
+    #[must_use]
+    pub fn is(&self, group: &str, kind: &str) -> bool {
+        self.group() == group && self.kind == kind
+    }
+}
+
+impl fmt::Display for ObjectType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.api_version, self.kind)
+    }
+}
+
+/// Identity of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectId {
+    /// API version and kind.
+    pub object_type: ObjectType,
+    /// Namespace; empty if the object is cluster-scoped.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectId {
+    /// Returns the identity of an object.
+    #[must_use]
+    pub fn of(object: &Value) -> Self {
+        Self {
+            object_type: object_type(object),
+            namespace: text(object, "/metadata/namespace").to_owned(),
+            name: text(object, "/metadata/name").to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            return write!(f, "{} {}/{}", self.object_type.kind, self.namespace, self.name);
+        }
+        write!(f, "{} {}", self.object_type.kind, self.name)
+    }
+}
+
+/// Whether objects of a type have a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// They have.
+    Namespaced,
+    /// They have not.
+    Cluster,
+}
+
+/// Returns the type of an object; parts that it does not have are empty.
+#[must_use]
+pub fn object_type(object: &Value) -> ObjectType {
+    ObjectType {
+        api_version: text(object, "/apiVersion").to_owned(),
+        kind: text(object, "/kind").to_owned(),
+    }
+}
+
+/// Returns a text of an object; empty if there is none.
+#[must_use]
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a whole number of an object; `None` if there is none.
+#[must_use]
+pub fn integer(object: &Value, pointer: &str) -> Option<i64> {
+    object.pointer(pointer).and_then(Value::as_i64)
+}
+
+/// Returns the elements of a list of an object; none if there is no list.
+pub fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Returns an annotation; `None` if there is none.
+#[must_use]
+pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.pointer("/metadata/annotations")?.get(key)?.as_str()
+}
+
+/// Returns a label; `None` if there is none.
+#[must_use]
+pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.pointer("/metadata/labels")?.get(key)?.as_str()
+}
+
+/// Returns the status of a condition; `None` if there is no such condition.
+#[must_use]
+pub fn condition<'a>(object: &'a Value, condition: &str) -> Option<&'a Value> {
+    items(object, "/status/conditions").find(|found| found["type"] == condition)
+}
+
+/// Returns whether a condition is True.
+#[must_use]
+pub fn is_true(object: &Value, name: &str) -> bool {
+    condition(object, name).is_some_and(|found| found["status"] == "True")
+}
+
+/// Returns the UID of the owner that controls an object; `None` if there is none.
+#[must_use]
+pub fn controller(object: &Value) -> Option<&Value> {
+    items(object, "/metadata/ownerReferences").find(|owner| owner["controller"] == true)
+}
+
+/// Returns the map at a path, which is created where it is missing; `None` if something else is there.
+pub fn map_at<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
+    let mut value = object;
+    for part in path {
+        let map = value.as_object_mut()?;
+        let next = map.entry(*part).or_insert(Value::Null);
+        if next.is_null() {
+            *next = Value::Object(Map::new());
+        }
+        value = next;
+    }
+    value.as_object_mut()
+}

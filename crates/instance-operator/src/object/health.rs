@@ -1,0 +1,243 @@
+//! Whether objects are healthy: a step is complete when those that it applied are.
+
+use podops_api::kudo::{ExecutionStatus, Instance};
+use serde_json::Value;
+
+use super::{condition, integer, is_true, items, object_type, text};
+
+/// Health of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing is to wait for.
+    Healthy,
+    /// It becomes healthy later; what is missing.
+    Waiting(String),
+    /// It never becomes healthy; why.
+    Failed(String),
+}
+
+impl Health {
+    fn waiting(reason: impl Into<String>) -> Self {
+        Self::Waiting(reason.into())
+    }
+
+    fn unless(is_waiting: bool, reason: impl FnOnce() -> String) -> Self {
+        if is_waiting { Self::Waiting(reason()) } else { Self::Healthy }
+    }
+}
+
+/// Returns whether the health of a kind depends on its status; objects of all others are healthy once
+/// they exist.
+#[must_use]
+pub fn is_judged(object: &Value) -> bool {
+    judge(object).is_some()
+}
+
+/// Returns the health of an object.
+#[must_use]
+pub fn health(object: &Value) -> Health {
+    judge(object).map_or(Health::Healthy, |judge| judge(object))
+}
+
+type Judge = fn(&Value) -> Health;
+
+fn judge(object: &Value) -> Option<Judge> {
+    let object_type = object_type(object);
+    Some(match (object_type.group(), object_type.kind.as_str()) {
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition,
+        ("apps", "StatefulSet") => stateful_set,
+        ("apps", "Deployment") => deployment,
+        ("apps", "DaemonSet") => daemon_set,
+        ("apps", "ReplicaSet") => replica_set,
+        ("apps.kusionstack.io", "CollaSet") => colla_set,
+        ("batch", "Job") => job,
+        ("", "Pod") => pod,
+        ("", "Namespace") => namespace,
+        ("", "Service") => service,
+        ("kudo.dev", "Instance") => instance,
+        _ => return None,
+    })
+}
+
+/// A number of the status; absent is 0.
+fn count(object: &Value, field: &str) -> i64 {
+    integer(object, &format!("/status/{field}")).unwrap_or_default()
+}
+
+/// Number of Pods in the spec; absent is 1, as for the API server.
+fn replicas(object: &Value) -> i64 {
+    integer(object, "/spec/replicas").unwrap_or(1)
+}
+
+/// Returns whether the status is that of an earlier generation.
+fn is_outdated(object: &Value) -> bool {
+    let observed = count(object, "observedGeneration");
+    observed == 0 || observed < integer(object, "/metadata/generation").unwrap_or_default()
+}
+
+const OUTDATED: &str = "its controller has not observed the last change yet";
+
+fn definition(object: &Value) -> Health {
+    Health::unless(!is_true(object, "Established"), || "it is not established yet".to_owned())
+}
+
+fn stateful_set(object: &Value) -> Health {
+    if is_outdated(object) {
+        return Health::waiting(OUTDATED);
+    }
+    let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
+    if ready < replicas {
+        return Health::Waiting(format!("{ready} of {replicas} Pods are ready"));
+    }
+    // Pods with the strategy OnDelete are updated when a user deletes them.
+    if text(object, "/spec/updateStrategy/type") == "OnDelete" {
+        return Health::Healthy;
+    }
+    let partition = integer(object, "/spec/updateStrategy/rollingUpdate/partition");
+    let expected = replicas - partition.unwrap_or_default();
+    let updated = count(object, "updatedReplicas");
+    Health::unless(updated < expected, || format!("{updated} of {expected} Pods are updated"))
+}
+
+fn deployment(object: &Value) -> Health {
+    if is_outdated(object) {
+        return Health::waiting(OUTDATED);
+    }
+    let progressing = condition(object, "Progressing");
+    if progressing.is_some_and(|found| found["reason"] == "ProgressDeadlineExceeded") {
+        let message = progressing.map(|found| text(found, "/message")).unwrap_or_default();
+        return Health::Waiting(format!("its progress deadline is exceeded: {message}"));
+    }
+    let (replicas, updated) = (replicas(object), count(object, "updatedReplicas"));
+    if updated < replicas {
+        return Health::Waiting(format!("{updated} of {replicas} Pods are updated"));
+    }
+    let old = count(object, "replicas") - updated;
+    if old > 0 {
+        return Health::Waiting(format!("{old} Pods of earlier revisions exist"));
+    }
+    let available = count(object, "availableReplicas");
+    Health::unless(available < updated, || format!("{available} of {updated} Pods are available"))
+}
+
+fn daemon_set(object: &Value) -> Health {
+    if is_outdated(object) {
+        return Health::waiting(OUTDATED);
+    }
+    let desired = count(object, "desiredNumberScheduled");
+    let updated = count(object, "updatedNumberScheduled");
+    if updated < desired && text(object, "/spec/updateStrategy/type") != "OnDelete" {
+        return Health::Waiting(format!("{updated} of {desired} Pods are updated"));
+    }
+    let available = count(object, "numberAvailable");
+    Health::unless(available < desired, || format!("{available} of {desired} Pods are available"))
+}
+
+fn replica_set(object: &Value) -> Health {
+    if is_outdated(object) {
+        return Health::waiting(OUTDATED);
+    }
+    let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
+    Health::unless(ready < replicas, || format!("{ready} of {replicas} Pods are ready"))
+}
+
+/// Ready is reported once all Pods are available at their revision and no operation is under way.
+fn colla_set(object: &Value) -> Health {
+    if is_outdated(object) {
+        return Health::waiting(OUTDATED);
+    }
+    let ready = condition(object, "Ready");
+    if ready.is_some_and(|found| found["status"] == "True") {
+        return Health::Healthy;
+    }
+    let message = ready.map(|found| text(found, "/message")).unwrap_or_default();
+    Health::Waiting(if message.is_empty() {
+        "it is not Ready".to_owned()
+    } else {
+        message.to_owned()
+    })
+}
+
+fn job(object: &Value) -> Health {
+    if let Some(failed) = condition(object, "Failed").filter(|found| found["status"] == "True") {
+        let (reason, message) = (text(failed, "/reason"), text(failed, "/message"));
+        return Health::Failed(format!("{reason}: {message}"));
+    }
+    let completions = integer(object, "/spec/completions").unwrap_or(1);
+    let succeeded = count(object, "succeeded");
+    // With a success policy, fewer Pods may be enough.
+    let is_complete = succeeded >= completions || is_true(object, "Complete");
+    Health::unless(!is_complete, || format!("{succeeded} of {completions} Pods have succeeded"))
+}
+
+fn pod(object: &Value) -> Health {
+    match text(object, "/status/phase") {
+        "Succeeded" => Health::Healthy,
+        "Failed" => {
+            Health::Failed(format!("its phase is Failed: {}", text(object, "/status/message")))
+        }
+        "Running" if is_true(object, "Ready") => Health::Healthy,
+        "Running" => Health::waiting("it is not Ready"),
+        phase => Health::Waiting(format!("its phase is {phase:?}")),
+    }
+}
+
+fn namespace(object: &Value) -> Health {
+    let phase = text(object, "/status/phase");
+    Health::unless(phase != "Active", || format!("its phase is {phase:?}"))
+}
+
+fn service(object: &Value) -> Health {
+    let service_type = text(object, "/spec/type");
+    if service_type == "ExternalName" {
+        return Health::Healthy;
+    }
+    if text(object, "/spec/clusterIP").is_empty() {
+        return Health::waiting("it has no cluster IP");
+    }
+    if service_type != "LoadBalancer" {
+        return Health::Healthy;
+    }
+    let mut addresses =
+        items(object, "/spec/externalIPs").chain(items(object, "/status/loadBalancer/ingress"));
+    Health::unless(addresses.next().is_none(), || "its load balancer has no address".to_owned())
+}
+
+/// An Instance is healthy when the plans that are due have run, and failed when the last one did.
+fn instance(object: &Value) -> Health {
+    let Ok(instance) = serde_json::from_value::<Instance>(object.clone()) else {
+        return Health::waiting("it cannot be decoded");
+    };
+    let status = instance.status.unwrap_or_default();
+    let has_observed = status.observed_generation.is_some_and(|observed| {
+        instance.metadata.generation.is_none_or(|generation| observed >= generation)
+    });
+    if let Some(running) = status.plan_status.values().find(|plan| plan.status.is_running()) {
+        return Health::Waiting(format!("its plan {} is {}", running.name, shown(running.status)));
+    }
+    if !has_observed || !status.pending.is_empty() {
+        return Health::waiting("its plans have not run yet");
+    }
+    let Some(last) = status.history.first() else { return Health::Healthy };
+    match last.status {
+        ExecutionStatus::FatalError => {
+            Health::Failed(format!("its plan {} failed: {}", last.plan, last.message))
+        }
+        ExecutionStatus::NeverRun
+        | ExecutionStatus::Pending
+        | ExecutionStatus::InProgress
+        | ExecutionStatus::Complete
+        | ExecutionStatus::Error => Health::Healthy,
+    }
+}
+
+/// The status as KUDO writes it.
+fn shown(status: ExecutionStatus) -> String {
+    serde_json::to_value(status)
+        .ok()
+        .and_then(|text| text.as_str().map(ToOwned::to_owned))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

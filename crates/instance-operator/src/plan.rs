@@ -1,0 +1,46 @@
+//! Decides the next changes of one Instance: of its objects, its status and itself. Pure: observed state
+//! and the time in, a [`Plan`] out.
+//!
+//! A plan may be incomplete, because types or objects are not known: [`Needs`](crate::effect::Needs) lists them. The operator
+//! plans again once they are, and after each effect, until neither is left; then it writes the status.
+//! An operator that is restarted before it has written the status has the same effects again.
+
+mod engine;
+mod outcome;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+
+pub use self::outcome::Plan;
+use crate::{
+    reasons,
+    schedule::{self, InstanceChange},
+    view::Observed,
+};
+
+/// Plans the next changes of one Instance.
+#[must_use]
+pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
+    let mut plan = match schedule::schedule(observed, now) {
+        Ok(schedule) => {
+            let plan = Plan { status: schedule.status, change: schedule.change, ..Plan::default() };
+            if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
+                return plan;
+            }
+            let mut plan = engine::run(observed, plan, now);
+            status::report_valid(&mut plan.status, observed, now);
+            plan
+        }
+        Err(invalid) => {
+            let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
+            if status::report_invalid(&mut plan.status, observed, &invalid, now) {
+                plan.events.push(reasons::of_invalid(&invalid));
+            }
+            plan
+        }
+    };
+    plan.status.observed_generation = Some(observed.generation);
+    plan
+}

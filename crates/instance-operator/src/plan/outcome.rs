@@ -1,0 +1,30 @@
+//! What a reconcile changes.
+
+use std::collections::BTreeSet;
+
+use podops_api::kudo::InstanceStatus;
+use podops_client::event::ObjectEvent;
+
+use crate::{
+    effect::{Effect, Needs},
+    object::ObjectId,
+    schedule::InstanceChange,
+};
+
+/// What one reconcile changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Change of the Instance. Nothing else is planned if it is to be written
+    /// [first](InstanceChange::is_first).
+    pub change: Option<InstanceChange>,
+    /// What is to be read before more can be planned.
+    pub needs: Needs,
+    /// Changes of objects.
+    pub effects: Vec<Effect>,
+    /// Objects whose changes may complete a step.
+    pub awaited: BTreeSet<ObjectId>,
+    /// Status to report.
+    pub status: InstanceStatus,
+    /// Events to publish once the status is written.
+    pub events: Vec<ObjectEvent>,
+}

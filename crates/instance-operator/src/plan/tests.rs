@@ -1,0 +1,398 @@
+//! Tests of whole runs, with the objects of a simulated cluster.
+
+use serde_json::{Value, json};
+
+use crate::simulation::{World, config_map};
+
+const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 1\n  template:\n    spec:\n      volumes:\n      - configMap:\n          name: a\n";
+const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\n";
+
+/// An OperatorVersion whose plan `deploy` has these phases, with a task for each of these templates,
+/// which is named as it.
+fn version(phases: &Value, templates: &Value) -> Value {
+    let names = templates.as_object().unwrap().keys();
+    let tasks: Vec<Value> = names
+        .map(|name| json!({ "name": name, "kind": "Apply", "spec": { "resources": [name] } }))
+        .collect();
+    json!({
+        "version": "0.1.0", "templates": templates, "tasks": tasks,
+        "parameters": [{ "name": "P", "default": "1" }],
+        "plans": { "deploy": { "strategy": "serial", "phases": phases } },
+    })
+}
+
+/// A step that has the task of the same name, or those of a list.
+fn step(name: &str, tasks: &[&str]) -> Value {
+    json!({ "name": name, "tasks": tasks })
+}
+
+fn phase(strategy: &str, steps: &[Value]) -> Value {
+    json!({ "name": strategy, "strategy": strategy, "steps": steps })
+}
+
+fn healthy_deployment() -> Value {
+    json!({ "observedGeneration": 1, "updatedReplicas": 1, "replicas": 1, "availableReplicas": 1 })
+}
+
+#[test]
+fn the_smallest_deploy_is_one_status_write_and_two_events() {
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let mut world = World::new(&version(&phases, &json!({ "a": config_map("a") })), &json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert_eq!(world.log, ["apply ConfigMap default/a"]);
+    assert_eq!(world.status_writes, 1);
+    let events = [
+        "PlanStarted: Execution of plan deploy started",
+        "PlanFinished: Execution of plan deploy finished with status COMPLETE",
+    ];
+    assert_eq!(world.events, events);
+    assert_eq!(world.condition("Ready"), "True ResourcesReady");
+    assert_eq!(world.object("ConfigMap", "a").unwrap()["data"]["p"], "1");
+    assert_eq!(world.status().inventory.len(), 1);
+    let before = world.status().clone();
+    world.reconcile();
+    assert_eq!((world.log.len(), world.status()), (1, &before), "nothing more is to do");
+}
+
+#[test]
+fn a_plan_without_phases_is_complete_at_once() {
+    let mut world = World::new(&version(&json!([]), &json!({})), &json!({}));
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"]);
+}
+
+#[test]
+fn serial_steps_wait_for_health_and_parallel_ones_do_not() {
+    let templates = json!({ "web": DEPLOYMENT, "b": config_map("b") });
+    let steps = [step("web", &["web"]), step("b", &["b"])];
+    let serial = version(&json!([phase("serial", &steps)]), &templates);
+    let mut world = World::new(&serial, &json!({}));
+    world.reconcile();
+    assert_eq!(world.log, ["apply Deployment default/web"]);
+    let (status, message) = world.step("web");
+    assert_eq!(status, "IN_PROGRESS");
+    assert!(
+        message.contains("Deployment default/web: its controller has not observed"),
+        "{message}"
+    );
+    assert_eq!(world.last.awaited.len(), 1);
+    assert_eq!(world.condition("Ready"), "Unknown PlanInProgress");
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.log[1..], ["apply ConfigMap default/b"]);
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+
+    let parallel = version(&json!([phase("parallel", &steps)]), &templates);
+    let mut world = World::new(&parallel, &json!({}));
+    world.reconcile();
+    world.log.sort();
+    assert_eq!(world.log, ["apply ConfigMap default/b", "apply Deployment default/web"]);
+    assert_eq!(
+        (world.plan("deploy"), world.step("b").0),
+        ("IN_PROGRESS".into(), "COMPLETE".into())
+    );
+}
+
+#[test]
+fn serial_phases_wait_for_one_another() {
+    let templates = json!({ "web": DEPLOYMENT, "b": config_map("b") });
+    let phases = json!([
+        phase("parallel", &[step("web", &["web"])]),
+        { "name": "second", "strategy": "serial", "steps": [step("b", &["b"])] },
+    ]);
+    let mut world = World::new(&version(&phases, &templates), &json!({}));
+    world.reconcile();
+    assert_eq!(world.log, ["apply Deployment default/web"]);
+    assert_eq!(world.step("b").0, "PENDING");
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+/// K29: KUDO repeats all tasks of a step until the last is done.
+#[test]
+fn a_task_that_is_done_is_not_repeated() {
+    let mut version = version(
+        &json!([phase("serial", &[step("all", &["a", "remove", "web"])])]),
+        &json!({ "a": config_map("a"), "web": DEPLOYMENT }),
+    );
+    let tasks = version["tasks"].as_array_mut().unwrap();
+    tasks.push(json!({ "name": "remove", "kind": "Delete", "spec": { "resources": ["a"] } }));
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    let changes =
+        ["apply ConfigMap default/a", "delete ConfigMap default/a", "apply Deployment default/web"];
+    assert_eq!(world.log, changes);
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!((world.log.len(), world.plan("deploy").as_str()), (3, "COMPLETE"));
+}
+
+#[test]
+fn a_failed_job_fails_the_plan_and_says_where() {
+    let phases = json!([phase("serial", &[step("job", &["job"])])]);
+    let mut world = World::new(&version(&phases, &json!({ "job": JOB })), &json!({}));
+    world.reconcile();
+    let failed = json!([{ "type": "Failed", "status": "True", "reason": "BackoffLimitExceeded" }]);
+    world.report("Job", "job", json!({ "conditions": failed }));
+    world.reconcile();
+    let (status, message) = world.step("job");
+    assert_eq!((status.as_str(), world.plan("deploy").as_str()), ("FATAL_ERROR", "FATAL_ERROR"));
+    let expected = "Error during execution: fatal error: default/app failed in deploy.serial.job.job: \
+                    Job default/job: BackoffLimitExceeded";
+    assert!(message.starts_with(expected), "{message}");
+    // K2: KUDO reports Ready, because nothing is left that is not.
+    assert_eq!(world.condition("Ready"), "False PlanInFatalError");
+    assert_eq!(world.condition("Degraded"), "True PlanInFatalError");
+    assert!(world.events.iter().any(|event| event.starts_with("FailedTerminalStateError")));
+    let events = world.events.len();
+    world.reconcile();
+    assert_eq!(world.events.len(), events, "an event is published once");
+}
+
+#[test]
+fn faults_of_a_package_fail_its_step() {
+    let cases = [
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Params.NO }}\n",
+            "TaskRenderingError",
+        ),
+        ("apiVersion: v1\nkind: [\n", "ResourceUnmarshalError"),
+        ("apiVersion: v1\nkind: List\nitems: []\n", "ResourceUnmarshalError"),
+        ("apiVersion: example.com/v1\nkind: Toy\nmetadata:\n  name: a\n", "TaskEnhancementError"),
+    ];
+    for (template, reason) in cases {
+        let phases = json!([phase("serial", &[step("a", &["a"])])]);
+        let mut world = World::new(&version(&phases, &json!({ "a": template })), &json!({}));
+        world.reconcile();
+        assert_eq!(world.plan("deploy"), "FATAL_ERROR", "{template}");
+        assert!(world.events.iter().any(|event| event.starts_with(reason)), "{:?}", world.events);
+        assert_eq!(world.log, [""; 0]);
+    }
+}
+
+/// K10: the order is that of the task, with what others depend on first.
+#[test]
+fn a_definition_is_applied_before_its_objects() {
+    let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: toys.example.com\nspec:\n  group: example.com\n  names:\n    kind: Toy\n";
+    let toy = "apiVersion: example.com/v1\nkind: Toy\nmetadata:\n  name: toy\n";
+    let templates =
+        json!({ "z": config_map("z"), "toy": toy, "a": config_map("a"), "crd": definition });
+    let mut version = version(&json!([phase("serial", &[step("all", &["all"])])]), &templates);
+    let resources = json!({ "resources": ["z", "toy", "a", "crd"] });
+    version["tasks"] = json!([{ "name": "all", "kind": "Apply", "spec": resources }]);
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    let expected = [
+        "apply CustomResourceDefinition toys.example.com",
+        "apply ConfigMap default/z",
+        "apply ConfigMap default/a",
+    ];
+    assert_eq!(world.log, expected);
+    assert!(world.step("all").1.contains("example.com/v1 Toy is not served yet"));
+    world.served.push(("example.com/v1".to_owned(), "Toy".to_owned()));
+    world.report(
+        "CustomResourceDefinition",
+        "toys.example.com",
+        json!({ "conditions": [{ "type": "Established", "status": "True" }] }),
+    );
+    world.reconcile();
+    assert_eq!(world.log[3..], ["apply Toy default/toy"]);
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+/// K11: KUDO takes over objects of others without a word, or fails.
+#[test]
+fn an_object_of_somebody_else_is_not_touched_unless_asked() {
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let foreign = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "namespace": "default", "uid": "u" } });
+    let mut world = World::new(&version(&phases, &json!({ "a": config_map("a") })), &json!({}));
+    world.add(foreign.clone());
+    world.reconcile();
+    let (status, message) = world.step("a");
+    assert_eq!((status.as_str(), world.log.len()), ("ERROR", 0));
+    assert!(
+        message.contains("Will retry. ConfigMap default/a was made by another client"),
+        "{message}"
+    );
+
+    let adopting = config_map("a")
+        .replace("  name: a\n", "  name: a\n  annotations:\n    kudo.dev/adopt: \"true\"\n");
+    let mut world = World::new(&version(&phases, &json!({ "a": adopting })), &json!({}));
+    world.add(foreign);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn the_same_plan_again_changes_no_object() {
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let mut world = World::new(&version(&phases, &json!({ "a": config_map("a") })), &json!({}));
+    world.reconcile();
+    let before = world.object("ConfigMap", "a").unwrap().clone();
+    world.request("deploy", "again");
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"; 2]);
+    assert_eq!(world.status().plan_status["deploy"].uid, "again");
+    assert_eq!(world.object("ConfigMap", "a").unwrap(), &before);
+    world.set("P", "2");
+    world.reconcile();
+    let changed = world.object("ConfigMap", "a").unwrap();
+    assert_ne!(changed["metadata"]["annotations"], before["metadata"]["annotations"]);
+}
+
+#[test]
+fn a_changed_dependency_changes_the_pod_template() {
+    let mut version = version(
+        &json!([phase("serial", &[step("all", &["all"])])]),
+        &json!({ "a": config_map("a"), "web": DEPLOYMENT }),
+    );
+    version["tasks"] =
+        json!([{ "name": "all", "kind": "Apply", "spec": { "resources": ["a", "web"] } }]);
+    let mut world = World::new(&version, &json!({}));
+    let hash = |world: &World| {
+        let web = world.object("Deployment", "web").unwrap();
+        web["spec"]["template"]["metadata"]["annotations"]["kudo.dev/dependencies-hash"].clone()
+    };
+    world.reconcile();
+    let before = hash(&world);
+    assert!(before.is_string());
+    world.set("P", "2");
+    world.reconcile();
+    assert_ne!(hash(&world), before);
+}
+
+#[test]
+fn a_toggle_applies_or_deletes_by_its_parameter() {
+    let mut version =
+        version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({ "a": config_map("a") }));
+    version["parameters"].as_array_mut().unwrap().push(json!({ "name": "ON", "default": "true" }));
+    version["tasks"] = json!([{ "name": "a", "kind": "Toggle", "spec": { "resources": ["a"], "parameter": "ON" } }]);
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    assert!(world.object("ConfigMap", "a").is_some());
+    world.set("ON", "false");
+    world.reconcile();
+    assert!(world.object("ConfigMap", "a").is_none());
+    assert_eq!(world.status().inventory, []);
+    world.set("ON", "maybe");
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+}
+
+#[test]
+fn dummy_tasks_do_what_they_say() {
+    let run = |spec: Value| {
+        let mut version = version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({}));
+        version["tasks"] = json!([{ "name": "a", "kind": "Dummy", "spec": spec }]);
+        let mut world = World::new(&version, &json!({}));
+        world.reconcile();
+        (world.step("a").0, world.step("a").1)
+    };
+    assert_eq!(run(json!({ "done": true })).0, "COMPLETE");
+    assert_eq!(run(json!({ "wantErr": true })).0, "ERROR");
+    assert_eq!(run(json!({ "wantErr": true, "fatal": true })).0, "FATAL_ERROR");
+    // K30: such a task blocks KUDO's Instances without a word.
+    let (status, message) = run(json!({}));
+    assert_eq!(status, "IN_PROGRESS");
+    assert!(message.contains("never done; cancel the run"), "{message}");
+    // K6: KUDO retries it forever.
+    let mut unknown = version(&json!([phase("serial", &[step("a", &["no"])])]), &json!({}));
+    unknown["tasks"] = json!([{ "name": "a", "kind": "Party" }]);
+    let mut world = World::new(&unknown, &json!({}));
+    world.reconcile();
+    assert!(world.step("a").1.contains("task no does not exist"));
+}
+
+#[test]
+fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
+    let parameters = "COUNT: 3\nNAMES: [a]\nP: \"{{ .Params.P }}\"\n";
+    let mut version = version(
+        &json!([phase("serial", &[step("child", &["child"])])]),
+        &json!({ "p": parameters }),
+    );
+    let spec = json!({ "package": "zoo", "operatorVersion": "0.2.0", "appVersion": "3.6", "parameterFile": "p" });
+    version["tasks"] = json!([{ "name": "child", "kind": "KudoOperator", "spec": spec }]);
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    let child = world.object("Instance", "app-zoo").unwrap();
+    assert_eq!(child["spec"]["operatorVersion"], json!({ "name": "zoo-3.6-0.2.0" }));
+    let expected = json!({ "COUNT": "3", "NAMES": "- a\n", "P": "1" });
+    assert_eq!(child["spec"]["parameters"], expected);
+    assert_eq!(child["metadata"]["labels"]["kudo.dev/operator"], "zoo");
+    assert!(child["metadata"]["ownerReferences"][0].get("controller").is_none());
+    assert_eq!(world.step("child").0, "IN_PROGRESS");
+    let run = |status: &str| json!({ "observedGeneration": 1, "history": [{ "plan": "deploy", "uid": "a", "status": status }] });
+    world.report("Instance", "app-zoo", run("COMPLETE"));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    // K1: the failure of a child is not a success of its parent.
+    world.report("Instance", "app-zoo", run("FATAL_ERROR"));
+    world.request("deploy", "again");
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+}
+
+/// K42: KUDO goes on with the new content in the middle of a run.
+#[test]
+fn a_run_goes_on_with_the_version_it_began_with_or_fails() {
+    let phases = json!([phase("serial", &[step("web", &["web"])])]);
+    let content = version(&phases, &json!({ "web": DEPLOYMENT }));
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    let first = world.observed.version.clone();
+    let edited =
+        version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({ "a": config_map("a") }));
+    world.set_version("v1/2", &edited);
+    world.observed.version_of_run = first;
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("IN_PROGRESS", 1));
+    world.observed.version_of_run = None;
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    assert!(world.status().plan_status["deploy"].message.contains("OperatorVersionChanged"));
+}
+
+#[test]
+fn a_paused_instance_begins_no_step() {
+    let templates = json!({ "web": DEPLOYMENT, "b": config_map("b") });
+    let steps = [step("web", &["web"]), step("b", &["b"])];
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    world.edit(|spec| spec.paused = true);
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!((world.step("web").0, world.step("b").0), ("COMPLETE".into(), "PENDING".into()));
+    assert_eq!(world.condition("Progressing"), "True Paused");
+    world.edit(|spec| spec.paused = false);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+/// Kills the operator after each number of changes, before it has written the status.
+#[test]
+fn a_run_is_resumed_after_a_kill_at_any_point() {
+    let names = ["a", "b", "c", "d"];
+    let templates: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), json!(config_map(name)))).collect();
+    let steps: Vec<Value> = names.iter().map(|name| step(name, &[name])).collect();
+    let content = version(&json!([phase("serial", &steps)]), &json!(templates));
+    let mut expected = World::new(&content, &json!({}));
+    expected.reconcile();
+    for first in 0..=names.len() {
+        for second in 0..=names.len() {
+            let mut world = World::new(&content, &json!({}));
+            for kill_after in [first, second] {
+                world.turn(kill_after);
+            }
+            world.reconcile();
+            assert_eq!(world.plan("deploy"), "COMPLETE");
+            assert_eq!(world.objects, expected.objects, "killed after {first} and {second}");
+            let runs = |world: &World| {
+                world.status().history.iter().map(|run| run.uid.clone()).collect::<Vec<_>>()
+            };
+            assert_eq!(runs(&world), runs(&expected), "the run is the same");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Runs of plans: their identity, begin and end. Pure changes of an Instance's status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podops_api::kudo::{
+    ExecutionStatus, InstanceStatus, PhaseStatus, PlanRun, PlanStatus, StepStatus,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::view::{Observed, Version};
+
+/// Number of ended runs that the status keeps.
+const HISTORY: usize = 10;
+
+/// Returns the identity of a run, the same for the same input: an operator that is restarted before it
+/// has written the status begins the same run again.
+#[must_use]
+pub fn identity(observed: &Observed, plan: &str, input: &str) -> String {
+    let text = format!("{}\n{}\n{plan}\n{input}", observed.uid, observed.generation);
+    let digest = Sha256::digest(text);
+    let mut bytes: [u8; 16] = std::array::from_fn(|index| digest[index]);
+    // Version 8 of RFC 9562: the other bits are ours.
+    bytes[6] = (bytes[6] & 0x0f) | 0x80;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex = hex::encode(bytes);
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Returns the plan that runs; `None` if none does.
+#[must_use]
+pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {
+    status.plan_status.values().find(|plan| plan.status.is_running())
+}
+
+/// Adds the plans, phases and steps of an OperatorVersion that the status does not have, in its order.
+/// Plans that it does not have any more stay.
+pub fn add_missing(status: &mut InstanceStatus, version: &Version) {
+    for (name, plan) in &version.spec.plans {
+        let entry = status.plan_status.entry(name.clone()).or_default();
+        entry.name.clone_from(name);
+        let known = std::mem::take(&mut entry.phases);
+        entry.phases = plan
+            .phases
+            .iter()
+            .map(|phase| {
+                let known = known.iter().find(|known| known.name == phase.name);
+                let mut status = known.cloned().unwrap_or_default();
+                status.name.clone_from(&phase.name);
+                let known = std::mem::take(&mut status.steps);
+                status.steps = phase
+                    .steps
+                    .iter()
+                    .map(|step| {
+                        let known = known.iter().find(|known| known.name == step.name);
+                        let mut status = known.cloned().unwrap_or_default();
+                        status.name.clone_from(&step.name);
+                        status
+                    })
+                    .collect();
+                status
+            })
+            .collect();
+    }
+}
+
+/// What a run is.
+#[derive(Clone, Debug)]
+pub struct Identity<'a> {
+    /// Name of the plan.
+    pub plan: &'a str,
+    /// Identity of the run.
+    pub uid: String,
+    /// Why it runs.
+    pub reason: &'a str,
+}
+
+/// Begins a run of a plan. A run of it that has not ended is replaced.
+pub fn begin(
+    status: &mut InstanceStatus,
+    version: &Version,
+    identity: Identity<'_>,
+    now: Timestamp,
+) {
+    let Identity { plan, uid, reason } = identity;
+    add_missing(status, version);
+    let Some(entry) = status.plan_status.get_mut(plan) else { return };
+    let phases = std::mem::take(&mut entry.phases);
+    let begun = |phase: PhaseStatus| PhaseStatus {
+        status: ExecutionStatus::Pending,
+        message: String::new(),
+        steps: phase
+            .steps
+            .into_iter()
+            .map(|step| StepStatus {
+                name: step.name,
+                status: ExecutionStatus::Pending,
+                ..StepStatus::default()
+            })
+            .collect(),
+        name: phase.name,
+    };
+    *entry = PlanStatus {
+        name: plan.to_owned(),
+        status: ExecutionStatus::Pending,
+        message: String::new(),
+        last_updated_timestamp: Some(Time(now)),
+        phases: phases.into_iter().map(begun).collect(),
+        uid,
+        reason: reason.to_owned(),
+        started: Some(Time(now)),
+        operator_version: version.identity.clone(),
+    };
+}
+
+/// Ends the run of a plan, and adds it to the history.
+pub fn end(
+    status: &mut InstanceStatus,
+    plan: &str,
+    result: ExecutionStatus,
+    message: &str,
+    now: Timestamp,
+) {
+    let Some(entry) = status.plan_status.get_mut(plan) else { return };
+    entry.status = result;
+    entry.last_updated_timestamp = Some(Time(now));
+    // The message of a step that failed is that of the run.
+    let of_step = entry.phases.iter().flat_map(|phase| &phase.steps);
+    let mut of_step = of_step.filter(|step| step.status == ExecutionStatus::FatalError);
+    let message = match of_step.next() {
+        Some(step) if message.is_empty() => step.message.clone(),
+        _ => {
+            message.clone_into(&mut entry.message);
+            message.to_owned()
+        }
+    };
+    let run = PlanRun {
+        plan: plan.to_owned(),
+        uid: entry.uid.clone(),
+        reason: entry.reason.clone(),
+        started: entry.started.clone(),
+        finished: Some(Time(now)),
+        status: result,
+        message,
+    };
+    status.history.insert(0, run);
+    status.history.truncate(HISTORY);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn version() -> Version {
+        let plans = json!({
+            "deploy": { "phases": [{ "name": "a", "steps": [{ "name": "x" }, { "name": "y" }] }] },
+            "backup": {},
+        });
+        let spec = serde_json::from_value(json!({ "plans": plans })).unwrap();
+        Version { identity: "v/1".to_owned(), spec, ..Version::default() }
+    }
+
+    fn deploy(uid: &str) -> Identity<'static> {
+        Identity { plan: "deploy", uid: uid.to_owned(), reason: "changed" }
+    }
+
+    #[test]
+    fn identities_are_uuids_that_depend_on_their_input_only() {
+        let observed = Observed { uid: "u".into(), generation: 1, ..Observed::default() };
+        let run = identity(&observed, "deploy", "");
+        assert_eq!(run, identity(&observed, "deploy", ""));
+        assert_eq!(run.len(), 36);
+        assert_eq!(run.as_bytes()[14], b'8');
+        let others = [
+            identity(&observed, "backup", ""),
+            identity(&observed, "deploy", "x"),
+            identity(&Observed { generation: 2, ..observed.clone() }, "deploy", ""),
+            identity(&Observed { uid: "v".into(), ..observed.clone() }, "deploy", ""),
+        ];
+        assert!(others.iter().all(|other| *other != run));
+    }
+
+    #[test]
+    fn a_run_begins_with_every_step_pending() {
+        let mut status = InstanceStatus::default();
+        let now = Timestamp::UNIX_EPOCH;
+        begin(&mut status, &version(), deploy("u"), now);
+        let deploy = &status.plan_status["deploy"];
+        assert_eq!((deploy.status, deploy.uid.as_str()), (ExecutionStatus::Pending, "u"));
+        let steps: Vec<_> = deploy.phases[0].steps.iter().map(|step| step.status).collect();
+        assert_eq!(steps, [ExecutionStatus::Pending; 2]);
+        assert_eq!(status.plan_status["backup"].status, ExecutionStatus::NeverRun);
+        assert_eq!(running(&status).unwrap().name, "deploy");
+    }
+
+    #[test]
+    fn plans_keep_their_results_when_the_version_changes() {
+        let mut status = InstanceStatus::default();
+        let now = Timestamp::UNIX_EPOCH;
+        begin(&mut status, &version(), deploy("u"), now);
+        end(&mut status, "deploy", ExecutionStatus::Complete, "", now);
+        let plans = json!({ "deploy": { "phases": [
+            { "name": "new", "steps": [] }, { "name": "a", "steps": [{ "name": "z" }, { "name": "x" }] },
+        ] } });
+        let spec = serde_json::from_value(json!({ "plans": plans })).unwrap();
+        status.plan_status.get_mut("deploy").unwrap().phases[0].steps[0].status =
+            ExecutionStatus::Complete;
+        add_missing(&mut status, &Version { spec, ..Version::default() });
+        let phases = &status.plan_status["deploy"].phases;
+        assert_eq!(phases.iter().map(|phase| &phase.name).collect::<Vec<_>>(), ["new", "a"]);
+        let steps: Vec<_> = phases[1].steps.iter().map(|s| (s.name.as_str(), s.status)).collect();
+        let expected = [("z", ExecutionStatus::NeverRun), ("x", ExecutionStatus::Complete)];
+        assert_eq!(steps, expected);
+        assert!(status.plan_status.contains_key("backup"), "a plan that left the version stays");
+    }
+
+    #[test]
+    fn the_history_has_the_last_ten_runs_with_messages() {
+        let mut status = InstanceStatus::default();
+        let now = Timestamp::UNIX_EPOCH;
+        for n in 0..12 {
+            begin(&mut status, &version(), deploy(&n.to_string()), now);
+            let step = &mut status.plan_status.get_mut("deploy").unwrap().phases[0].steps[0];
+            step.status = ExecutionStatus::FatalError;
+            step.message = format!("failed {n}");
+            end(&mut status, "deploy", ExecutionStatus::FatalError, "", now);
+        }
+        assert_eq!(status.history.len(), 10);
+        assert_eq!(status.history[0].message, "failed 11");
+        assert_eq!(status.plan_status["deploy"].message, "", "the step has it");
+        assert_eq!(running(&status), None);
+    }
+}

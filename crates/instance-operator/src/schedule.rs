@@ -1,0 +1,315 @@
+//! Decides which plan runs: compares the spec of an Instance with what plans have taken in of it.
+//!
+//! No admission webhook takes part. What can never be right is [`Invalid`], and nothing runs until the
+//! spec is fixed.
+
+mod changes;
+mod cleanup;
+mod invalid;
+mod plans;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+use podops_api::kudo::{ExecutionStatus, InstanceStatus, ObservedInput, PlanExecution, PlanStatus};
+
+use self::changes::Changes;
+pub use self::{
+    invalid::{INVALID_OPERATOR_VERSION, INVALID_PARAMETERS, INVALID_PLAN, Invalid},
+    plans::{CLEANUP, DEPLOY, is_rollout},
+};
+use crate::{
+    run,
+    values::{self, SetValues},
+    view::{Observed, Version},
+};
+
+/// Change of the Instance itself, beside its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstanceChange {
+    /// Adds the finalizer for the plan `cleanup`.
+    AddFinalizer,
+    /// Removes the finalizer: the plan is complete, or there is none.
+    RemoveFinalizer,
+    /// Copies the defaults of immutable parameters, so that another default does not change them.
+    SetParameters(Vec<(String, String)>),
+    /// Gives the requested run an identity, so that it is the same after a restart.
+    SetRequestUid(String),
+    /// Removes the request, because its run has ended.
+    ClearRequest,
+}
+
+impl InstanceChange {
+    /// Returns whether the change is written before anything else is done.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        !matches!(self, Self::ClearRequest)
+    }
+}
+
+/// Result of scheduling.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// The status, with what was taken in and begun.
+    pub status: InstanceStatus,
+    /// Change of the Instance.
+    pub change: Option<InstanceChange>,
+}
+
+/// State of one decision.
+struct Scheduler<'a> {
+    observed: &'a Observed,
+    version: &'a Version,
+    set: SetValues,
+    status: InstanceStatus,
+    now: Timestamp,
+}
+
+/// Schedules the plans of an Instance.
+///
+/// # Errors
+///
+/// [`Invalid`] if the spec can never be right; what runs is held.
+pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid> {
+    let Some(version) = observed.version.as_deref() else {
+        let key = observed.version_key();
+        return Err(Invalid {
+            reason: INVALID_OPERATOR_VERSION,
+            message: format!("OperatorVersion {key} does not exist"),
+        });
+    };
+    let set = values::set_values(observed);
+    let status = observed.status.clone();
+    let mut scheduler = Scheduler { observed, version, set, status, now };
+    let change =
+        if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due()? };
+    Ok(Schedule { status: scheduler.status, change })
+}
+
+impl Scheduler<'_> {
+    fn run_what_is_due(&mut self) -> Result<Option<InstanceChange>, Invalid> {
+        if self.version.spec.plans.contains_key(CLEANUP) && !self.observed.has_cleanup_finalizer() {
+            return Ok(Some(InstanceChange::AddFinalizer));
+        }
+        if let Some(defaults) = self.immutable_defaults() {
+            return Ok(Some(InstanceChange::SetParameters(defaults)));
+        }
+        self.cancel();
+        self.take_over();
+        self.take_in_spec()?;
+        if let Some(change) = self.take_in_request()? {
+            return Ok(Some(change));
+        }
+        self.begin_next();
+        Ok(self.is_request_ended().then_some(InstanceChange::ClearRequest))
+    }
+
+    /// Defaults of immutable parameters that the Instance does not set.
+    fn immutable_defaults(&self) -> Option<Vec<(String, String)>> {
+        // Another OperatorVersion must not decide about a parameter that becomes immutable in it.
+        let is_new = self.status.observed_input.is_none() && self.status.plan_status.is_empty();
+        let immutable = self.version.spec.parameters.iter().filter(|p| p.immutable == Some(true));
+        let missing = immutable.filter(|p| is_new && !self.set.contains_key(&p.name));
+        let defaults: Vec<_> = missing
+            .filter_map(|parameter| Some((parameter.name.clone(), parameter.default.clone()?)))
+            .collect();
+        (!defaults.is_empty()).then_some(defaults)
+    }
+
+    /// Ends the run that `planExecution.cancel` names.
+    fn cancel(&mut self) {
+        let cancelled = &self.observed.spec.plan_execution.cancel;
+        let running = run::running(&self.status).filter(|run| run.uid == *cancelled);
+        if let Some(plan) = running.map(|run| run.name.clone()) {
+            self.end(&plan, "cancelled by spec.planExecution.cancel");
+        }
+    }
+
+    /// Takes over an Instance of KUDO, whose status does not have what was taken in: its spec has
+    /// been, because KUDO scheduled every change when it was written.
+    fn take_over(&mut self) {
+        if self.status.observed_input.is_some() || self.status.plan_status.is_empty() {
+            return;
+        }
+        let request = &self.observed.spec.plan_execution;
+        let is_current = |plan: &PlanStatus| plan.uid == request.uid;
+        // A cancelled plan of KUDO stays IN_PROGRESS forever.
+        let abandoned = self.status.plan_status.values().filter(|plan| plan.status.is_running());
+        let abandoned: Vec<String> =
+            abandoned.filter(|plan| !is_current(plan)).map(|plan| plan.name.clone()).collect();
+        for plan in abandoned {
+            self.end(&plan, "abandoned by KUDO");
+        }
+        self.status.observed_input = Some(ObservedInput {
+            operator_version: self.observed.version_key(),
+            parameters: self.digests(),
+            // KUDO schedules a request when it is written; the operator has not seen one of another uid.
+            requested_uid: if run::running(&self.status).is_some() {
+                request.uid.clone()
+            } else {
+                String::new()
+            },
+            deployed: self.status.plan_status.values().any(|plan| {
+                plan.name != DEPLOY && plan.status != ExecutionStatus::NeverRun
+                    || plan.status == ExecutionStatus::Complete
+            }),
+        });
+    }
+
+    fn digests(&self) -> std::collections::BTreeMap<String, String> {
+        self.set.iter().map(|(name, set)| (name.clone(), set.digest.clone())).collect()
+    }
+
+    /// Takes in a changed OperatorVersion and changed parameters.
+    fn take_in_spec(&mut self) -> Result<(), Invalid> {
+        let changes = Changes::of(self.observed, self.version, &self.set, &self.status);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        changes.check(self.observed, self.version, &self.set)?;
+        let is_deployed = self.status.observed_input.as_ref().is_some_and(|input| input.deployed);
+        let due = changes.plans(self.version, is_deployed)?;
+        let requested_uid =
+            self.status.observed_input.take().map(|input| input.requested_uid).unwrap_or_default();
+        self.status.observed_input = Some(ObservedInput {
+            operator_version: self.observed.version_key(),
+            parameters: self.digests(),
+            requested_uid,
+            deployed: is_deployed,
+        });
+        let reason = changes.to_string();
+        let mut due = due.into_iter();
+        if changes.replace_rollout(is_deployed)
+            && let Some(first) = due.next()
+        {
+            self.replace_rollout(&first, &reason);
+        }
+        for plan in due {
+            self.add(&plan, &reason);
+        }
+        Ok(())
+    }
+
+    /// Begins a plan at once if none runs, or one that it makes obsolete; otherwise it is the next.
+    fn replace_rollout(&mut self, plan: &str, reason: &str) {
+        let running = run::running(&self.status).map(|run| run.name.clone());
+        match running {
+            Some(running) if !is_rollout(&running) => {
+                self.status.pending.retain(|pending| pending != plan);
+                self.status.pending.insert(0, plan.to_owned());
+            }
+            running => {
+                if let Some(running) = running.filter(|running| running != plan) {
+                    self.end(&running, &format!("replaced by plan {plan}: {reason}"));
+                }
+                self.begin(plan, reason);
+            }
+        }
+    }
+
+    /// Begins a plan again if it runs; otherwise it waits its turn.
+    fn add(&mut self, plan: &str, reason: &str) {
+        let running = run::running(&self.status).map(|run| run.name.clone());
+        if let Some(running) = running {
+            let is_part = running == plan || is_rollout(&running) && is_rollout(plan);
+            // A rollout applies all parameters.
+            if running == plan || is_rollout(&running) {
+                self.begin(&running, reason);
+            }
+            if is_part {
+                return;
+            }
+        }
+        let is_idle = run::running(&self.status).is_none() && self.status.pending.is_empty();
+        if is_idle {
+            self.begin(plan, reason);
+        } else if !self.status.pending.iter().any(|pending| pending == plan) {
+            self.status.pending.push(plan.to_owned());
+        }
+    }
+
+    /// Takes in a plan that a user requests.
+    fn take_in_request(&mut self) -> Result<Option<InstanceChange>, Invalid> {
+        let request = &self.observed.spec.plan_execution;
+        let plan = &request.plan_name;
+        let Some(input) = &mut self.status.observed_input else { return Ok(None) };
+        if plan.is_empty() || (input.requested_uid == request.uid && !request.uid.is_empty()) {
+            return Ok(None);
+        }
+        if !self.version.spec.plans.contains_key(plan) {
+            let message = format!("plan {plan} does not exist");
+            return Err(Invalid { reason: INVALID_PLAN, message });
+        }
+        if plan == CLEANUP {
+            let message = "plan cleanup runs when the Instance is deleted, and not on request";
+            return Err(Invalid { reason: INVALID_PLAN, message: message.to_owned() });
+        }
+        if request.uid.is_empty() {
+            let uid = run::identity(self.observed, plan, "requested");
+            return Ok(Some(InstanceChange::SetRequestUid(uid)));
+        }
+        input.requested_uid.clone_from(&request.uid);
+        let is_running = run::running(&self.status).is_some_and(|run| run.name == *plan);
+        if is_running {
+            self.begin(plan, "requested");
+        } else if !self.status.pending.contains(plan) {
+            self.status.pending.push(plan.clone());
+        }
+        Ok(None)
+    }
+
+    /// Begins the next plan that is due, if none runs.
+    fn begin_next(&mut self) {
+        self.status.pending.retain(|plan| self.version.spec.plans.contains_key(plan));
+        if run::running(&self.status).is_some() || self.status.pending.is_empty() {
+            return;
+        }
+        let plan = self.status.pending[0].clone();
+        self.begin(&plan, "its turn has come");
+    }
+
+    /// Returns whether the requested run has ended, so that the request can be removed.
+    fn is_request_ended(&self) -> bool {
+        let request = &self.observed.spec.plan_execution;
+        let is_over = |uid: &str| {
+            run::running(&self.status).is_none_or(|run| run.uid != uid)
+                && !self.status.pending.contains(&request.plan_name)
+        };
+        let input = self.status.observed_input.as_ref();
+        let is_taken_in = input.is_some_and(|input| input.requested_uid == request.uid);
+        // The request of KUDO, which is not taken in, is left over.
+        let is_stale = request.plan_name.is_empty() && *request != PlanExecution::default();
+        !request.plan_name.is_empty() && is_taken_in && is_over(&request.uid) || is_stale
+    }
+
+    /// Begins a run, with the identity that a user gave for it if it has not been used.
+    fn begin(&mut self, plan: &str, reason: &str) {
+        self.status.pending.retain(|pending| pending != plan);
+        let requested = self.requested_uid(plan).map(ToOwned::to_owned);
+        let reason = if requested.is_some() { "requested" } else { reason };
+        let derived = || run::identity(self.observed, plan, &self.input_text());
+        let uid = requested.unwrap_or_else(derived);
+        let identity = run::Identity { plan, uid, reason };
+        run::begin(&mut self.status, self.version, identity, self.now);
+    }
+
+    fn requested_uid(&self, plan: &str) -> Option<&str> {
+        let request = &self.observed.spec.plan_execution;
+        let uid = request.uid.as_str();
+        let is_known = self.status.plan_status.get(plan).is_some_and(|known| known.uid == uid)
+            || self.status.history.iter().any(|run| run.uid == uid);
+        Some(uid).filter(|uid| request.plan_name == plan && !uid.is_empty() && !is_known)
+    }
+
+    /// What a derived identity depends on beside generation and plan.
+    fn input_text(&self) -> String {
+        let sources = self.observed.sources.iter();
+        let sources: Vec<_> =
+            sources.map(|(name, source)| format!("{name}={}", source.version)).collect();
+        sources.join("\n")
+    }
+
+    fn end(&mut self, plan: &str, message: &str) {
+        run::end(&mut self.status, plan, ExecutionStatus::FatalError, message, self.now);
+    }
+}

@@ -1,0 +1,398 @@
+//! Tests of which plans run, in which order, for changes of the spec.
+
+use podops_api::kudo::{ExecutionStatus, PlanExecution, PlanStatus};
+use serde_json::{Value, json};
+
+use crate::{simulation::World, view::SourceValue};
+
+/// Plans without phases are complete at once; those of `waiting` have a step that is never done.
+fn version(plans: &[&str], waiting: &[&str]) -> Value {
+    let plan = |name: &&str| {
+        let steps = json!([{ "name": "step", "tasks": ["never"] }]);
+        let phases = json!([{ "name": "phase", "strategy": "serial", "steps": steps }]);
+        let phases = if waiting.contains(name) { phases } else { json!([]) };
+        ((*name).to_owned(), json!({ "strategy": "serial", "phases": phases }))
+    };
+    let plans: serde_json::Map<String, Value> = plans.iter().map(plan).collect();
+    json!({
+        "version": "0.1.0", "plans": plans,
+        "tasks": [{ "name": "never", "kind": "Dummy" }],
+        "parameters": [
+            { "name": "P", "default": "1" },
+            { "name": "B", "default": "1", "trigger": "backup" },
+            { "name": "S", "default": "1", "trigger": "scale" },
+        ],
+    })
+}
+
+/// A deployed Instance of such an OperatorVersion.
+fn deployed(plans: &[&str], waiting: &[&str]) -> World {
+    let mut world = World::new(&version(plans, &[]), &json!({}));
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"]);
+    world.set_version("v1/1", &version(plans, waiting));
+    world
+}
+
+fn degraded(world: &World) -> (String, String) {
+    let conditions = &world.status().conditions;
+    let found = conditions.iter().find(|condition| condition.type_ == "Degraded").unwrap();
+    (format!("{} {}", found.status, found.reason), found.message.clone())
+}
+
+#[test]
+fn a_new_instance_runs_deploy() {
+    deployed(&["deploy"], &[]);
+}
+
+#[test]
+fn a_new_instance_without_deploy_is_invalid() {
+    let mut world = World::new(&version(&["backup"], &[]), &json!({}));
+    world.reconcile();
+    assert_eq!(degraded(&world).0, "True InvalidPlan");
+    assert_eq!(world.events.len(), 1, "{:?}", world.events);
+    world.reconcile();
+    assert_eq!(world.events.len(), 1, "the event is published once");
+    world.set_version("v1/2", &version(&["deploy"], &[]));
+    world.reconcile();
+    assert_eq!(
+        (world.runs(), degraded(&world).0),
+        (vec!["deploy COMPLETE".into()], "False AsExpected".into())
+    );
+}
+
+#[test]
+fn a_missing_version_is_reported_until_it_exists() {
+    let mut world = World::new(&version(&["deploy"], &[]), &json!({}));
+    let version = world.observed.version.take();
+    world.reconcile();
+    assert_eq!(
+        degraded(&world),
+        (
+            "True InvalidOperatorVersion".into(),
+            "OperatorVersion default/op-1 does not exist".into()
+        )
+    );
+    world.observed.version = version;
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn a_changed_parameter_runs_its_trigger_or_update_or_deploy() {
+    let cases = [
+        ("P", vec!["deploy", "update", "backup"], "update"),
+        ("P", vec!["deploy", "backup"], "deploy"),
+        ("B", vec!["deploy", "update", "backup"], "backup"),
+    ];
+    for (parameter, plans, expected) in cases {
+        let mut world = deployed(&plans, &[]);
+        world.set(parameter, "2");
+        world.reconcile();
+        assert_eq!(world.runs()[1..], [format!("{expected} COMPLETE")]);
+        assert_eq!(world.status().history[0].reason, format!("parameters changed: {parameter}"));
+        world.edit(|spec| drop(spec.parameters.remove(parameter)));
+        world.reconcile();
+        assert_eq!(
+            world.runs()[2..],
+            [format!("{expected} COMPLETE")],
+            "a removed value is a change"
+        );
+    }
+}
+
+/// K43.
+#[test]
+fn a_parameter_set_to_its_default_runs_nothing() {
+    let mut world = deployed(&["deploy"], &[]);
+    world.set("P", "1");
+    world.reconcile();
+    world.edit(|spec| spec.parameters.clear());
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"]);
+}
+
+#[test]
+fn several_triggers_run_in_the_order_of_parameters() {
+    let mut world = deployed(&["deploy", "backup", "scale"], &[]);
+    world.edit(|spec| {
+        spec.parameters =
+            [("S", "2"), ("B", "2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    });
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup COMPLETE", "scale COMPLETE"]);
+}
+
+#[test]
+fn another_plan_waits_its_turn_and_the_status_says_so() {
+    let mut world = deployed(&["deploy", "backup", "scale"], &["backup"]);
+    world.set("B", "2");
+    world.reconcile();
+    world.set("S", "2");
+    world.reconcile();
+    assert_eq!(
+        (world.plan("backup"), world.status().pending.clone()),
+        ("IN_PROGRESS".into(), vec!["scale".into()])
+    );
+    world.edit(|spec| spec.plan_execution.cancel = "other".to_owned());
+    world.reconcile();
+    assert_eq!(world.plan("backup"), "IN_PROGRESS", "another run was to be cancelled");
+    let running = world.status().plan_status["backup"].uid.clone();
+    world.edit(|spec| spec.plan_execution.cancel = running);
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup FATAL_ERROR", "scale COMPLETE"]);
+    assert_eq!(world.status().history[1].message, "cancelled by spec.planExecution.cancel");
+}
+
+#[test]
+fn a_changed_input_begins_the_running_plan_anew() {
+    let mut world = deployed(&["deploy", "backup"], &["backup"]);
+    world.set("B", "2");
+    world.reconcile();
+    let first = world.status().plan_status["backup"].uid.clone();
+    world.set("B", "3");
+    world.reconcile();
+    assert_ne!(world.status().plan_status["backup"].uid, first);
+    assert_eq!((world.plan("backup"), world.status().pending.len()), ("IN_PROGRESS".into(), 0));
+}
+
+#[test]
+fn until_deploy_is_complete_every_change_begins_it_anew() {
+    let plans = ["deploy", "update", "backup"];
+    let mut world = World::new(&version(&plans, &["deploy"]), &json!({}));
+    world.reconcile();
+    let first = world.status().plan_status["deploy"].uid.clone();
+    world.set("B", "2");
+    world.reconcile();
+    assert_ne!(world.status().plan_status["deploy"].uid, first);
+    assert_eq!(world.status().pending, [""; 0]);
+    world.set_version("v2/1", &version(&plans, &[]));
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"]);
+}
+
+#[test]
+fn another_version_runs_upgrade_or_update_or_deploy() {
+    for (plans, expected) in [
+        (vec!["deploy", "update", "upgrade"], "upgrade"),
+        (vec!["deploy", "update"], "update"),
+        (vec!["deploy"], "deploy"),
+    ] {
+        let mut world = deployed(&plans, &[]);
+        world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+        world.reconcile();
+        assert_eq!(world.runs()[1..], [format!("{expected} COMPLETE")]);
+    }
+}
+
+/// K14: an upgrade does not end a stuck plan of KUDO.
+#[test]
+fn an_upgrade_replaces_a_stuck_rollout_but_no_other_plan() {
+    let plans = ["deploy", "update", "upgrade", "backup"];
+    let mut world = deployed(&plans, &["update"]);
+    world.set("P", "2");
+    world.reconcile();
+    assert_eq!(world.plan("update"), "IN_PROGRESS");
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["update FATAL_ERROR", "upgrade COMPLETE"]);
+
+    let mut world = deployed(&plans, &["backup"]);
+    world.set("B", "2");
+    world.reconcile();
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(
+        (world.plan("backup"), world.status().pending.clone()),
+        ("IN_PROGRESS".into(), vec!["upgrade".into()])
+    );
+}
+
+#[test]
+fn parameters_changed_with_an_upgrade_are_taken_in_by_it() {
+    let mut world = deployed(&["deploy", "update", "upgrade", "backup"], &[]);
+    world.edit(|spec| {
+        spec.operator_version.name = Some("op-2".to_owned());
+        spec.parameters =
+            [("P", "2"), ("B", "2")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    });
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["upgrade COMPLETE", "backup COMPLETE"]);
+}
+
+#[test]
+fn a_requested_plan_runs_once_and_the_request_is_removed() {
+    let mut world = deployed(&["deploy", "backup"], &[]);
+    world.request("backup", "mine");
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup COMPLETE"]);
+    assert_eq!(world.status().history[0].uid, "mine");
+    assert_eq!(world.observed.spec.plan_execution, PlanExecution::default());
+    // Without an identity, it gets one.
+    for n in 2..4 {
+        world.request("backup", "");
+        world.reconcile();
+        assert_eq!(world.runs().len(), 1 + n);
+    }
+    world.reconcile();
+    assert_eq!(world.runs().len(), 4);
+}
+
+#[test]
+fn requests_that_cannot_be_right_are_reported_and_nothing_runs() {
+    let mut world = deployed(&["deploy", "cleanup"], &[]);
+    for (plan, message) in [("no", "plan no does not exist"), ("cleanup", "plan cleanup runs when")]
+    {
+        world.request(plan, "u");
+        world.reconcile();
+        let (status, found) = degraded(&world);
+        assert_eq!(status, "True InvalidPlan");
+        assert!(found.starts_with(message), "{found}");
+    }
+    world.request("", "");
+    world.reconcile();
+    assert_eq!(degraded(&world).0, "False AsExpected");
+    assert_eq!(world.runs().len(), 1);
+}
+
+#[test]
+fn a_manifest_without_plan_execution_changes_nothing() {
+    let mut world = deployed(&["deploy", "backup"], &["backup"]);
+    world.request("backup", "mine");
+    world.reconcile();
+    world.edit(|spec| spec.plan_execution = PlanExecution::default());
+    world.reconcile();
+    assert_eq!(
+        (world.plan("backup"), world.status().plan_status["backup"].uid.as_str()),
+        ("IN_PROGRESS".into(), "mine")
+    );
+}
+
+#[test]
+fn invalid_parameters_run_nothing_until_they_are_fixed() {
+    let mut world = deployed(&["deploy"], &[]);
+    world.set("X", "1");
+    world.reconcile();
+    let (status, message) = degraded(&world);
+    assert_eq!(status, "True InvalidParams");
+    assert_eq!(message, r#"failed to find parameter "X" in the OperatorVersion"#);
+    world.edit(|spec| spec.parameters.clear());
+    world.reconcile();
+    assert_eq!((world.runs().len(), degraded(&world).0), (1, "False AsExpected".into()));
+}
+
+/// K51: KUDO copies defaults at creation only, and by its webhook only.
+#[test]
+fn immutable_parameters_keep_their_first_value() {
+    let mut content = version(&["deploy"], &[]);
+    content["parameters"] = json!([{ "name": "I", "default": "a", "immutable": true }, { "name": "J", "immutable": true }]);
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    assert_eq!(world.observed.spec.parameters["I"], "a");
+    assert_eq!(world.runs(), ["deploy COMPLETE"]);
+    world.set("I", "b");
+    world.reconcile();
+    assert_eq!(degraded(&world).1, "parameter 'I' is immutable but was changed");
+    world.set("I", "a");
+    world.reconcile();
+    assert_eq!((world.runs().len(), degraded(&world).0), (1, "False AsExpected".into()));
+}
+
+#[test]
+fn another_object_behind_parameters_from_counts_as_a_change() {
+    let mut world = deployed(&["deploy"], &[]);
+    let source =
+        |version: &str| SourceValue { value: Some("s".to_owned()), version: version.to_owned() };
+    for (n, version) in ["u/1", "u/1", "u/2"].into_iter().enumerate() {
+        world.observed.sources.insert("P".to_owned(), source(version));
+        world.reconcile();
+        assert_eq!(world.runs().len(), if n < 2 { 2 } else { 3 }, "{n}");
+    }
+    let uids: std::collections::BTreeSet<_> =
+        world.status().history.iter().map(|run| &run.uid).collect();
+    assert_eq!(uids.len(), 3, "each run has an identity of its own");
+}
+
+/// K9: KUDO adds the finalizer at creation only.
+#[test]
+fn cleanup_runs_before_a_deleted_instance_goes() {
+    let mut world = deployed(&["deploy"], &[]);
+    assert_eq!(world.observed.finalizers, [""; 0]);
+    world.set_version("v2/1", &version(&["deploy", "cleanup", "backup"], &["backup"]));
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(world.observed.finalizers.len(), 1);
+    world.set("B", "2");
+    world.reconcile();
+    assert_eq!(world.plan("backup"), "IN_PROGRESS");
+    world.delete();
+    world.reconcile();
+    assert_eq!(world.runs()[2..], ["backup FATAL_ERROR", "cleanup COMPLETE"]);
+    assert_eq!(world.observed.finalizers, [""; 0]);
+}
+
+#[test]
+fn a_version_without_cleanup_does_not_block_deletion() {
+    let mut world = deployed(&["deploy", "cleanup"], &[]);
+    world.set_version("v1/2", &version(&["deploy"], &[]));
+    world.delete();
+    world.reconcile();
+    assert_eq!(world.observed.finalizers, [""; 0]);
+}
+
+#[test]
+fn a_failed_cleanup_can_be_requested_again() {
+    let failing =
+        json!([{ "name": "never", "kind": "Dummy", "spec": { "wantErr": true, "fatal": true } }]);
+    let mut content = version(&["deploy", "cleanup"], &["cleanup"]);
+    content["tasks"] = failing;
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    world.delete();
+    world.reconcile();
+    assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("FATAL_ERROR".into(), 1));
+    world.set_version("v1/1", &version(&["deploy", "cleanup"], &[]));
+    world.reconcile();
+    assert_eq!(world.plan("cleanup"), "FATAL_ERROR");
+    world.request("cleanup", "again");
+    world.reconcile();
+    assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("COMPLETE".into(), 0));
+}
+
+/// An Instance as KUDO leaves it.
+fn of_kudo(plans: &[(&str, ExecutionStatus)], waiting: &[&str]) -> World {
+    let mut world =
+        World::new(&version(&["deploy", "update", "backup"], waiting), &json!({ "P": "7" }));
+    for (name, status) in plans {
+        let plan = PlanStatus {
+            name: (*name).to_owned(),
+            status: *status,
+            uid: format!("{name}-uid"),
+            ..PlanStatus::default()
+        };
+        world.observed.status.plan_status.insert((*name).to_owned(), plan);
+    }
+    world
+}
+
+#[test]
+fn an_idle_instance_of_kudo_is_taken_over_without_a_run() {
+    let mut world = of_kudo(&[("deploy", ExecutionStatus::Complete)], &[]);
+    world.reconcile();
+    assert_eq!((world.runs().len(), world.events.len()), (0, 0));
+    world.set("P", "8");
+    world.reconcile();
+    assert_eq!(world.runs(), ["update COMPLETE"]);
+}
+
+#[test]
+fn a_run_of_kudo_goes_on_and_one_that_it_abandoned_ends() {
+    let plans = [("deploy", ExecutionStatus::InProgress), ("backup", ExecutionStatus::InProgress)];
+    let mut world = of_kudo(&plans, &["backup"]);
+    world.request("deploy", "deploy-uid");
+    world.reconcile();
+    // K13, K26: two plans are IN_PROGRESS.
+    assert_eq!(world.runs(), ["backup FATAL_ERROR", "deploy COMPLETE"]);
+    assert_eq!(world.status().plan_status["deploy"].uid, "deploy-uid");
+}

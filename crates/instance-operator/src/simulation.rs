@@ -1,0 +1,307 @@
+//! A cluster without API server: objects, one Instance and its OperatorVersion, and an operator that
+//! plans until nothing is left to do. For tests.
+
+mod random;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use podops_api::kudo::{ExecutionStatus, InstanceSpec, InstanceStatus, PlanExecution};
+use serde_json::{Value, json};
+
+use crate::{
+    effect::{Effect, record},
+    object::{ObjectId, Scope, object_type, text},
+    plan::{self, Plan},
+    schedule::InstanceChange,
+    view::{CLEANUP_FINALIZER, Observed, Version},
+};
+
+/// Turns of the operator after which a reconcile counts as endless.
+const TURNS_MAX: usize = 100;
+
+/// Types that are served, with their scope.
+const SERVED: [(&str, &str, Scope); 8] = [
+    ("v1", "ConfigMap", Scope::Namespaced),
+    ("v1", "Secret", Scope::Namespaced),
+    ("v1", "Namespace", Scope::Cluster),
+    ("apps/v1", "Deployment", Scope::Namespaced),
+    ("batch/v1", "Job", Scope::Namespaced),
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition", Scope::Cluster),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole", Scope::Cluster),
+    ("kudo.dev/v1beta1", "Instance", Scope::Namespaced),
+];
+
+pub(crate) struct World {
+    /// Instance as stored, and its OperatorVersion.
+    pub(crate) observed: Observed,
+    /// Objects by identity.
+    pub(crate) objects: BTreeMap<ObjectId, Value>,
+    /// Types beside [`SERVED`].
+    pub(crate) served: Vec<(String, String)>,
+    /// Changes of objects, in order: `apply ConfigMap default/a`.
+    pub(crate) log: Vec<String>,
+    /// Events, in order: reason and message.
+    pub(crate) events: Vec<String>,
+    /// Number of status writes.
+    pub(crate) status_writes: usize,
+    /// The last plan.
+    pub(crate) last: Plan,
+    now: Timestamp,
+    next_uid: u64,
+}
+
+impl World {
+    /// A new Instance `app` in the namespace `default`, of an OperatorVersion with this content.
+    pub(crate) fn new(version: &Value, parameters: &Value) -> Self {
+        let mut world = Self {
+            observed: Observed {
+                namespace: "default".to_owned(),
+                name: "app".to_owned(),
+                uid: "instance-uid".into(),
+                generation: 1,
+                ..Observed::default()
+            },
+            objects: BTreeMap::new(),
+            served: Vec::new(),
+            log: Vec::new(),
+            events: Vec::new(),
+            status_writes: 0,
+            last: Plan::default(),
+            now: Timestamp::UNIX_EPOCH,
+            next_uid: 0,
+        };
+        world.observed.spec = serde_json::from_value(json!({
+            "operatorVersion": { "name": "op-1" }, "parameters": parameters,
+        }))
+        .unwrap();
+        world.set_version("v1/1", version);
+        world
+    }
+
+    /// Replaces the content of the OperatorVersion.
+    pub(crate) fn set_version(&mut self, identity: &str, content: &Value) {
+        let mut spec = content.clone();
+        spec["operator"] = json!({ "name": "op" });
+        self.observed.version = Some(Arc::new(Version {
+            namespace: "default".to_owned(),
+            identity: identity.to_owned(),
+            spec: serde_json::from_value(spec).unwrap(),
+        }));
+    }
+
+    /// Changes the spec, as a user does.
+    pub(crate) fn edit(&mut self, edit: impl FnOnce(&mut InstanceSpec)) {
+        edit(&mut self.observed.spec);
+        self.observed.generation += 1;
+    }
+
+    /// Sets a parameter, as a user does.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.edit(|spec| drop(spec.parameters.insert(name.to_owned(), value.to_owned())));
+    }
+
+    /// Requests a run of a plan, as a user does.
+    pub(crate) fn request(&mut self, plan: &str, uid: &str) {
+        let request = PlanExecution {
+            plan_name: plan.to_owned(),
+            uid: uid.to_owned(),
+            ..PlanExecution::default()
+        };
+        self.edit(|spec| spec.plan_execution = request);
+    }
+
+    pub(crate) fn delete(&mut self) {
+        self.observed.deleting = true;
+        self.observed.generation += 1;
+    }
+
+    /// Sets fields of the status of an object, as its controller does.
+    pub(crate) fn report(&mut self, kind: &str, name: &str, status: Value) {
+        let object =
+            self.objects.iter_mut().find(|(id, _)| id.object_type.kind == kind && id.name == name);
+        object.unwrap().1["status"] = status;
+    }
+
+    /// Reconciles until nothing is left to do, and writes the status.
+    pub(crate) fn reconcile(&mut self) {
+        for _ in 0..TURNS_MAX {
+            let progressed = self.turn(usize::MAX);
+            if !progressed {
+                return;
+            }
+        }
+        panic!("the reconcile does not end: {:#?}", self.last);
+    }
+
+    /// Reconciles once; the operator is killed after this many changes of objects, before it writes the
+    /// status. Returns whether more is to be done.
+    pub(crate) fn turn(&mut self, kill_after: usize) -> bool {
+        self.turn_with(kill_after, &mut |_, _| {})
+    }
+
+    /// As [`turn`](Self::turn); calls `check` before each change with the status at that time.
+    pub(crate) fn turn_with(
+        &mut self,
+        kill_after: usize,
+        check: &mut dyn FnMut(&Effect, &InstanceStatus),
+    ) -> bool {
+        let mut observed = self.observed.clone();
+        let mut changes_left = kill_after;
+        let mut events = Vec::new();
+        for _ in 0..TURNS_MAX {
+            self.now += SignedDuration::from_secs(1);
+            self.last = plan::plan(&observed, self.now);
+            events.append(&mut self.last.events);
+            observed.status = self.last.status.clone();
+            if let Some(change) = self.last.change.clone().filter(InstanceChange::is_first) {
+                self.change(&change);
+                return true;
+            }
+            if !self.last.needs.is_empty() {
+                self.read(&mut observed);
+            } else if self.last.effects.is_empty() {
+                break;
+            }
+            for effect in std::mem::take(&mut self.last.effects) {
+                if changes_left == 0 {
+                    return true;
+                }
+                changes_left -= 1;
+                check(&effect, &self.last.status);
+                let response = self.carry_out(&effect);
+                record(&mut observed.status, &effect, response.as_ref());
+                observed.objects.insert(effect.id(), response.map(Arc::new));
+            }
+        }
+        let known = events.into_iter().map(|e| format!("{}: {}", e.reason.name, e.message));
+        self.events.extend(known);
+        let is_changed = self.observed.status != observed.status;
+        if is_changed {
+            self.status_writes += 1;
+            self.observed.status = observed.status;
+        }
+        let change = self.last.change.clone();
+        if let Some(change) = &change {
+            self.change(change);
+        }
+        is_changed || change.is_some()
+    }
+
+    fn read(&mut self, observed: &mut Observed) {
+        for object_type in &self.last.needs.types {
+            let is_of = |api_version: &str, kind: &str| {
+                object_type.api_version == api_version && object_type.kind == kind
+            };
+            let built_in = SERVED.iter().find(|(v, kind, _)| is_of(v, kind)).map(|found| found.2);
+            let custom = self.served.iter().find(|(v, kind)| is_of(v, kind));
+            let scope = built_in.or(custom.map(|_| Scope::Namespaced));
+            observed.types.insert(object_type.clone(), scope);
+        }
+        for id in &self.last.needs.objects {
+            observed.objects.insert(id.clone(), self.objects.get(id).cloned().map(Arc::new));
+        }
+    }
+
+    fn carry_out(&mut self, effect: &Effect) -> Option<Value> {
+        let id = effect.id();
+        match effect {
+            Effect::Apply { object, .. } => {
+                self.log.push(format!("apply {id}"));
+                let live = self.objects.get(&id);
+                let mut stored = (**object).clone();
+                let uid = live.map(|live| text(live, "/metadata/uid").to_owned());
+                stored["metadata"]["uid"] = json!(uid.unwrap_or_else(|| {
+                    self.next_uid += 1;
+                    format!("uid-{}", self.next_uid)
+                }));
+                if let Some(status) = live.and_then(|live| live.get("status")) {
+                    stored["status"] = status.clone();
+                }
+                self.objects.insert(id, stored.clone());
+                Some(stored)
+            }
+            Effect::Delete { uid, .. } => {
+                self.log.push(format!("delete {id}"));
+                let live = self.objects.get(&id);
+                if live.is_some_and(|live| text(live, "/metadata/uid") == uid) {
+                    self.objects.remove(&id);
+                }
+                None
+            }
+        }
+    }
+
+    fn change(&mut self, change: &InstanceChange) {
+        match change {
+            InstanceChange::AddFinalizer => {
+                self.observed.finalizers.push(CLEANUP_FINALIZER.to_owned());
+            }
+            InstanceChange::RemoveFinalizer => self.observed.finalizers.clear(),
+            InstanceChange::SetParameters(values) => {
+                let values = values.clone();
+                self.edit(|spec| spec.parameters.extend(values));
+            }
+            InstanceChange::SetRequestUid(uid) => {
+                self.edit(|spec| uid.clone_into(&mut spec.plan_execution.uid));
+            }
+            InstanceChange::ClearRequest => {
+                self.edit(|spec| spec.plan_execution = PlanExecution::default());
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> &InstanceStatus {
+        &self.observed.status
+    }
+
+    /// Status of a plan, as `COMPLETE`.
+    pub(crate) fn plan(&self, name: &str) -> String {
+        let status = self.status().plan_status.get(name).map(|plan| plan.status);
+        shown(status.unwrap_or_default())
+    }
+
+    /// Status of a step of the first plan that has it.
+    pub(crate) fn step(&self, name: &str) -> (String, String) {
+        let phases = self.status().plan_status.values().flat_map(|plan| &plan.phases);
+        let step = phases.flat_map(|phase| &phase.steps).find(|step| step.name == name).unwrap();
+        (shown(step.status), step.message.clone())
+    }
+
+    /// Plans of the runs that have ended, the oldest first.
+    pub(crate) fn runs(&self) -> Vec<String> {
+        let runs = self.status().history.iter().rev();
+        runs.map(|run| format!("{} {}", run.plan, shown(run.status))).collect()
+    }
+
+    /// A condition, as `True ResourcesReady`.
+    pub(crate) fn condition(&self, name: &str) -> String {
+        let condition = self.status().conditions.iter().find(|c| c.type_ == name).unwrap();
+        format!("{} {}", condition.status, condition.reason)
+    }
+
+    /// An object by kind and name.
+    pub(crate) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
+        let mut found = self.objects.iter();
+        found
+            .find(|(id, _)| id.object_type.kind == kind && id.name == name)
+            .map(|(_, object)| object)
+    }
+
+    /// Adds an object, as another client does.
+    pub(crate) fn add(&mut self, object: Value) {
+        debug_assert!(!object_type(&object).kind.is_empty());
+        self.objects.insert(ObjectId::of(&object), object);
+    }
+}
+
+fn shown(status: ExecutionStatus) -> String {
+    serde_json::to_value(status).unwrap().as_str().unwrap().to_owned()
+}
+
+/// A template of a ConfigMap with this name and the parameter `P` as its data.
+pub(crate) fn config_map(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
+    )
+}

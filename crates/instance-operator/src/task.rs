@@ -1,0 +1,60 @@
+//! What the tasks of a step do next. A task is evaluated again until it is done, and not any more once
+//! it is.
+
+mod apply;
+mod child;
+mod context;
+mod delete;
+mod render;
+
+use podops_api::kudo::Task;
+use podops_packages::values;
+
+use self::context::BUILD;
+pub use self::context::{TaskContext, TaskFailure, TaskPath, TaskState, Work};
+
+/// Decides what a task does next.
+pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> TaskState {
+    let result = match task.kind.as_str() {
+        "Apply" => apply::advance(task, context, work),
+        "Delete" => delete::advance(task, context, work),
+        "Toggle" => match is_on(task, context) {
+            Ok(true) => apply::advance(task, context, work),
+            Ok(false) => delete::advance(task, context, work),
+            Err(failure) => Err(failure),
+        },
+        "KudoOperator" => child::advance(task, context, work),
+        "Dummy" => Ok(dummy(task)),
+        kind => {
+            Err(TaskFailure::new(BUILD, format!("tasks of the kind {kind:?} are not supported")))
+        }
+    };
+    result.unwrap_or_else(TaskState::Failed)
+}
+
+fn dummy(task: &Task) -> TaskState {
+    match (task.spec.want_err, task.spec.fatal, task.spec.done) {
+        (true, true, _) => TaskState::failed("DummyTaskError", "dummy error"),
+        (true, false, _) => TaskState::Error("dummy error".to_owned()),
+        (false, _, true) => TaskState::Done,
+        (false, _, false) => {
+            TaskState::Waiting(vec!["the Dummy task is never done; cancel the run".to_owned()])
+        }
+    }
+}
+
+/// Returns the value of the parameter of a Toggle task.
+fn is_on(task: &Task, context: &TaskContext<'_>) -> Result<bool, TaskFailure> {
+    let name = &task.spec.parameter;
+    if name.is_empty() {
+        return Err(TaskFailure::new(BUILD, "a Toggle task needs a parameter"));
+    }
+    let value = context.parameters.get(name);
+    let value = value.ok_or_else(|| {
+        TaskFailure::new("ToggleTaskError", format!("parameter {name} does not exist"))
+    })?;
+    let on = value.as_str().and_then(values::boolean);
+    on.ok_or_else(|| {
+        TaskFailure::new("ToggleTaskError", format!("parameter {name} is not a boolean"))
+    })
+}

@@ -1,0 +1,307 @@
+//! Applies objects, and waits until they are healthy.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use podops_api::kudo::Task;
+use serde_json::Value;
+
+use super::{
+    context::{Known, TaskContext, TaskFailure, TaskState, Work, scope_of},
+    render,
+};
+use crate::{
+    effect::{Effect, applied_digest, entry},
+    object::{
+        ObjectId, ObjectType, Scope, annotation, controller,
+        enhance::{self, INSTANCE, enhance},
+        hash::{self, ContentHash, Dependency, NO_CONTENT},
+        health::{Health, health, is_judged},
+        items, label, object_type, text,
+    },
+};
+
+/// Annotation that permits taking over an object that another client made.
+const ADOPT: &str = "kudo.dev/adopt";
+
+const ENHANCEMENT: &str = "TaskEnhancementError";
+
+/// Kinds that others depend on are applied first, in this order.
+const FIRST: [&str; 7] = [
+    "Namespace",
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "ClusterRole",
+    "Role",
+    "ClusterRoleBinding",
+    "RoleBinding",
+];
+
+pub(super) fn advance(
+    task: &Task,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    let mut objects = render::objects(&task.spec.resources, context)?;
+    objects.sort_by_key(|object| order(&object_type(object).kind));
+    let progress = apply(objects, Ownership::Controller, context, work)?;
+    Ok(progress.into_state())
+}
+
+fn order(kind: &str) -> usize {
+    FIRST.iter().position(|first| *first == kind).unwrap_or(FIRST.len())
+}
+
+/// How far the objects of a task are.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    waits: Vec<String>,
+    errors: Vec<String>,
+    /// Something is to be read or written first.
+    is_incomplete: bool,
+}
+
+impl Progress {
+    pub(super) fn into_state(self) -> TaskState {
+        if self.is_incomplete {
+            return TaskState::Unknown;
+        }
+        if let Some(error) = self.errors.into_iter().next() {
+            return TaskState::Error(error);
+        }
+        if self.waits.is_empty() { TaskState::Done } else { TaskState::Waiting(self.waits) }
+    }
+}
+
+/// Whose an object becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ownership {
+    /// The Instance's, which controls it.
+    Controller,
+    /// That of another Instance, which has it already as its owner.
+    Kept,
+}
+
+/// Applies objects and waits until they are healthy.
+pub(super) fn apply(
+    objects: Vec<Value>,
+    ownership: Ownership,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<Progress, TaskFailure> {
+    let mut progress = Progress::default();
+    let mut prepared = Vec::new();
+    for mut object in objects {
+        let object_type = object_type(&object);
+        match scope_of(&object_type, context, work) {
+            Known::Unknown => progress.is_incomplete = true,
+            Known::NotServed if is_defined_in_step(&object_type, context) => {
+                progress.waits.push(format!("{object_type} is not served yet"));
+            }
+            Known::NotServed => {
+                let message = format!("{object_type} is not served by the cluster");
+                return Err(TaskFailure::new(ENHANCEMENT, message));
+            }
+            Known::Served(scope) => {
+                if ownership == Ownership::Controller {
+                    own(&mut object, scope, context)?;
+                }
+                prepared.push(object);
+            }
+        }
+    }
+    annotate(&mut prepared, context, work, &mut progress);
+    if progress.is_incomplete {
+        return Ok(progress);
+    }
+    for object in prepared {
+        advance_object(object, context, work, &mut progress)?;
+    }
+    Ok(progress)
+}
+
+/// Returns whether a template of the step defines a type, which is served once it is established.
+fn is_defined_in_step(object_type: &ObjectType, context: &TaskContext<'_>) -> bool {
+    let tasks = context.step.tasks.iter().filter_map(|name| context.version.task(name));
+    let applied = tasks.filter(|task| task.kind == "Apply");
+    let mut objects =
+        applied.filter_map(|task| render::objects(&task.spec.resources, context).ok()).flatten();
+    objects.any(|object| {
+        let kind = text(&object, "/kind");
+        kind == "CustomResourceDefinition"
+            && text(&object, "/spec/group") == object_type.group()
+            && text(&object, "/spec/names/kind") == object_type.kind
+    })
+}
+
+fn own(object: &mut Value, scope: Scope, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
+    let owned = enhance(object, scope, &enhancement(context));
+    owned.map_err(|error| {
+        TaskFailure::new(ENHANCEMENT, format!("{}: {error}", ObjectId::of(object)))
+    })
+}
+
+/// Instance and step that apply the objects.
+pub(super) fn enhancement(context: &TaskContext<'_>) -> enhance::Context {
+    enhance::Context {
+        namespace: context.observed.namespace.clone(),
+        instance: context.observed.name.clone(),
+        instance_uid: context.observed.uid.to_string(),
+        operator: context.version.operator().to_owned(),
+        operator_version: context.version.spec.version.clone(),
+        plan: context.path.plan.to_owned(),
+        phase: context.path.phase.to_owned(),
+        step: context.path.step.to_owned(),
+        run: context.run.to_owned(),
+    }
+}
+
+/// Sets the dependencies hash of Pod templates.
+fn annotate(
+    objects: &mut [Value],
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+    progress: &mut Progress,
+) {
+    let mut known: BTreeMap<Dependency, ContentHash> = BTreeMap::new();
+    for dependency in objects.iter().flat_map(hash::dependencies) {
+        if known.contains_key(&dependency) {
+            continue;
+        }
+        match dependency_hash(&dependency, objects, context, work) {
+            Some(hash) => drop(known.insert(dependency, hash)),
+            None => progress.is_incomplete = true,
+        }
+    }
+    for object in objects {
+        hash::annotate(object, |dependency| known.get(dependency).copied().unwrap_or(NO_CONTENT));
+    }
+}
+
+/// Hash of a dependency: of the object of the same task, else of what the Instance applied last, else
+/// of what exists; `None` if that has to be read first.
+fn dependency_hash(
+    dependency: &Dependency,
+    objects: &[Value],
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Option<ContentHash> {
+    let object_type = ObjectType { api_version: "v1".to_owned(), kind: dependency.kind.to_owned() };
+    let namespace = context.observed.namespace.clone();
+    let id = ObjectId { object_type, namespace, name: dependency.name.clone() };
+    if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
+        return Some(hash::content(object).unwrap_or(NO_CONTENT));
+    }
+    let applied = entry(work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
+    if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
+        return Some(applied);
+    }
+    match context.observed.objects.get(&id) {
+        Some(Some(live)) => Some(hash::content(live).unwrap_or(NO_CONTENT)),
+        Some(None) => Some(NO_CONTENT),
+        None => {
+            work.needs.objects.insert(id);
+            None
+        }
+    }
+}
+
+/// Applies an object if it was not applied in this run, and otherwise waits for its health.
+fn advance_object(
+    mut object: Value,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+    progress: &mut Progress,
+) -> Result<(), TaskFailure> {
+    let id = ObjectId::of(&object);
+    let digest = applied_digest(&object);
+    let entry = entry(work.inventory, &id);
+    let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
+    let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == context.run);
+    let live = context.observed.objects.get(&id);
+    if is_applied && !is_judged(&object) {
+        return Ok(());
+    }
+    let Some(live) = live else {
+        work.needs.objects.insert(id);
+        progress.is_incomplete = true;
+        return Ok(());
+    };
+    match live {
+        Some(live) if is_applied => return wait_for(&id, live, work, progress),
+        // Another client deleted it in the middle of the run.
+        None if is_applied => {}
+        Some(live) => {
+            if let Some(other) = other_maker(live, &object, context, work) {
+                progress.errors.push(format!(
+                    "{id} was made by {other}, and is not changed; annotate it in the template with \
+                     {ADOPT}: \"true\" to take it over"
+                ));
+                return Ok(());
+            }
+            if is_unchanged {
+                enhance::keep_run(&mut object, live);
+            }
+        }
+        None => {}
+    }
+    if let Some(failure) = context.observed.failures.get(&id) {
+        progress.errors.push(format!("{id}: {failure}"));
+        return Ok(());
+    }
+    progress.is_incomplete = true;
+    work.effects.push(Effect::Apply {
+        object: Box::new(object),
+        task: context.path.task.to_owned(),
+        run: context.run.to_owned(),
+    });
+    Ok(())
+}
+
+fn wait_for(
+    id: &ObjectId,
+    live: &Arc<Value>,
+    work: &mut Work<'_>,
+    progress: &mut Progress,
+) -> Result<(), TaskFailure> {
+    match health(live) {
+        Health::Healthy => {}
+        Health::Waiting(reason) => {
+            work.awaited.insert(id.clone());
+            progress.waits.push(format!("{id}: {reason}"));
+        }
+        Health::Failed(reason) => {
+            let message = format!("{id}: {reason}");
+            return Err(TaskFailure::new("FailedTerminalStateError", message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns who made an object, if it was not this Instance and must not be taken over.
+pub(super) fn other_maker(
+    live: &Value,
+    object: &Value,
+    context: &TaskContext<'_>,
+    work: &Work<'_>,
+) -> Option<String> {
+    let uid = context.observed.uid.as_str();
+    let is_owned = items(live, "/metadata/ownerReferences").any(|owner| owner["uid"] == uid);
+    let is_known = entry(work.inventory, &ObjectId::of(object))
+        .is_some_and(|entry| !entry.uid.is_empty() && entry.uid == text(live, "/metadata/uid"));
+    if is_owned || is_known || annotation(object, ADOPT) == Some("true") {
+        return None;
+    }
+    if let Some(owner) = controller(live) {
+        return Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")));
+    }
+    match label(live, INSTANCE) {
+        // What KUDO made for a cluster-scoped object of this Instance.
+        Some(instance) if instance == context.observed.name && is_cluster_scoped(object) => None,
+        Some(instance) => Some(format!("Instance {instance}")),
+        None => Some("another client".to_owned()),
+    }
+}
+
+fn is_cluster_scoped(object: &Value) -> bool {
+    text(object, "/metadata/namespace").is_empty()
+}

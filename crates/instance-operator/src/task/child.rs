@@ -1,0 +1,92 @@
+//! Applies the Instance of an operator that a package depends on, and waits until its plans have run.
+
+use std::collections::BTreeMap;
+
+use podops_api::kudo::Task;
+use podops_packages::{
+    template::{self, Data},
+    yaml,
+};
+use serde_json::{Value, json};
+
+use super::{
+    apply::{Ownership, apply},
+    context::{BUILD, TaskContext, TaskFailure, TaskState, Work},
+    render,
+};
+use crate::object::enhance::{HERITAGE, INSTANCE, OPERATOR};
+
+pub(super) fn advance(
+    task: &Task,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    let spec = &task.spec;
+    if spec.package.is_empty() || spec.operator_version.is_empty() {
+        let message = "a KudoOperator task needs package and operatorVersion";
+        return Err(TaskFailure::new(BUILD, message));
+    }
+    let observed = context.observed;
+    let default_name = format!("{}-{}", observed.name, spec.package);
+    let name = Some(&spec.instance_name).filter(|name| !name.is_empty()).unwrap_or(&default_name);
+    let version = [&spec.package, &spec.app_version, &spec.operator_version];
+    let version: Vec<&str> =
+        version.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let mut reference = json!({ "name": version.join("-") });
+    // The command line creates it beside that of the parent.
+    if context.version.namespace != observed.namespace && !context.version.namespace.is_empty() {
+        reference["namespace"] = json!(context.version.namespace);
+    }
+    let child = json!({
+        "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
+        "metadata": {
+            "name": name, "namespace": observed.namespace,
+            "labels": {
+                HERITAGE.0: HERITAGE.1, OPERATOR: spec.package, INSTANCE: observed.name,
+            },
+            "ownerReferences": [{
+                "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
+                "name": observed.name, "uid": observed.uid.as_str(),
+            }],
+        },
+        "spec": { "operatorVersion": reference, "parameters": parameters(task, context)? },
+    });
+    Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
+}
+
+/// Values of the parameter file: lists and maps become YAML.
+fn parameters(
+    task: &Task,
+    context: &TaskContext<'_>,
+) -> Result<BTreeMap<String, String>, TaskFailure> {
+    let file = &task.spec.parameter_file;
+    if file.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let failed = |message: String| {
+        TaskFailure::new("ResourceUnmarshalError", format!("parameter file {file}: {message}"))
+    };
+    let data = Data {
+        names: render::names(context, false),
+        parameters: context.parameters.clone(),
+        pipes: None,
+    };
+    let text = render::render(file, &data, context)?;
+    let entries = match yaml::read(&text).map_err(|error| failed(error.to_string()))? {
+        Value::Null => return Ok(BTreeMap::new()),
+        Value::Object(entries) => entries,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(failed("it is no map".to_owned()));
+        }
+    };
+    let mut parameters = BTreeMap::new();
+    for (name, value) in entries {
+        let text = match &value {
+            Value::Null => return Err(failed(format!("parameter {name} is null"))),
+            Value::Array(_) | Value::Object(_) => template::yaml_text(&value),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => template::printed(&value),
+        };
+        parameters.insert(name, text.map_err(|error| failed(error.to_string()))?);
+    }
+    Ok(parameters)
+}

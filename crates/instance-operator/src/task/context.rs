@@ -1,0 +1,154 @@
+//! What tasks depend on, need and change, and their states.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use jiff::Timestamp;
+use podops_api::kudo::{InventoryEntry, Step};
+use podops_client::event::ObjectEvent;
+use serde_json::Value;
+
+use crate::{
+    effect::{Effect, Needs},
+    object::{ObjectId, ObjectType, Scope},
+    view::{Observed, Version},
+};
+
+/// Place of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskPath<'a> {
+    /// Name of the plan.
+    pub plan: &'a str,
+    /// Name of the phase.
+    pub phase: &'a str,
+    /// Name of the step.
+    pub step: &'a str,
+    /// Name of the task.
+    pub task: &'a str,
+}
+
+impl fmt::Display for TaskPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}.{}", self.plan, self.phase, self.step, self.task)
+    }
+}
+
+/// What a task depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskContext<'a> {
+    /// The Instance and what is known of its objects.
+    pub observed: &'a Observed,
+    /// OperatorVersion of the run.
+    pub version: &'a Version,
+    /// What templates see of the parameters.
+    pub parameters: &'a BTreeMap<String, Value>,
+    /// Identity of the run.
+    pub run: &'a str,
+    /// Time at which the run began.
+    pub started: Timestamp,
+    /// Place of the task.
+    pub path: &'a TaskPath<'a>,
+    /// Step of the task.
+    pub step: &'a Step,
+}
+
+/// What the tasks of a run need and change.
+#[derive(Debug)]
+pub struct Work<'a> {
+    /// Objects that the Instance has applied.
+    pub inventory: &'a [InventoryEntry],
+    /// What is to be read.
+    pub needs: Needs,
+    /// Changes of objects.
+    pub effects: Vec<Effect>,
+    /// Objects whose changes may complete a task.
+    pub awaited: BTreeSet<ObjectId>,
+    /// Event of the task that failed.
+    pub failure: Option<ObjectEvent>,
+}
+
+impl<'a> Work<'a> {
+    /// Returns work that needs and changes nothing.
+    #[must_use]
+    pub fn new(inventory: &'a [InventoryEntry]) -> Self {
+        Self {
+            inventory,
+            needs: Needs::default(),
+            effects: Vec::new(),
+            awaited: BTreeSet::new(),
+            failure: None,
+        }
+    }
+}
+
+/// Why a task has failed for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskFailure {
+    /// Reason of the event.
+    pub reason: &'static str,
+    /// Cause.
+    pub message: String,
+}
+
+impl TaskFailure {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// State of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// It is done.
+    Done,
+    /// It is not known yet, because something is to be read or written first.
+    Unknown,
+    /// It is not done; what it waits for.
+    Waiting(Vec<String>),
+    /// It is tried again; why it failed.
+    Error(String),
+    /// It has failed for good.
+    Failed(TaskFailure),
+}
+
+impl TaskState {
+    /// A task that has failed for good.
+    pub fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::Failed(TaskFailure::new(reason, message))
+    }
+}
+
+impl From<TaskFailure> for TaskState {
+    fn from(failure: TaskFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Reason of the event of a task that lacks a field, or has an unknown kind.
+pub(super) const BUILD: &str = "TaskBuildError";
+
+/// What is known of a type.
+pub(super) enum Known {
+    Served(Scope),
+    NotServed,
+    /// It has to be read.
+    Unknown,
+}
+
+/// Returns what is known of a type; an unknown one is added to what has to be read.
+pub(super) fn scope_of(
+    object_type: &ObjectType,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Known {
+    match context.observed.types.get(object_type) {
+        Some(Some(scope)) => Known::Served(*scope),
+        Some(None) => Known::NotServed,
+        None => {
+            work.needs.types.insert(object_type.clone());
+            Known::Unknown
+        }
+    }
+}

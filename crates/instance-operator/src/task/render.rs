@@ -1,0 +1,99 @@
+//! The objects of a task: its templates, rendered, read as YAML, and translated to API versions that
+//! servers have.
+
+use std::collections::BTreeMap;
+
+use podops_packages::{
+    template::{Data, Environment, Limits, Template},
+    translate, yaml,
+};
+use serde_json::Value;
+
+use super::context::{BUILD, TaskContext, TaskFailure};
+use crate::object::{object_type, text};
+
+const RENDERING: &str = "TaskRenderingError";
+const READING: &str = "ResourceUnmarshalError";
+
+/// Returns the objects of templates, in the order of the templates and their documents.
+pub(super) fn objects(
+    resources: &[String],
+    context: &TaskContext<'_>,
+) -> Result<Vec<Value>, TaskFailure> {
+    if resources.is_empty() {
+        return Err(TaskFailure::new(BUILD, "the task needs resources"));
+    }
+    let data = Data {
+        names: names(context, true),
+        parameters: context.parameters.clone(),
+        pipes: Some(BTreeMap::new()),
+    };
+    let mut objects = Vec::new();
+    for resource in resources {
+        let rendered = render(resource, &data, context)?;
+        for document in yaml::documents(&rendered) {
+            let object = yaml::read(document).map_err(|error| {
+                TaskFailure::new(READING, format!("template {resource}: {error}"))
+            })?;
+            if !object.is_null() {
+                objects.push(checked(object, resource)?);
+            }
+        }
+    }
+    Ok(objects)
+}
+
+/// Returns the rendered text of a template.
+pub(super) fn render(
+    resource: &str,
+    data: &Data,
+    context: &TaskContext<'_>,
+) -> Result<String, TaskFailure> {
+    let failed = |message: String| TaskFailure::new(RENDERING, message);
+    let template = context.version.spec.templates.get(resource);
+    let template = template.ok_or_else(|| failed(format!("template {resource} does not exist")))?;
+    let environment = Environment {
+        now: context.started,
+        seed: format!("{}\n{}\n{resource}", context.observed.uid, context.run).into_bytes(),
+        limits: Limits::default(),
+    };
+    let template = Template::parse(resource, template);
+    let rendered = template.and_then(|template| template.render(data, &environment));
+    rendered.map_err(|error| failed(error.to_string()))
+}
+
+/// Names that templates see; those of plan, phase and step are not for parameter files.
+pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<String, String> {
+    let (observed, version) = (context.observed, context.version);
+    let mut names = vec![
+        ("Name", observed.name.as_str()),
+        ("Namespace", observed.namespace.as_str()),
+        ("OperatorName", version.operator()),
+        ("AppVersion", version.spec.app_version.as_str()),
+        ("OperatorVersion", version.spec.version.as_str()),
+    ];
+    if with_path {
+        let path = context.path;
+        names.extend([("PlanName", path.plan), ("PhaseName", path.phase), ("StepName", path.step)]);
+    }
+    names.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Checks and translates an object.
+fn checked(mut object: Value, resource: &str) -> Result<Value, TaskFailure> {
+    let failed =
+        |reason, message: &str| TaskFailure::new(reason, format!("template {resource}: {message}"));
+    let found = object_type(&object);
+    if found.api_version.is_empty() || found.kind.is_empty() {
+        return Err(failed(READING, "a document lacks apiVersion or kind"));
+    }
+    if found.kind == "List" {
+        return Err(failed(READING, "a List is not supported: write its items as documents"));
+    }
+    if text(&object, "/metadata/name").is_empty() {
+        return Err(failed(READING, &format!("{found} lacks metadata.name")));
+    }
+    let translated = translate::translate(&mut object);
+    translated.map_err(|error| failed("UnservedVersionError", &error.to_string()))?;
+    Ok(object)
+}

@@ -1,0 +1,112 @@
+//! Input of planning: one Instance, its OperatorVersion, and the objects that its plans concern.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use podops_api::{
+    ids::{ResourceVersion, Uid},
+    kudo::{InstanceSpec, InstanceStatus, OperatorVersionSpec, Parameter, Task},
+};
+use serde_json::Value;
+
+use crate::object::{ObjectId, ObjectType, Scope};
+
+/// Finalizer of Instances whose OperatorVersion has the plan `cleanup`.
+pub const CLEANUP_FINALIZER: &str = "kudo.dev.instance.cleanup";
+
+/// Observed state of one Instance.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// Namespace of the Instance.
+    pub namespace: String,
+    /// Name of the Instance.
+    pub name: String,
+    /// UID of the Instance.
+    pub uid: Uid,
+    /// Observed resourceVersion.
+    pub resource_version: ResourceVersion,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// True if the Instance has a deletion timestamp.
+    pub deleting: bool,
+    /// Finalizers of the Instance.
+    pub finalizers: Vec<String>,
+    /// Desired state.
+    pub spec: InstanceSpec,
+    /// Last status: the stored one, or a later one that is not written yet.
+    pub status: InstanceStatus,
+    /// OperatorVersion that the spec names; `None` if it does not exist.
+    pub version: Option<Arc<Version>>,
+    /// Earlier content of the OperatorVersion, with which the current run began, if it is known.
+    pub version_of_run: Option<Arc<Version>>,
+    /// Values of `parametersFrom`, by parameter.
+    pub sources: BTreeMap<String, SourceValue>,
+    /// Types that were discovered: their scope, or `None` if they are not served.
+    pub types: BTreeMap<ObjectType, Option<Scope>>,
+    /// Objects that were read: `None` if there is none of this identity.
+    pub objects: BTreeMap<ObjectId, Option<Arc<Value>>>,
+    /// Why the last write of an object failed, in this attempt.
+    pub failures: BTreeMap<ObjectId, String>,
+}
+
+/// OperatorVersion, as planning needs it.
+#[derive(Clone, Debug, Default)]
+pub struct Version {
+    /// Namespace of the OperatorVersion.
+    pub namespace: String,
+    /// UID and generation: another one is another content.
+    pub identity: String,
+    /// Content.
+    pub spec: OperatorVersionSpec,
+}
+
+/// Value that `parametersFrom` refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceValue {
+    /// The value; `None` if the object or the key does not exist.
+    pub value: Option<String>,
+    /// UID and resourceVersion of the object: another one counts as another value.
+    pub version: String,
+}
+
+impl Observed {
+    /// Returns whether the Instance has the finalizer for its cleanup.
+    #[must_use]
+    pub fn has_cleanup_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == CLEANUP_FINALIZER)
+    }
+
+    /// OperatorVersion that the spec names, as `<namespace>/<name>`.
+    #[must_use]
+    pub fn version_key(&self) -> String {
+        let reference = &self.spec.operator_version;
+        let namespace = reference.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+        let name = reference.name.as_deref().unwrap_or_default();
+        format!("{}/{name}", namespace.unwrap_or(&self.namespace))
+    }
+}
+
+impl Version {
+    /// Returns a parameter; `None` if there is none of this name.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&Parameter> {
+        self.spec.parameters.iter().find(|parameter| parameter.name == name)
+    }
+
+    /// Returns a task; `None` if there is none of this name.
+    #[must_use]
+    pub fn task(&self, name: &str) -> Option<&Task> {
+        self.spec.tasks.iter().find(|task| task.name == name)
+    }
+
+    /// Returns the first of these plans that exists.
+    #[must_use]
+    pub fn first_plan(&self, names: &[&'static str]) -> Option<&'static str> {
+        names.iter().copied().find(|name| self.spec.plans.contains_key(*name))
+    }
+
+    /// Name of the operator; empty if the OperatorVersion names none.
+    #[must_use]
+    pub fn operator(&self) -> &str {
+        self.spec.operator.name.as_deref().unwrap_or_default()
+    }
+}
