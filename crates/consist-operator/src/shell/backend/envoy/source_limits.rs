@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -15,12 +15,17 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    time::sleep,
+    time::{Sleep, sleep},
 };
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Time to wait after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Time for a client to send the preface of HTTP/2, or to begin the TLS handshake.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Length of the preface of HTTP/2, in bytes.
+const PREFACE_LENGTH: usize = 24;
 
 /// Counts what is in use, by the address of its client.
 #[derive(Debug)]
@@ -83,7 +88,11 @@ pub(super) fn accepted(
                         if let Err(error) = stream.set_nodelay(true) {
                             tracing::debug!(%error, "Cannot disable delays of a connection");
                         }
-                        let connection = Connection { stream, _permit: permit };
+                        let connection = Connection {
+                            stream,
+                            preface: Some(Preface::default()),
+                            _permit: permit,
+                        };
                         return Some((Ok(connection), (listener, limit)));
                     }
                     tracing::debug!(%client, "Closing a connection: too many are open");
@@ -98,11 +107,27 @@ pub(super) fn accepted(
     })
 }
 
-/// A connection that counts against a limit while it is open.
+/// A connection that counts against a limit while it is open. It fails if its client does not begin to
+/// use it.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
+    /// `None` once the preface is complete.
+    preface: Option<Preface>,
     _permit: Permit,
+}
+
+/// Preface of a connection, which is not complete.
+#[derive(Debug)]
+struct Preface {
+    deadline: Pin<Box<Sleep>>,
+    received: usize,
+}
+
+impl Default for Preface {
+    fn default() -> Self {
+        Self { deadline: Box::pin(sleep(PREFACE_TIMEOUT)), received: 0 }
+    }
 }
 
 impl Connected for Connection {
@@ -119,7 +144,19 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let Self { stream, preface, .. } = &mut *self;
+        let before = buffer.filled().len();
+        let read = Pin::new(stream).poll_read(context, buffer);
+        let Some(waiting) = preface else { return read };
+        if read.is_pending() {
+            ready!(waiting.deadline.as_mut().poll(context));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        waiting.received += buffer.filled().len() - before;
+        if waiting.received >= PREFACE_LENGTH {
+            *preface = None;
+        }
+        read
     }
 }
 
@@ -143,10 +180,34 @@ impl AsyncWrite for Connection {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     fn source(last: u8) -> IpAddr {
         [127, 0, 0, last].into()
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_preface_fails() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut connections = Box::pin(accepted(listener, SourceLimit::new(2, 2)));
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let mut started = TcpStream::connect(address).await.unwrap();
+        let mut of_silent = connections.next().await.unwrap().unwrap();
+        let mut of_started = connections.next().await.unwrap().unwrap();
+        silent.write_all(b"PRI").await.unwrap();
+        started.write_all(&[0; PREFACE_LENGTH]).await.unwrap();
+        assert_eq!(of_started.read(&mut [0; 64]).await.unwrap(), PREFACE_LENGTH);
+        assert_eq!(of_silent.read(&mut [0; 64]).await.unwrap(), 3);
+        tokio::time::pause();
+        let error = of_silent.read(&mut [0; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let mut buffer = [0; 64];
+        let idle = tokio::time::timeout(PREFACE_TIMEOUT * 10, of_started.read(&mut buffer));
+        assert!(idle.await.is_err(), "a connection that is in use may be silent");
     }
 
     #[test]
