@@ -43,6 +43,21 @@ fn an_included_pod_gets_an_id_and_a_mismatch_blocks_nothing() {
     assert_eq!(rejected.to_string(), "create 1 v1, instances [0 1 2]");
 }
 
+/// Rejected at admission; a CollaSet may be older than its CRD.
+#[test]
+fn a_pod_with_a_persistent_name_is_not_excluded() {
+    let exclude = |spec: &mut CollaSetSpec| {
+        let pod_naming_suffix_policy = PodNamingSuffixPolicy::PersistentSequence;
+        spec.naming_strategy = Some(NamingStrategy { pod_naming_suffix_policy });
+        strategy(|s| s.pod_to_exclude = list(&[0]))(spec);
+    };
+    let plan = plan(&observed(1, "0 v1 ready", exclude), Timestamp::UNIX_EPOCH);
+    assert_eq!(
+        (plan.to_string().as_str(), plan.blockers[0].reason.name),
+        ("", "ExcludeNotPossible")
+    );
+}
+
 #[test]
 fn a_pod_both_excluded_and_included_stays_unchanged() {
     let both = strategy(|s| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::state::last_status::last_status;
-use crate::view::PodSource;
+use crate::view::{PodSource, Resize};
 
 #[test]
 fn every_pod_in_scope_is_updated_at_once() {
@@ -34,6 +34,23 @@ fn an_in_place_update_finishes_when_the_new_image_runs() {
     check(1, "0 v1 update:permitted", to_v2, "apply web-0 v2");
     check(1, "0 v2 update:permitted restarting", to_v2, "");
     check(1, "0 v2 update:permitted", to_v2, "finish web-0");
+}
+
+#[test]
+fn a_resize_that_does_not_progress_is_reported() {
+    let mut observed = observed(1, "0 v2 update:permitted", to_v2);
+    let resized = json!({ "resized": { "c": {} } }).to_string();
+    let pod = pod_mut(&mut observed, "web-0");
+    pod.annotations = Some(BTreeMap::from([(well_known::LAST_POD_STATUS.to_owned(), resized)]));
+    for (resize, reason) in [
+        (Resize::Deferred("busy".to_owned()), "ResizeDeferred"),
+        (Resize::Infeasible("too small".to_owned()), "ResizeInfeasible"),
+        (Resize::Failing("no cgroup".to_owned()), "ResizeFailing"),
+    ] {
+        pod_mut(&mut observed, "web-0").resize = Some(resize);
+        let plan = plan(&observed, Timestamp::UNIX_EPOCH);
+        assert_eq!((plan.to_string().as_str(), plan.blockers[0].reason.name), ("", reason));
+    }
 }
 
 #[test]
