@@ -32,6 +32,13 @@ fn pod_with(name: &str, labels: &Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
+/// Waits until lifecycle-operator has handled a later change of another Pod, of this name. What it has
+/// not done until then, it does not do.
+async fn all_changes_are_handled(cluster: &TestCluster, name: &str) {
+    create(cluster, name, json!({})).await;
+    cluster.wait_for_pod(name, |pod| has(pod, well_known::SERVICE_AVAILABLE)).await.unwrap();
+}
+
 /// Creates a [`pod_with`] these labels.
 async fn create(cluster: &TestCluster, name: &str, labels: Value) {
     let pod = pod_with(name, &labels);
@@ -128,7 +135,7 @@ async fn another_clients_operation_waits_for_finalizers(cluster: &TestCluster) {
         })
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    all_changes_are_handled(cluster, "after-1").await;
     assert!(
         !has(&cluster.pods().get("operated").await.unwrap(), &operate),
         "permitted before the finalizer was removed"
@@ -209,7 +216,7 @@ async fn a_rule_checker_permits_both_stages(cluster: &TestCluster) {
     let start = json!({ LabelKind::Operating.key("x"): "100", LabelKind::OperationType.key("x"): "restart" });
     cluster.patch_pod_metadata("checked", json!({ "labels": start })).await.unwrap();
     cluster.wait_for_pod("checked", |pod| has(pod, &LabelKind::PreCheck.key("x"))).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    all_changes_are_handled(cluster, "after-2").await;
     let pod = cluster.pods().get("checked").await.unwrap();
     assert!(
         has(&pod, well_known::SERVICE_AVAILABLE),
@@ -256,7 +263,7 @@ async fn a_pod_returns_to_service_after_its_last_operation(cluster: &TestCluster
         .patch_pod_metadata("double", json!({ "labels": { LabelKind::Operating.key("a"): null } }))
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    all_changes_are_handled(cluster, "after-3").await;
     assert_eq!(gate(&cluster.pods().get("double").await.unwrap()).as_deref(), Some("False"));
     cluster
         .patch_pod_metadata("double", json!({ "labels": { LabelKind::Operating.key("b"): null } }))

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{cell::Cell, time::Duration};
+use std::cell::Cell;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{
@@ -220,7 +220,10 @@ async fn pods_wait_while_transition_rule_operator_is_down() {
         Ok(pods.len() == 3 && pods.iter().all(|pod| pod.labels().contains_key(&key)))
     };
     eventually(TIMEOUT, waits).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // The other operators have nothing more to do for it once they have updated another set.
+    cluster.create_and_wait("other", 1, &json!({})).await.unwrap();
+    cluster.set_image("other", "nginx:2").await.unwrap();
+    cluster.wait_until_rolled_out("other", 1, TIMEOUT).await.unwrap();
     assert!(waits().await.unwrap(), "gated Pods must wait for transition-rule-operator");
     cluster.start_operator("transition-rule-operator").await.unwrap();
     cluster.wait_until_rolled_out("web", 3, TIMEOUT).await.unwrap();
