@@ -1,6 +1,10 @@
 //! Runs cargo.
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
 
 use anyhow::{Context as _, bail};
 
@@ -32,6 +36,21 @@ fn profile(name: &str) -> anyhow::Result<PathBuf> {
     Ok(target.join(name))
 }
 
+/// Runs cargo, and returns what it prints to its standard output.
+pub(crate) fn cargo_output(args: &[&str]) -> anyhow::Result<String> {
+    eprintln!("==> cargo {}", args.join(" "));
+    let output =
+        command().args(args).stderr(Stdio::inherit()).output().context("starting cargo")?;
+    if !output.status.success() {
+        bail!("cargo {} failed", args.join(" "));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn command() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 /// Runs cargo.
 pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
     cargo_with(args, &[])
@@ -40,9 +59,8 @@ pub(crate) fn cargo(args: &[&str]) -> anyhow::Result<()> {
 /// Runs cargo with additional environment variables.
 pub(crate) fn cargo_with(args: &[&str], environment: &[(&str, PathBuf)]) -> anyhow::Result<()> {
     eprintln!("==> cargo {}", args.join(" "));
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let variables = environment.iter().map(|(name, value)| (name, value));
-    let status = Command::new(cargo).args(args).envs(variables).status();
+    let status = command().args(args).envs(variables).status();
     let status = status.context("starting cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));

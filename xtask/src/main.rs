@@ -19,6 +19,7 @@ mod dist;
 mod generated;
 mod prerequisites;
 mod sources;
+mod suites;
 mod tidy;
 
 const USAGE: &str = "\
@@ -184,7 +185,7 @@ fn test() -> anyhow::Result<()> {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     cargo(&BUILD)?;
     run_reference(&["--check"])?;
-    cargo(&["test", "--workspace"])
+    suites::run()
 }
 
 /// Builds the programs, and generates or checks the reference pages.

@@ -1,0 +1,174 @@
+//! Runs the tests of the workspace. Most live tests run two at a time, because they mostly wait; those
+//! that compare times run alone.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::cargo::cargo_output;
+
+/// Live tests that compare times or measure CPU.
+const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
+
+/// The longest of the other live tests, which begin first, so that none of them runs alone at the end.
+const LONGEST: [&str; 4] = ["live_backends", "live_two_leaders", "live_faults", "live_kills"];
+
+/// A program with tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Suite {
+    /// Name of the target.
+    name: String,
+    /// Path of the program.
+    program: PathBuf,
+    /// Directory of its package.
+    directory: PathBuf,
+}
+
+impl Suite {
+    /// Returns the program with tests that a message of cargo names; `None` if it names none.
+    fn of_message(message: &Value) -> Option<Self> {
+        let is_test = message["profile"]["test"] == true;
+        let program = message["executable"].as_str().filter(|_| is_test)?;
+        Some(Self {
+            name: message["target"]["name"].as_str()?.to_owned(),
+            program: program.into(),
+            directory: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
+        })
+    }
+}
+
+/// Builds and runs all tests.
+///
+/// # Errors
+///
+/// If the build or a test fails; the error names all tests that do.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let build = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+    let mut suites = Vec::new();
+    for line in cargo_output(&build)?.lines() {
+        let message = serde_json::from_str(line).context("reading the messages of cargo")?;
+        suites.extend(Suite::of_message(&message));
+    }
+    anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
+    let [alone, paired, others] = groups(suites);
+    let mut failed = run_group(&others, 1);
+    failed.extend(run_group(&paired, 2));
+    failed.extend(run_group(&alone, 1));
+    anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Live tests that run alone, the other live tests, and all other tests; each in the order in which
+/// they begin.
+fn groups(mut suites: Vec<Suite>) -> [Vec<Suite>; 3] {
+    let rank = |suite: &Suite| {
+        LONGEST.iter().position(|name| *name == suite.name).unwrap_or(LONGEST.len())
+    };
+    suites.sort_by_cached_key(|suite| (rank(suite), suite.name.clone()));
+    let (live, others): (Vec<_>, Vec<_>) =
+        suites.into_iter().partition(|suite| suite.name.starts_with("live_"));
+    let (alone, paired) = live.into_iter().partition(|suite| ALONE.contains(&suite.name.as_str()));
+    [alone, paired, others]
+}
+
+/// Runs some programs at a time; returns the names of those that failed.
+fn run_group(suites: &[Suite], at_a_time: usize) -> Vec<String> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..at_a_time {
+            scope.spawn(|| {
+                while let Some(suite) = suites.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = run_suite(suite) {
+                        eprintln!("error: {error:#}");
+                        failed
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push(suite.name.clone());
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a program, and prints its output when it has ended.
+fn run_suite(suite: &Suite) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let log = tempfile::NamedTempFile::new()?;
+    let output = log.reopen()?;
+    let status = Command::new(&suite.program)
+        .current_dir(&suite.directory)
+        .env("CARGO_MANIFEST_DIR", &suite.directory)
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .status();
+    let status = status.with_context(|| format!("starting {}", suite.program.display()))?;
+    let output = fs::read(log.path())?;
+    let seconds = started.elapsed().as_secs();
+    let head = format!("     Running {} ({seconds} s)\n", suite.name);
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(head.as_bytes())?;
+    stdout.write_all(&output)?;
+    drop(stdout);
+    anyhow::ensure!(status.success(), "{}: {status}", suite.name);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn suite(name: &str) -> Suite {
+        Suite { name: name.to_owned(), program: PathBuf::new(), directory: PathBuf::new() }
+    }
+
+    #[test]
+    fn programs_with_tests_are_those_that_cargo_names() {
+        let message = |test: bool, program: Value| {
+            json!({
+                "reason": "compiler-artifact", "target": { "name": "live_jobs" },
+                "profile": { "test": test }, "executable": program, "manifest_path": "/e2e/Cargo.toml",
+            })
+        };
+        let found = Suite::of_message(&message(true, json!("/target/live_jobs-1"))).unwrap();
+        assert_eq!(found.directory, Path::new("/e2e"));
+        assert_eq!(Suite::of_message(&message(false, json!("/target/podops-e2e"))), None);
+        assert_eq!(Suite::of_message(&message(true, Value::Null)), None);
+        assert_eq!(Suite::of_message(&json!({ "reason": "build-finished" })), None);
+    }
+
+    #[test]
+    fn tests_that_compare_times_run_alone() {
+        let suites = ["model", "live_scale", "live_jobs", "live_two_leaders"].map(suite).to_vec();
+        let [alone, paired, others] = groups(suites);
+        assert_eq!(alone, [suite("live_scale")]);
+        assert_eq!(paired, [suite("live_two_leaders"), suite("live_jobs")]);
+        assert_eq!(others, [suite("model")]);
+    }
+
+    #[test]
+    fn a_program_that_fails_is_named_and_the_others_run() {
+        let program = |name: &str| Suite {
+            program: format!("/bin/{name}").into(),
+            directory: "/".into(),
+            ..suite(name)
+        };
+        assert_eq!(run_group(&[program("true"), program("false"), program("true")], 2), ["false"]);
+    }
+}
