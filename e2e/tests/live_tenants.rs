@@ -184,7 +184,6 @@ async fn create_waiting_pods(cluster: &TestCluster) {
         ("many", Value::Object(many)),
         ("frozen", json!({})),
         ("silent", json!({ "x": "x".repeat(250 << 10) })),
-        ("metadata", json!({})),
     ];
     for (name, annotations) in pods {
         let pod = json!({
@@ -418,11 +417,7 @@ async fn create_rules(cluster: &TestCluster, silent: SocketAddr) {
         json!({ "name": format!("n{n}"), "webhook": webhook })
     });
     let webhooks = json!(webhooks.collect::<Vec<_>>());
-    let metadata = json!([{ "name": "metadata", "webhook": {
-        "clientConfig": { "url": "http://169.254.169.254/latest/meta-data" }, "failurePolicy": "Fail",
-    } }]);
     let rules = [
-        ("metadata", metadata),
         ("large", memory),
         ("many", many),
         ("frozen", frozen),
@@ -445,7 +440,6 @@ async fn rules_report_their_errors(cluster: &TestCluster) {
         ("many", "may take more than"),
         ("frozen", "frozen until 9999"),
         ("whole", "waiting Pods exceed 8 MiB"),
-        ("metadata", "webhook address is not allowed"),
     ];
     for (rule, reason) in expected {
         let is_reported = async || {
