@@ -30,6 +30,30 @@ pub enum Effect {
         /// UID of the object; another one of this name stays.
         uid: String,
     },
+    /// Reads a file of a Pod. It changes nothing.
+    Read(ReadFile),
+}
+
+/// File of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReadFile {
+    /// Identity of the Pod.
+    pub pod: ObjectId,
+    /// Name of the container.
+    pub container: String,
+    /// Path of the file.
+    pub path: String,
+}
+
+/// Result of reading a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileRead {
+    /// Content of the file.
+    Content(Vec<u8>),
+    /// The file was not read, because it has so many bytes.
+    TooLarge(u64),
+    /// The file was not read; why. A retry may help.
+    Failed(String),
 }
 
 impl Effect {
@@ -39,6 +63,7 @@ impl Effect {
         match self {
             Self::Apply { object, .. } => ObjectId::of(object),
             Self::Delete { id, .. } => id.clone(),
+            Self::Read(file) => file.pod.clone(),
         }
     }
 }
@@ -116,5 +141,6 @@ pub fn record(status: &mut InstanceStatus, effect: &Effect, response: Option<&Va
                 status.inventory.retain(|entry| !is_of(entry, &id));
             }
         }
+        Effect::Read(_) => {}
     }
 }

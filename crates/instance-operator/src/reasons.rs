@@ -43,7 +43,7 @@ const fn task_failure(name: &'static str, meaning: &'static str) -> EventReason 
 }
 
 /// Reasons for which a task fails.
-pub const TASK_FAILURES: [EventReason; 9] = [
+pub const TASK_FAILURES: [EventReason; 11] = [
     task_failure(
         "TaskRenderingError",
         "A template cannot be rendered. Fix the template or the parameters.",
@@ -69,6 +69,14 @@ pub const TASK_FAILURES: [EventReason; 9] = [
     task_failure(
         "TaskBuildError",
         "A task lacks a field, or has an unknown kind. Fix the package.",
+    ),
+    task_failure(
+        "ResourceValidationError",
+        "The Pod of a Pipe task has another form than it needs. Fix the template.",
+    ),
+    task_failure(
+        "PipeTaskError",
+        "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
     ),
     task_failure(
         "UnservedVersionError",
@@ -100,7 +108,7 @@ pub fn of_invalid(invalid: &Invalid) -> ObjectEvent {
 /// A task has failed for good.
 #[must_use]
 pub fn failed(failure: &TaskFailure, message: &str) -> ObjectEvent {
-    static REASONS: [EventReason; 9] = TASK_FAILURES;
+    static REASONS: [EventReason; 11] = TASK_FAILURES;
     let reason = REASONS.iter().find(|reason| reason.name == failure.reason);
     reason.unwrap_or(&REASONS[0]).with(message)
 }

@@ -10,7 +10,7 @@ use podops_api::kudo::{ExecutionStatus, InstanceSpec, InstanceStatus, PlanExecut
 use serde_json::{Value, json};
 
 use crate::{
-    effect::{Effect, record},
+    effect::{Effect, FileRead, record},
     object::{ObjectId, Scope, object_type, text},
     plan::{self, Plan},
     schedule::InstanceChange,
@@ -21,7 +21,8 @@ use crate::{
 const TURNS_MAX: usize = 100;
 
 /// Types that are served, with their scope.
-const SERVED: [(&str, &str, Scope); 8] = [
+const SERVED: [(&str, &str, Scope); 9] = [
+    ("v1", "Pod", Scope::Namespaced),
     ("v1", "ConfigMap", Scope::Namespaced),
     ("v1", "Secret", Scope::Namespaced),
     ("v1", "Namespace", Scope::Cluster),
@@ -49,6 +50,8 @@ pub(crate) struct World {
     pub(crate) last: Plan,
     now: Timestamp,
     next_uid: u64,
+    /// Number of files that were read.
+    reads: usize,
 }
 
 impl World {
@@ -70,6 +73,7 @@ impl World {
             last: Plan::default(),
             now: Timestamp::UNIX_EPOCH,
             next_uid: 0,
+            reads: 0,
         };
         world.observed.spec = serde_json::from_value(json!({
             "operatorVersion": { "name": "op-1" }, "parameters": parameters,
@@ -123,6 +127,13 @@ impl World {
         object.unwrap().1["status"] = status;
     }
 
+    /// As [`report`](Self::report), if the object exists.
+    pub(crate) fn report_if(&mut self, kind: &str, name: &str, status: Value) {
+        if self.object(kind, name).is_some() {
+            self.report(kind, name, status);
+        }
+    }
+
     /// Reconciles until nothing is left to do, and writes the status.
     pub(crate) fn reconcile(&mut self) {
         for _ in 0..TURNS_MAX {
@@ -169,6 +180,13 @@ impl World {
                 }
                 changes_left -= 1;
                 check(&effect, &self.last.status);
+                if let Effect::Read(file) = &effect {
+                    let content = format!("{} of {}", file.path, self.reads).into_bytes();
+                    self.reads += 1;
+                    self.log.push(format!("read {}", file.path));
+                    observed.files.insert(file.clone(), FileRead::Content(content));
+                    continue;
+                }
                 let response = self.carry_out(&effect);
                 record(&mut observed.status, &effect, response.as_ref());
                 observed.objects.insert(effect.id(), response.map(Arc::new));
@@ -221,6 +239,7 @@ impl World {
                 self.objects.insert(id, stored.clone());
                 Some(stored)
             }
+            Effect::Read(_) => None,
             Effect::Delete { uid, .. } => {
                 self.log.push(format!("delete {id}"));
                 let live = self.objects.get(&id);

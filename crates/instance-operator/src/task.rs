@@ -5,6 +5,7 @@ mod apply;
 mod child;
 mod context;
 mod delete;
+mod pipe;
 mod render;
 
 use podops_api::kudo::Task;
@@ -12,6 +13,7 @@ use podops_packages::values;
 
 use self::context::BUILD;
 pub use self::context::{TaskContext, TaskFailure, TaskPath, TaskState, Work};
+pub use self::pipe::FILE_BYTES_MAX;
 
 /// Decides what a task does next.
 pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> TaskState {
@@ -23,6 +25,7 @@ pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> T
             Ok(false) => delete::advance(task, context, work),
             Err(failure) => Err(failure),
         },
+        "Pipe" => pipe::advance(task, context, work),
         "KudoOperator" => child::advance(task, context, work),
         "Dummy" => Ok(dummy(task)),
         kind => {

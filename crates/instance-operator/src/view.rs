@@ -8,7 +8,10 @@ use podops_api::{
 };
 use serde_json::Value;
 
-use crate::object::{ObjectId, ObjectType, Scope};
+use crate::{
+    effect::{FileRead, ReadFile},
+    object::{ObjectId, ObjectType, Scope},
+};
 
 /// Finalizer of Instances whose OperatorVersion has the plan `cleanup`.
 pub const CLEANUP_FINALIZER: &str = "kudo.dev.instance.cleanup";
@@ -44,6 +47,8 @@ pub struct Observed {
     pub types: BTreeMap<ObjectType, Option<Scope>>,
     /// Objects that were read: `None` if there is none of this identity.
     pub objects: BTreeMap<ObjectId, Option<Arc<Value>>>,
+    /// Files that were read.
+    pub files: BTreeMap<ReadFile, FileRead>,
     /// Why the last write of an object failed, in this attempt.
     pub failures: BTreeMap<ObjectId, String>,
 }

@@ -396,3 +396,91 @@ fn a_run_is_resumed_after_a_kill_at_any_point() {
         }
     }
 }
+
+const PIPE_POD: &str = "apiVersion: v1\nkind: Pod\nspec:\n  volumes:\n  - name: work\n    emptyDir: {}\n  initContainers:\n  - name: make\n    image: make\n    volumeMounts:\n    - name: work\n      mountPath: /work\n";
+
+/// A plan whose first step makes a Secret, which the second one names.
+fn piping(pod: &str) -> Value {
+    let user = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: user\ndata:\n  secret: {{ .Pipes.Cert }}\n";
+    let steps = [step("make", &["make"]), step("user", &["user"])];
+    let mut version = version(&json!([phase("serial", &steps)]), &json!({ "user": user }));
+    version["templates"]["pod"] = json!(pod);
+    let pipe = json!([{ "file": "/work/cert.pem", "kind": "Secret", "key": "Cert" }]);
+    let task = json!({ "name": "make", "kind": "Pipe", "spec": { "pod": "pod", "pipe": pipe } });
+    version["tasks"].as_array_mut().unwrap().push(task);
+    version
+}
+
+const POD_NAME: &str = "app.deploy.serial.make.make.pipepod";
+const SECRET: &str = "app.deploy.serial.make.make.cert";
+
+fn ready_pod() -> Value {
+    json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] })
+}
+
+#[test]
+fn a_pipe_makes_secrets_that_later_steps_name() {
+    let mut world = World::new(&piping(PIPE_POD), &json!({}));
+    world.reconcile();
+    assert_eq!(world.log, [format!("apply Pod default/{POD_NAME}")]);
+    let pod = world.object("Pod", POD_NAME).unwrap();
+    assert_eq!(pod["spec"]["containers"][0]["name"], "waiter");
+    assert_eq!(pod["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/work");
+    assert_eq!(pod["metadata"]["annotations"]["kudo.dev/pipepod"], "true");
+    world.report("Pod", POD_NAME, ready_pod());
+    world.reconcile();
+    let expected = [
+        "read /work/cert.pem".to_owned(),
+        format!("apply Secret default/{SECRET}"),
+        format!("delete Pod default/{POD_NAME}"),
+        "apply ConfigMap default/user".to_owned(),
+    ];
+    assert_eq!(world.log[1..], expected);
+    assert_eq!(world.object("ConfigMap", "user").unwrap()["data"]["secret"], SECRET);
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert!(world.object("Pod", POD_NAME).is_none());
+}
+
+/// K29: KUDO makes them again, with another content, after a kill.
+#[test]
+fn a_secret_of_a_pipe_is_made_once_in_a_run() {
+    for kill_after in 0..5 {
+        let mut world = World::new(&piping(PIPE_POD), &json!({}));
+        world.reconcile();
+        world.report("Pod", POD_NAME, ready_pod());
+        world.turn(kill_after);
+        world.report_if("Pod", POD_NAME, ready_pod());
+        world.reconcile();
+        world.report_if("Pod", POD_NAME, ready_pod());
+        world.reconcile();
+        assert_eq!(world.plan("deploy"), "COMPLETE", "{kill_after}");
+        let made = world.log.iter().filter(|change| change.starts_with("apply Secret"));
+        assert_eq!(made.count(), 1, "{kill_after}: {:?}", world.log);
+    }
+}
+
+#[test]
+fn the_pod_of_an_earlier_run_is_not_used() {
+    let mut world = World::new(&piping(PIPE_POD), &json!({}));
+    world.reconcile();
+    world.report("Pod", POD_NAME, ready_pod());
+    world.set("P", "2");
+    world.reconcile();
+    let expected =
+        [format!("delete Pod default/{POD_NAME}"), format!("apply Pod default/{POD_NAME}")];
+    assert_eq!(world.log[1..], expected);
+}
+
+#[test]
+fn a_pod_of_another_form_fails_its_pipe() {
+    for (from, to) in [
+        ("emptyDir: {}", "secret: {}"),
+        ("  initContainers:", "  containers: [{name: a}]\n  initContainers:"),
+        ("mountPath: /work", "mountPath: /other"),
+        ("kind: Pod", "kind: Job"),
+    ] {
+        let mut world = World::new(&piping(&PIPE_POD.replace(from, to)), &json!({}));
+        world.reconcile();
+        assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0), "{to}");
+    }
+}

@@ -140,6 +140,12 @@ fn own(object: &mut Value, scope: Scope, context: &TaskContext<'_>) -> Result<()
     })
 }
 
+/// Returns a namespaced object with what the operator adds to it.
+pub(super) fn enhanced(mut object: Value, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
+    own(&mut object, Scope::Namespaced, context)?;
+    Ok(object)
+}
+
 /// Instance and step that apply the objects.
 pub(super) fn enhancement(context: &TaskContext<'_>) -> enhance::Context {
     enhance::Context {

@@ -10,6 +10,7 @@ use podops_packages::{
 use serde_json::Value;
 
 use super::context::{BUILD, TaskContext, TaskFailure};
+use super::pipe;
 use crate::object::{object_type, text};
 
 const RENDERING: &str = "TaskRenderingError";
@@ -26,7 +27,7 @@ pub(super) fn objects(
     let data = Data {
         names: names(context, true),
         parameters: context.parameters.clone(),
-        pipes: Some(BTreeMap::new()),
+        pipes: Some(pipe::names(context)),
     };
     let mut objects = Vec::new();
     for resource in resources {

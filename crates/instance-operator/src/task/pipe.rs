@@ -1,0 +1,194 @@
+//! Reads files from a Pod that makes them, and applies them as ConfigMaps and Secrets.
+//!
+//! What has been made in a run is not made again in it: an artifact with the run's annotation stays as
+//! it is, also if the operator was killed before it wrote the status.
+
+mod artifact;
+mod names;
+mod pod;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use podops_api::kudo::{PipeFile, Task};
+use podops_packages::template::Data;
+use serde_json::Value;
+
+use self::artifact::artifact;
+pub(super) use self::names::names;
+use super::{
+    apply::{Ownership, apply, enhanced},
+    context::{BUILD, TaskContext, TaskFailure, TaskState, Work},
+    render,
+};
+use crate::{
+    effect::{Effect, FileRead, ReadFile, entry},
+    object::{
+        ObjectId, ObjectType, annotation,
+        enhance::RUN,
+        health::{Health, health},
+        text,
+    },
+    view::Version,
+};
+
+/// Largest file that is read, in bytes.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+
+pub(super) fn advance(
+    task: &Task,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    check(task, context.version)?;
+    let pod = enhanced(rendered_pod(task, context)?, context)?;
+    let pod_id = ObjectId::of(&pod);
+    let ids: Vec<ObjectId> = task.spec.pipe.iter().map(|file| artifact_id(file, context)).collect();
+    let unknown =
+        ids.iter().chain([&pod_id]).filter(|id| !context.observed.objects.contains_key(id));
+    let unknown: Vec<ObjectId> = unknown.cloned().collect();
+    if !unknown.is_empty() {
+        work.needs.objects.extend(unknown);
+        return Ok(TaskState::Unknown);
+    }
+    let live = context.observed.objects.get(&pod_id).and_then(Option::as_ref);
+    let missing: Vec<(&PipeFile, &ObjectId)> =
+        task.spec.pipe.iter().zip(&ids).filter(|(_, id)| !is_of_run(id, context, work)).collect();
+    if missing.is_empty() {
+        return Ok(remove_pod(&pod_id, live, work));
+    }
+    if live.is_some() && !is_of_run(&pod_id, context, work) {
+        // The files of an earlier run, which was ended, are not those of this one.
+        return Ok(remove_pod(&pod_id, live, work));
+    }
+    match live.map(|live| health(live)) {
+        None => apply_pod(pod, context, work),
+        Some(Health::Waiting(reason)) => {
+            work.awaited.insert(pod_id.clone());
+            Ok(TaskState::Waiting(vec![format!("{pod_id}: {reason}")]))
+        }
+        Some(Health::Failed(reason)) => Err(TaskFailure::new(PIPE, format!("{pod_id}: {reason}"))),
+        Some(Health::Healthy) => apply_artifacts(&pod_id, &missing, context, work),
+    }
+}
+
+const PIPE: &str = "PipeTaskError";
+
+/// Checks the fields of the task, and that its keys are unique in the OperatorVersion.
+fn check(task: &Task, version: &Version) -> Result<(), TaskFailure> {
+    let failed = |message: String| Err(TaskFailure::new(BUILD, message));
+    if task.spec.pipe.is_empty() || task.spec.pod.is_empty() {
+        return failed("a Pipe task needs pod and pipe".to_owned());
+    }
+    for file in &task.spec.pipe {
+        if file.file.is_empty() == file.env_file.is_empty() {
+            return failed(format!(
+                "pipe {}: exactly one of file and envFile is required",
+                file.key
+            ));
+        }
+        if !matches!(file.kind.as_str(), "Secret" | "ConfigMap") {
+            return failed(format!("pipe {}: kind must be Secret or ConfigMap", file.key));
+        }
+        let is_valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if file.key.is_empty() || !file.key.chars().all(is_valid) {
+            return failed(format!(
+                "pipe key {:?} must consist of letters, digits, - and _",
+                file.key
+            ));
+        }
+        let tasks = version.spec.tasks.iter().flat_map(|task| &task.spec.pipe);
+        if tasks.filter(|other| other.key == file.key).count() > 1 {
+            return failed(format!("pipe key {} is used twice", file.key));
+        }
+    }
+    Ok(())
+}
+
+fn rendered_pod(task: &Task, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
+    let data = Data {
+        names: render::names(context, true),
+        parameters: context.parameters.clone(),
+        pipes: Some(BTreeMap::new()),
+    };
+    let text = render::render(&task.spec.pod, &data, context)?;
+    let name = names::name(&context.observed.name, context.path, "pipepod");
+    let files = task.spec.pipe.iter().map(path_of);
+    pod::with_waiter(&text, &name, &task.spec.image, files)
+}
+
+fn path_of(file: &PipeFile) -> &str {
+    if file.file.is_empty() { &file.env_file } else { &file.file }
+}
+
+fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
+    ObjectId {
+        object_type: ObjectType { api_version: "v1".to_owned(), kind: file.kind.clone() },
+        namespace: context.observed.namespace.clone(),
+        name: names::name(&context.observed.name, context.path, &file.key),
+    }
+}
+
+/// Returns whether an object was made in this run.
+fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
+    let live = context.observed.objects.get(id).and_then(Option::as_ref);
+    let is_recorded = entry(work.inventory, id).is_some_and(|entry| entry.run == context.run);
+    // An operator that was killed has not recorded it.
+    live.is_some_and(|live| is_recorded || annotation(live, RUN) == Some(context.run))
+}
+
+fn apply_pod(
+    pod: Value,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    Ok(apply(vec![pod], Ownership::Kept, context, work)?.into_state())
+}
+
+/// Reads the files that are not known yet, and applies their artifacts.
+fn apply_artifacts(
+    pod: &ObjectId,
+    missing: &[(&PipeFile, &ObjectId)],
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    let mut artifacts = Vec::new();
+    for (file, id) in missing {
+        let (container, path) = (pod::WAITER.to_owned(), path_of(file).to_owned());
+        let read = ReadFile { pod: pod.clone(), container, path };
+        match context.observed.files.get(&read) {
+            None => work.effects.push(Effect::Read(read)),
+            Some(FileRead::Content(bytes)) => {
+                artifacts.push(enhanced(artifact(file, id, bytes)?, context)?);
+            }
+            Some(FileRead::TooLarge(bytes)) => {
+                let message = format!(
+                    "file {} has {bytes} bytes, and at most {FILE_BYTES_MAX} are allowed",
+                    read.path
+                );
+                return Err(TaskFailure::new(PIPE, message));
+            }
+            // K28: for KUDO, a connection that breaks fails the plan.
+            Some(FileRead::Failed(error)) => {
+                return Ok(TaskState::Error(format!("reading {} of {pod}: {error}", read.path)));
+            }
+        }
+    }
+    if artifacts.len() < missing.len() {
+        return Ok(TaskState::Unknown);
+    }
+    let progress = apply(artifacts, Ownership::Kept, context, work)?;
+    let state = progress.into_state();
+    // The Pod is removed once the artifacts are known to exist.
+    Ok(if state == TaskState::Done { TaskState::Unknown } else { state })
+}
+
+fn remove_pod(id: &ObjectId, live: Option<&Arc<Value>>, work: &mut Work<'_>) -> TaskState {
+    let Some(live) = live else { return TaskState::Done };
+    if text(live, "/metadata/deletionTimestamp").is_empty() {
+        let uid = text(live, "/metadata/uid").to_owned();
+        work.effects.push(Effect::Delete { id: id.clone(), uid });
+        return TaskState::Unknown;
+    }
+    work.awaited.insert(id.clone());
+    TaskState::Waiting(vec![format!("{id} is being deleted")])
+}

@@ -1,0 +1,48 @@
+//! Names of the artifacts of Pipe tasks, which are known before they exist.
+
+use std::collections::BTreeMap;
+
+use crate::task::context::{TaskContext, TaskPath};
+
+/// Returns the name of an artifact, or of the Pod with the suffix `pipepod`.
+pub(super) fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
+    let parts = [instance, path.plan, path.phase, path.step, path.task, suffix];
+    parts.map(part).join(".")
+}
+
+/// Part of a name: its lower-case letters and digits.
+fn part(text: &str) -> String {
+    let lower = text.to_lowercase();
+    lower.chars().filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit()).collect()
+}
+
+/// Names of the artifacts of all Pipe tasks of the plan that runs, by key.
+pub(in crate::task) fn names(context: &TaskContext<'_>) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    let plan = context.path.plan;
+    let phases = context.version.spec.plans.get(plan).map(|plan| &plan.phases);
+    for phase in phases.into_iter().flatten() {
+        for step in &phase.steps {
+            for task in step.tasks.iter().filter_map(|name| context.version.task(name)) {
+                let path =
+                    TaskPath { plan, phase: &phase.name, step: &step.name, task: &task.name };
+                let artifacts = task.spec.pipe.iter().map(|file| &file.key);
+                names.extend(
+                    artifacts.map(|key| (key.clone(), name(&context.observed.name, &path, key))),
+                );
+            }
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_letters_and_digits_only() {
+        let path = TaskPath { plan: "deploy", phase: "My-Phase", step: "gen_1", task: "Certs" };
+        assert_eq!(name("kafka", &path, "Key_A"), "kafka.deploy.myphase.gen1.certs.keya");
+    }
+}
