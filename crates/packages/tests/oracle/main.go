@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/md5"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -21,7 +22,9 @@ import (
 
 type request struct {
 	// YAML to read, instead of a template to render.
-	Yaml     *string
+	Yaml *string
+	// Object whose content is hashed, instead of a template to render.
+	Hash     map[string]interface{}
 	Template string
 	Data     map[string]interface{}
 	Pipes    map[string]string
@@ -66,7 +69,31 @@ func answer(request request, functions template.FuncMap) (string, error) {
 	if request.Yaml != nil {
 		return read(*request.Yaml)
 	}
+	if request.Hash != nil {
+		return hash(request.Hash)
+	}
 	return render(request, functions)
+}
+
+// hash returns the MD5 of an object without the metadata that the API server and KUDO set.
+func hash(object map[string]interface{}) (string, error) {
+	object["apiVersion"] = ""
+	object["kind"] = ""
+	metadata := object["metadata"].(map[string]interface{})
+	for _, field := range []string{
+		"namespace", "resourceVersion", "uid", "selfLink", "generation", "generateName",
+		"clusterName", "continue", "creationTimestamp",
+	} {
+		delete(metadata, field)
+	}
+	metadata["annotations"] = map[string]string{}
+	metadata["finalizers"] = []string{}
+	metadata["managedFields"] = []string{}
+	metadata["ownerReferences"] = []string{}
+	metadata["deletionGracePeriodSeconds"] = 0
+	metadata["remainingItemCount"] = 0
+	text, err := yaml.Marshal(map[string]interface{}{"object": object})
+	return fmt.Sprintf("%x", md5.Sum(text)), err
 }
 
 // read returns YAML as JSON, once as any value, and once with its field v as a text.

@@ -14,7 +14,7 @@ pub(crate) fn answers(requests: &[Value]) -> Vec<Value> {
     for request in requests {
         writeln!(input_text, "{request}").unwrap();
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packages/tests/oracle");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oracle");
     let mut build = Command::new("go");
     build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".").current_dir(source);

@@ -50,7 +50,9 @@ impl Writer<'_> {
 
     /// Ends the line, unless a text in lines has just ended it.
     fn end_line(&mut self) {
-        if self.out.last() != Some(&b'\n') {
+        let ends_line = String::from_utf8_lossy(&self.out[self.out.len().saturating_sub(3)..])
+            .ends_with(is_break);
+        if !ends_line {
             self.out.push(b'\n');
         }
     }
@@ -161,7 +163,7 @@ impl Writer<'_> {
             if encoded.len() > BINARY_LINE {
                 let lines = encoded.as_bytes().chunks(BINARY_LINE);
                 let lines: Vec<u8> = lines.flat_map(|line| [line, b"\n"].concat()).collect();
-                self.lines(&lines, indent);
+                self.lines(&String::from_utf8_lossy(&lines), indent);
             } else {
                 self.out.extend(encoded.into_bytes());
             }
@@ -170,7 +172,7 @@ impl Writer<'_> {
         let facts = Facts::of(text);
         if text.contains('\n') {
             if facts.lines_allowed && !is_key {
-                self.lines(bytes, indent);
+                self.lines(text, indent);
             } else {
                 self.double_quoted(text);
             }
@@ -180,7 +182,7 @@ impl Writer<'_> {
             self.out.extend(bytes);
         } else if facts.single_quotes_allowed {
             self.out.push(b'\'');
-            self.out.extend(text.replace('\'', "''").into_bytes());
+            self.indented(&text.replace('\'', "''"), indent, false);
             self.out.push(b'\'');
         } else {
             self.double_quoted(text);
@@ -188,22 +190,30 @@ impl Writer<'_> {
     }
 
     /// Writes a text line by line behind `|`.
-    fn lines(&mut self, bytes: &[u8], indent: usize) {
+    fn lines(&mut self, text: &str, indent: usize) {
         self.out.push(b'|');
-        if matches!(bytes.first(), Some(b' ' | b'\n')) {
+        if text.starts_with(|character| character == ' ' || is_break(character)) {
             self.out.push(b'2');
         }
-        if !bytes.ends_with(b"\n") {
-            self.out.push(b'-');
-        } else if bytes == b"\n" || bytes.ends_with(b"\n\n") {
-            self.out.push(b'+');
+        let mut from_end = text.chars().rev();
+        match (from_end.next().is_some_and(is_break), from_end.next()) {
+            (false, _) => self.out.push(b'-'),
+            (true, before) if before.is_none_or(is_break) => self.out.push(b'+'),
+            (true, _) => {}
         }
         self.out.push(b'\n');
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if line != b"\n" {
+        self.indented(text, indent, true);
+    }
+
+    /// Writes a text, each line of which is indented, empty ones excepted.
+    fn indented(&mut self, text: &str, indent: usize, mut at_start: bool) {
+        for character in text.chars() {
+            if is_break(character) {
+                at_start = true;
+            } else if std::mem::take(&mut at_start) {
                 self.indent(indent);
             }
-            self.out.extend(line);
+            self.out.extend(character.encode_utf8(&mut [0; 4]).bytes());
         }
     }
 
