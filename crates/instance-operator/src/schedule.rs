@@ -10,6 +10,8 @@ mod plans;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, InstanceStatus, ObservedInput, PlanExecution, PlanStatus};
 
@@ -35,7 +37,7 @@ pub enum InstanceChange {
     SetParameters(Vec<(String, String)>),
     /// Gives the requested run an identity, so that it is the same after a restart.
     SetRequestUid(String),
-    /// Removes the request, because its run has ended.
+    /// Removes the request, because its run has ended; written after the status that reports it.
     ClearRequest,
 }
 
@@ -132,7 +134,7 @@ impl Scheduler<'_> {
             return;
         }
         let request = &self.observed.spec.plan_execution;
-        let is_current = |plan: &PlanStatus| plan.uid == request.uid;
+        let is_current = |plan: &PlanStatus| !request.uid.is_empty() && plan.uid == request.uid;
         // A cancelled plan of KUDO stays IN_PROGRESS forever.
         let abandoned = self.status.plan_status.values().filter(|plan| plan.status.is_running());
         let abandoned: Vec<String> =
@@ -143,8 +145,8 @@ impl Scheduler<'_> {
         self.status.observed_input = Some(ObservedInput {
             operator_version: self.observed.version_key(),
             parameters: self.digests(),
-            // KUDO schedules a request when it is written; the operator has not seen one of another uid.
-            requested_uid: if run::running(&self.status).is_some() {
+            // A request that KUDO has not taken in is a new one.
+            requested_uid: if self.status.plan_status.values().any(is_current) {
                 request.uid.clone()
             } else {
                 String::new()
@@ -156,7 +158,7 @@ impl Scheduler<'_> {
         });
     }
 
-    fn digests(&self) -> std::collections::BTreeMap<String, String> {
+    fn digests(&self) -> BTreeMap<String, String> {
         self.set.iter().map(|(name, set)| (name.clone(), set.digest.clone())).collect()
     }
 

@@ -387,6 +387,19 @@ fn an_idle_instance_of_kudo_is_taken_over_without_a_run() {
 }
 
 #[test]
+fn a_request_that_kudo_has_run_is_removed_and_another_runs() {
+    let mut world = of_kudo(&[("deploy", ExecutionStatus::Complete)], &[]);
+    world.request("deploy", "deploy-uid");
+    world.reconcile();
+    assert_eq!(world.runs(), [""; 0]);
+    assert_eq!(world.observed.spec.plan_execution, PlanExecution::default());
+    let mut world = of_kudo(&[("deploy", ExecutionStatus::Complete)], &[]);
+    world.request("backup", "mine");
+    world.reconcile();
+    assert_eq!(world.runs(), ["backup COMPLETE"]);
+}
+
+#[test]
 fn a_run_of_kudo_goes_on_and_one_that_it_abandoned_ends() {
     let plans = [("deploy", ExecutionStatus::InProgress), ("backup", ExecutionStatus::InProgress)];
     let mut world = of_kudo(&plans, &["backup"]);
