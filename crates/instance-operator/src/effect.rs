@@ -7,7 +7,7 @@ use podops_api::kudo::{InstanceStatus, InventoryEntry};
 use serde_json::Value;
 
 use crate::{
-    object::{ObjectId, ObjectType, hash, text},
+    object::{ObjectId, ObjectType, file::ReadFile, hash, text},
     values::digest,
 };
 
@@ -32,28 +32,6 @@ pub enum Effect {
     },
     /// Reads a file of a Pod. It changes nothing.
     Read(ReadFile),
-}
-
-/// File of a Pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ReadFile {
-    /// Identity of the Pod.
-    pub pod: ObjectId,
-    /// Name of the container.
-    pub container: String,
-    /// Path of the file.
-    pub path: String,
-}
-
-/// Result of reading a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileRead {
-    /// Content of the file.
-    Content(Vec<u8>),
-    /// The file was not read, because it has so many bytes.
-    TooLarge(u64),
-    /// The file was not read; why. A retry may help.
-    Failed(String),
 }
 
 impl Effect {

@@ -10,8 +10,8 @@ use podops_api::kudo::{ExecutionStatus, InstanceSpec, InstanceStatus, PlanExecut
 use serde_json::{Value, json};
 
 use crate::{
-    effect::{Effect, FileRead, record},
-    object::{ObjectId, Scope, object_type, text},
+    effect::{Effect, record},
+    object::{ObjectId, Scope, file::FileRead, object_type, text},
     plan::{self, Plan},
     schedule::InstanceChange,
     view::{CLEANUP_FINALIZER, Observed, Version},

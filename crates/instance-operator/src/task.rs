@@ -2,6 +2,7 @@
 //! it is.
 
 mod apply;
+mod artifact_names;
 mod child;
 mod context;
 mod delete;

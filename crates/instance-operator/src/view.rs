@@ -8,9 +8,9 @@ use podops_api::{
 };
 use serde_json::Value;
 
-use crate::{
-    effect::{FileRead, ReadFile},
-    object::{ObjectId, ObjectType, Scope},
+use crate::object::{
+    ObjectId, ObjectType, Scope,
+    file::{FileRead, ReadFile},
 };
 
 /// Finalizer of Instances whose OperatorVersion has the plan `cleanup`.

@@ -4,7 +4,6 @@
 //! it is, also if the operator was killed before it wrote the status.
 
 mod artifact;
-mod names;
 mod pod;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -14,17 +13,18 @@ use podops_packages::template::Data;
 use serde_json::Value;
 
 use self::artifact::artifact;
-pub(super) use self::names::names;
 use super::{
     apply::{Ownership, apply, enhanced},
+    artifact_names,
     context::{BUILD, TaskContext, TaskFailure, TaskState, Work},
     render,
 };
 use crate::{
-    effect::{Effect, FileRead, ReadFile, entry},
+    effect::{Effect, entry},
     object::{
         ObjectId, ObjectType, annotation,
         enhance::RUN,
+        file::{FileRead, ReadFile},
         health::{Health, health},
         text,
     },
@@ -89,8 +89,7 @@ fn check(task: &Task, version: &Version) -> Result<(), TaskFailure> {
         if !matches!(file.kind.as_str(), "Secret" | "ConfigMap") {
             return failed(format!("pipe {}: kind must be Secret or ConfigMap", file.key));
         }
-        let is_valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if file.key.is_empty() || !file.key.chars().all(is_valid) {
+        if file.key.is_empty() || !file.key.chars().all(is_key) {
             return failed(format!(
                 "pipe key {:?} must consist of letters, digits, - and _",
                 file.key
@@ -104,6 +103,11 @@ fn check(task: &Task, version: &Version) -> Result<(), TaskFailure> {
     Ok(())
 }
 
+/// Returns whether a key of a Pipe task may have a character.
+fn is_key(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
+}
+
 fn rendered_pod(task: &Task, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
     let data = Data {
         names: render::names(context, true),
@@ -111,7 +115,7 @@ fn rendered_pod(task: &Task, context: &TaskContext<'_>) -> Result<Value, TaskFai
         pipes: Some(BTreeMap::new()),
     };
     let text = render::render(&task.spec.pod, &data, context)?;
-    let name = names::name(&context.observed.name, context.path, "pipepod");
+    let name = artifact_names::name(&context.observed.name, context.path, "pipepod");
     let files = task.spec.pipe.iter().map(path_of);
     pod::with_waiter(&text, &name, &task.spec.image, files)
 }
@@ -124,7 +128,7 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
     ObjectId {
         object_type: ObjectType { api_version: "v1".to_owned(), kind: file.kind.clone() },
         namespace: context.observed.namespace.clone(),
-        name: names::name(&context.observed.name, context.path, &file.key),
+        name: artifact_names::name(&context.observed.name, context.path, &file.key),
     }
 }
 

@@ -9,8 +9,10 @@ use podops_packages::{
 };
 use serde_json::Value;
 
-use super::context::{BUILD, TaskContext, TaskFailure};
-use super::pipe;
+use super::{
+    artifact_names,
+    context::{BUILD, TaskContext, TaskFailure},
+};
 use crate::object::{object_type, text};
 
 const RENDERING: &str = "TaskRenderingError";
@@ -27,7 +29,7 @@ pub(super) fn objects(
     let data = Data {
         names: names(context, true),
         parameters: context.parameters.clone(),
-        pipes: Some(pipe::names(context)),
+        pipes: Some(artifact_names::names(context)),
     };
     let mut objects = Vec::new();
     for resource in resources {

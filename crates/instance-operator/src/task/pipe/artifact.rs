@@ -53,15 +53,23 @@ fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskF
             continue;
         }
         let (key, value) = line.split_once('=').unwrap_or((line, ""));
-        let mut characters = key.chars();
-        let is_first = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '-' | '.');
-        let is_other = |c: char| is_first(c) || c.is_ascii_digit();
-        if !characters.next().is_some_and(is_first) || !characters.all(is_other) {
+        if !is_variable(key) {
             return Err(failed(format!("line {}: {key:?} is no name of a variable", index + 1)));
         }
         variables.push((key.to_owned(), value.as_bytes().to_vec()));
     }
     Ok(variables)
+}
+
+/// Returns whether a text is the name of an environment variable, as Kubernetes defines it.
+fn is_variable(text: &str) -> bool {
+    let mut characters = text.chars();
+    characters.next().is_some_and(is_first_of_variable)
+        && characters.all(|c| is_first_of_variable(c) || c.is_ascii_digit())
+}
+
+fn is_first_of_variable(character: char) -> bool {
+    character.is_ascii_alphabetic() || matches!(character, '_' | '-' | '.')
 }
 
 #[cfg(test)]

@@ -76,11 +76,15 @@ fn checked<'a>(pod: &Value, files: impl Iterator<Item = &'a str>) -> Result<Valu
     let path = text(mount, "/mountPath").trim_end_matches('/');
     for file in files {
         let below = file.strip_prefix(path).and_then(|rest| rest.strip_prefix('/'));
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
         let name = file.rsplit('/').next().unwrap_or_default();
         if below.is_none() || !name.chars().any(is_name) || file.contains("..") {
             return invalid(format!("file {file} must be below the mounted volume {path}"));
         }
     }
     Ok(mount.clone())
+}
+
+/// Returns whether the key of a ConfigMap may have a character.
+fn is_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | '_')
 }

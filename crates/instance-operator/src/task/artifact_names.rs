@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::task::context::{TaskContext, TaskPath};
+use super::context::{TaskContext, TaskPath};
 
 /// Returns the name of an artifact, or of the Pod with the suffix `pipepod`.
 pub(super) fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
@@ -17,7 +17,7 @@ fn part(text: &str) -> String {
 }
 
 /// Names of the artifacts of all Pipe tasks of the plan that runs, by key.
-pub(in crate::task) fn names(context: &TaskContext<'_>) -> BTreeMap<String, String> {
+pub(super) fn names(context: &TaskContext<'_>) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     let plan = context.path.plan;
     let phases = context.version.spec.plans.get(plan).map(|plan| &plan.phases);

@@ -1,0 +1,25 @@
+//! Files of Pods.
+
+use super::ObjectId;
+
+/// File of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReadFile {
+    /// Identity of the Pod.
+    pub pod: ObjectId,
+    /// Name of the container.
+    pub container: String,
+    /// Path of the file.
+    pub path: String,
+}
+
+/// Result of reading a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileRead {
+    /// Content of the file.
+    Content(Vec<u8>),
+    /// The file was not read, because it has so many bytes.
+    TooLarge(u64),
+    /// The file was not read; why. A retry may help.
+    Failed(String),
+}
