@@ -484,3 +484,26 @@ fn a_pod_of_another_form_fails_its_pipe() {
         assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0), "{to}");
     }
 }
+
+#[test]
+fn keys_of_pipes_are_unique_in_a_plan() {
+    let mut version = piping(PIPE_POD);
+    let mut other = version["tasks"].as_array().unwrap().last().unwrap().clone();
+    other["name"] = json!("other");
+    version["tasks"].as_array_mut().unwrap().push(other);
+    let mut plan = version["plans"]["deploy"].clone();
+    plan["phases"][0]["steps"][0]["tasks"] = json!(["other"]);
+    version["plans"]["another"] = plan;
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "IN_PROGRESS", "another plan may use the key");
+    version["plans"]["deploy"]["phases"][0]["steps"][1]["tasks"] = json!(["other"]);
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    let mut events = world.events.iter();
+    assert!(
+        events.any(|event| event.contains("pipe key Cert is used twice")),
+        "{:?}",
+        world.events
+    );
+}

@@ -6,7 +6,10 @@
 mod artifact;
 mod pod;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use podops_api::kudo::{PipeFile, Task};
 use podops_packages::template::Data;
@@ -28,7 +31,6 @@ use crate::{
         health::{Health, health},
         text,
     },
-    view::Version,
 };
 
 /// Largest file that is read, in bytes.
@@ -39,7 +41,7 @@ pub(super) fn advance(
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
 ) -> Result<TaskState, TaskFailure> {
-    check(task, context.version)?;
+    check(task, context)?;
     let pod = enhanced(rendered_pod(task, context)?, context)?;
     let pod_id = ObjectId::of(&pod);
     let ids: Vec<ObjectId> = task.spec.pipe.iter().map(|file| artifact_id(file, context)).collect();
@@ -73,8 +75,8 @@ pub(super) fn advance(
 
 const PIPE: &str = "PipeTaskError";
 
-/// Checks the fields of the task, and that its keys are unique in the OperatorVersion.
-fn check(task: &Task, version: &Version) -> Result<(), TaskFailure> {
+/// Checks the fields of the task, and that its keys are unique in the plan.
+fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
     let failed = |message: String| Err(TaskFailure::new(BUILD, message));
     if task.spec.pipe.is_empty() || task.spec.pod.is_empty() {
         return failed("a Pipe task needs pod and pipe".to_owned());
@@ -95,12 +97,20 @@ fn check(task: &Task, version: &Version) -> Result<(), TaskFailure> {
                 file.key
             ));
         }
-        let tasks = version.spec.tasks.iter().flat_map(|task| &task.spec.pipe);
-        if tasks.filter(|other| other.key == file.key).count() > 1 {
+        let used = tasks_of_plan(context).into_iter().flat_map(|task| &task.spec.pipe);
+        if used.filter(|other| other.key == file.key).count() > 1 {
             return failed(format!("pipe key {} is used twice", file.key));
         }
     }
     Ok(())
+}
+
+/// Tasks of the plan that runs, each once.
+fn tasks_of_plan<'a>(context: &TaskContext<'a>) -> Vec<&'a Task> {
+    let phases = context.version.spec.plans.get(context.path.plan).map(|plan| &plan.phases);
+    let steps = phases.into_iter().flatten().flat_map(|phase| &phase.steps);
+    let names: BTreeSet<&String> = steps.flat_map(|step| &step.tasks).collect();
+    names.into_iter().filter_map(|name| context.version.task(name)).collect()
 }
 
 /// Returns whether a key of a Pipe task may have a character.
