@@ -47,7 +47,8 @@ pub(crate) fn cargo_output(args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn command() -> Command {
+/// Returns the cargo that runs this program.
+pub(crate) fn command() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 

@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
     time::Instant,
@@ -86,23 +86,23 @@ fn groups(mut suites: Vec<Suite>) -> [Vec<Suite>; 3] {
 /// Runs some programs at a time; returns the names of those that failed.
 fn run_group(suites: &[Suite], at_a_time: usize) -> Vec<String> {
     let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
+    let (failed, names) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..at_a_time {
-            scope.spawn(|| {
+            let (failed, next) = (failed.clone(), &next);
+            scope.spawn(move || {
                 while let Some(suite) = suites.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = run_suite(suite) {
                         eprintln!("error: {error:#}");
-                        failed
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .push(suite.name.clone());
+                        // The receiver lives until all threads have ended.
+                        let _ = failed.send(suite.name.clone());
                     }
                 }
             });
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    drop(failed);
+    names.iter().collect()
 }
 
 /// Runs a program, and prints its output when it has ended.

@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    process::Command,
 };
 
 use anyhow::{Context as _, ensure};
@@ -52,9 +51,8 @@ pub(super) fn write(release: &Release, program: &str, packages: &[Package]) -> a
 }
 
 fn metadata() -> anyhow::Result<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let output = Command::new(cargo)
+    let output = crate::cargo::command()
         .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", &target])
         .current_dir(crate::sources::root())
         .output()

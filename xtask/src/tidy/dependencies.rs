@@ -1,6 +1,6 @@
 //! Dependencies that a crate declares and does not use.
 
-use std::{collections::BTreeSet, process::Command};
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub(super) fn check(rust: &[RustFile], metadata: &Value) -> anyhow::Result<Vec<F
 
 /// Output of `cargo metadata`.
 pub(super) fn metadata() -> anyhow::Result<Value> {
-    let output = Command::new("cargo")
+    let output = crate::cargo::command()
         .args(["metadata", "--format-version=1", "--all-features", "--locked"])
         .current_dir(sources::root())
         .output()
