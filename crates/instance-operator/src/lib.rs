@@ -6,7 +6,7 @@
 
 pub mod object;
 
-pub mod effect;
+pub mod object_write;
 
 pub mod values;
 pub mod view;

@@ -118,7 +118,7 @@ pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/labels")?.get(key)?.as_str()
 }
 
-/// Returns the status of a condition; `None` if there is no such condition.
+/// Returns a condition of an object; `None` if there is none of this type.
 #[must_use]
 pub fn condition<'a>(object: &'a Value, condition: &str) -> Option<&'a Value> {
     items(object, "/status/conditions").find(|found| found["type"] == condition)
@@ -130,7 +130,7 @@ pub fn is_true(object: &Value, name: &str) -> bool {
     condition(object, name).is_some_and(|found| found["status"] == "True")
 }
 
-/// Returns the UID of the owner that controls an object; `None` if there is none.
+/// Returns the owner reference of an object's controller; `None` if there is none.
 #[must_use]
 pub fn controller(object: &Value) -> Option<&Value> {
     items(object, "/metadata/ownerReferences").find(|owner| owner["controller"] == true)

@@ -1,9 +1,10 @@
 //! Decides the next changes of one Instance: of its objects, its status and itself. Pure: observed state
 //! and the time in, a [`Plan`] out.
 //!
-//! A plan may be incomplete, because types or objects are not known: [`Needs`](crate::effect::Needs) lists them. The operator
-//! plans again once they are, and after each effect, until neither is left; then it writes the status.
-//! An operator that is restarted before it has written the status has the same effects again.
+//! A plan may be incomplete, because types, objects or files are not known:
+//! [`Needs`](crate::object_write::Needs) lists them. The operator plans again once they are, and after each
+//! write, until neither is left; then it writes the status. An operator that is restarted before it has
+//! written the status plans the same writes again.
 
 mod engine;
 mod outcome;
@@ -15,7 +16,6 @@ use jiff::Timestamp;
 
 pub use self::outcome::Plan;
 use crate::{
-    reasons,
     schedule::{self, InstanceChange},
     view::Observed,
 };
@@ -29,14 +29,14 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
                 return plan;
             }
-            let mut plan = engine::run(observed, plan, now);
+            let mut plan = engine::run(observed, &schedule.set, plan, now);
             status::report_valid(&mut plan.status, observed, now);
             plan
         }
         Err(invalid) => {
             let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
             if status::report_invalid(&mut plan.status, observed, &invalid, now) {
-                plan.events.push(reasons::of_invalid(&invalid));
+                plan.events.push(invalid.reason.with(invalid.message));
             }
             plan
         }

@@ -3,11 +3,6 @@
 use podops_api::kudo::ExecutionStatus;
 use podops_client::event::{EventReason, ObjectEvent};
 
-use crate::{
-    schedule::{INVALID_OPERATOR_VERSION, INVALID_PARAMETERS, INVALID_PLAN, Invalid},
-    task::TaskFailure,
-};
-
 const INSTANCE: &str = "Instance";
 
 /// A run begins.
@@ -21,68 +16,89 @@ pub const PLAN_FINISHED: EventReason = EventReason::normal(
 );
 /// The OperatorVersion does not exist.
 pub const OPERATOR_VERSION_INVALID: EventReason = EventReason::warning(
-    INVALID_OPERATOR_VERSION,
+    "InvalidOperatorVersion",
     INSTANCE,
     "The OperatorVersion does not exist, so nothing runs. Create it, or name another one.",
 );
 /// A plan does not exist, or must not run.
 pub const PLAN_INVALID: EventReason = EventReason::warning(
-    INVALID_PLAN,
+    "InvalidPlan",
     INSTANCE,
     "A plan that is due does not exist, or must not be requested, so nothing runs. Fix what the message names.",
 );
 /// Parameters have no valid values.
 pub const PARAMETERS_INVALID: EventReason = EventReason::warning(
-    INVALID_PARAMETERS,
+    "InvalidParams",
     INSTANCE,
     "Parameters have no valid values, so nothing runs. Fix those that the message names.",
 );
 
-const fn task_failure(name: &'static str, meaning: &'static str) -> EventReason {
-    EventReason::warning(name, INSTANCE, meaning)
-}
-
-/// Reasons for which a task fails.
-pub const TASK_FAILURES: [EventReason; 11] = [
-    task_failure(
-        "TaskRenderingError",
-        "A template cannot be rendered. Fix the template or the parameters.",
-    ),
-    task_failure(
-        "TaskEnhancementError",
-        "An object has a type that is not served, or another controller. Fix the template, or install the type.",
-    ),
-    task_failure("DummyTaskError", "A Dummy task fails, as its package specifies."),
-    task_failure(
-        "ResourceUnmarshalError",
-        "A rendered template is not YAML of objects. Fix the template.",
-    ),
-    task_failure(
-        "FailedTerminalStateError",
-        "An object has failed for good, such as a Job. Fix the cause, and run the plan again.",
-    ),
-    task_failure(
-        "ToggleTaskError",
-        "The parameter of a Toggle task is not a boolean. Fix its value.",
-    ),
-    task_failure("UnknownTaskName", "A step names a task that does not exist. Fix the package."),
-    task_failure(
-        "TaskBuildError",
-        "A task lacks a field, or has an unknown kind. Fix the package.",
-    ),
-    task_failure(
-        "ResourceValidationError",
-        "The Pod of a Pipe task has another form than it needs. Fix the template.",
-    ),
-    task_failure(
-        "PipeTaskError",
-        "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
-    ),
-    task_failure(
-        "UnservedVersionError",
-        "An object has an API version without successor. Fix the template.",
-    ),
-];
+/// A template cannot be rendered.
+pub const TASK_RENDERING_ERROR: EventReason = EventReason::warning(
+    "TaskRenderingError",
+    INSTANCE,
+    "A template cannot be rendered. Fix the template or the parameters.",
+);
+/// An object cannot be owned, or its type is not served.
+pub const TASK_ENHANCEMENT_ERROR: EventReason = EventReason::warning(
+    "TaskEnhancementError",
+    INSTANCE,
+    "An object has a type that is not served, or another controller. Fix the template, or install the type.",
+);
+/// A Dummy task fails.
+pub const DUMMY_TASK_ERROR: EventReason = EventReason::warning(
+    "DummyTaskError",
+    INSTANCE,
+    "A Dummy task fails, as its package specifies.",
+);
+/// A rendered template cannot be read.
+pub const RESOURCE_UNMARSHAL_ERROR: EventReason = EventReason::warning(
+    "ResourceUnmarshalError",
+    INSTANCE,
+    "A rendered template is not YAML of objects. Fix the template.",
+);
+/// An object has failed for good.
+pub const FAILED_TERMINAL_STATE_ERROR: EventReason = EventReason::warning(
+    "FailedTerminalStateError",
+    INSTANCE,
+    "An object has failed for good, such as a Job. Fix the cause, and run the plan again.",
+);
+/// The parameter of a Toggle task has no boolean value.
+pub const TOGGLE_TASK_ERROR: EventReason = EventReason::warning(
+    "ToggleTaskError",
+    INSTANCE,
+    "The parameter of a Toggle task is not a boolean. Fix its value.",
+);
+/// A step names a task that does not exist.
+pub const UNKNOWN_TASK_NAME: EventReason = EventReason::warning(
+    "UnknownTaskName",
+    INSTANCE,
+    "A step names a task that does not exist. Fix the package.",
+);
+/// A task is incomplete.
+pub const TASK_BUILD_ERROR: EventReason = EventReason::warning(
+    "TaskBuildError",
+    INSTANCE,
+    "A task lacks a field, or has an unknown kind. Fix the package.",
+);
+/// The Pod of a Pipe task has another form than it needs.
+pub const RESOURCE_VALIDATION_ERROR: EventReason = EventReason::warning(
+    "ResourceValidationError",
+    INSTANCE,
+    "The Pod of a Pipe task has another form than it needs. Fix the template.",
+);
+/// A Pipe task cannot make its files.
+pub const PIPE_TASK_ERROR: EventReason = EventReason::warning(
+    "PipeTaskError",
+    INSTANCE,
+    "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
+);
+/// An object has an API version without successor.
+pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
+    "UnservedVersionError",
+    INSTANCE,
+    "An object has an API version without successor. Fix the template.",
+);
 
 /// A run begins.
 #[must_use]
@@ -95,20 +111,4 @@ pub fn started(plan: &str) -> ObjectEvent {
 pub fn finished(plan: &str, result: ExecutionStatus) -> ObjectEvent {
     let result = if result == ExecutionStatus::Complete { "COMPLETE" } else { "FATAL_ERROR" };
     PLAN_FINISHED.with(format!("Execution of plan {plan} finished with status {result}"))
-}
-
-/// The spec can never be right.
-#[must_use]
-pub fn of_invalid(invalid: &Invalid) -> ObjectEvent {
-    let known = [&OPERATOR_VERSION_INVALID, &PLAN_INVALID, &PARAMETERS_INVALID];
-    let reason = known.into_iter().find(|reason| reason.name == invalid.reason);
-    reason.unwrap_or(&PLAN_INVALID).with(invalid.message.clone())
-}
-
-/// A task has failed for good.
-#[must_use]
-pub fn failed(failure: &TaskFailure, message: &str) -> ObjectEvent {
-    static REASONS: [EventReason; 11] = TASK_FAILURES;
-    let reason = REASONS.iter().find(|reason| reason.name == failure.reason);
-    reason.unwrap_or(&REASONS[0]).with(message)
 }

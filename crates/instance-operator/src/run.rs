@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::kudo::{
-    ExecutionStatus, InstanceStatus, PhaseStatus, PlanRun, PlanStatus, StepStatus,
+    ExecutionStatus, InstanceStatus, Phase, PhaseStatus, PlanRun, PlanStatus, Step, StepStatus,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -32,6 +32,13 @@ pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {
     status.plan_status.values().find(|plan| plan.status.is_running())
 }
 
+/// Returns a status as KUDO writes it, such as `IN_PROGRESS`.
+#[must_use]
+pub fn shown(status: ExecutionStatus) -> String {
+    let text = serde_json::to_value(status).ok();
+    text.and_then(|text| text.as_str().map(ToOwned::to_owned)).unwrap_or_default()
+}
+
 /// Adds the plans, phases and steps of an OperatorVersion that the status does not have, in its order.
 /// Plans that it does not have any more stay.
 pub fn add_missing(status: &mut InstanceStatus, version: &Version) {
@@ -39,28 +46,21 @@ pub fn add_missing(status: &mut InstanceStatus, version: &Version) {
         let entry = status.plan_status.entry(name.clone()).or_default();
         entry.name.clone_from(name);
         let known = std::mem::take(&mut entry.phases);
-        entry.phases = plan
-            .phases
-            .iter()
-            .map(|phase| {
-                let known = known.iter().find(|known| known.name == phase.name);
-                let mut status = known.cloned().unwrap_or_default();
-                status.name.clone_from(&phase.name);
-                let known = std::mem::take(&mut status.steps);
-                status.steps = phase
-                    .steps
-                    .iter()
-                    .map(|step| {
-                        let known = known.iter().find(|known| known.name == step.name);
-                        let mut status = known.cloned().unwrap_or_default();
-                        status.name.clone_from(&step.name);
-                        status
-                    })
-                    .collect();
-                status
-            })
-            .collect();
+        entry.phases = plan.phases.iter().map(|phase| phase_status(phase, &known)).collect();
     }
+}
+
+/// Returns the status of a phase: that of its name, or an empty one, with all its steps.
+fn phase_status(phase: &Phase, known: &[PhaseStatus]) -> PhaseStatus {
+    let known = known.iter().find(|known| known.name == phase.name).cloned().unwrap_or_default();
+    let steps = phase.steps.iter().map(|step| step_status(step, &known.steps)).collect();
+    PhaseStatus { name: phase.name.clone(), steps, ..known }
+}
+
+/// Returns the status of a step: that of its name, or an empty one.
+fn step_status(step: &Step, known: &[StepStatus]) -> StepStatus {
+    let known = known.iter().find(|known| known.name == step.name).cloned().unwrap_or_default();
+    StepStatus { name: step.name.clone(), ..known }
 }
 
 /// What a run is.

@@ -17,11 +17,11 @@ use podops_api::kudo::{ExecutionStatus, InstanceStatus, ObservedInput, PlanExecu
 
 use self::changes::Changes;
 pub use self::{
-    invalid::{INVALID_OPERATOR_VERSION, INVALID_PARAMETERS, INVALID_PLAN, Invalid},
+    invalid::Invalid,
     plans::{CLEANUP, DEPLOY, is_rollout},
 };
 use crate::{
-    run,
+    reasons, run,
     values::{self, SetValues},
     view::{Observed, Version},
 };
@@ -56,6 +56,8 @@ pub struct Schedule {
     pub status: InstanceStatus,
     /// Change of the Instance.
     pub change: Option<InstanceChange>,
+    /// Values that the Instance sets.
+    pub set: SetValues,
 }
 
 /// State of one decision.
@@ -76,7 +78,7 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid
     let Some(version) = observed.version.as_deref() else {
         let key = observed.version_key();
         return Err(Invalid {
-            reason: INVALID_OPERATOR_VERSION,
+            reason: &reasons::OPERATOR_VERSION_INVALID,
             message: format!("OperatorVersion {key} does not exist"),
         });
     };
@@ -85,7 +87,7 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid
     let mut scheduler = Scheduler { observed, version, set, status, now };
     let change =
         if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due()? };
-    Ok(Schedule { status: scheduler.status, change })
+    Ok(Schedule { status: scheduler.status, change, set: scheduler.set })
 }
 
 impl Scheduler<'_> {
@@ -98,8 +100,8 @@ impl Scheduler<'_> {
         }
         self.cancel();
         self.take_over();
-        self.take_in_spec()?;
-        if let Some(change) = self.take_in_request()? {
+        self.schedule_changes()?;
+        if let Some(change) = self.schedule_request()? {
             return Ok(Some(change));
         }
         self.begin_next();
@@ -163,7 +165,7 @@ impl Scheduler<'_> {
     }
 
     /// Takes in a changed OperatorVersion and changed parameters.
-    fn take_in_spec(&mut self) -> Result<(), Invalid> {
+    fn schedule_changes(&mut self) -> Result<(), Invalid> {
         let changes = Changes::of(self.observed, self.version, &self.set, &self.status);
         if changes.is_empty() {
             return Ok(());
@@ -181,7 +183,7 @@ impl Scheduler<'_> {
         });
         let reason = changes.to_string();
         let mut due = due.into_iter();
-        if changes.replace_rollout(is_deployed)
+        if changes.replaces_rollout(is_deployed)
             && let Some(first) = due.next()
         {
             self.replace_rollout(&first, &reason);
@@ -231,7 +233,7 @@ impl Scheduler<'_> {
     }
 
     /// Takes in a plan that a user requests.
-    fn take_in_request(&mut self) -> Result<Option<InstanceChange>, Invalid> {
+    fn schedule_request(&mut self) -> Result<Option<InstanceChange>, Invalid> {
         let request = &self.observed.spec.plan_execution;
         let plan = &request.plan_name;
         let Some(input) = &mut self.status.observed_input else { return Ok(None) };
@@ -240,11 +242,11 @@ impl Scheduler<'_> {
         }
         if !self.version.spec.plans.contains_key(plan) {
             let message = format!("plan {plan} does not exist");
-            return Err(Invalid { reason: INVALID_PLAN, message });
+            return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
         }
         if plan == CLEANUP {
             let message = "plan cleanup runs when the Instance is deleted, and not on request";
-            return Err(Invalid { reason: INVALID_PLAN, message: message.to_owned() });
+            return Err(Invalid { reason: &reasons::PLAN_INVALID, message: message.to_owned() });
         }
         if request.uid.is_empty() {
             let uid = run::identity(self.observed, plan, "requested");
@@ -267,7 +269,7 @@ impl Scheduler<'_> {
             return;
         }
         let plan = self.status.pending[0].clone();
-        self.begin(&plan, "its turn has come");
+        self.begin(&plan, "the plan was pending");
     }
 
     /// Returns whether the requested run has ended, so that the request can be removed.

@@ -6,13 +6,14 @@ mod random;
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use podops_api::kudo::{ExecutionStatus, InstanceSpec, InstanceStatus, PlanExecution};
+use podops_api::kudo::{InstanceSpec, InstanceStatus, PlanExecution};
 use serde_json::{Value, json};
 
 use crate::{
-    effect::{Effect, record},
     object::{ObjectId, Scope, file::FileRead, object_type, text},
+    object_write::{ObjectWrite, record},
     plan::{self, Plan},
+    run::shown,
     schedule::InstanceChange,
     view::{CLEANUP_FINALIZER, Observed, Version},
 };
@@ -40,6 +41,8 @@ pub(crate) struct World {
     pub(crate) objects: BTreeMap<ObjectId, Value>,
     /// Types beside [`SERVED`].
     pub(crate) served: Vec<(String, String)>,
+    /// Objects whose changes the API server rejects.
+    pub(crate) rejected: Vec<ObjectId>,
     /// Changes of objects, in order: `apply ConfigMap default/a`.
     pub(crate) log: Vec<String>,
     /// Events, in order: reason and message.
@@ -67,6 +70,7 @@ impl World {
             },
             objects: BTreeMap::new(),
             served: Vec::new(),
+            rejected: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
             status_writes: 0,
@@ -155,7 +159,7 @@ impl World {
     pub(crate) fn turn_with(
         &mut self,
         kill_after: usize,
-        check: &mut dyn FnMut(&Effect, &InstanceStatus),
+        check: &mut dyn FnMut(&ObjectWrite, &InstanceStatus),
     ) -> bool {
         let mut observed = self.observed.clone();
         let mut changes_left = kill_after;
@@ -171,25 +175,22 @@ impl World {
             }
             if !self.last.needs.is_empty() {
                 self.read(&mut observed);
-            } else if self.last.effects.is_empty() {
+            } else if self.last.writes.is_empty() {
                 break;
             }
-            for effect in std::mem::take(&mut self.last.effects) {
+            for write in std::mem::take(&mut self.last.writes) {
                 if changes_left == 0 {
                     return true;
                 }
                 changes_left -= 1;
-                check(&effect, &self.last.status);
-                if let Effect::Read(file) = &effect {
-                    let content = format!("{} of {}", file.path, self.reads).into_bytes();
-                    self.reads += 1;
-                    self.log.push(format!("read {}", file.path));
-                    observed.files.insert(file.clone(), FileRead::Content(content));
+                check(&write, &self.last.status);
+                if self.rejected.contains(&write.id()) {
+                    observed.failures.insert(write.id(), "not permitted".to_owned());
                     continue;
                 }
-                let response = self.carry_out(&effect);
-                record(&mut observed.status, &effect, response.as_ref());
-                observed.objects.insert(effect.id(), response.map(Arc::new));
+                let response = self.apply(&write);
+                record(&mut observed.status, &write, response.as_ref());
+                observed.objects.insert(write.id(), response.map(Arc::new));
             }
         }
         let known = events.into_iter().map(|e| format!("{}: {}", e.reason.name, e.message));
@@ -216,15 +217,21 @@ impl World {
             let scope = built_in.or(custom.map(|_| Scope::Namespaced));
             observed.types.insert(object_type.clone(), scope);
         }
+        for file in &self.last.needs.files {
+            let content = format!("{} of {}", file.path, self.reads).into_bytes();
+            self.reads += 1;
+            self.log.push(format!("read {}", file.path));
+            observed.files.insert(file.clone(), FileRead::Content(content));
+        }
         for id in &self.last.needs.objects {
             observed.objects.insert(id.clone(), self.objects.get(id).cloned().map(Arc::new));
         }
     }
 
-    fn carry_out(&mut self, effect: &Effect) -> Option<Value> {
-        let id = effect.id();
-        match effect {
-            Effect::Apply { object, .. } => {
+    fn apply(&mut self, write: &ObjectWrite) -> Option<Value> {
+        let id = write.id();
+        match write {
+            ObjectWrite::Apply { object, .. } => {
                 self.log.push(format!("apply {id}"));
                 let live = self.objects.get(&id);
                 let mut stored = (**object).clone();
@@ -239,8 +246,7 @@ impl World {
                 self.objects.insert(id, stored.clone());
                 Some(stored)
             }
-            Effect::Read(_) => None,
-            Effect::Delete { uid, .. } => {
+            ObjectWrite::Delete { uid, .. } => {
                 self.log.push(format!("delete {id}"));
                 let live = self.objects.get(&id);
                 if live.is_some_and(|live| text(live, "/metadata/uid") == uid) {
@@ -312,10 +318,6 @@ impl World {
         debug_assert!(!object_type(&object).kind.is_empty());
         self.objects.insert(ObjectId::of(&object), object);
     }
-}
-
-fn shown(status: ExecutionStatus) -> String {
-    serde_json::to_value(status).unwrap().as_str().unwrap().to_owned()
 }
 
 /// A template of a ConfigMap with this name and the parameter `P` as its data.

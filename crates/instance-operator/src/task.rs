@@ -12,9 +12,9 @@ mod render;
 use podops_api::kudo::Task;
 use podops_packages::values;
 
-use self::context::BUILD;
 pub use self::context::{TaskContext, TaskFailure, TaskPath, TaskState, Work};
 pub use self::pipe::FILE_BYTES_MAX;
+use crate::reasons;
 
 /// Decides what a task does next.
 pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> TaskState {
@@ -29,16 +29,17 @@ pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> T
         "Pipe" => pipe::advance(task, context, work),
         "KudoOperator" => child::advance(task, context, work),
         "Dummy" => Ok(dummy(task)),
-        kind => {
-            Err(TaskFailure::new(BUILD, format!("tasks of the kind {kind:?} are not supported")))
-        }
+        kind => Err(TaskFailure::new(
+            &reasons::TASK_BUILD_ERROR,
+            format!("tasks of the kind {kind:?} are not supported"),
+        )),
     };
     result.unwrap_or_else(TaskState::Failed)
 }
 
 fn dummy(task: &Task) -> TaskState {
     match (task.spec.want_err, task.spec.fatal, task.spec.done) {
-        (true, true, _) => TaskState::failed("DummyTaskError", "dummy error"),
+        (true, true, _) => TaskState::failed(&reasons::DUMMY_TASK_ERROR, "dummy error"),
         (true, false, _) => TaskState::Error("dummy error".to_owned()),
         (false, _, true) => TaskState::Done,
         (false, _, false) => {
@@ -51,14 +52,17 @@ fn dummy(task: &Task) -> TaskState {
 fn is_on(task: &Task, context: &TaskContext<'_>) -> Result<bool, TaskFailure> {
     let name = &task.spec.parameter;
     if name.is_empty() {
-        return Err(TaskFailure::new(BUILD, "a Toggle task needs a parameter"));
+        return Err(TaskFailure::new(
+            &reasons::TASK_BUILD_ERROR,
+            "a Toggle task needs a parameter",
+        ));
     }
     let value = context.parameters.get(name);
     let value = value.ok_or_else(|| {
-        TaskFailure::new("ToggleTaskError", format!("parameter {name} does not exist"))
+        TaskFailure::new(&reasons::TOGGLE_TASK_ERROR, format!("parameter {name} does not exist"))
     })?;
     let on = value.as_str().and_then(values::boolean);
     on.ok_or_else(|| {
-        TaskFailure::new("ToggleTaskError", format!("parameter {name} is not a boolean"))
+        TaskFailure::new(&reasons::TOGGLE_TASK_ERROR, format!("parameter {name} is not a boolean"))
     })
 }

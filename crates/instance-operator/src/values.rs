@@ -49,8 +49,8 @@ pub fn set_values(observed: &Observed) -> SetValues {
 
 /// Returns the digest of the value in force when an Instance sets a value of this digest, or none.
 #[must_use]
-pub fn digest_in_force(parameter: Option<&Parameter>, set: Option<&String>) -> Option<String> {
-    let default = || parameter.and_then(|parameter| parameter.default.as_deref()).map(digest);
+pub fn digest_in_force(parameter: &Parameter, set: Option<&String>) -> Option<String> {
+    let default = || parameter.default.as_deref().map(digest);
     set.cloned().or_else(default)
 }
 
@@ -91,7 +91,7 @@ pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<S
 
 /// Returns what templates see: the value that is set, else the default, else nothing.
 #[must_use]
-pub fn seen_by_templates(version: &Version, set: &SetValues) -> BTreeMap<String, Value> {
+pub fn template_values(version: &Version, set: &SetValues) -> BTreeMap<String, Value> {
     let seen = version.spec.parameters.iter().map(|parameter| {
         let value = set.get(&parameter.name).map(|set| &set.value).or(parameter.default.as_ref());
         (parameter.name.clone(), typed(&parameter.value_type, value.map(String::as_str)))
@@ -133,7 +133,7 @@ mod tests {
             { "name": "M", "value-type": "map" }, { "name": "N", "value-type": "integer", "default": "2" },
         ]));
         let set = set_values(&observed(&json!({ "A": "", "X": "unknown" })));
-        let seen = seen_by_templates(&version, &set);
+        let seen = template_values(&version, &set);
         let expected = json!({ "A": "", "B": "1", "C": "", "L": [80], "M": null, "N": "2" });
         assert_eq!(json!(seen), expected);
     }
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn a_value_equal_to_the_default_is_in_force_already() {
         let parameter = Parameter { default: Some("1".to_owned()), ..Parameter::default() };
-        let unset = digest_in_force(Some(&parameter), None);
-        assert_eq!(digest_in_force(Some(&parameter), Some(&digest("1"))), unset);
-        assert_ne!(digest_in_force(Some(&parameter), Some(&digest("2"))), unset);
+        let unset = digest_in_force(&parameter, None);
+        assert_eq!(digest_in_force(&parameter, Some(&digest("1"))), unset);
+        assert_ne!(digest_in_force(&parameter, Some(&digest("2"))), unset);
     }
 }

@@ -25,26 +25,26 @@ pub const OPERATOR_VERSION: &str = "kudo.dev/operator-version";
 pub const OF_RUN: [&str; 4] = [PLAN, PHASE, STEP, RUN];
 
 /// Instance and step that apply an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Context {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context<'a> {
     /// Namespace of the Instance.
-    pub namespace: String,
+    pub namespace: &'a str,
     /// Name of the Instance.
-    pub instance: String,
+    pub instance: &'a str,
     /// UID of the Instance.
-    pub instance_uid: String,
+    pub instance_uid: &'a str,
     /// Name of the operator.
-    pub operator: String,
+    pub operator: &'a str,
     /// Version of the operator.
-    pub operator_version: String,
+    pub operator_version: &'a str,
     /// Name of the plan.
-    pub plan: String,
+    pub plan: &'a str,
     /// Name of the phase.
-    pub phase: String,
+    pub phase: &'a str,
     /// Name of the step.
-    pub step: String,
+    pub step: &'a str,
     /// Identity of the run.
-    pub run: String,
+    pub run: &'a str,
 }
 
 /// The template of an object has another controller.
@@ -65,27 +65,20 @@ pub struct ControllerConflict {
 pub fn enhance(
     object: &mut Value,
     scope: Scope,
-    context: &Context,
+    context: &Context<'_>,
 ) -> Result<(), ControllerConflict> {
     let object_type = object_type(object);
-    let labels = [
-        (HERITAGE.0, HERITAGE.1),
-        (OPERATOR, context.operator.as_str()),
-        (INSTANCE, context.instance.as_str()),
-    ];
-    let of_run = [
-        (PLAN, context.plan.as_str()),
-        (PHASE, context.phase.as_str()),
-        (STEP, context.step.as_str()),
-        (RUN, context.run.as_str()),
-    ];
+    let labels =
+        [(HERITAGE.0, HERITAGE.1), (OPERATOR, context.operator), (INSTANCE, context.instance)];
+    let of_run =
+        [(PLAN, context.plan), (PHASE, context.phase), (STEP, context.step), (RUN, context.run)];
     add(object, &["metadata", "labels"], &labels);
     add(object, &["metadata", "annotations"], &of_run);
     for path in template_paths(&object_type).iter().copied() {
         // An object without Pod template gets none.
         if object.pointer(&format!("/{}", path.join("/"))).is_some_and(Value::is_object) {
             add(object, &[path, &["metadata", "labels"]].concat(), &labels);
-            let version = [(OPERATOR_VERSION, context.operator_version.as_str())];
+            let version = [(OPERATOR_VERSION, context.operator_version)];
             add(object, &[path, &["metadata", "annotations"]].concat(), &version);
         }
     }
@@ -122,8 +115,8 @@ fn add(object: &mut Value, path: &[&str], entries: &[(&str, &str)]) {
 }
 
 /// Moves an object to the namespace of the Instance, which becomes its controller.
-fn own(object: &mut Value, context: &Context) -> Result<(), ControllerConflict> {
-    if let Some(other) = controller(object).filter(|o| o["uid"] != context.instance_uid.as_str()) {
+fn own(object: &mut Value, context: &Context<'_>) -> Result<(), ControllerConflict> {
+    if let Some(other) = controller(object).filter(|o| o["uid"] != context.instance_uid) {
         let (kind, name) = (text(other, "/kind").to_owned(), text(other, "/name").to_owned());
         return Err(ControllerConflict { kind, name });
     }
@@ -132,14 +125,14 @@ fn own(object: &mut Value, context: &Context) -> Result<(), ControllerConflict> 
     metadata.insert("namespace".to_owned(), json!(context.namespace));
     let owners = metadata.entry("ownerReferences").or_insert_with(|| json!([]));
     if let Some(owners) = owners.as_array_mut() {
-        owners.retain(|known| known["uid"] != context.instance_uid.as_str());
+        owners.retain(|known| known["uid"] != context.instance_uid);
         owners.push(owner);
     }
     Ok(())
 }
 
 /// Reference to the Instance as the controller of an object.
-fn owner(context: &Context) -> Value {
+fn owner(context: &Context<'_>) -> Value {
     json!({
         "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
         "name": context.instance, "uid": context.instance_uid,
@@ -166,18 +159,17 @@ pub fn keep_run(object: &mut Value, live: &Value) {
 mod tests {
     use super::*;
 
-    fn context() -> Context {
-        let text = ToOwned::to_owned;
+    fn context() -> Context<'static> {
         Context {
-            namespace: text("default"),
-            instance: text("zk"),
-            instance_uid: text("uid"),
-            operator: text("zookeeper"),
-            operator_version: text("0.1.0"),
-            plan: text("deploy"),
-            phase: text("nodes"),
-            step: text("everything"),
-            run: text("run"),
+            namespace: "default",
+            instance: "zk",
+            instance_uid: "uid",
+            operator: "zookeeper",
+            operator_version: "0.1.0",
+            plan: "deploy",
+            phase: "nodes",
+            step: "everything",
+            run: "run",
         }
     }
 

@@ -3,8 +3,6 @@
 //!
 //! The hash is KUDO's to the byte, so that no Pod is recreated when Podops takes over.
 
-use std::collections::BTreeSet;
-
 use md5::{Digest as _, Md5};
 use podops_packages::template;
 use serde_json::{Map, Value, json};
@@ -122,12 +120,6 @@ pub fn annotate(object: &mut Value, hash_of: impl Fn(&Dependency) -> ContentHash
 pub fn is_dependency(object: &Value) -> bool {
     let object_type = object_type(object);
     object_type.is("", "ConfigMap") || object_type.is("", "Secret")
-}
-
-/// Names of the dependencies of an object, by kind.
-#[must_use]
-pub fn names(object: &Value) -> BTreeSet<Dependency> {
-    dependencies(object).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use podops_api::kudo::{ExecutionStatus, Instance};
 use serde_json::Value;
 
-use super::{condition, integer, is_true, items, object_type, text};
+use crate::run;
+
+use super::{ObjectType, condition, integer, is_true, items, object_type, text};
 
 /// Health of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,26 +32,40 @@ impl Health {
 /// they exist.
 #[must_use]
 pub fn is_judged(object: &Value) -> bool {
-    judge(object).is_some()
+    let object_type = object_type(object);
+    workload(&object_type).or_else(|| other(&object_type)).is_some()
 }
 
 /// Returns the health of an object.
 #[must_use]
 pub fn health(object: &Value) -> Health {
-    judge(object).map_or(Health::Healthy, |judge| judge(object))
+    let object_type = object_type(object);
+    match (workload(&object_type), other(&object_type)) {
+        (Some(_), _) if is_outdated(object) => {
+            Health::waiting("its controller has not observed the last change yet")
+        }
+        (Some(judge), _) | (None, Some(judge)) => judge(object),
+        (None, None) => Health::Healthy,
+    }
 }
 
 type Judge = fn(&Value) -> Health;
 
-fn judge(object: &Value) -> Option<Judge> {
-    let object_type = object_type(object);
+/// Kinds whose status reports the generation that it is based on.
+fn workload(object_type: &ObjectType) -> Option<Judge> {
     Some(match (object_type.group(), object_type.kind.as_str()) {
-        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition,
         ("apps", "StatefulSet") => stateful_set,
         ("apps", "Deployment") => deployment,
         ("apps", "DaemonSet") => daemon_set,
         ("apps", "ReplicaSet") => replica_set,
         ("apps.kusionstack.io", "CollaSet") => colla_set,
+        _ => return None,
+    })
+}
+
+fn other(object_type: &ObjectType) -> Option<Judge> {
+    Some(match (object_type.group(), object_type.kind.as_str()) {
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition,
         ("batch", "Job") => job,
         ("", "Pod") => pod,
         ("", "Namespace") => namespace,
@@ -75,16 +91,11 @@ fn is_outdated(object: &Value) -> bool {
     observed == 0 || observed < integer(object, "/metadata/generation").unwrap_or_default()
 }
 
-const OUTDATED: &str = "its controller has not observed the last change yet";
-
 fn definition(object: &Value) -> Health {
     Health::unless(!is_true(object, "Established"), || "it is not established yet".to_owned())
 }
 
 fn stateful_set(object: &Value) -> Health {
-    if is_outdated(object) {
-        return Health::waiting(OUTDATED);
-    }
     let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
     if ready < replicas {
         return Health::Waiting(format!("{ready} of {replicas} Pods are ready"));
@@ -100,9 +111,6 @@ fn stateful_set(object: &Value) -> Health {
 }
 
 fn deployment(object: &Value) -> Health {
-    if is_outdated(object) {
-        return Health::waiting(OUTDATED);
-    }
     let progressing = condition(object, "Progressing");
     if progressing.is_some_and(|found| found["reason"] == "ProgressDeadlineExceeded") {
         let message = progressing.map(|found| text(found, "/message")).unwrap_or_default();
@@ -121,9 +129,6 @@ fn deployment(object: &Value) -> Health {
 }
 
 fn daemon_set(object: &Value) -> Health {
-    if is_outdated(object) {
-        return Health::waiting(OUTDATED);
-    }
     let desired = count(object, "desiredNumberScheduled");
     let updated = count(object, "updatedNumberScheduled");
     if updated < desired && text(object, "/spec/updateStrategy/type") != "OnDelete" {
@@ -134,18 +139,12 @@ fn daemon_set(object: &Value) -> Health {
 }
 
 fn replica_set(object: &Value) -> Health {
-    if is_outdated(object) {
-        return Health::waiting(OUTDATED);
-    }
     let (replicas, ready) = (replicas(object), count(object, "readyReplicas"));
     Health::unless(ready < replicas, || format!("{ready} of {replicas} Pods are ready"))
 }
 
 /// Ready is reported once all Pods are available at their revision and no operation is under way.
 fn colla_set(object: &Value) -> Health {
-    if is_outdated(object) {
-        return Health::waiting(OUTDATED);
-    }
     let ready = condition(object, "Ready");
     if ready.is_some_and(|found| found["status"] == "True") {
         return Health::Healthy;
@@ -213,7 +212,11 @@ fn instance(object: &Value) -> Health {
         instance.metadata.generation.is_none_or(|generation| observed >= generation)
     });
     if let Some(running) = status.plan_status.values().find(|plan| plan.status.is_running()) {
-        return Health::Waiting(format!("its plan {} is {}", running.name, shown(running.status)));
+        return Health::Waiting(format!(
+            "its plan {} is {}",
+            running.name,
+            run::shown(running.status)
+        ));
     }
     if !has_observed || !status.pending.is_empty() {
         return Health::waiting("its plans have not run yet");
@@ -229,14 +232,6 @@ fn instance(object: &Value) -> Health {
         | ExecutionStatus::Complete
         | ExecutionStatus::Error => Health::Healthy,
     }
-}
-
-/// The status as KUDO writes it.
-fn shown(status: ExecutionStatus) -> String {
-    serde_json::to_value(status)
-        .ok()
-        .and_then(|text| text.as_str().map(ToOwned::to_owned))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{
     reasons, run,
     schedule::is_rollout,
     task::{self, TaskContext, TaskPath, TaskState, Work},
-    values,
+    values::{self, SetValues},
     view::{Observed, Version},
 };
 
@@ -34,14 +34,14 @@ struct Run<'a> {
 }
 
 /// Advances the plan that runs, if one does.
-pub(super) fn run(observed: &Observed, mut plan: Plan, now: Timestamp) -> Plan {
+pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Timestamp) -> Plan {
     let Some(running) = run::running(&plan.status).cloned() else { return plan };
-    let is_first_look = observed
+    let is_new_run = observed
         .status
         .plan_status
         .get(&running.name)
         .is_none_or(|known| known.uid != running.uid || !known.status.is_running());
-    if is_first_look {
+    if is_new_run {
         plan.events.push(reasons::started(&running.name));
     }
     let Some(version) = version_of(observed, &running) else {
@@ -62,7 +62,7 @@ pub(super) fn run(observed: &Observed, mut plan: Plan, now: Timestamp) -> Plan {
         plan: &running.name,
         started: running.started.as_ref().map_or(now, |started| started.0),
         uid: running.uid,
-        parameters: values::seen_by_templates(&version, &values::set_values(observed)),
+        parameters: values::template_values(&version, set),
         now,
     };
     let mut advanced = plan.status.plan_status.remove(run.plan).unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn run(observed: &Observed, mut plan: Plan, now: Timestamp) -> Plan {
         }
     }
     plan.needs = work.needs;
-    plan.effects = work.effects;
+    plan.writes = work.writes;
     plan.awaited = work.awaited;
     plan
 }
@@ -186,7 +186,7 @@ impl Run<'_> {
         if status.started.is_none() {
             status.started = Some(Time(self.now));
         }
-        status.attempts = Some(status.attempts.unwrap_or(1));
+        status.attempts.get_or_insert(1);
         let (mut errors, mut waits) = (Vec::new(), Vec::new());
         for name in &step.tasks {
             if status.done.contains(name) {
@@ -215,7 +215,7 @@ impl Run<'_> {
                         "Error during execution: fatal error: {owner} failed in {path}: {}",
                         failure.message
                     );
-                    work.failure = Some(reasons::failed(&failure, &status.message));
+                    work.failure = Some(failure.reason.with(status.message.clone()));
                     return;
                 }
             }
@@ -236,7 +236,7 @@ impl Run<'_> {
     fn task(&self, path: &TaskPath<'_>, step: &Step, work: &mut Work) -> TaskState {
         let Some(task) = self.version.task(path.task) else {
             return TaskState::failed(
-                "UnknownTaskName",
+                &reasons::UNKNOWN_TASK_NAME,
                 format!("task {} does not exist", path.task),
             );
         };

@@ -6,8 +6,8 @@ use podops_api::kudo::InstanceStatus;
 use podops_client::event::ObjectEvent;
 
 use crate::{
-    effect::{Effect, Needs},
     object::ObjectId,
+    object_write::{Needs, ObjectWrite},
     schedule::InstanceChange,
 };
 
@@ -20,7 +20,7 @@ pub struct Plan {
     /// What is to be read before more can be planned.
     pub needs: Needs,
     /// Changes of objects.
-    pub effects: Vec<Effect>,
+    pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a step.
     pub awaited: BTreeSet<ObjectId>,
     /// Status to report.

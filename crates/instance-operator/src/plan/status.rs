@@ -48,12 +48,12 @@ pub(super) fn report_invalid(
 ) -> bool {
     let before = status.conditions.iter().find(|known| known.type_ == DEGRADED);
     let is_new = before.is_none_or(|known| known.message != invalid.message);
-    let mut degraded = condition(DEGRADED, "True", invalid.reason, &invalid.message);
+    let mut degraded = condition(DEGRADED, "True", invalid.reason.name, &invalid.message);
     degraded.observed_generation = Some(observed.generation);
     set(status, degraded, now);
     set(
         status,
-        condition(PROGRESSING, "False", invalid.reason, "nothing runs until it is fixed"),
+        condition(PROGRESSING, "False", invalid.reason.name, "nothing runs until it is fixed"),
         now,
     );
     is_new
@@ -64,11 +64,10 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
     let running = run::running(status).map(|run| run.name.clone());
     match running {
         Some(plan) => {
+            let message = format!("plan {plan} runs");
             if is_rollout(&plan) {
-                let message = format!("plan {plan} runs");
                 set(status, condition(READY, "Unknown", "PlanInProgress", &message), now);
             }
-            let message = format!("plan {plan} runs");
             let paused = observed.spec.paused.then_some("Paused");
             let reason = paused.unwrap_or("PlanInProgress");
             set(status, condition(PROGRESSING, "True", reason, &message), now);

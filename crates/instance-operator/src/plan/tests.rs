@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::simulation::{World, config_map};
+use crate::{
+    object::ObjectId,
+    simulation::{World, config_map},
+};
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 1\n  template:\n    spec:\n      volumes:\n      - configMap:\n          name: a\n";
 const JOB: &str = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\n";
@@ -506,4 +509,20 @@ fn keys_of_pipes_are_unique_in_a_plan() {
         "{:?}",
         world.events
     );
+}
+
+#[test]
+fn a_rejected_change_is_reported_and_not_sent_again_at_once() {
+    let mut world = World::new(&piping(PIPE_POD), &json!({}));
+    world.reconcile();
+    world.report("Pod", POD_NAME, ready_pod());
+    let id = ObjectId::of(world.object("Pod", POD_NAME).unwrap());
+    world.rejected.push(id);
+    world.reconcile();
+    let (status, message) = world.step("make");
+    assert_eq!(status, "ERROR");
+    assert!(message.contains(&format!("Pod default/{POD_NAME}: not permitted")), "{message}");
+    world.rejected.clear();
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
 }

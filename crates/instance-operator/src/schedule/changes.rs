@@ -5,10 +5,11 @@ use std::fmt;
 use podops_api::kudo::InstanceStatus;
 
 use super::{
-    invalid::{INVALID_PARAMETERS, INVALID_PLAN, Invalid},
+    invalid::Invalid,
     plans::{DEPLOY, UPDATE, UPGRADE},
 };
 use crate::{
+    reasons,
     values::{self, SetValues, digest_in_force},
     view::{Observed, Version},
 };
@@ -43,8 +44,8 @@ impl Changes {
         let mut changes = Self { is_upgrade, ..Self::default() };
         for parameter in &version.spec.parameters {
             let name = &parameter.name;
-            let before = digest_in_force(Some(parameter), input.parameters.get(name));
-            let now = digest_in_force(Some(parameter), set.get(name).map(|set| &set.digest));
+            let before = digest_in_force(parameter, input.parameters.get(name));
+            let now = digest_in_force(parameter, set.get(name).map(|set| &set.digest));
             let is_changed = before != now;
             if is_changed {
                 changes.changed.push(name.clone());
@@ -88,7 +89,7 @@ impl Changes {
         if messages.is_empty() {
             return Ok(());
         }
-        Err(Invalid { reason: INVALID_PARAMETERS, message: messages.join("; ") })
+        Err(Invalid { reason: &reasons::PARAMETERS_INVALID, message: messages.join("; ") })
     }
 
     /// Returns the plans that are due, in the order in which they run.
@@ -100,7 +101,7 @@ impl Changes {
         if self.is_new || !is_deployed {
             let deploy = version.first_plan(&[DEPLOY]);
             let missing = || Invalid {
-                reason: INVALID_PLAN,
+                reason: &reasons::PLAN_INVALID,
                 message: "couldn't find 'deploy' plan in the operatorVersion".to_owned(),
             };
             return Ok(vec![deploy.ok_or_else(missing)?.to_owned()]);
@@ -116,7 +117,7 @@ impl Changes {
             if let Some(trigger) = trigger.filter(|t| !version.spec.plans.contains_key(*t)) {
                 let message =
                     format!("parameter '{name}' triggers plan {trigger}, which does not exist");
-                return Err(Invalid { reason: INVALID_PLAN, message });
+                return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
             }
             // The upgrade takes in what triggers no plan of its own.
             let plan = trigger.or(default.filter(|_| !self.is_upgrade));
@@ -127,7 +128,7 @@ impl Changes {
     }
 
     /// Returns whether the first plan that is due makes a rollout that runs obsolete.
-    pub(super) fn replace_rollout(&self, is_deployed: bool) -> bool {
+    pub(super) fn replaces_rollout(&self, is_deployed: bool) -> bool {
         self.is_new || self.is_upgrade || !is_deployed
     }
 }

@@ -145,7 +145,7 @@ fn another_plan_waits_its_turn_and_the_status_says_so() {
 }
 
 #[test]
-fn a_changed_input_begins_the_running_plan_anew() {
+fn a_changed_input_restarts_the_running_plan() {
     let mut world = deployed(&["deploy", "backup"], &["backup"]);
     world.set("B", "2");
     world.reconcile();
@@ -157,7 +157,7 @@ fn a_changed_input_begins_the_running_plan_anew() {
 }
 
 #[test]
-fn until_deploy_is_complete_every_change_begins_it_anew() {
+fn until_deploy_is_complete_every_change_restarts_it() {
     let plans = ["deploy", "update", "backup"];
     let mut world = World::new(&version(&plans, &["deploy"]), &json!({}));
     world.reconcile();

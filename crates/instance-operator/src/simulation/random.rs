@@ -8,7 +8,7 @@ use podops_api::kudo::{ExecutionStatus, InstanceStatus, PlanStatus};
 use serde_json::{Map, Value, json};
 
 use super::{World, config_map};
-use crate::effect::Effect;
+use crate::object_write::ObjectWrite;
 
 const RUNS: u64 = 300;
 const EVENTS: usize = 25;
@@ -63,8 +63,8 @@ struct Rules {
 impl Rules {
     /// No step begins before those for which it waits are complete, and none that is complete is
     /// entered again in its run.
-    fn check_effect(&self, effect: &Effect, status: &InstanceStatus, version: &Value) {
-        let Effect::Apply { task, run: uid, .. } = effect else { return };
+    fn check_write(&self, write: &ObjectWrite, status: &InstanceStatus, version: &Value) {
+        let ObjectWrite::Apply { task, run: uid, .. } = write else { return };
         let path: Vec<&str> = task.split('-').collect();
         let (plan, phase, step) =
             (path[0], format!("phase-{}", path[1]), format!("step-{}", path[2]));
@@ -140,8 +140,8 @@ fn run(seed: u64) {
             _ => make_healthy(&mut world, &mut random, false),
         }
         let kill_after = if random.bool() { random.usize(0..4) } else { usize::MAX };
-        world.turn_with(kill_after, &mut |effect, status| {
-            rules.check_effect(effect, status, &content);
+        world.turn_with(kill_after, &mut |write, status| {
+            rules.check_write(write, status, &content);
         });
         rules.check_status(world.status());
     }
@@ -149,8 +149,8 @@ fn run(seed: u64) {
     // Each step may need another Deployment to become healthy.
     for _ in 0..100 {
         make_healthy(&mut world, &mut random, true);
-        if !world.turn_with(usize::MAX, &mut |effect, status| {
-            rules.check_effect(effect, status, &content);
+        if !world.turn_with(usize::MAX, &mut |write, status| {
+            rules.check_write(write, status, &content);
         }) {
             break;
         }

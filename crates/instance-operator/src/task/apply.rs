@@ -6,11 +6,10 @@ use podops_api::kudo::Task;
 use serde_json::Value;
 
 use super::{
-    context::{Known, TaskContext, TaskFailure, TaskState, Work, scope_of},
+    context::{Known, Progress, TaskContext, TaskFailure, TaskState, Work, live_object, scope_of},
     render,
 };
 use crate::{
-    effect::{Effect, applied_digest, entry},
     object::{
         ObjectId, ObjectType, Scope, annotation, controller,
         enhance::{self, INSTANCE, enhance},
@@ -18,12 +17,12 @@ use crate::{
         health::{Health, health, is_judged},
         items, label, object_type, text,
     },
+    object_write::{ObjectWrite, applied_digest, entry},
+    reasons,
 };
 
 /// Annotation that permits taking over an object that another client made.
 const ADOPT: &str = "kudo.dev/adopt";
-
-const ENHANCEMENT: &str = "TaskEnhancementError";
 
 /// Kinds that others depend on are applied first, in this order.
 const FIRST: [&str; 7] = [
@@ -49,27 +48,6 @@ pub(super) fn advance(
 
 fn order(kind: &str) -> usize {
     FIRST.iter().position(|first| *first == kind).unwrap_or(FIRST.len())
-}
-
-/// How far the objects of a task are.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    waits: Vec<String>,
-    errors: Vec<String>,
-    /// Something is to be read or written first.
-    is_incomplete: bool,
-}
-
-impl Progress {
-    pub(super) fn into_state(self) -> TaskState {
-        if self.is_incomplete {
-            return TaskState::Unknown;
-        }
-        if let Some(error) = self.errors.into_iter().next() {
-            return TaskState::Error(error);
-        }
-        if self.waits.is_empty() { TaskState::Done } else { TaskState::Waiting(self.waits) }
-    }
 }
 
 /// Whose an object becomes.
@@ -99,7 +77,7 @@ pub(super) fn apply(
             }
             Known::NotServed => {
                 let message = format!("{object_type} is not served by the cluster");
-                return Err(TaskFailure::new(ENHANCEMENT, message));
+                return Err(TaskFailure::new(&reasons::TASK_ENHANCEMENT_ERROR, message));
             }
             Known::Served(scope) => {
                 if ownership == Ownership::Controller {
@@ -133,10 +111,18 @@ fn is_defined_in_step(object_type: &ObjectType, context: &TaskContext<'_>) -> bo
     })
 }
 
-fn own(object: &mut Value, scope: Scope, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
+/// Adds to an object what the operator adds.
+pub(super) fn own(
+    object: &mut Value,
+    scope: Scope,
+    context: &TaskContext<'_>,
+) -> Result<(), TaskFailure> {
     let owned = enhance(object, scope, &enhancement(context));
     owned.map_err(|error| {
-        TaskFailure::new(ENHANCEMENT, format!("{}: {error}", ObjectId::of(object)))
+        TaskFailure::new(
+            &reasons::TASK_ENHANCEMENT_ERROR,
+            format!("{}: {error}", ObjectId::of(object)),
+        )
     })
 }
 
@@ -147,17 +133,17 @@ pub(super) fn enhanced(mut object: Value, context: &TaskContext<'_>) -> Result<V
 }
 
 /// Instance and step that apply the objects.
-pub(super) fn enhancement(context: &TaskContext<'_>) -> enhance::Context {
+fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
     enhance::Context {
-        namespace: context.observed.namespace.clone(),
-        instance: context.observed.name.clone(),
-        instance_uid: context.observed.uid.to_string(),
-        operator: context.version.operator().to_owned(),
-        operator_version: context.version.spec.version.clone(),
-        plan: context.path.plan.to_owned(),
-        phase: context.path.phase.to_owned(),
-        step: context.path.step.to_owned(),
-        run: context.run.to_owned(),
+        namespace: &context.observed.namespace,
+        instance: &context.observed.name,
+        instance_uid: &context.observed.uid,
+        operator: context.version.operator(),
+        operator_version: &context.version.spec.version,
+        plan: context.path.plan,
+        phase: context.path.phase,
+        step: context.path.step,
+        run: context.run,
     }
 }
 
@@ -201,14 +187,8 @@ fn dependency_hash(
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
         return Some(applied);
     }
-    match context.observed.objects.get(&id) {
-        Some(Some(live)) => Some(hash::content(live).unwrap_or(NO_CONTENT)),
-        Some(None) => Some(NO_CONTENT),
-        None => {
-            work.needs.objects.insert(id);
-            None
-        }
-    }
+    let live = live_object(&id, context, work)?;
+    Some(live.as_ref().map_or(NO_CONTENT, |live| hash::content(live).unwrap_or(NO_CONTENT)))
 }
 
 /// Applies an object if it was not applied in this run, and otherwise waits for its health.
@@ -223,12 +203,10 @@ fn advance_object(
     let entry = entry(work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
     let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == context.run);
-    let live = context.observed.objects.get(&id);
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    let Some(live) = live else {
-        work.needs.objects.insert(id);
+    let Some(live) = live_object(&id, context, work) else {
         progress.is_incomplete = true;
         return Ok(());
     };
@@ -255,7 +233,7 @@ fn advance_object(
         return Ok(());
     }
     progress.is_incomplete = true;
-    work.effects.push(Effect::Apply {
+    work.writes.push(ObjectWrite::Apply {
         object: Box::new(object),
         task: context.path.task.to_owned(),
         run: context.run.to_owned(),
@@ -277,7 +255,7 @@ fn wait_for(
         }
         Health::Failed(reason) => {
             let message = format!("{id}: {reason}");
-            return Err(TaskFailure::new("FailedTerminalStateError", message));
+            return Err(TaskFailure::new(&reasons::FAILED_TERMINAL_STATE_ERROR, message));
         }
     }
     Ok(())

@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 
 use super::{
     apply::{Ownership, apply},
-    context::{BUILD, TaskContext, TaskFailure, TaskState, Work},
+    context::{TaskContext, TaskFailure, TaskState, Work},
     render,
 };
-use crate::object::enhance::{HERITAGE, INSTANCE, OPERATOR};
+use crate::{
+    object::enhance::{HERITAGE, INSTANCE, OPERATOR},
+    reasons,
+};
 
 pub(super) fn advance(
     task: &Task,
@@ -24,7 +27,7 @@ pub(super) fn advance(
     let spec = &task.spec;
     if spec.package.is_empty() || spec.operator_version.is_empty() {
         let message = "a KudoOperator task needs package and operatorVersion";
-        return Err(TaskFailure::new(BUILD, message));
+        return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, message));
     }
     let observed = context.observed;
     let default_name = format!("{}-{}", observed.name, spec.package);
@@ -64,7 +67,10 @@ fn parameters(
         return Ok(BTreeMap::new());
     }
     let failed = |message: String| {
-        TaskFailure::new("ResourceUnmarshalError", format!("parameter file {file}: {message}"))
+        TaskFailure::new(
+            &reasons::RESOURCE_UNMARSHAL_ERROR,
+            format!("parameter file {file}: {message}"),
+        )
     };
     let data = Data {
         names: render::names(context, false),

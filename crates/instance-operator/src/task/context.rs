@@ -3,16 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
 
 use jiff::Timestamp;
 use podops_api::kudo::{InventoryEntry, Step};
-use podops_client::event::ObjectEvent;
+use podops_client::event::{EventReason, ObjectEvent};
 use serde_json::Value;
 
 use crate::{
-    effect::{Effect, Needs},
     object::{ObjectId, ObjectType, Scope},
+    object_write::{Needs, ObjectWrite},
     view::{Observed, Version},
 };
 
@@ -62,7 +63,7 @@ pub struct Work<'a> {
     /// What is to be read.
     pub needs: Needs,
     /// Changes of objects.
-    pub effects: Vec<Effect>,
+    pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a task.
     pub awaited: BTreeSet<ObjectId>,
     /// Event of the task that failed.
@@ -76,7 +77,7 @@ impl<'a> Work<'a> {
         Self {
             inventory,
             needs: Needs::default(),
-            effects: Vec::new(),
+            writes: Vec::new(),
             awaited: BTreeSet::new(),
             failure: None,
         }
@@ -87,13 +88,13 @@ impl<'a> Work<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFailure {
     /// Reason of the event.
-    pub reason: &'static str,
+    pub reason: &'static EventReason,
     /// Cause.
     pub message: String,
 }
 
 impl TaskFailure {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(reason: &'static EventReason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
@@ -115,19 +116,10 @@ pub enum TaskState {
 
 impl TaskState {
     /// A task that has failed for good.
-    pub fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+    pub fn failed(reason: &'static EventReason, message: impl Into<String>) -> Self {
         Self::Failed(TaskFailure::new(reason, message))
     }
 }
-
-impl From<TaskFailure> for TaskState {
-    fn from(failure: TaskFailure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// Reason of the event of a task that lacks a field, or has an unknown kind.
-pub(super) const BUILD: &str = "TaskBuildError";
 
 /// What is known of a type.
 pub(super) enum Known {
@@ -150,5 +142,52 @@ pub(super) fn scope_of(
             work.needs.types.insert(object_type.clone());
             Known::Unknown
         }
+    }
+}
+
+/// Returns an object, or that there is none; `None` if it is not known, and is added to what has to be
+/// read.
+pub(super) fn live_object<'a>(
+    id: &ObjectId,
+    context: &TaskContext<'a>,
+    work: &mut Work<'_>,
+) -> Option<&'a Option<Arc<Value>>> {
+    let live = context.observed.objects.get(id);
+    if live.is_none() {
+        work.needs.objects.insert(id.clone());
+    }
+    live
+}
+
+/// How far the objects of a task are.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) waits: Vec<String>,
+    pub(super) errors: Vec<String>,
+    /// Something is to be read or written first.
+    pub(super) is_incomplete: bool,
+}
+
+impl Progress {
+    /// Adds the state of one object.
+    pub(super) fn add(&mut self, state: TaskState) -> Result<(), TaskFailure> {
+        match state {
+            TaskState::Done => {}
+            TaskState::Unknown => self.is_incomplete = true,
+            TaskState::Waiting(reasons) => self.waits.extend(reasons),
+            TaskState::Error(error) => self.errors.push(error),
+            TaskState::Failed(failure) => return Err(failure),
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_state(self) -> TaskState {
+        if self.is_incomplete {
+            return TaskState::Unknown;
+        }
+        if let Some(error) = self.errors.into_iter().next() {
+            return TaskState::Error(error);
+        }
+        if self.waits.is_empty() { TaskState::Done } else { TaskState::Waiting(self.waits) }
     }
 }

@@ -1,15 +1,16 @@
 //! Deletes objects, and waits until they do not exist.
 
 use podops_api::kudo::Task;
+use serde_json::Value;
 
 use super::{
-    apply::{enhancement, other_maker},
-    context::{Known, TaskContext, TaskFailure, TaskState, Work, scope_of},
+    apply::{other_maker, own},
+    context::{Known, Progress, TaskContext, TaskFailure, TaskState, Work, live_object, scope_of},
     render,
 };
 use crate::{
-    effect::Effect,
-    object::{ObjectId, Scope, enhance::enhance, object_type, text},
+    object::{ObjectId, object_type, text},
+    object_write::ObjectWrite,
 };
 
 pub(super) fn advance(
@@ -17,50 +18,49 @@ pub(super) fn advance(
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
 ) -> Result<TaskState, TaskFailure> {
-    let mut waits = Vec::new();
-    let mut errors = Vec::new();
-    let mut is_incomplete = false;
+    let mut progress = Progress::default();
     for mut object in render::objects(&task.spec.resources, context)? {
         let scope = match scope_of(&object_type(&object), context, work) {
             Known::Served(scope) => scope,
             // No object of the type exists.
             Known::NotServed => continue,
             Known::Unknown => {
-                is_incomplete = true;
+                progress.is_incomplete = true;
                 continue;
             }
         };
-        let enhanced = enhance(&mut object, scope, &enhancement(context));
-        enhanced.map_err(|error| TaskFailure::new("TaskEnhancementError", error.to_string()))?;
+        own(&mut object, scope, context)?;
         let id = ObjectId::of(&object);
-        debug_assert_eq!(scope == Scope::Cluster, id.namespace.is_empty());
-        match context.observed.objects.get(&id) {
-            None => {
-                work.needs.objects.insert(id);
-                is_incomplete = true;
-            }
-            Some(None) => {}
-            Some(Some(live)) => {
-                if let Some(other) = other_maker(live, &object, context, work) {
-                    errors.push(format!("{id} was made by {other}, and is not deleted"));
-                } else if let Some(failure) = context.observed.failures.get(&id) {
-                    errors.push(format!("{id}: {failure}"));
-                } else if text(live, "/metadata/deletionTimestamp").is_empty() {
-                    is_incomplete = true;
-                    let uid = text(live, "/metadata/uid").to_owned();
-                    work.effects.push(Effect::Delete { id, uid });
-                } else {
-                    waits.push(format!("{id} is being deleted"));
-                    work.awaited.insert(id);
+        let state = match live_object(&id, context, work) {
+            None => TaskState::Unknown,
+            Some(None) => TaskState::Done,
+            Some(Some(live)) => match other_maker(live, &object, context, work) {
+                Some(other) => {
+                    TaskState::Error(format!("{id} was made by {other}, and is not deleted"))
                 }
-            }
-        }
+                None => delete_object(&id, live, context, work),
+            },
+        };
+        progress.add(state)?;
     }
-    if is_incomplete {
-        return Ok(TaskState::Unknown);
+    Ok(progress.into_state())
+}
+
+/// Deletes an object that exists, and waits until it does not.
+pub(super) fn delete_object(
+    id: &ObjectId,
+    live: &Value,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> TaskState {
+    if let Some(failure) = context.observed.failures.get(id) {
+        return TaskState::Error(format!("{id}: {failure}"));
     }
-    if let Some(error) = errors.into_iter().next() {
-        return Ok(TaskState::Error(error));
+    if text(live, "/metadata/deletionTimestamp").is_empty() {
+        let uid = text(live, "/metadata/uid").to_owned();
+        work.writes.push(ObjectWrite::Delete { id: id.clone(), uid });
+        return TaskState::Unknown;
     }
-    Ok(if waits.is_empty() { TaskState::Done } else { TaskState::Waiting(waits) })
+    work.awaited.insert(id.clone());
+    TaskState::Waiting(vec![format!("{id} is being deleted")])
 }

@@ -19,18 +19,19 @@ use self::artifact::artifact;
 use super::{
     apply::{Ownership, apply, enhanced},
     artifact_names,
-    context::{BUILD, TaskContext, TaskFailure, TaskState, Work},
+    context::{TaskContext, TaskFailure, TaskState, Work},
+    delete::delete_object,
     render,
 };
 use crate::{
-    effect::{Effect, entry},
     object::{
         ObjectId, ObjectType, annotation,
         enhance::RUN,
         file::{FileRead, ReadFile},
         health::{Health, health},
-        text,
     },
+    object_write::entry,
+    reasons,
 };
 
 /// Largest file that is read, in bytes.
@@ -56,11 +57,11 @@ pub(super) fn advance(
     let missing: Vec<(&PipeFile, &ObjectId)> =
         task.spec.pipe.iter().zip(&ids).filter(|(_, id)| !is_of_run(id, context, work)).collect();
     if missing.is_empty() {
-        return Ok(remove_pod(&pod_id, live, work));
+        return Ok(remove_pod(&pod_id, live, context, work));
     }
     if live.is_some() && !is_of_run(&pod_id, context, work) {
         // The files of an earlier run, which was ended, are not those of this one.
-        return Ok(remove_pod(&pod_id, live, work));
+        return Ok(remove_pod(&pod_id, live, context, work));
     }
     match live.map(|live| health(live)) {
         None => apply_pod(pod, context, work),
@@ -68,16 +69,16 @@ pub(super) fn advance(
             work.awaited.insert(pod_id.clone());
             Ok(TaskState::Waiting(vec![format!("{pod_id}: {reason}")]))
         }
-        Some(Health::Failed(reason)) => Err(TaskFailure::new(PIPE, format!("{pod_id}: {reason}"))),
+        Some(Health::Failed(reason)) => {
+            Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("{pod_id}: {reason}")))
+        }
         Some(Health::Healthy) => apply_artifacts(&pod_id, &missing, context, work),
     }
 }
 
-const PIPE: &str = "PipeTaskError";
-
 /// Checks the fields of the task, and that its keys are unique in the plan.
 fn check(task: &Task, context: &TaskContext<'_>) -> Result<(), TaskFailure> {
-    let failed = |message: String| Err(TaskFailure::new(BUILD, message));
+    let failed = |message: String| Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, message));
     if task.spec.pipe.is_empty() || task.spec.pod.is_empty() {
         return failed("a Pipe task needs pod and pipe".to_owned());
     }
@@ -170,7 +171,7 @@ fn apply_artifacts(
         let (container, path) = (pod::WAITER.to_owned(), path_of(file).to_owned());
         let read = ReadFile { pod: pod.clone(), container, path };
         match context.observed.files.get(&read) {
-            None => work.effects.push(Effect::Read(read)),
+            None => drop(work.needs.files.insert(read)),
             Some(FileRead::Content(bytes)) => {
                 artifacts.push(enhanced(artifact(file, id, bytes)?, context)?);
             }
@@ -179,7 +180,7 @@ fn apply_artifacts(
                     "file {} has {bytes} bytes, and at most {FILE_BYTES_MAX} are allowed",
                     read.path
                 );
-                return Err(TaskFailure::new(PIPE, message));
+                return Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, message));
             }
             // K28: for KUDO, a connection that breaks fails the plan.
             Some(FileRead::Failed(error)) => {
@@ -196,13 +197,11 @@ fn apply_artifacts(
     Ok(if state == TaskState::Done { TaskState::Unknown } else { state })
 }
 
-fn remove_pod(id: &ObjectId, live: Option<&Arc<Value>>, work: &mut Work<'_>) -> TaskState {
-    let Some(live) = live else { return TaskState::Done };
-    if text(live, "/metadata/deletionTimestamp").is_empty() {
-        let uid = text(live, "/metadata/uid").to_owned();
-        work.effects.push(Effect::Delete { id: id.clone(), uid });
-        return TaskState::Unknown;
-    }
-    work.awaited.insert(id.clone());
-    TaskState::Waiting(vec![format!("{id} is being deleted")])
+fn remove_pod(
+    id: &ObjectId,
+    live: Option<&Arc<Value>>,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> TaskState {
+    live.map_or(TaskState::Done, |live| delete_object(id, live, context, work))
 }

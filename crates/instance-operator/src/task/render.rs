@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use super::{
     artifact_names,
-    context::{BUILD, TaskContext, TaskFailure},
+    context::{TaskContext, TaskFailure},
 };
-use crate::object::{object_type, text};
-
-const RENDERING: &str = "TaskRenderingError";
-const READING: &str = "ResourceUnmarshalError";
+use crate::{
+    object::{object_type, text},
+    reasons,
+};
 
 /// Returns the objects of templates, in the order of the templates and their documents.
 pub(super) fn objects(
@@ -24,7 +24,7 @@ pub(super) fn objects(
     context: &TaskContext<'_>,
 ) -> Result<Vec<Value>, TaskFailure> {
     if resources.is_empty() {
-        return Err(TaskFailure::new(BUILD, "the task needs resources"));
+        return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, "the task needs resources"));
     }
     let data = Data {
         names: names(context, true),
@@ -36,7 +36,10 @@ pub(super) fn objects(
         let rendered = render(resource, &data, context)?;
         for document in yaml::documents(&rendered) {
             let object = yaml::read(document).map_err(|error| {
-                TaskFailure::new(READING, format!("template {resource}: {error}"))
+                TaskFailure::new(
+                    &reasons::RESOURCE_UNMARSHAL_ERROR,
+                    format!("template {resource}: {error}"),
+                )
             })?;
             if !object.is_null() {
                 objects.push(checked(object, resource)?);
@@ -52,7 +55,7 @@ pub(super) fn render(
     data: &Data,
     context: &TaskContext<'_>,
 ) -> Result<String, TaskFailure> {
-    let failed = |message: String| TaskFailure::new(RENDERING, message);
+    let failed = |message: String| TaskFailure::new(&reasons::TASK_RENDERING_ERROR, message);
     let template = context.version.spec.templates.get(resource);
     let template = template.ok_or_else(|| failed(format!("template {resource} does not exist")))?;
     let environment = Environment {
@@ -88,15 +91,24 @@ fn checked(mut object: Value, resource: &str) -> Result<Value, TaskFailure> {
         |reason, message: &str| TaskFailure::new(reason, format!("template {resource}: {message}"));
     let found = object_type(&object);
     if found.api_version.is_empty() || found.kind.is_empty() {
-        return Err(failed(READING, "a document lacks apiVersion or kind"));
+        return Err(failed(
+            &reasons::RESOURCE_UNMARSHAL_ERROR,
+            "a document lacks apiVersion or kind",
+        ));
     }
     if found.kind == "List" {
-        return Err(failed(READING, "a List is not supported: write its items as documents"));
+        return Err(failed(
+            &reasons::RESOURCE_UNMARSHAL_ERROR,
+            "a List is not supported: write its items as documents",
+        ));
     }
     if text(&object, "/metadata/name").is_empty() {
-        return Err(failed(READING, &format!("{found} lacks metadata.name")));
+        return Err(failed(
+            &reasons::RESOURCE_UNMARSHAL_ERROR,
+            &format!("{found} lacks metadata.name"),
+        ));
     }
     let translated = translate::translate(&mut object);
-    translated.map_err(|error| failed("UnservedVersionError", &error.to_string()))?;
+    translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
     Ok(object)
 }

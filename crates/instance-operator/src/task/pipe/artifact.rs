@@ -4,7 +4,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use podops_api::kudo::PipeFile;
 use serde_json::{Map, Value, json};
 
-use crate::{object::ObjectId, task::context::TaskFailure};
+use crate::{object::ObjectId, reasons, task::context::TaskFailure};
 
 /// Returns the object of a file with this content.
 pub(super) fn artifact(
@@ -43,8 +43,9 @@ pub(super) fn artifact(
 
 /// Reads lines such as `KEY=value`; `#` begins a comment.
 fn variables(content: &[u8], path: &str) -> Result<Vec<(String, Vec<u8>)>, TaskFailure> {
-    let failed =
-        |message: String| TaskFailure::new("PipeTaskError", format!("file {path}: {message}"));
+    let failed = |message: String| {
+        TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("file {path}: {message}"))
+    };
     let text = std::str::from_utf8(content).map_err(|_| failed("is not UTF-8".to_owned()))?;
     let mut variables = Vec::new();
     for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     object::{items, map_at, object_type, text},
+    reasons,
     task::context::TaskFailure,
 };
 
@@ -25,7 +26,8 @@ pub(super) fn with_waiter<'a>(
     image: &str,
     files: impl Iterator<Item = &'a str>,
 ) -> Result<Value, TaskFailure> {
-    let unreadable = |message: String| TaskFailure::new("ResourceUnmarshalError", message);
+    let unreadable =
+        |message: String| TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message);
     let mut pod = yaml::read(source).map_err(|error| unreadable(error.to_string()))?;
     let found = object_type(&pod);
     if !found.is("", "Pod") || found.api_version != "v1" {
@@ -51,7 +53,8 @@ pub(super) fn with_waiter<'a>(
 
 /// Checks a Pod, and returns how its volume is mounted.
 fn checked<'a>(pod: &Value, files: impl Iterator<Item = &'a str>) -> Result<Value, TaskFailure> {
-    let invalid = |message: String| Err(TaskFailure::new("ResourceValidationError", message));
+    let invalid =
+        |message: String| Err(TaskFailure::new(&reasons::RESOURCE_VALIDATION_ERROR, message));
     if items(pod, "/spec/containers").next().is_some() {
         return invalid("the Pod of a Pipe task must have init containers only".to_owned());
     }

@@ -13,7 +13,7 @@ use crate::{
 
 /// Change of one object.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum ObjectWrite {
     /// Applies the object by server-side apply. It counts as done when the API server has answered.
     Apply {
         /// The object.
@@ -30,18 +30,15 @@ pub enum Effect {
         /// UID of the object; another one of this name stays.
         uid: String,
     },
-    /// Reads a file of a Pod. It changes nothing.
-    Read(ReadFile),
 }
 
-impl Effect {
+impl ObjectWrite {
     /// Identity of the object.
     #[must_use]
     pub fn id(&self) -> ObjectId {
         match self {
             Self::Apply { object, .. } => ObjectId::of(object),
             Self::Delete { id, .. } => id.clone(),
-            Self::Read(file) => file.pod.clone(),
         }
     }
 }
@@ -53,13 +50,15 @@ pub struct Needs {
     pub types: BTreeSet<ObjectType>,
     /// Objects of which it is not known whether they exist.
     pub objects: BTreeSet<ObjectId>,
+    /// Files of Pods.
+    pub files: BTreeSet<ReadFile>,
 }
 
 impl Needs {
     /// Returns whether nothing is to be read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.types.is_empty() && self.objects.is_empty()
+        self.types.is_empty() && self.objects.is_empty() && self.files.is_empty()
     }
 }
 
@@ -87,12 +86,12 @@ fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
         && entry.api_version == id.object_type.api_version
 }
 
-/// Records an effect that is done. `response` is the object as the API server has it; `None` if it does
+/// Records an write that is done. `response` is the object as the API server has it; `None` if it does
 /// not exist any more.
-pub fn record(status: &mut InstanceStatus, effect: &Effect, response: Option<&Value>) {
-    let id = effect.id();
-    match effect {
-        Effect::Apply { object, task, run } => {
+pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option<&Value>) {
+    let id = write.id();
+    match write {
+        ObjectWrite::Apply { object, task, run } => {
             let is_dependency = hash::is_dependency(object);
             let content = is_dependency.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
             let entry = InventoryEntry {
@@ -114,11 +113,10 @@ pub fn record(status: &mut InstanceStatus, effect: &Effect, response: Option<&Va
                 None => status.inventory.push(entry),
             }
         }
-        Effect::Delete { .. } => {
+        ObjectWrite::Delete { .. } => {
             if response.is_none() {
                 status.inventory.retain(|entry| !is_of(entry, &id));
             }
         }
-        Effect::Read(_) => {}
     }
 }
