@@ -80,6 +80,13 @@ fn operators() -> Vec<OperatorTables> {
             flags: consist_operator::shell::PROGRAM.command(),
         },
         OperatorTables {
+            name: instance_operator::shell::NAME,
+            events: &instance_operator::reasons::EVENTS,
+            conditions: &instance_operator::reasons::CONDITIONS,
+            metrics: &instance_operator::metrics::METRICS,
+            flags: instance_operator::shell::PROGRAM.command(),
+        },
+        OperatorTables {
             name: lifecycle_operator::shell::NAME,
             events: &lifecycle_operator::reasons::EVENTS,
             conditions: &lifecycle_operator::reasons::CONDITIONS,

@@ -84,10 +84,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Crates that must compile without default features, that is without I/O.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "podops-client",
     "collaset-operator",
     "consist-operator",
+    "instance-operator",
     "lifecycle-operator",
     "operationjob-operator",
     "transition-rule-operator",

@@ -56,6 +56,8 @@ pub enum ConditionStatus {
     True,
     /// The condition does not hold.
     False,
+    /// It is not known whether the condition holds.
+    Unknown,
 }
 
 impl ConditionStatus {
@@ -65,6 +67,7 @@ impl ConditionStatus {
         match self {
             Self::True => "True",
             Self::False => "False",
+            Self::Unknown => "Unknown",
         }
     }
 }

@@ -2,12 +2,13 @@
 //! delete the objects of a package.
 //!
 //! Reads: Instances, OperatorVersions, the objects of packages. Writes: these objects, Instance status,
-//! finalizer and `planExecution`. Pure so far: the part that talks to an API server does not exist yet.
+//! finalizer and `planExecution`.
 
 pub mod object;
 
 pub mod object_write;
 
+pub mod sources;
 pub mod values;
 pub mod view;
 
@@ -19,6 +20,13 @@ pub mod task;
 pub mod plan;
 
 pub mod reasons;
+
+pub mod metrics;
+
+pub mod render;
+
+#[cfg(feature = "shell")]
+pub mod shell;
 
 #[cfg(test)]
 mod simulation;

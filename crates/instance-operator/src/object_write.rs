@@ -48,8 +48,10 @@ impl ObjectWrite {
 pub struct Needs {
     /// Types of which it is not known whether they are served.
     pub types: BTreeSet<ObjectType>,
-    /// Objects of which it is not known whether they exist.
+    /// Objects that are to be read whole.
     pub objects: BTreeSet<ObjectId>,
+    /// Objects of which the metadata suffice.
+    pub metadata: BTreeSet<ObjectId>,
     /// Files of Pods.
     pub files: BTreeSet<ReadFile>,
 }
@@ -58,7 +60,10 @@ impl Needs {
     /// Returns whether nothing is to be read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.types.is_empty() && self.objects.is_empty() && self.files.is_empty()
+        self.types.is_empty()
+            && self.objects.is_empty()
+            && self.metadata.is_empty()
+            && self.files.is_empty()
     }
 }
 

@@ -1,10 +1,26 @@
-//! Every reason of events of this operator. Messages are KUDO's.
+//! Every reason of events and conditions of this operator, as tables. Messages are KUDO's.
+//!
+//! `docs/reference/events.md` and `docs/reference/conditions.md` are generated from [`EVENTS`] and
+//! [`CONDITIONS`].
 
-use podops_api::kudo::ExecutionStatus;
+use podops_api::{
+    condition::{
+        ConditionReason,
+        ConditionStatus::{False, True, Unknown},
+        reason,
+    },
+    kudo::ExecutionStatus,
+};
 use podops_client::event::{EventReason, ObjectEvent};
 
 const INSTANCE: &str = "Instance";
 
+/// The Instance cannot be decoded.
+pub const INSTANCE_INVALID: EventReason = EventReason::warning(
+    "InstanceInvalid",
+    INSTANCE,
+    "The Instance cannot be decoded, and nothing runs. Fix the field that the message names.",
+);
 /// A run begins.
 pub const PLAN_STARTED: EventReason =
     EventReason::normal("PlanStarted", INSTANCE, "A run of a plan begins.");
@@ -99,6 +115,104 @@ pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "An object has an API version without successor. Fix the template.",
 );
+
+/// Events of this operator.
+pub const EVENTS: [&EventReason; 17] = [
+    &INSTANCE_INVALID,
+    &PLAN_STARTED,
+    &PLAN_FINISHED,
+    &OPERATOR_VERSION_INVALID,
+    &PLAN_INVALID,
+    &PARAMETERS_INVALID,
+    &TASK_RENDERING_ERROR,
+    &TASK_ENHANCEMENT_ERROR,
+    &DUMMY_TASK_ERROR,
+    &RESOURCE_UNMARSHAL_ERROR,
+    &FAILED_TERMINAL_STATE_ERROR,
+    &TOGGLE_TASK_ERROR,
+    &UNKNOWN_TASK_NAME,
+    &TASK_BUILD_ERROR,
+    &RESOURCE_VALIDATION_ERROR,
+    &PIPE_TASK_ERROR,
+    &UNSERVED_VERSION_ERROR,
+];
+
+/// The last rollout is complete.
+pub const READY: ConditionReason = reason(
+    "Ready",
+    True,
+    "ResourcesReady",
+    "The last run of `deploy`, `update` or `upgrade` is complete.",
+);
+/// A rollout runs.
+pub const READY_UNKNOWN: ConditionReason = reason(
+    "Ready",
+    Unknown,
+    "PlanInProgress",
+    "A run of `deploy`, `update` or `upgrade` has not ended.",
+);
+/// The last rollout failed.
+pub const NOT_READY: ConditionReason = reason(
+    "Ready",
+    False,
+    "PlanInFatalError",
+    "The last run of `deploy`, `update` or `upgrade` failed. Fix the cause, and run it again.",
+);
+/// A plan runs.
+pub const PROGRESSING: ConditionReason =
+    reason("Progressing", True, "PlanInProgress", "A plan runs.");
+/// A plan runs, and no step of it begins.
+pub const PAUSED: ConditionReason = reason(
+    "Progressing",
+    True,
+    "Paused",
+    "A plan runs, and no further step begins, because `spec.paused` is true.",
+);
+/// No plan runs.
+pub const IDLE: ConditionReason = reason("Progressing", False, "Idle", "No plan runs.");
+/// The last run did not fail.
+pub const AS_EXPECTED: ConditionReason =
+    reason("Degraded", False, "AsExpected", "The last run did not fail, or another one runs.");
+/// The last run failed.
+pub const DEGRADED: ConditionReason = reason(
+    "Degraded",
+    True,
+    "PlanInFatalError",
+    "The last run failed; the message has its cause. Fix it, and run the plan again.",
+);
+const VERSION_MISSING: ConditionReason = reason(
+    "Degraded",
+    True,
+    OPERATOR_VERSION_INVALID.name,
+    "The OperatorVersion does not exist, so nothing runs.",
+);
+const PLAN_REJECTED: ConditionReason = reason(
+    "Degraded",
+    True,
+    PLAN_INVALID.name,
+    "A plan that is due does not exist, or must not be requested, so nothing runs.",
+);
+const PARAMETERS_REJECTED: ConditionReason = reason(
+    "Degraded",
+    True,
+    PARAMETERS_INVALID.name,
+    "Parameters have no valid values, so nothing runs.",
+);
+
+/// Conditions of Instances.
+pub const CONDITIONS: [&ConditionReason; 11] = [
+    &READY,
+    &READY_UNKNOWN,
+    &NOT_READY,
+    &PROGRESSING,
+    &PAUSED,
+    &IDLE,
+    &AS_EXPECTED,
+    &DEGRADED,
+    &VERSION_MISSING,
+    &PLAN_REJECTED,
+    &PARAMETERS_REJECTED,
+];
 
 /// A run begins.
 #[must_use]

@@ -223,6 +223,11 @@ impl World {
             self.log.push(format!("read {}", file.path));
             observed.files.insert(file.clone(), FileRead::Content(content));
         }
+        for id in &self.last.needs.metadata {
+            let metadata =
+                self.objects.get(id).map(|object| json!({ "metadata": object["metadata"] }));
+            observed.metadata.insert(id.clone(), metadata.map(Arc::new));
+        }
         for id in &self.last.needs.objects {
             observed.objects.insert(id.clone(), self.objects.get(id).cloned().map(Arc::new));
         }

@@ -8,7 +8,10 @@ use podops_packages::{values, yaml};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::view::{Observed, Version};
+use crate::{
+    sources,
+    view::{Observed, Version},
+};
 
 /// Length of a digest, in bytes.
 const DIGEST_BYTES: usize = 8;
@@ -58,7 +61,10 @@ pub fn digest_in_force(parameter: &Parameter, set: Option<&String>) -> Option<St
 /// message contains the value of a sensitive parameter.
 #[must_use]
 pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<String> {
-    let mut invalid = Vec::new();
+    let sources = observed.spec.parameters_from.iter().filter_map(|source| {
+        sources::problem(source, &observed.namespace, observed.sources.get(&source.name)?)
+    });
+    let mut invalid: Vec<String> = sources.collect();
     for parameter in &version.spec.parameters {
         let name = &parameter.name;
         if parameter.sensitive && observed.spec.parameters.contains_key(name) {
@@ -169,7 +175,11 @@ mod tests {
         let messages = invalid(&version, &plain, &set_values(&plain)).join("\n");
         assert!(messages.contains("spec.parametersFrom") && !messages.contains("hunter2"));
         let mut referred = observed(&json!({}));
-        let source = SourceValue { value: Some("hunter2".to_owned()), version: "u/1".to_owned() };
+        let source = SourceValue {
+            value: Some("hunter2".to_owned()),
+            version: "u/1".to_owned(),
+            ..SourceValue::default()
+        };
         referred.sources.insert("P".to_owned(), source);
         let set = set_values(&referred);
         let messages = invalid(&version, &referred, &set).join("\n");

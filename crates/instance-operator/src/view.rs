@@ -47,9 +47,11 @@ pub struct Observed {
     pub types: BTreeMap<ObjectType, Option<Scope>>,
     /// Objects that were read: `None` if there is none of this identity.
     pub objects: BTreeMap<ObjectId, Option<Arc<Value>>>,
+    /// Metadata of objects of which no more was read: `None` if there is none of this identity.
+    pub metadata: BTreeMap<ObjectId, Option<Arc<Value>>>,
     /// Files that were read.
     pub files: BTreeMap<ReadFile, FileRead>,
-    /// Why the last write of an object failed, in this attempt.
+    /// Why the last read or write of an object failed, in this attempt.
     pub failures: BTreeMap<ObjectId, String>,
 }
 
@@ -69,8 +71,11 @@ pub struct Version {
 pub struct SourceValue {
     /// The value; `None` if the object or the key does not exist.
     pub value: Option<String>,
-    /// UID and resourceVersion of the object: another one counts as another value.
+    /// UID and resourceVersion of the object: another one counts as another value. Empty if the object
+    /// does not exist.
     pub version: String,
+    /// Why the object could not be read; it is not known then whether there is a value.
+    pub error: Option<String>,
 }
 
 impl Observed {

@@ -57,7 +57,7 @@ pub struct InstanceSpec {
     /// ServiceAccount that writes the objects of the Instance, by impersonation. Without it, that of
     /// the operator's flag does. Not KUDO's.
     #[serde(skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 253), regex(pattern = "^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$"))]
     pub service_account_name: String,
 }
 

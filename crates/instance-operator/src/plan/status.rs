@@ -2,17 +2,16 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podops_api::kudo::{ExecutionStatus, InstanceCondition, InstanceStatus};
+use podops_api::{
+    condition::ConditionReason,
+    kudo::{ExecutionStatus, InstanceCondition, InstanceStatus},
+};
 
 use crate::{
-    run,
+    reasons, run,
     schedule::{Invalid, is_rollout},
     view::Observed,
 };
-
-const READY: &str = "Ready";
-const PROGRESSING: &str = "Progressing";
-const DEGRADED: &str = "Degraded";
 
 /// Sets a condition; its transition time changes only with its status.
 fn set(status: &mut InstanceStatus, condition: InstanceCondition, now: Timestamp) {
@@ -27,6 +26,11 @@ fn set(status: &mut InstanceStatus, condition: InstanceCondition, now: Timestamp
     } else {
         status.conditions.push(condition);
     }
+}
+
+/// Reports a condition for a reason.
+fn report(status: &mut InstanceStatus, reason: &ConditionReason, message: &str, now: Timestamp) {
+    set(status, condition(reason.condition, reason.status.as_str(), reason.name, message), now);
 }
 
 fn condition(type_: &str, status: &str, reason: &str, message: &str) -> InstanceCondition {
@@ -46,14 +50,20 @@ pub(super) fn report_invalid(
     invalid: &Invalid,
     now: Timestamp,
 ) -> bool {
-    let before = status.conditions.iter().find(|known| known.type_ == DEGRADED);
+    let before = status.conditions.iter().find(|known| known.type_ == "Degraded");
     let is_new = before.is_none_or(|known| known.message != invalid.message);
-    let mut degraded = condition(DEGRADED, "True", invalid.reason.name, &invalid.message);
+    let mut degraded =
+        condition(reasons::DEGRADED.condition, "True", invalid.reason.name, &invalid.message);
     degraded.observed_generation = Some(observed.generation);
     set(status, degraded, now);
     set(
         status,
-        condition(PROGRESSING, "False", invalid.reason.name, "nothing runs until it is fixed"),
+        condition(
+            reasons::PROGRESSING.condition,
+            "False",
+            invalid.reason.name,
+            "nothing runs until it is fixed",
+        ),
         now,
     );
     is_new
@@ -62,27 +72,24 @@ pub(super) fn report_invalid(
 /// Reports what runs, and whether the last run failed.
 pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now: Timestamp) {
     let running = run::running(status).map(|run| run.name.clone());
-    match running {
-        Some(plan) => {
-            let message = format!("plan {plan} runs");
-            if is_rollout(&plan) {
-                set(status, condition(READY, "Unknown", "PlanInProgress", &message), now);
-            }
-            let paused = observed.spec.paused.then_some("Paused");
-            let reason = paused.unwrap_or("PlanInProgress");
-            set(status, condition(PROGRESSING, "True", reason, &message), now);
+    if let Some(plan) = &running {
+        let message = format!("plan {plan} runs");
+        if is_rollout(plan) {
+            report(status, &reasons::READY_UNKNOWN, &message, now);
         }
-        None => set(status, condition(PROGRESSING, "False", "Idle", "no plan runs"), now),
+        let reason = if observed.spec.paused { reasons::PAUSED } else { reasons::PROGRESSING };
+        report(status, &reason, &message, now);
+    } else {
+        report(status, &reasons::IDLE, "no plan runs", now);
     }
     let failed = status.history.first().filter(|run| run.status == ExecutionStatus::FatalError);
-    let degraded = match failed.filter(|_| run::running(status).is_none()) {
+    match failed.filter(|_| running.is_none()) {
         Some(run) => {
             let message = format!("plan {} failed: {}", run.plan, run.message);
-            condition(DEGRADED, "True", "PlanInFatalError", &message)
+            report(status, &reasons::DEGRADED, &message, now);
         }
-        None => condition(DEGRADED, "False", "AsExpected", ""),
-    };
-    set(status, degraded, now);
+        None => report(status, &reasons::AS_EXPECTED, "", now),
+    }
 }
 
 /// Reports the end of a run. A rollout that failed keeps the Instance unready until another is
@@ -93,14 +100,12 @@ pub(super) fn report_end(
     result: ExecutionStatus,
     now: Timestamp,
 ) {
-    if result == ExecutionStatus::Complete {
-        if is_rollout(plan) {
-            set(status, condition(READY, "True", "ResourcesReady", ""), now);
-        }
+    if !is_rollout(plan) {
         return;
     }
-    if is_rollout(plan) {
-        let message = format!("plan {plan} failed");
-        set(status, condition(READY, "False", "PlanInFatalError", &message), now);
+    if result == ExecutionStatus::Complete {
+        report(status, &reasons::READY, "", now);
+    } else {
+        report(status, &reasons::NOT_READY, &format!("plan {plan} failed"), now);
     }
 }

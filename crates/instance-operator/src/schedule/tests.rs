@@ -302,8 +302,11 @@ fn immutable_parameters_keep_their_first_value() {
 #[test]
 fn another_object_behind_parameters_from_counts_as_a_change() {
     let mut world = deployed(&["deploy"], &[]);
-    let source =
-        |version: &str| SourceValue { value: Some("s".to_owned()), version: version.to_owned() };
+    let source = |version: &str| SourceValue {
+        value: Some("s".to_owned()),
+        version: version.to_owned(),
+        ..SourceValue::default()
+    };
     for (n, version) in ["u/1", "u/1", "u/2"].into_iter().enumerate() {
         world.observed.sources.insert("P".to_owned(), source(version));
         world.reconcile();

@@ -6,7 +6,10 @@ use podops_api::kudo::Task;
 use serde_json::Value;
 
 use super::{
-    context::{Known, Progress, TaskContext, TaskFailure, TaskState, Work, live_object, scope_of},
+    context::{
+        Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata,
+        live_object, scope_of,
+    },
     render,
 };
 use crate::{
@@ -88,7 +91,7 @@ pub(super) fn apply(
         }
     }
     annotate(&mut prepared, context, work, &mut progress);
-    if progress.is_incomplete {
+    if progress.is_incomplete || !progress.errors.is_empty() {
         return Ok(progress);
     }
     for object in prepared {
@@ -147,6 +150,11 @@ fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
     }
 }
 
+/// A dependency could not be read.
+struct Unreadable {
+    message: String,
+}
+
 /// Sets the dependencies hash of Pod templates.
 fn annotate(
     objects: &mut [Value],
@@ -160,8 +168,9 @@ fn annotate(
             continue;
         }
         match dependency_hash(&dependency, objects, context, work) {
-            Some(hash) => drop(known.insert(dependency, hash)),
-            None => progress.is_incomplete = true,
+            Ok(Some(hash)) => drop(known.insert(dependency, hash)),
+            Ok(None) => progress.is_incomplete = true,
+            Err(unreadable) => progress.errors.push(unreadable.message),
         }
     }
     for object in objects {
@@ -171,24 +180,33 @@ fn annotate(
 
 /// Hash of a dependency: of the object of the same task, else of what the Instance applied last, else
 /// of what exists; `None` if that has to be read first.
+///
+/// # Errors
+///
+/// The message, if it could not be read.
 fn dependency_hash(
     dependency: &Dependency,
     objects: &[Value],
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
-) -> Option<ContentHash> {
+) -> Result<Option<ContentHash>, Unreadable> {
     let object_type = ObjectType { api_version: "v1".to_owned(), kind: dependency.kind.to_owned() };
     let namespace = context.observed.namespace.clone();
     let id = ObjectId { object_type, namespace, name: dependency.name.clone() };
+    let content = |object: &Value| hash::content(object).unwrap_or(NO_CONTENT);
     if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
-        return Some(hash::content(object).unwrap_or(NO_CONTENT));
+        return Ok(Some(content(object)));
     }
     let applied = entry(work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
-        return Some(applied);
+        return Ok(Some(applied));
     }
-    let live = live_object(&id, context, work)?;
-    Some(live.as_ref().map_or(NO_CONTENT, |live| hash::content(live).unwrap_or(NO_CONTENT)))
+    match live_object(&id, context, work) {
+        Live::Exists(live) => Ok(Some(content(live))),
+        Live::Absent => Ok(Some(NO_CONTENT)),
+        Live::Unknown => Ok(None),
+        Live::Failed(message) => Err(Unreadable { message }),
+    }
 }
 
 /// Applies an object if it was not applied in this run, and otherwise waits for its health.
@@ -206,16 +224,24 @@ fn advance_object(
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    let Some(live) = live_object(&id, context, work) else {
-        progress.is_incomplete = true;
-        return Ok(());
+    let live = if is_applied {
+        live_object(&id, context, work)
+    } else {
+        live_metadata(&id, context, work)
     };
     match live {
-        Some(live) if is_applied => return wait_for(&id, live, work, progress),
-        // Another client deleted it in the middle of the run.
-        None if is_applied => {}
-        Some(live) => {
+        Live::Unknown => {
+            progress.is_incomplete = true;
+            return Ok(());
+        }
+        Live::Failed(error) => {
+            progress.errors.push(error);
+            return Ok(());
+        }
+        Live::Exists(live) if is_applied => return wait_for(&id, live, work, progress),
+        Live::Exists(live) => {
             if let Some(other) = other_maker(live, &object, context, work) {
+                work.awaited.insert(id.clone());
                 progress.errors.push(format!(
                     "{id} was made by {other}, and is not changed; annotate it in the template with \
                      {ADOPT}: \"true\" to take it over"
@@ -226,11 +252,8 @@ fn advance_object(
                 enhance::keep_run(&mut object, live);
             }
         }
-        None => {}
-    }
-    if let Some(failure) = context.observed.failures.get(&id) {
-        progress.errors.push(format!("{id}: {failure}"));
-        return Ok(());
+        // Another client may have deleted it in the middle of the run.
+        Live::Absent => {}
     }
     progress.is_incomplete = true;
     work.writes.push(ObjectWrite::Apply {

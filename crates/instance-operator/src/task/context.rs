@@ -145,18 +145,56 @@ pub(super) fn scope_of(
     }
 }
 
-/// Returns an object, or that there is none; `None` if it is not known, and is added to what has to be
-/// read.
+/// What is known of an object.
+pub(super) enum Live<'a> {
+    Exists(&'a Arc<Value>),
+    Absent,
+    /// It has to be read.
+    Unknown,
+    /// It could not be read or written in this attempt.
+    Failed(String),
+}
+
+/// Returns what is known of an object; an unknown one is added to what has to be read.
 pub(super) fn live_object<'a>(
     id: &ObjectId,
     context: &TaskContext<'a>,
     work: &mut Work<'_>,
-) -> Option<&'a Option<Arc<Value>>> {
-    let live = context.observed.objects.get(id);
-    if live.is_none() {
+) -> Live<'a> {
+    let live = live(id, context.observed.objects.get(id), context);
+    if matches!(live, Live::Unknown) {
         work.needs.objects.insert(id.clone());
     }
     live
+}
+
+/// As [`live_object`], if the metadata suffice.
+pub(super) fn live_metadata<'a>(
+    id: &ObjectId,
+    context: &TaskContext<'a>,
+    work: &mut Work<'_>,
+) -> Live<'a> {
+    let observed = context.observed;
+    let live = live(id, observed.objects.get(id).or_else(|| observed.metadata.get(id)), context);
+    if matches!(live, Live::Unknown) {
+        work.needs.metadata.insert(id.clone());
+    }
+    live
+}
+
+fn live<'a>(
+    id: &ObjectId,
+    read: Option<&'a Option<Arc<Value>>>,
+    context: &TaskContext<'_>,
+) -> Live<'a> {
+    if let Some(failure) = context.observed.failures.get(id) {
+        return Live::Failed(format!("{id}: {failure}"));
+    }
+    match read {
+        Some(Some(object)) => Live::Exists(object),
+        Some(None) => Live::Absent,
+        None => Live::Unknown,
+    }
 }
 
 /// How far the objects of a task are.

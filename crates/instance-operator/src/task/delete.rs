@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use super::{
     apply::{other_maker, own},
-    context::{Known, Progress, TaskContext, TaskFailure, TaskState, Work, live_object, scope_of},
+    context::{
+        Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata, scope_of,
+    },
     render,
 };
 use crate::{
@@ -31,10 +33,11 @@ pub(super) fn advance(
         };
         own(&mut object, scope, context)?;
         let id = ObjectId::of(&object);
-        let state = match live_object(&id, context, work) {
-            None => TaskState::Unknown,
-            Some(None) => TaskState::Done,
-            Some(Some(live)) => match other_maker(live, &object, context, work) {
+        let state = match live_metadata(&id, context, work) {
+            Live::Unknown => TaskState::Unknown,
+            Live::Failed(error) => TaskState::Error(error),
+            Live::Absent => TaskState::Done,
+            Live::Exists(live) => match other_maker(live, &object, context, work) {
                 Some(other) => {
                     TaskState::Error(format!("{id} was made by {other}, and is not deleted"))
                 }

@@ -46,6 +46,11 @@ pub(super) fn advance(
     let pod = enhanced(rendered_pod(task, context)?, context)?;
     let pod_id = ObjectId::of(&pod);
     let ids: Vec<ObjectId> = task.spec.pipe.iter().map(|file| artifact_id(file, context)).collect();
+    for id in ids.iter().chain([&pod_id]) {
+        if let Some(failure) = context.observed.failures.get(id) {
+            return Ok(TaskState::Error(format!("{id}: {failure}")));
+        }
+    }
     let unknown =
         ids.iter().chain([&pod_id]).filter(|id| !context.observed.objects.contains_key(id));
     let unknown: Vec<ObjectId> = unknown.cloned().collect();

@@ -1,0 +1,6 @@
+//! The instance-operator program.
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    Ok(instance_operator::shell::PROGRAM.run().await?)
+}

@@ -1,0 +1,71 @@
+//! Renders changes of an Instance as API writes, each conditional on the state that it was decided on.
+
+use podops_api::kudo::{GROUP, InstanceStatus, VERSION};
+use podops_client::write::{Change, JsonPatch, Resource, Target, Write};
+use serde_json::{Value, json};
+
+use crate::{
+    schedule::InstanceChange,
+    view::{CLEANUP_FINALIZER, Observed},
+};
+
+/// Instances.
+pub const INSTANCES: Resource = Resource { group: GROUP, version: VERSION, plural: "instances" };
+
+fn target(observed: &Observed) -> Target {
+    Target::new(INSTANCES, &observed.namespace, &observed.name)
+}
+
+/// Renders the status. It is conditional on the resourceVersion, because it records what was taken in of
+/// the spec: with another spec, another run may be due.
+#[must_use]
+pub fn status(observed: &Observed, reported: &InstanceStatus, status: &InstanceStatus) -> Write {
+    let mut change = Change::status(&observed.uid, reported, status);
+    if let Change::Merge(body) = &mut change {
+        body["metadata"]["resourceVersion"] = json!(observed.resource_version);
+    }
+    Write::Patch { target: target(observed).subresource("status"), change }
+}
+
+/// Renders a change of the Instance itself.
+#[must_use]
+pub fn change(observed: &Observed, change: &InstanceChange) -> Write {
+    let change = match change {
+        InstanceChange::AddFinalizer | InstanceChange::RemoveFinalizer => {
+            let known = observed.finalizers.iter().filter(|known| *known != CLEANUP_FINALIZER);
+            let mut finalizers: Vec<Value> = known.map(|known| json!(known)).collect();
+            if *change == InstanceChange::AddFinalizer {
+                finalizers.push(json!(CLEANUP_FINALIZER));
+            }
+            merge(observed, &json!({ "finalizers": finalizers }), None)
+        }
+        InstanceChange::SetParameters(values) => {
+            let values: serde_json::Map<_, _> =
+                values.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+            merge(observed, &json!({}), Some(json!({ "parameters": values })))
+        }
+        InstanceChange::SetRequestUid(uid) => {
+            merge(observed, &json!({}), Some(json!({ "planExecution": { "uid": uid } })))
+        }
+        // The run has ended whatever else has changed; another request is not removed.
+        InstanceChange::ClearRequest => {
+            let request = &observed.spec.plan_execution;
+            JsonPatch::default()
+                .test(&["metadata", "uid"], observed.uid.as_str())
+                .test(&["spec", "planExecution"], json!(request))
+                .add(&["spec", "planExecution"], json!({}))
+                .build()
+        }
+    };
+    Write::Patch { target: target(observed), change }
+}
+
+fn merge(observed: &Observed, metadata: &Value, spec: Option<Value>) -> Change {
+    let mut body = json!({ "metadata": metadata });
+    body["metadata"]["uid"] = json!(observed.uid);
+    body["metadata"]["resourceVersion"] = json!(observed.resource_version);
+    if let Some(spec) = spec {
+        body["spec"] = spec;
+    }
+    Change::Merge(body)
+}

@@ -1,0 +1,27 @@
+//! The operator: watches, reads and writes.
+
+mod types;
+
+mod objects;
+
+mod service_account;
+
+mod versions;
+
+mod watches;
+
+mod failures;
+mod unwritten;
+
+mod metrics;
+
+mod attempt;
+
+mod controller;
+
+mod program;
+
+/// Name of the program, of its Lease and of its field manager.
+pub const NAME: &str = "instance-operator";
+
+pub use program::PROGRAM;

@@ -1,0 +1,175 @@
+//! One attempt: plans, reads and writes objects until nothing is left to do.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use futures::{StreamExt as _, stream};
+use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock};
+use podops_runtime::reconcile_error::{Cause, ReconcileError};
+use prometheus::IntCounterVec;
+use serde_json::Value;
+
+use super::{
+    objects::{Error, Objects},
+    watches::Watches,
+};
+use crate::{
+    object::{ObjectId, ObjectType, file::FileRead},
+    object_write::{Needs, ObjectWrite, record},
+    plan::{self, Plan},
+    schedule::InstanceChange,
+    view::Observed,
+};
+
+/// Turns of planning, reading and writing in one attempt; another one follows.
+const TURNS_MAX: usize = 100;
+/// Number of objects of one type from which a list of their metadata is cheaper than single requests.
+const LIST_MIN: usize = 3;
+/// Number of concurrent reads.
+const READS: usize = 8;
+
+/// Result of an attempt.
+pub(super) struct Attempted {
+    /// The last plan.
+    pub(super) plan: Plan,
+    /// Events of all plans.
+    pub(super) events: Vec<ObjectEvent>,
+}
+
+/// What an attempt reads and writes with.
+pub(super) struct Access<'a> {
+    pub(super) instance: &'a ObjectKey,
+    pub(super) objects: &'a Objects<'a>,
+    pub(super) watches: &'a Watches,
+    /// Counter of the writes, by verb and result.
+    pub(super) writes: &'a IntCounterVec,
+}
+
+impl Access<'_> {
+    /// Plans, reads and writes until nothing is left to do.
+    ///
+    /// # Errors
+    ///
+    /// If discovery failed; what was written before is planned again.
+    pub(super) async fn attempt(
+        &self,
+        observed: &mut Observed,
+    ) -> Result<Attempted, ReconcileError> {
+        let mut events = Vec::new();
+        for _ in 0..TURNS_MAX {
+            let mut plan = plan::plan(observed, clock::now());
+            events.append(&mut plan.events);
+            if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
+                return Ok(Attempted { plan, events });
+            }
+            observed.status = plan.status.clone();
+            if plan.needs.is_empty() && plan.writes.is_empty() {
+                return Ok(Attempted { plan, events });
+            }
+            self.read(observed, &plan.needs).await?;
+            self.write(observed, std::mem::take(&mut plan.writes)).await;
+        }
+        let plan = Plan { status: observed.status.clone(), ..Plan::default() };
+        Ok(Attempted { plan, events })
+    }
+
+    async fn read(&self, observed: &mut Observed, needs: &Needs) -> Result<(), ReconcileError> {
+        for object_type in &needs.types {
+            let found = self.objects.types.find(object_type).await.map_err(Cause::Discovery)?;
+            observed.types.insert(object_type.clone(), found.map(|found| found.scope));
+        }
+        for file in &needs.files {
+            let error = "this version of instance-operator cannot read files of Pods";
+            observed.files.insert(file.clone(), FileRead::Failed(error.to_owned()));
+        }
+        let reads = needs.objects.iter().cloned().map(|id| async move {
+            let read = self.object(&id).await;
+            (id, read)
+        });
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS).collect().await;
+        for (id, result) in read {
+            match result {
+                Ok(object) => drop(observed.objects.insert(id, object)),
+                Err(error) => drop(observed.failures.insert(id, error.message())),
+            }
+        }
+        self.read_metadata(observed, &needs.metadata).await;
+        Ok(())
+    }
+
+    /// Returns an object as a watch has seen it, or reads it.
+    pub(super) async fn object(&self, id: &ObjectId) -> Result<Option<Arc<Value>>, Error> {
+        match self.watches.seen(self.instance, id) {
+            Some(object) => Ok(object),
+            None => Ok(self.objects.read(id).await?.map(Arc::new)),
+        }
+    }
+
+    /// Reads metadata: of many objects of a type by one list, if it is short.
+    async fn read_metadata(&self, observed: &mut Observed, needed: &BTreeSet<ObjectId>) {
+        let mut single = BTreeSet::new();
+        let mut by_type: BTreeMap<(&ObjectType, &str), Vec<&ObjectId>> = BTreeMap::new();
+        for id in needed {
+            match self.watches.seen(self.instance, id) {
+                Some(object) => drop(observed.objects.insert(id.clone(), object)),
+                None => by_type.entry((&id.object_type, &id.namespace)).or_default().push(id),
+            }
+        }
+        for ((object_type, namespace), ids) in by_type {
+            let list = if ids.len() < LIST_MIN {
+                None
+            } else {
+                // Who may not list may read single objects.
+                self.objects.list(object_type, namespace).await.ok()
+            };
+            for id in ids {
+                let listed = list.as_ref().and_then(|list| {
+                    let object = list.objects.get(id);
+                    object.map(|object| Some(object.clone())).or(list.is_complete.then_some(None))
+                });
+                match listed {
+                    Some(object) => {
+                        observed.metadata.insert(id.clone(), object.map(Arc::new));
+                    }
+                    None => drop(single.insert(id)),
+                }
+            }
+        }
+        let reads = single.into_iter().cloned().map(|id| async move {
+            let read = self.objects.read_metadata(&id).await;
+            (id, read)
+        });
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS).collect().await;
+        for (id, result) in read {
+            match result {
+                Ok(object) => drop(observed.metadata.insert(id, object.map(Arc::new))),
+                Err(error) => drop(observed.failures.insert(id, error.message())),
+            }
+        }
+    }
+
+    /// Writes objects in their order: others may depend on the first.
+    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) {
+        for write in writes {
+            let id = write.id();
+            let (verb, result) = match &write {
+                ObjectWrite::Apply { object, .. } => {
+                    ("apply", self.objects.apply(object).await.map(Some))
+                }
+                ObjectWrite::Delete { id, uid } => ("delete", self.objects.delete(id, uid).await),
+            };
+            let class = if result.is_ok() { "done" } else { "failed" };
+            self.writes.with_label_values(&[verb, class]).inc();
+            match result {
+                Ok(response) => {
+                    self.watches.written(self.instance, &id, response.as_ref());
+                    record(&mut observed.status, &write, response.as_ref());
+                    observed.objects.insert(id, response.map(Arc::new));
+                }
+                Err(error) => drop(observed.failures.insert(id, error.message())),
+            }
+        }
+    }
+}

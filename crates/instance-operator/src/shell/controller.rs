@@ -1,0 +1,390 @@
+//! Reconciles Instances: observes, attempts what is due, and reports the status.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use futures::{StreamExt as _, channel::mpsc, stream};
+use http::header::InvalidHeaderValue;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Client, Resource as _,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, ObjectRef},
+        watcher::{self, Event},
+    },
+};
+use podops_api::{
+    ids::Uid,
+    kudo::{Instance, OperatorVersion},
+};
+use podops_client::{
+    decode::Decoded,
+    event::ObjectEvent,
+    object_key::ObjectKey,
+    shell::{
+        events::Events,
+        store::{IndexedStore, reflect},
+    },
+    status_throttle::StatusChange,
+};
+use podops_runtime::{
+    controller::{ControllerConfig, Requeue},
+    operator::{Operator, OperatorError},
+    reconcile_error::ReconcileError,
+    writer::Writer,
+};
+
+use super::{
+    attempt::{Access, Attempted},
+    failures::Failures,
+    metrics::Metrics,
+    objects::Objects,
+    service_account::client_for,
+    types::Types,
+    unwritten::{Last, Statuses, Unwritten},
+    versions::Versions,
+    watches::{Awaited, Watches},
+};
+use crate::{
+    object::ObjectId,
+    plan::Plan,
+    reasons,
+    render::{self, INSTANCES},
+    schedule::InstanceChange,
+    sources,
+    view::{Observed, SourceValue},
+};
+
+/// Minimum interval between two reconciles of one Instance.
+const RECONCILE_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of reconciles when nothing changes.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// Instance, or the error of one that cannot be decoded.
+type DecodedInstance = Decoded<Instance>;
+
+/// Command-line arguments specific to this operator.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InstanceArgs {
+    /// ServiceAccount, in the namespace of the Instance, that reads and writes the objects of Instances
+    /// without spec.serviceAccountName, by impersonation; without this flag, the operator's does
+    #[arg(long, value_name = "NAME")]
+    pub default_service_account: Option<String>,
+}
+
+struct Context {
+    client: Client,
+    default_service_account: String,
+    types: Types,
+    watches: Watches,
+    versions: Versions,
+    failures: Failures,
+    statuses: Statuses,
+    writer: Writer,
+    events: Events,
+    metrics: Metrics,
+    instances: Arc<IndexedStore<DecodedInstance>>,
+    versions_store: Arc<IndexedStore<OperatorVersion>>,
+}
+
+/// Starts the Instance controller in the operator's process.
+///
+/// # Errors
+///
+/// If the metrics cannot be registered.
+pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), OperatorError> {
+    let process = operator.process.clone();
+    let instances =
+        IndexedStore::new(|instance: &DecodedInstance| instance.as_result().ok().map(version_key));
+    let versions = IndexedStore::new(|_: &OperatorVersion| None);
+    operator.ready_when("instances", instances.progress.ready());
+    operator.ready_when("operatorversions", versions.progress.ready());
+    let (changed, awaited) = mpsc::unbounded();
+    let applier = process.applier(process.args.max_concurrent_reconciles);
+    let context = Arc::new(Context {
+        client: process.client.clone(),
+        default_service_account: args.default_service_account.clone().unwrap_or_default(),
+        types: Types::new(process.client.clone()),
+        watches: Watches::new(process.clone(), changed),
+        versions: Versions::new(versions.clone()),
+        failures: Failures::default(),
+        statuses: Statuses::default(),
+        writer: Writer::new(applier, &instances.progress, &[]),
+        events: process.events(),
+        metrics: Metrics::register(&operator.registry)?,
+        instances: instances.clone(),
+        versions_store: versions.clone(),
+    });
+    let (store, writer) = reflector::store::<DecodedInstance>();
+    let cache = context.clone();
+    let objects = process
+        .watch_decoded(watcher::Config::default(), INSTANCES.plural, &instances.progress)
+        .reflect(writer)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                cache.observe(event);
+            }
+        })
+        .touched_objects();
+    let watched = process.watch::<OperatorVersion>(
+        watcher::Config::default(),
+        "operatorversions",
+        &versions.progress,
+    );
+    let of_versions = reflect(versions, watched).flat_map(move |version| {
+        let key = ObjectKey::of(&*version);
+        let concerned = instances.find(&format!("{}/{}", key.namespace, key.name));
+        stream::iter(concerned.into_iter().map(|instance| ObjectRef::from_obj(&*instance)))
+    });
+    let config = ControllerConfig {
+        objects: objects.boxed(),
+        store,
+        triggers: stream::select(of_versions, awaited).boxed(),
+        min_interval: RECONCILE_INTERVAL,
+    };
+    operator.controller("instance controller", config, move |instance| {
+        reconcile(instance, context.clone())
+    });
+    Ok(())
+}
+
+/// OperatorVersion of an Instance, as `<namespace>/<name>`.
+fn version_key(instance: &Instance) -> String {
+    observed(instance).version_key()
+}
+
+fn observed(instance: &Instance) -> Observed {
+    let metadata = &instance.metadata;
+    Observed {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default().into(),
+        resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+        generation: metadata.generation.unwrap_or_default(),
+        deleting: metadata.deletion_timestamp.is_some(),
+        finalizers: metadata.finalizers.clone().unwrap_or_default(),
+        spec: instance.spec.clone(),
+        status: instance.status.clone().unwrap_or_default(),
+        ..Observed::default()
+    }
+}
+
+/// Reconciles one Instance. Idempotent: it may be interrupted at any point and run again.
+///
+/// # Errors
+///
+/// If a read or a write failed and a retry may help; writes already made are kept.
+#[tracing::instrument(skip_all, fields(namespace = instance.meta().namespace, instance = instance.meta().name))]
+async fn reconcile(
+    instance: Arc<DecodedInstance>,
+    context: Arc<Context>,
+) -> Result<Requeue, ReconcileError> {
+    let (reference, key) = (instance.object_ref(&()), ObjectKey::of(&*instance));
+    let instance = match instance.as_result() {
+        Ok(instance) => instance,
+        Err(invalid) => {
+            context.metrics.forget(&key);
+            let event = reasons::INSTANCE_INVALID.with(invalid.error.clone());
+            context.events.publish(&reference, &event).await;
+            return Ok(Requeue::AwaitChange);
+        }
+    };
+    let caches = [&context.instances.progress, &context.versions_store.progress];
+    if !caches.into_iter().all(|progress| progress.version().lists_done > 0) {
+        return Ok(Requeue::After(Duration::from_millis(100)));
+    }
+    let mut observed = observed(instance);
+    if !context.writer.is_observed(&observed.uid) {
+        return Ok(Requeue::AwaitCache);
+    }
+    let stored = observed.status.clone();
+    let (written, earlier) = context.take_unwritten(&mut observed);
+    context.publish(&reference, &written).await;
+    let client = match context.client_for(&observed) {
+        Ok(client) => client,
+        Err(error) => {
+            let event = reasons::INSTANCE_INVALID.with(format!("spec.serviceAccountName: {error}"));
+            context.publish(&reference, &[event]).await;
+            return Ok(Requeue::AwaitChange);
+        }
+    };
+    let objects = Objects { client, types: &context.types };
+    let access = Access {
+        instance: &key,
+        objects: &objects,
+        watches: &context.watches,
+        writes: &context.metrics.object_writes,
+    };
+    context.versions.add_to(&mut observed);
+    context.failures.add_to(&mut observed, Instant::now());
+    let sources = read_sources(&access, &mut observed).await;
+    let Attempted { plan, events } = access.attempt(&mut observed).await?;
+    let retry = context.failures.record(&observed, Instant::now());
+    if let Some(change) = plan.change.as_ref().filter(|change| change.is_first()) {
+        context.change(&observed, change).await?;
+        return Ok(Requeue::AwaitChange);
+    }
+    context.await_changes(&key, &plan, sources, &objects);
+    context.metrics.record(&key, &plan.status);
+    // Its last event may have arrived meanwhile.
+    if context.instances.get(&key).is_none() {
+        context.forget(&key, &observed.uid);
+        return Ok(Requeue::AwaitChange);
+    }
+    let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
+    let wait = if plan.status == stored {
+        context.publish(&reference, &events).await;
+        // The request is removed once its result is stored.
+        if let Some(change) = &plan.change {
+            context.change(&observed, change).await?;
+        }
+        None
+    } else {
+        let unwritten = Unwritten { stored, status: plan.status, events };
+        context.report(&observed, unwritten).await?
+    };
+    let waits = [wait, retry, Some(RESYNC)];
+    Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+}
+
+/// Reads the values of `parametersFrom`; returns the objects that they come from.
+async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<ObjectId> {
+    let mut objects = Vec::new();
+    for source in observed.spec.parameters_from.clone() {
+        let Some(id) = sources::object_of(&source, &observed.namespace) else { continue };
+        let failed = observed.failures.get(&id).cloned();
+        let read = match failed {
+            Some(failure) => Err(failure),
+            None => access.object(&id).await.map_err(|error| error.message()),
+        };
+        let value = match read {
+            Ok(object) => sources::value(&source, object.as_deref()),
+            Err(error) => {
+                observed.failures.insert(id.clone(), error.clone());
+                SourceValue { error: Some(error), ..SourceValue::default() }
+            }
+        };
+        observed.sources.insert(source.name, value);
+        objects.push(id);
+    }
+    objects
+}
+
+impl Context {
+    /// Removes what is kept of Instances that do not exist any more.
+    fn observe(&self, event: &Event<DecodedInstance>) {
+        self.instances.apply_event(event.clone());
+        match event {
+            Event::Delete(instance) => {
+                let uid = Uid::from(instance.meta().uid.clone().unwrap_or_default());
+                self.forget(&ObjectKey::of(instance), &uid);
+            }
+            Event::InitDone => {
+                self.watches.retain(|instance| self.instances.get(instance).is_some());
+                self.metrics.instances.retain(|instance| self.instances.get(instance).is_some());
+            }
+            Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey, uid: &Uid) {
+        let nothing = Awaited { objects: BTreeMap::new(), client: self.client.clone() };
+        self.watches.set(key, nothing);
+        self.metrics.forget(key);
+        self.writer.forget(uid);
+        self.versions.forget(uid);
+        self.failures.forget(uid);
+        self.statuses.forget(uid);
+    }
+
+    /// Client of those who may read and write the objects of an Instance.
+    fn client_for(&self, observed: &Observed) -> Result<Client, InvalidHeaderValue> {
+        let own = &observed.spec.service_account_name;
+        let name = if own.is_empty() { &self.default_service_account } else { own };
+        if name.is_empty() {
+            return Ok(self.client.clone());
+        }
+        client_for(&self.client, &observed.namespace, name)
+    }
+
+    /// Continues with the last status if it is not stored yet. Returns the events of the stored one,
+    /// and those that are not due yet.
+    fn take_unwritten(&self, observed: &mut Observed) -> (Vec<ObjectEvent>, Vec<ObjectEvent>) {
+        match self.statuses.take(&observed.uid, &observed.status) {
+            Last::Written(events) => (events, Vec::new()),
+            Last::Unwritten(unwritten) => {
+                observed.status = unwritten.status;
+                (Vec::new(), unwritten.events)
+            }
+            Last::Unknown => (Vec::new(), Vec::new()),
+        }
+    }
+
+    async fn publish(&self, instance: &ObjectReference, events: &[ObjectEvent]) {
+        for event in events {
+            self.events.publish(instance, event).await;
+        }
+    }
+
+    /// Changes the Instance itself.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn change(
+        &self,
+        observed: &Observed,
+        change: &InstanceChange,
+    ) -> Result<(), ReconcileError> {
+        self.writer.write(&observed.uid, &render::change(observed, change)).await?;
+        if *change == InstanceChange::RemoveFinalizer {
+            self.writer.forget(&observed.uid);
+        }
+        Ok(())
+    }
+
+    /// Watches what the plan and the parameters wait for.
+    fn await_changes(
+        &self,
+        key: &ObjectKey,
+        plan: &Plan,
+        sources: Vec<ObjectId>,
+        objects: &Objects<'_>,
+    ) {
+        let awaited = plan.awaited.iter().cloned().chain(sources);
+        let served = awaited.filter_map(|id| {
+            let served = self.types.known(&id.object_type)?;
+            Some((id, served))
+        });
+        let awaited = Awaited { objects: served.collect(), client: objects.client.clone() };
+        self.watches.set(key, awaited);
+    }
+
+    /// Writes the status if the minimum interval has passed, and returns the remaining time otherwise.
+    /// It is kept until it is known to be stored.
+    ///
+    /// # Errors
+    ///
+    /// If the write failed or was rejected.
+    async fn report(
+        &self,
+        observed: &Observed,
+        unwritten: Unwritten,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let (stored, status) = (unwritten.stored.clone(), unwritten.status.clone());
+        self.versions.keep(observed, &status);
+        self.statuses.keep(&observed.uid, unwritten);
+        let render = || render::status(observed, &stored, &status);
+        let wait =
+            self.writer.write_status(&observed.uid, StatusChange::Significant, render).await?;
+        if wait.is_none() {
+            self.metrics.add(&stored, &status);
+        }
+        Ok(wait)
+    }
+}

@@ -1,0 +1,282 @@
+//! Reads, applies and deletes the objects of packages, whose types are known only at run time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use http::{HeaderValue, Method, Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{
+    NAME,
+    types::{ServedType, Types},
+};
+use crate::object::{ObjectId, ObjectType, Scope, map_at, text};
+
+/// Timeout of one request; that of the API server is 60 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum number of objects in a list of metadata, which bounds the memory for it.
+const LIST_LIMIT: usize = 500;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const APPLY: HeaderValue = HeaderValue::from_static("application/apply-patch+yaml");
+const METADATA: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+const METADATA_LIST: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+
+/// Why an object was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// The API server rejected the request, or did not respond.
+    #[error(transparent)]
+    Kube(#[from] kube::Error),
+    /// The request cannot be built, for example because a name is no part of a path.
+    #[error("invalid request")]
+    Request(#[from] http::Error),
+    /// The response is no object.
+    #[error("the API server's response cannot be decoded")]
+    Response(#[from] serde_json::Error),
+    /// The type is not served.
+    #[error("{0} is not served")]
+    NotServed(ObjectType),
+    /// The name cannot be that of an object.
+    #[error("{0:?} is no valid name")]
+    Name(String),
+    /// The request timed out.
+    #[error("request timed out after {}s", REQUEST_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+impl Error {
+    /// What the API server responded, for a status.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => status.message.clone(),
+            Self::Kube(_)
+            | Self::Request(_)
+            | Self::Response(_)
+            | Self::NotServed(_)
+            | Self::Name(_)
+            | Self::Timeout => podops_client::error::Chain(self).to_string(),
+        }
+    }
+
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_not_found())
+    }
+}
+
+/// Metadata of the objects of one type and namespace.
+pub(super) struct Listed {
+    /// The objects, of which only the metadata were read.
+    pub(super) objects: BTreeMap<ObjectId, Value>,
+    /// Whether these are all.
+    pub(super) is_complete: bool,
+}
+
+/// Objects of any type, as one client may read and write them.
+pub(super) struct Objects<'a> {
+    pub(super) client: Client,
+    pub(super) types: &'a Types,
+}
+
+/// One request.
+struct Call {
+    method: Method,
+    path: String,
+    accept: HeaderValue,
+    body: Option<Value>,
+}
+
+impl Call {
+    fn get(path: String, accept: HeaderValue) -> Self {
+        Self { method: Method::GET, path, accept, body: None }
+    }
+}
+
+impl Objects<'_> {
+    /// Reads an object; `None` if it does not exist, or its type is not served.
+    ///
+    /// # Errors
+    ///
+    /// If a request fails.
+    pub(super) async fn read(&self, id: &ObjectId) -> Result<Option<Value>, Error> {
+        self.get(id, JSON).await
+    }
+
+    /// As [`read`](Self::read), but reads only the metadata.
+    ///
+    /// # Errors
+    ///
+    /// If a request fails.
+    pub(super) async fn read_metadata(&self, id: &ObjectId) -> Result<Option<Value>, Error> {
+        self.get(id, METADATA).await
+    }
+
+    async fn get(&self, id: &ObjectId, accept: HeaderValue) -> Result<Option<Value>, Error> {
+        let Some(served) = self.types.find(&id.object_type).await? else { return Ok(None) };
+        found(self.send(Call::get(path(id, &served)?, accept)).await)
+    }
+
+    /// Lists the metadata of the objects of a type in a namespace, at most [`LIST_LIMIT`].
+    ///
+    /// # Errors
+    ///
+    /// If a request fails.
+    pub(super) async fn list(
+        &self,
+        object_type: &ObjectType,
+        namespace: &str,
+    ) -> Result<Listed, Error> {
+        let served = self.types.find(object_type).await?;
+        let served = served.ok_or_else(|| Error::NotServed(object_type.clone()))?;
+        let path = format!("{}?limit={LIST_LIMIT}", collection(namespace, &served));
+        let mut list = self.send(Call::get(path, METADATA_LIST)).await?;
+        let is_complete = text(&list, "/metadata/continue").is_empty();
+        let items = list.get_mut("items").map(Value::take);
+        let items = items.and_then(|items| serde_json::from_value::<Vec<Value>>(items).ok());
+        let mut objects = BTreeMap::new();
+        for mut object in items.unwrap_or_default() {
+            trim(&mut object);
+            let id = ObjectId {
+                object_type: object_type.clone(),
+                namespace: namespace.to_owned(),
+                name: text(&object, "/metadata/name").to_owned(),
+            };
+            objects.insert(id, object);
+        }
+        Ok(Listed { objects, is_complete })
+    }
+
+    /// Applies an object by server-side apply, and returns it as the API server has it.
+    ///
+    /// # Errors
+    ///
+    /// If the request fails, or the API server rejects the object.
+    pub(super) async fn apply(&self, object: &Value) -> Result<Value, Error> {
+        let id = ObjectId::of(object);
+        let path = format!("{}?fieldManager={NAME}&force=true", self.known_path(&id)?);
+        let body = Some(object.clone());
+        let applied = self.send(Call { method: Method::PATCH, path, accept: JSON, body }).await;
+        if applied.as_ref().is_err_and(Error::is_not_found) {
+            // The namespace does not exist, or the type is not served any more.
+            self.types.forget(&id.object_type.api_version);
+        }
+        applied
+    }
+
+    /// Deletes an object of this UID in the foreground. Returns the object while it exists.
+    ///
+    /// # Errors
+    ///
+    /// If the request fails, or the API server rejects it.
+    pub(super) async fn delete(&self, id: &ObjectId, uid: &str) -> Result<Option<Value>, Error> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground",
+            "preconditions": { "uid": uid },
+        });
+        let path = self.known_path(id)?;
+        let call = Call { method: Method::DELETE, path, accept: JSON, body: Some(options) };
+        let deleted = found(self.send(call).await)?;
+        // Once it does not exist any more, the response may be a Status.
+        Ok(deleted.filter(|object| text(object, "/kind") != "Status"))
+    }
+
+    /// Path of an object whose type was discovered.
+    fn known_path(&self, id: &ObjectId) -> Result<String, Error> {
+        let served = self.types.known(&id.object_type);
+        let served = served.ok_or_else(|| Error::NotServed(id.object_type.clone()))?;
+        path(id, &served)
+    }
+
+    async fn send(&self, call: Call) -> Result<Value, Error> {
+        let media_type = if call.method == Method::PATCH { APPLY } else { JSON };
+        let request = Request::builder().method(call.method).uri(call.path);
+        let request =
+            request.header(header::CONTENT_TYPE, media_type).header(header::ACCEPT, call.accept);
+        let body = call.body.as_ref().map(Value::to_string).unwrap_or_default();
+        let response = self.client.request_text(request.body(body.into_bytes())?);
+        let response = timeout(REQUEST_TIMEOUT, response).await.map_err(|_| Error::Timeout)??;
+        let mut object = serde_json::from_str(&response)?;
+        trim(&mut object);
+        Ok(object)
+    }
+}
+
+/// Removes what nothing needs.
+fn trim(object: &mut Value) {
+    if let Some(metadata) = map_at(object, &["metadata"]) {
+        metadata.remove("managedFields");
+    }
+}
+
+fn found(response: Result<Value, Error>) -> Result<Option<Value>, Error> {
+    match response {
+        Err(error) if error.is_not_found() => Ok(None),
+        response => response.map(Some),
+    }
+}
+
+/// Path of the objects of a type, in a namespace if they have one.
+fn collection(namespace: &str, served: &ServedType) -> String {
+    let api = &served.resource.api_version;
+    let prefix = if api.contains('/') { "apis" } else { "api" };
+    let plural = &served.resource.plural;
+    match served.scope {
+        Scope::Namespaced => format!("/{prefix}/{api}/namespaces/{namespace}/{plural}"),
+        Scope::Cluster => format!("/{prefix}/{api}/{plural}"),
+    }
+}
+
+/// Path of an object. Its name comes from a template, and must not lead to another path.
+fn path(id: &ObjectId, served: &ServedType) -> Result<String, Error> {
+    let is_segment =
+        !id.name.contains(['/', '%', '?', '#']) && !matches!(&*id.name, "" | "." | "..");
+    if !is_segment {
+        return Err(Error::Name(id.name.clone()));
+    }
+    Ok(format!("{}/{}", collection(&id.namespace, served), id.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::ApiResource;
+
+    use super::*;
+
+    fn served(group: &str, scope: Scope) -> ServedType {
+        let api_version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            api_version,
+            kind: "Thing".to_owned(),
+            plural: "things".to_owned(),
+        };
+        ServedType { resource, scope }
+    }
+
+    fn path_of(name: &str, served: &ServedType) -> Result<String, Error> {
+        let (namespace, name) = ("ns".to_owned(), name.to_owned());
+        path(&ObjectId { namespace, name, ..ObjectId::default() }, served)
+    }
+
+    #[test]
+    fn paths_are_those_of_group_and_scope() {
+        let paths = [
+            path_of("a", &served("", Scope::Namespaced)),
+            path_of("system:a", &served("g", Scope::Cluster)),
+        ];
+        let paths = paths.map(Result::unwrap);
+        assert_eq!(paths, ["/api/v1/namespaces/ns/things/a", "/apis/g/v1/things/system:a"]);
+    }
+
+    #[test]
+    fn a_name_leads_to_no_other_path() {
+        let served = served("", Scope::Namespaced);
+        for name in ["", ".", "..", "../secrets/a", "a/exec", "a?force=true", "a#b", "%2e%2e"] {
+            assert!(matches!(path_of(name, &served), Err(Error::Name(_))), "{name}");
+        }
+    }
+}

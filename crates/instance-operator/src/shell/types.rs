@@ -1,0 +1,82 @@
+//! Types that the API server serves: discovered once for each API version, and again for a type that is
+//! not among them.
+
+use std::collections::BTreeMap;
+
+use kube::{Client, core::ApiResource};
+use parking_lot::Mutex;
+
+use crate::object::{ObjectType, Scope};
+
+/// A type that is served.
+#[derive(Clone, Debug)]
+pub(super) struct ServedType {
+    /// Path of the type, without namespace.
+    pub(super) resource: ApiResource,
+    /// Whether its objects have a namespace.
+    pub(super) scope: Scope,
+}
+
+/// Types that were discovered, by API version.
+pub(super) struct Types {
+    client: Client,
+    known: Mutex<BTreeMap<String, Vec<ServedType>>>,
+}
+
+impl Types {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, known: Mutex::default() }
+    }
+
+    /// Returns a type that was discovered.
+    pub(super) fn known(&self, object_type: &ObjectType) -> Option<ServedType> {
+        let known = self.known.lock();
+        let types = known.get(&object_type.api_version)?;
+        types.iter().find(|known| known.resource.kind == object_type.kind).cloned()
+    }
+
+    /// Returns a type, or `None` if it is not served.
+    ///
+    /// # Errors
+    ///
+    /// If discovery fails.
+    pub(super) async fn find(&self, object_type: &ObjectType) -> kube::Result<Option<ServedType>> {
+        if let Some(known) = self.known(object_type) {
+            return Ok(Some(known));
+        }
+        let types = self.discover(object_type).await?;
+        self.known.lock().insert(object_type.api_version.clone(), types);
+        Ok(self.known(object_type))
+    }
+
+    /// Forgets the types of an API version, because a request failed as if it were not served any more.
+    pub(super) fn forget(&self, api_version: &str) {
+        self.known.lock().remove(api_version);
+    }
+
+    async fn discover(&self, object_type: &ObjectType) -> kube::Result<Vec<ServedType>> {
+        let api_version = &object_type.api_version;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let list = if group.is_empty() {
+            self.client.list_core_api_resources(version).await
+        } else {
+            self.client.list_api_group_resources(api_version).await
+        };
+        let list = match list {
+            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Vec::new()),
+            list => list?,
+        };
+        let types = list.resources.into_iter().filter(|found| !found.name.contains('/'));
+        let types = types.map(|found| ServedType {
+            resource: ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: api_version.clone(),
+                kind: found.kind,
+                plural: found.name,
+            },
+            scope: if found.namespaced { Scope::Namespaced } else { Scope::Cluster },
+        });
+        Ok(types.collect())
+    }
+}

@@ -1,0 +1,75 @@
+//! OperatorVersions, as planning needs them: those that exist, and those with which runs began.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kube::ResourceExt as _;
+use parking_lot::Mutex;
+use podops_api::{
+    ids::Uid,
+    kudo::{InstanceStatus, OperatorVersion},
+};
+use podops_client::{object_key::ObjectKey, shell::store::IndexedStore};
+
+use crate::{
+    run,
+    view::{Observed, Version},
+};
+
+/// OperatorVersions of the cluster.
+pub(super) struct Versions {
+    store: Arc<IndexedStore<OperatorVersion>>,
+    /// Those that Instances have needed, each once in memory.
+    known: Mutex<BTreeMap<ObjectKey, Arc<Version>>>,
+    /// Those with which runs began, by the UID of the Instance.
+    of_runs: Mutex<BTreeMap<Uid, Arc<Version>>>,
+}
+
+impl Versions {
+    pub(super) fn new(store: Arc<IndexedStore<OperatorVersion>>) -> Self {
+        Self { store, known: Mutex::default(), of_runs: Mutex::default() }
+    }
+
+    /// Adds the OperatorVersion of an Instance, and that with which its run began.
+    pub(super) fn add_to(&self, observed: &mut Observed) {
+        let key = observed.version_key();
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        observed.version = self.find(&ObjectKey::new(namespace, name));
+        observed.version_of_run = self.of_runs.lock().get(&observed.uid).cloned();
+    }
+
+    fn find(&self, key: &ObjectKey) -> Option<Arc<Version>> {
+        let mut known = self.known.lock();
+        let Some(stored) = self.store.get(key) else {
+            known.remove(key);
+            return None;
+        };
+        let generation = stored.metadata.generation.unwrap_or_default();
+        let identity = format!("{}/{generation}", stored.uid().unwrap_or_default());
+        if let Some(version) = known.get(key).filter(|version| version.identity == identity) {
+            return Some(version.clone());
+        }
+        let spec = stored.spec.clone();
+        let version = Arc::new(Version { namespace: key.namespace.clone(), identity, spec });
+        known.insert(key.clone(), version.clone());
+        Some(version)
+    }
+
+    /// Keeps the content of the OperatorVersion with which the current run began.
+    pub(super) fn keep(&self, observed: &Observed, status: &InstanceStatus) {
+        let mut kept = self.of_runs.lock();
+        match run::running(status) {
+            None => drop(kept.remove(&observed.uid)),
+            Some(run) => {
+                let version = observed.version.as_ref();
+                if let Some(version) = version.filter(|v| v.identity == run.operator_version) {
+                    kept.insert(observed.uid.clone(), version.clone());
+                }
+            }
+        }
+    }
+
+    /// Forgets an Instance that does not exist any more.
+    pub(super) fn forget(&self, uid: &Uid) {
+        self.of_runs.lock().remove(uid);
+    }
+}

@@ -1,0 +1,107 @@
+//! Values of parameters that are kept in Secrets and ConfigMaps.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use podops_api::kudo::{KeyReference, ParameterSource};
+use serde_json::Value;
+
+use crate::{
+    object::{ObjectId, ObjectType, text},
+    view::SourceValue,
+};
+
+/// Object and key of a source; `None` if it names none, which admission rejects.
+fn reference(source: &ParameterSource) -> Option<(&'static str, &KeyReference)> {
+    let secret = source.secret_key_ref.as_ref().map(|reference| ("Secret", reference));
+    secret.or_else(|| Some(("ConfigMap", source.config_map_key_ref.as_ref()?)))
+}
+
+/// Object of a source, in the Instance's namespace.
+#[must_use]
+pub fn object_of(source: &ParameterSource, namespace: &str) -> Option<ObjectId> {
+    let (kind, reference) = reference(source)?;
+    let object_type = ObjectType { api_version: "v1".to_owned(), kind: kind.to_owned() };
+    Some(ObjectId { object_type, namespace: namespace.to_owned(), name: reference.name.clone() })
+}
+
+/// Returns the value in an object, which may not exist.
+#[must_use]
+pub fn value(source: &ParameterSource, object: Option<&Value>) -> SourceValue {
+    let (Some((kind, reference)), Some(object)) = (reference(source), object) else {
+        return SourceValue::default();
+    };
+    let key = reference.key.as_str();
+    let entry = object.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
+    let value = match kind {
+        "Secret" => entry.and_then(|encoded| STANDARD.decode(encoded).ok()),
+        _ => entry.map(|value| value.as_bytes().to_vec()),
+    };
+    let metadata = ["/metadata/uid", "/metadata/resourceVersion"].map(|field| text(object, field));
+    SourceValue {
+        value: value.and_then(|value| String::from_utf8(value).ok()),
+        version: metadata.join("/"),
+        ..SourceValue::default()
+    }
+}
+
+/// Returns why a source has no value, if it must have one or could not be read.
+#[must_use]
+pub fn problem(source: &ParameterSource, namespace: &str, value: &SourceValue) -> Option<String> {
+    let object = object_of(source, namespace)?;
+    let (_, reference) = reference(source)?;
+    let name = &source.name;
+    if let Some(error) = &value.error {
+        return Some(format!("parameter {name:?} cannot be read from {object}: {error}"));
+    }
+    let is_missing = value.value.is_none() && !reference.optional;
+    is_missing.then(|| {
+        let key = &reference.key;
+        let state = if value.version.is_empty() { "does not exist" } else { "has no such text" };
+        format!("parameter {name:?} needs key {key} of {object}, which {state}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn source(reference: &Value) -> ParameterSource {
+        let mut source = json!({ "name": "P" });
+        source.as_object_mut().unwrap().extend(reference.as_object().unwrap().clone());
+        serde_json::from_value(source).unwrap()
+    }
+
+    fn object(data: &Value) -> Value {
+        json!({ "metadata": { "uid": "u", "resourceVersion": "7" }, "data": data })
+    }
+
+    #[test]
+    fn secrets_are_decoded_and_config_maps_are_text() {
+        let secret = source(&json!({ "secretKeyRef": { "name": "s", "key": "k" } }));
+        let found = value(&secret, Some(&object(&json!({ "k": "aHVudGVyMg==" }))));
+        assert_eq!((found.value.as_deref(), found.version.as_str()), (Some("hunter2"), "u/7"));
+        assert_eq!(object_of(&secret, "ns").unwrap().to_string(), "Secret ns/s");
+        let config = source(&json!({ "configMapKeyRef": { "name": "c", "key": "k" } }));
+        assert_eq!(value(&config, Some(&object(&json!({ "k": "v" })))).value.as_deref(), Some("v"));
+        let binary = value(&secret, Some(&object(&json!({ "k": "/w==" }))));
+        assert_eq!(binary.value, None, "a value is UTF-8");
+    }
+
+    #[test]
+    fn a_value_that_is_missing_is_named_unless_it_is_optional() {
+        let required = source(&json!({ "secretKeyRef": { "name": "s", "key": "k" } }));
+        let absent = value(&required, None);
+        assert_eq!(
+            problem(&required, "ns", &absent).unwrap(),
+            r#"parameter "P" needs key k of Secret ns/s, which does not exist"#
+        );
+        let no_key = value(&required, Some(&object(&json!({}))));
+        assert!(problem(&required, "ns", &no_key).unwrap().ends_with("has no such text"));
+        let optional =
+            source(&json!({ "secretKeyRef": { "name": "s", "key": "k", "optional": true } }));
+        assert_eq!(problem(&optional, "ns", &absent), None);
+        let failed = SourceValue { error: Some("forbidden".to_owned()), ..SourceValue::default() };
+        assert!(problem(&optional, "ns", &failed).unwrap().ends_with("forbidden"));
+    }
+}

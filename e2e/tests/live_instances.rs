@@ -1,0 +1,383 @@
+//! Plans of Instances on a real API server, under the shipped role: their objects, requests, statuses,
+//! and who writes for them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use podops_e2e::{
+    audit::Request,
+    cluster::{TIMEOUT, TestCluster, eventually, programs},
+};
+use serde_json::{Value, json};
+
+const OPERATOR: &str = "instance-operator";
+
+/// A control plane with instance-operator, and a ServiceAccount `writer` that may write the objects of
+/// the packages below.
+struct Cluster {
+    cluster: TestCluster,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
+        cluster.install("crds/kudo").await.unwrap();
+        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+        cluster.plane.kubectl(&established).await.unwrap();
+        cluster.install("deploy/overlays/packages").await.unwrap();
+        let verbs = "--verb=get,list,watch,create,patch,delete";
+        let kinds = "--resource=configmaps,secrets,jobs.batch";
+        let commands: [&[&str]; 3] = [
+            &["create", "serviceaccount", "writer"],
+            &["create", "role", "writer", verbs, kinds],
+            &[
+                "create",
+                "rolebinding",
+                "writer",
+                "--role=writer",
+                "--serviceaccount=default:writer",
+            ],
+        ];
+        for command in commands {
+            cluster.plane.kubectl(command).await.unwrap();
+        }
+        cluster.start_operator(OPERATOR).await.unwrap();
+        let leads = async || Ok(!cluster.leader(OPERATOR).await?.is_empty());
+        eventually(TIMEOUT, leads).await.unwrap();
+        Self { cluster }
+    }
+
+    async fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.plane.kubectl(args).await.unwrap()
+    }
+
+    async fn create(&self, object: &Value) {
+        let file = self.cluster.plane.dir.path().join("object.json");
+        std::fs::write(&file, object.to_string()).unwrap();
+        self.kubectl(&["create", "--validate=strict", "-f", file.to_str().unwrap()]).await;
+    }
+
+    async fn version(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        spec["operator"] = json!({ "name": "toy", "kind": "Operator" });
+        spec["version"] = json!("0.1.0");
+        self.create(&json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "OperatorVersion",
+            "metadata": { "name": name }, "spec": spec,
+        }))
+        .await;
+    }
+
+    async fn instance(&self, name: &str, spec: Value) {
+        let mut spec = spec;
+        if spec.get("operatorVersion").is_none() {
+            spec["operatorVersion"] = json!({ "name": "toy" });
+        }
+        if spec.get("serviceAccountName").is_none() {
+            spec["serviceAccountName"] = json!("writer");
+        }
+        self.create(&json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
+            "metadata": { "name": name }, "spec": spec,
+        }))
+        .await;
+    }
+
+    async fn patch(&self, instance: &str, patch: Value) {
+        let patch = patch.to_string();
+        self.kubectl(&["patch", "instances.kudo.dev", instance, "--type=merge", "-p", &patch])
+            .await;
+    }
+
+    async fn get(&self, kind: &str, name: &str) -> anyhow::Result<Value> {
+        let object = self.cluster.plane.kubectl(&["get", kind, name, "-o", "json"]).await?;
+        Ok(serde_json::from_str(&object)?)
+    }
+
+    async fn plan_of(&self, instance: &str, plan: &str) -> anyhow::Result<Value> {
+        Ok(self.get("instances.kudo.dev", instance).await?["status"]["planStatus"][plan].clone())
+    }
+
+    async fn wait_for_plan(&self, instance: &str, plan: &str, expected: &str) {
+        let reached =
+            async || Ok(self.plan_of(instance, plan).await?["status"].as_str() == Some(expected));
+        if eventually(TIMEOUT, reached).await.is_err() {
+            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
+        }
+    }
+
+    /// Waits until the first step of the first phase of a plan has this status, with this message.
+    async fn wait_for_step(&self, instance: &str, plan: &str, expected: &str, message: &str) {
+        let reached = async || {
+            let plan = self.plan_of(instance, plan).await?;
+            let step = &plan["phases"][0]["steps"][0];
+            let has_message = step["message"].as_str().unwrap_or_default().contains(message);
+            Ok(step["status"].as_str() == Some(expected) && has_message)
+        };
+        if eventually(TIMEOUT, reached).await.is_err() {
+            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
+        }
+    }
+
+    /// Reports a Job as complete, as its controller does.
+    async fn complete_job(&self, name: &str) {
+        let status = json!({ "status": { "succeeded": 1, "startTime": "2026-01-01T00:00:00Z" } });
+        let status = status.to_string();
+        let patch = ["patch", "job", name, "--subresource=status", "--type=merge", "-p", &status];
+        self.kubectl(&patch).await;
+    }
+
+    /// Requests of the operator since an offset in the audit log, but for its Lease, by verb and
+    /// resource, in their order.
+    fn requests(&self, since: u64) -> Vec<String> {
+        let (requests, _) = self.cluster.requests(since).unwrap();
+        let of_operator = requests.iter().filter(|r| r.operator() == Some(OPERATOR));
+        let counted = of_operator.filter(|r| r.resource() != "leases" && r.verb != "watch");
+        counted.map(|r| format!("{} {} {}", r.verb, r.resource(), r.subresource())).collect()
+    }
+
+    /// As [`requests`](Self::requests), once there are no more for some time.
+    async fn settled_requests(&self, since: u64) -> Vec<String> {
+        loop {
+            let before = self.requests(since);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let after = self.requests(since);
+            if before.len() == after.len() {
+                return after;
+            }
+        }
+    }
+
+    /// Time of the first request of this verb, resource and name since an offset in the audit log, which
+    /// is written in batches.
+    async fn request_at(&self, since: u64, expected: [&str; 3]) -> Timestamp {
+        let is_expected = |r: &&Request| [r.verb.as_str(), r.resource(), r.name()] == expected;
+        let found = || {
+            let (requests, _) = self.cluster.requests(since).ok()?;
+            requests.iter().find(is_expected).map(|request| request.at)
+        };
+        eventually(TIMEOUT, async || Ok(found().is_some())).await.unwrap();
+        found().unwrap()
+    }
+
+    fn log_end(&self) -> u64 {
+        self.cluster.audit_log_end().unwrap()
+    }
+}
+
+fn counts(requests: &[String]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for request in requests {
+        *counts.entry(request.trim_end()).or_default() += 1;
+    }
+    counts
+}
+
+fn step(task: &str) -> Value {
+    json!({ "name": task, "tasks": [task] })
+}
+
+fn plan(steps: &[Value]) -> Value {
+    let phase = json!({ "name": "main", "strategy": "serial", "steps": steps });
+    json!({ "strategy": "serial", "phases": [phase] })
+}
+
+fn apply(name: &str) -> Value {
+    json!({ "name": name, "kind": "Apply", "spec": { "resources": [name] } })
+}
+
+fn config_map(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n  p: \"{{{{ .Params.P }}}}\"\n"
+    )
+}
+
+fn job(name: &str) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  suspend: true\n  template:\n    \
+         spec:\n      restartPolicy: Never\n      containers:\n      - name: a\n        image: a\n"
+    )
+}
+
+/// A package whose `deploy` applies one ConfigMap; `many` applies 20, and `wait` waits for a Job.
+fn toy() -> Value {
+    let many: Vec<String> = (0..20).map(|n| config_map(&format!("many-{n}"))).collect();
+    let (config, job) = (config_map("{{ .Name }}"), job("{{ .Name }}"));
+    json!({
+        "parameters": [{ "name": "P", "default": "before" }],
+        "templates": { "config": config, "many": many.join("---\n"), "job": job },
+        "tasks": [apply("config"), apply("many"), apply("job")],
+        "plans": {
+            "deploy": plan(&[step("config")]),
+            "many": plan(&[step("many")]),
+            "wait": plan(&[step("job"), step("config")]),
+        },
+    })
+}
+
+/// The figures of requests: the smallest deploy, 20 objects, and the same plan again.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_cost_few_requests() {
+    let cluster = Cluster::start().await;
+    cluster.version("toy", toy()).await;
+    cluster.cluster.plane.kubectl(&["get", "operatorversions.kudo.dev"]).await.unwrap();
+    let since = cluster.log_end();
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let requests = cluster.settled_requests(since).await;
+    let writes = requests.iter().filter(|request| !request.starts_with("get")).count();
+    assert!(writes <= 4, "{:?}", counts(&requests));
+    assert_eq!(cluster.get("configmap", "toy").await.unwrap()["data"]["p"], "before");
+
+    let mut many = toy();
+    many["plans"]["deploy"] = many["plans"]["many"].clone();
+    cluster.version("many", many).await;
+    let since = cluster.log_end();
+    cluster.instance("many", json!({ "operatorVersion": { "name": "many" } })).await;
+    cluster.wait_for_plan("many", "deploy", "COMPLETE").await;
+    let requests = cluster.settled_requests(since).await;
+    let is_status = |request: &String| request == "patch instances status";
+    let until_complete = requests.iter().position(is_status).unwrap() + 1;
+    assert!(until_complete <= 23, "{:?}", counts(&requests));
+    assert!(requests.len() <= until_complete + 2, "two events follow: {:?}", counts(&requests));
+
+    let versions = async || {
+        let list = cluster.kubectl(&["get", "configmaps", "-o", "json"]).await;
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let version = |object: &Value| object["metadata"]["resourceVersion"].to_string();
+        list["items"].as_array().unwrap().iter().map(version).collect::<Vec<_>>()
+    };
+    let before = versions().await;
+    let request = json!({ "planName": "deploy", "uid": "again" });
+    cluster.patch("many", json!({ "spec": { "planExecution": request } })).await;
+    let is_again = async || Ok(cluster.plan_of("many", "deploy").await?["uid"] == "again");
+    eventually(TIMEOUT, is_again).await.unwrap();
+    cluster.wait_for_plan("many", "deploy", "COMPLETE").await;
+    assert_eq!(versions().await, before, "nothing has changed");
+    let is_cleared = async || {
+        let instance = cluster.get("instances.kudo.dev", "many").await?;
+        Ok(instance["spec"]["planExecution"]["planName"].as_str().unwrap_or_default().is_empty()
+            && instance["status"]["observedGeneration"] == instance["metadata"]["generation"])
+    };
+    eventually(TIMEOUT, is_cleared).await.unwrap();
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A step that waits costs nothing, and the next begins soon after the object is healthy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_waits_costs_no_request() {
+    let cluster = Cluster::start().await;
+    let mut waits = toy();
+    waits["plans"]["deploy"] = waits["plans"]["wait"].clone();
+    cluster.version("toy", waits).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
+    cluster.settled_requests(0).await;
+    let since = cluster.log_end();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(cluster.requests(since), Vec::<String>::new());
+    cluster.complete_job("toy").await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+
+    let mut delays = Vec::new();
+    for n in 0..20 {
+        let name = format!("toy-{n}");
+        cluster.instance(&name, json!({})).await;
+        cluster.wait_for_step(&name, "deploy", "IN_PROGRESS", "Job default/toy").await;
+        let since = cluster.log_end();
+        cluster.complete_job(&name).await;
+        cluster.wait_for_plan(&name, "deploy", "COMPLETE").await;
+        let healthy = cluster.request_at(since, ["patch", "jobs", &name]).await;
+        let next = cluster.request_at(since, ["patch", "configmaps", &name]).await;
+        delays.push(next.duration_since(healthy).as_secs_f64() * 1000.0);
+    }
+    delays.sort_by(f64::total_cmp);
+    let median = delays[delays.len() / 2];
+    eprintln!("from health to the next write, median of 20: {median:.0} ms");
+    assert!(median <= 200.0, "{delays:?}");
+}
+
+/// Values in Secrets reach objects, and a change of a Secret is a change of the parameter.
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_from_secrets_are_in_force_and_nowhere_in_clear() {
+    let cluster = Cluster::start().await;
+    let mut toy = toy();
+    toy["parameters"] = json!([{ "name": "P", "sensitive": true, "required": true }]);
+    cluster.version("toy", toy).await;
+    let source = json!({ "name": "P", "secretKeyRef": { "name": "password", "key": "p" } });
+    cluster.instance("toy", json!({ "parametersFrom": [source] })).await;
+    let degraded = async || {
+        let instance = cluster.get("instances.kudo.dev", "toy").await?;
+        Ok(instance["status"]["conditions"].to_string().contains("Secret default/password"))
+    };
+    eventually(TIMEOUT, degraded).await.unwrap();
+    assert!(cluster.get("configmap", "toy").await.is_err(), "nothing runs without the value");
+    cluster.kubectl(&["create", "secret", "generic", "password", "--from-literal=p=hunter2"]).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let value = async || anyhow::Ok(cluster.get("configmap", "toy").await?["data"]["p"].clone());
+    assert_eq!(value().await.unwrap(), "hunter2");
+    let patch = json!({ "stringData": { "p": "correct horse" } }).to_string();
+    cluster.kubectl(&["patch", "secret", "password", "-p", &patch]).await;
+    let is_new = async || Ok(value().await? == "correct horse");
+    eventually(TIMEOUT, is_new).await.unwrap();
+    let instance = cluster.kubectl(&["get", "instances.kudo.dev", "toy", "-o", "yaml"]).await;
+    let events = cluster.kubectl(&["get", "events.events.k8s.io", "-o", "yaml"]).await;
+    let log = std::fs::read_to_string(cluster.cluster.log(OPERATOR)).unwrap();
+    for (place, text) in [("instance", instance), ("events", events), ("log", log)] {
+        assert!(!text.contains("hunter2") && !text.contains("correct horse"), "{place}: {text}");
+    }
+}
+
+/// Objects are written as the Instance's ServiceAccount and by no other power: what it may not write is
+/// an error of the step, which is retried rarely, and ends once it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_written_as_the_service_account() {
+    let cluster = Cluster::start().await;
+    cluster.version("toy", toy()).await;
+    let events_since = cluster.log_end();
+    cluster.instance("other", json!({ "serviceAccountName": "nobody" })).await;
+    let user = "system:serviceaccount:default:nobody";
+    cluster.wait_for_step("other", "deploy", "ERROR", user).await;
+    let since = cluster.log_end();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let requests = cluster.requests(since);
+    assert!(requests.len() <= 6, "retries after 1, 2, 4, 8, 16 s: {:?}", counts(&requests));
+    cluster.instance("none", json!({ "serviceAccountName": "" })).await;
+    let own = "system:serviceaccount:podops-system:instance-operator";
+    cluster.wait_for_step("none", "deploy", "ERROR", own).await;
+
+    let grant = ["create", "rolebinding", "nobody", "--role=writer"];
+    cluster.kubectl(&[&grant[..], &["--serviceaccount=default:nobody"]].concat()).await;
+    cluster.wait_for_plan("other", "deploy", "COMPLETE").await;
+    let map = cluster.get("configmap", "other").await.unwrap();
+    assert_eq!(map["metadata"]["ownerReferences"][0]["name"], "other");
+    let written = cluster.requests(events_since);
+    assert!(written.iter().any(|request| request.starts_with("patch configmaps")), "{written:?}");
+}
+
+/// A run is continued after a kill: what was applied is not applied again. Deletion runs `cleanup`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_operator_completes_the_run_and_cleans_up() {
+    let cluster = Cluster::start().await;
+    let mut toy = toy();
+    toy["plans"]["deploy"] = toy["plans"]["wait"].clone();
+    toy["plans"]["cleanup"] = toy["plans"]["many"].clone();
+    cluster.version("toy", toy).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
+    let job = cluster.get("job", "toy").await.unwrap();
+    cluster.cluster.kill_and_restart(OPERATOR).await.unwrap();
+    cluster.complete_job("toy").await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let after = cluster.get("job", "toy").await.unwrap();
+    assert_eq!(after["metadata"]["uid"], job["metadata"]["uid"]);
+    assert_eq!(after["metadata"]["generation"], job["metadata"]["generation"], "applied once");
+
+    cluster.kubectl(&["delete", "instances.kudo.dev", "toy", "--wait=false"]).await;
+    let is_gone = async || Ok(cluster.get("instances.kudo.dev", "toy").await.is_err());
+    eventually(TIMEOUT, is_gone).await.unwrap();
+    assert!(cluster.get("configmap", "many-0").await.is_ok(), "cleanup has run");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
