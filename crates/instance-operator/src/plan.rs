@@ -6,6 +6,7 @@
 //! write, until neither is left; then it writes the status. An operator that is restarted before it has
 //! written the status plans the same writes again.
 
+mod attempts;
 mod engine;
 mod outcome;
 mod status;

@@ -109,6 +109,12 @@ pub const PIPE_TASK_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
 );
+/// A step or a run has taken longer than its time limit.
+pub const TIMED_OUT: EventReason = EventReason::warning(
+    "TimedOut",
+    INSTANCE,
+    "A step or a run has taken longer than its time limit. Fix what it waits for, or raise the limit.",
+);
 /// An object has an API version without successor.
 pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
     "UnservedVersionError",
@@ -117,7 +123,7 @@ pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
 );
 
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 17] = [
+pub const EVENTS: [&EventReason; 18] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -134,6 +140,7 @@ pub const EVENTS: [&EventReason; 17] = [
     &TASK_BUILD_ERROR,
     &RESOURCE_VALIDATION_ERROR,
     &PIPE_TASK_ERROR,
+    &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
 ];
 

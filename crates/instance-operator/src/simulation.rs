@@ -109,6 +109,11 @@ impl World {
         self.edit(|spec| drop(spec.parameters.insert(name.to_owned(), value.to_owned())));
     }
 
+    /// Lets time pass.
+    pub(crate) fn sleep(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+
     /// Requests a run of a plan, as a user does.
     pub(crate) fn request(&mut self, plan: &str, uid: &str) {
         let request = PlanExecution {

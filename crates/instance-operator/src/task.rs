@@ -6,6 +6,7 @@ mod artifact_names;
 mod child;
 mod context;
 mod delete;
+mod ownership;
 mod pipe;
 mod render;
 

@@ -1,19 +1,24 @@
 //! Runs phases and steps. A step that is complete is never entered again in its run.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::kudo::{
-    ExecutionStatus, InstancePlan, Phase, PhaseStatus, PlanStatus, Step, StepStatus, Strategy,
+    ExecutionStatus, InstancePlan, OnFailure, Phase, PhaseStatus, PlanStatus, Step, StepStatus,
+    Strategy,
 };
 use serde_json::Value;
 
-use super::{outcome::Plan, status};
+use super::{
+    attempts::{self, time_limit},
+    outcome::Plan,
+    status,
+};
 use crate::{
     reasons, run,
     schedule::is_rollout,
-    task::{self, TaskContext, TaskPath, TaskState, Work},
+    task::{self, TaskContext, TaskFailure, TaskPath, TaskState, Work},
     values::{self, SetValues},
     view::{Observed, Version},
 };
@@ -76,13 +81,25 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
         advanced.last_updated_timestamp = Some(Time(now));
     }
     plan.status.plan_status.insert(run.plan.to_owned(), advanced);
+    plan.events.append(&mut work.failures);
+    let timeout = time_limit(run.started, &spec.timeout).filter(|_| result.is_none());
+    if let Some(limit) = timeout.filter(|limit| *limit <= now) {
+        let message =
+            format!("plan {} did not complete within {}, until {limit}", run.plan, spec.timeout);
+        end(&mut plan, run.plan, ExecutionStatus::FatalError, &message, now);
+        plan.events.push(reasons::TIMED_OUT.with(message));
+        return plan;
+    }
+    if let Some(limit) = timeout {
+        work.wait_until(limit);
+    }
     if let Some(result) = result {
         end(&mut plan, run.plan, result, "", now);
         if result == ExecutionStatus::FatalError {
-            plan.events.extend(work.failure.take());
             return plan;
         }
     }
+    plan.requeue_after = work.due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
     plan.needs = work.needs;
     plan.writes = work.writes;
     plan.awaited = work.awaited;
@@ -109,7 +126,23 @@ fn end(plan: &mut Plan, name: &str, result: ExecutionStatus, message: &str, now:
     plan.events.push(reasons::finished(name, result));
 }
 
-/// What becomes of a step, phase or plan.
+/// How far the tasks of a step are.
+enum Tasks {
+    Complete,
+    /// Something is to be read or written first.
+    Unknown,
+    Incomplete {
+        waits: Vec<String>,
+        errors: Vec<String>,
+    },
+    Failed {
+        /// Path of the task.
+        place: String,
+        failure: TaskFailure,
+    },
+}
+
+/// What becomes of a phase or plan.
 type Advanced = Option<ExecutionStatus>;
 
 impl Run<'_> {
@@ -151,6 +184,7 @@ impl Run<'_> {
             self.step(&phase.name, step, step_status, work);
             match step_status.status {
                 ExecutionStatus::Complete => {}
+                ExecutionStatus::FatalError if step.on_failure == OnFailure::Continue => {}
                 ExecutionStatus::FatalError => {
                     status.status = ExecutionStatus::FatalError;
                     return Some(ExecutionStatus::FatalError);
@@ -183,57 +217,86 @@ impl Run<'_> {
         if status.status.is_terminal() || self.is_held(status.status) {
             return;
         }
-        if status.started.is_none() {
-            status.started = Some(Time(self.now));
+        if !attempts::begin(step, status, work, self.now) {
+            return;
         }
-        status.attempts.get_or_insert(1);
+        match self.tasks(phase, step, status, work) {
+            Tasks::Complete => {
+                status.status = ExecutionStatus::Complete;
+                status.finished = Some(Time(self.now));
+                status.done.clear();
+                status.message.clear();
+            }
+            Tasks::Unknown => {
+                // What was reported stays until more is known.
+                if status.status != ExecutionStatus::Error {
+                    status.status = ExecutionStatus::InProgress;
+                }
+            }
+            Tasks::Incomplete { waits, errors } => {
+                let has_errors = !errors.is_empty();
+                let lines = if has_errors { errors } else { waits };
+                status.message = lines.join("; ");
+                status.status =
+                    if has_errors { ExecutionStatus::Error } else { ExecutionStatus::InProgress };
+                if let Some(failure) = attempts::timed_out(step, status, work, self.now) {
+                    let place = format!("{}.{phase}.{}", self.plan, step.name);
+                    self.fail(step, status, &place, failure, work);
+                }
+            }
+            Tasks::Failed { place, failure } => self.fail(step, status, &place, failure, work),
+        }
+    }
+
+    /// Ends an attempt of a step that failed.
+    fn fail(
+        &self,
+        step: &Step,
+        status: &mut StepStatus,
+        place: &str,
+        failure: TaskFailure,
+        work: &mut Work,
+    ) {
+        let owner = format!("{}/{}", self.observed.namespace, self.observed.name);
+        let message = format!(
+            "Error during execution: fatal error: {owner} failed in {place}: {}",
+            failure.message
+        );
+        work.failures.push(failure.reason.with(message.clone()));
+        attempts::fail(step, status, message, self.now);
+        attempts::begin(step, status, work, self.now);
+    }
+
+    /// Advances the tasks of a step that are not done.
+    fn tasks(&self, phase: &str, step: &Step, status: &mut StepStatus, work: &mut Work) -> Tasks {
         let (mut errors, mut waits) = (Vec::new(), Vec::new());
+        let attempt = status.attempts.unwrap_or(1);
         for name in &step.tasks {
             if status.done.contains(name) {
                 continue;
             }
             let path = TaskPath { plan: self.plan, phase, step: &step.name, task: name };
-            match self.task(&path, step, work) {
+            match self.task(&path, step, attempt, work) {
                 TaskState::Done => status.done.push(name.clone()),
-                TaskState::Unknown => {
-                    // The tasks that follow are for what this one writes. What was reported stays until
-                    // more is known.
-                    if status.status != ExecutionStatus::Error {
-                        status.status = ExecutionStatus::InProgress;
-                    }
-                    return;
-                }
+                // The tasks that follow are for what this one writes.
+                TaskState::Unknown => return Tasks::Unknown,
                 TaskState::Waiting(reasons) => waits.extend(reasons),
                 TaskState::Error(error) => errors.push(format!(
                     "A transient error when executing task {path}. Will retry. {error}"
                 )),
                 TaskState::Failed(failure) => {
-                    let owner = format!("{}/{}", self.observed.namespace, self.observed.name);
-                    status.status = ExecutionStatus::FatalError;
-                    status.finished = Some(Time(self.now));
-                    status.message = format!(
-                        "Error during execution: fatal error: {owner} failed in {path}: {}",
-                        failure.message
-                    );
-                    work.failure = Some(failure.reason.with(status.message.clone()));
-                    return;
+                    return Tasks::Failed { place: path.to_string(), failure };
                 }
             }
         }
-        status.status = if step.tasks.iter().all(|task| status.done.contains(task)) {
-            status.finished = Some(Time(self.now));
-            status.done.clear();
-            ExecutionStatus::Complete
-        } else if errors.is_empty() {
-            ExecutionStatus::InProgress
+        if step.tasks.iter().all(|task| status.done.contains(task)) {
+            Tasks::Complete
         } else {
-            ExecutionStatus::Error
-        };
-        let lines = if errors.is_empty() { waits } else { errors };
-        status.message = lines.join("; ");
+            Tasks::Incomplete { waits, errors }
+        }
     }
 
-    fn task(&self, path: &TaskPath<'_>, step: &Step, work: &mut Work) -> TaskState {
+    fn task(&self, path: &TaskPath<'_>, step: &Step, attempt: u32, work: &mut Work) -> TaskState {
         let Some(task) = self.version.task(path.task) else {
             return TaskState::failed(
                 &reasons::UNKNOWN_TASK_NAME,
@@ -246,6 +309,7 @@ impl Run<'_> {
             parameters: &self.parameters,
             run: &self.uid,
             started: self.started,
+            attempt,
             path,
             step,
         };

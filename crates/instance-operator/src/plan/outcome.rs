@@ -1,6 +1,6 @@
 //! What a reconcile changes.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use podops_api::kudo::InstanceStatus;
 use podops_client::event::ObjectEvent;
@@ -23,6 +23,8 @@ pub struct Plan {
     pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a step.
     pub awaited: BTreeSet<ObjectId>,
+    /// Time until an attempt of a step or a time limit is due; `None` if none is.
+    pub requeue_after: Option<Duration>,
     /// Status to report.
     pub status: InstanceStatus,
     /// Events to publish once the status is written.

@@ -335,6 +335,8 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     world.request("deploy", "again");
     world.reconcile();
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    let mut deletions = world.log.iter().filter(|change| change.starts_with("delete"));
+    assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
 }
 
 /// K42: KUDO goes on with the new content in the middle of a run.
@@ -523,6 +525,124 @@ fn a_rejected_change_is_reported_and_not_sent_again_at_once() {
     assert_eq!(status, "ERROR");
     assert!(message.contains(&format!("Pod default/{POD_NAME}: not permitted")), "{message}");
     world.rejected.clear();
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+/// A plan with one step, which has these further fields, and another one that follows it.
+fn with_step_fields(template: &str, fields: &Value) -> World {
+    let mut first = step("first", &["first"]);
+    first.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let phases = json!([phase("serial", &[first, step("b", &["b"])])]);
+    World::new(&version(&phases, &json!({ "first": template, "b": config_map("b") })), &json!({}))
+}
+
+fn failed_job() -> Value {
+    json!({ "conditions": [{ "type": "Failed", "status": "True", "message": "no luck" }] })
+}
+
+#[test]
+fn a_step_is_retried_with_new_objects_for_those_that_failed() {
+    let mut world = with_step_fields(JOB, &json!({ "retries": 1 }));
+    world.reconcile();
+    world.report("Job", "job", failed_job());
+    world.turn(usize::MAX);
+    let (status, message) = world.step("first");
+    assert_eq!(status, "ERROR");
+    assert!(message.contains("attempt 1 of 2 failed") && message.contains("no luck"), "{message}");
+    assert!(world.last.requeue_after.is_some(), "the next attempt is due");
+    assert_eq!(world.log, ["apply Job default/job"]);
+    world.sleep(1);
+    world.reconcile();
+    assert_eq!(world.log[1..], ["delete Job default/job", "apply Job default/job"]);
+    world.report("Job", "job", json!({ "succeeded": 1 }));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert_eq!(world.status().plan_status["deploy"].phases[0].steps[0].attempts, Some(2));
+}
+
+#[test]
+fn a_plan_fails_once_no_attempt_is_left() {
+    let mut world = with_step_fields(JOB, &json!({ "retries": 2 }));
+    for attempt in 1..=3 {
+        world.sleep(60);
+        world.reconcile();
+        assert_eq!(world.plan("deploy"), "IN_PROGRESS", "attempt {attempt}");
+        world.report("Job", "job", failed_job());
+        world.turn(usize::MAX);
+    }
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    assert!(world.object("ConfigMap", "b").is_none());
+    let is_failure = |event: &&String| event.starts_with("FailedTerminalStateError");
+    assert_eq!(world.events.iter().filter(is_failure).count(), 3, "{:#?}", world.events);
+}
+
+#[test]
+fn a_step_that_takes_too_long_fails_and_names_what_it_waits_for() {
+    let mut world = with_step_fields(DEPLOYMENT, &json!({ "timeout": "5m" }));
+    world.reconcile();
+    let wait = world.last.requeue_after.unwrap().as_secs();
+    assert!((290..=300).contains(&wait), "{wait} s");
+    world.sleep(200);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "IN_PROGRESS");
+    world.sleep(100);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    let (_, message) = world.step("first");
+    assert!(message.contains("within 5m: Deployment default/web"), "{message}");
+    assert!(world.events.iter().any(|event| event.starts_with("TimedOut")), "{:?}", world.events);
+}
+
+#[test]
+fn a_plan_that_takes_too_long_fails() {
+    let phases = json!([phase("serial", &[step("web", &["web"])])]);
+    let mut content = version(&phases, &json!({ "web": DEPLOYMENT }));
+    content["plans"]["deploy"]["timeout"] = json!("1h30m");
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    world.sleep(3600);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "IN_PROGRESS");
+    world.sleep(1800);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    assert!(world.status().history[0].message.contains("within 1h30m"));
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy FATAL_ERROR"], "it does not begin by itself again");
+}
+
+#[test]
+fn a_plan_goes_on_after_a_step_whose_failure_does_not_count() {
+    let mut world = with_step_fields(JOB, &json!({ "onFailure": "Continue" }));
+    world.reconcile();
+    world.report("Job", "job", failed_job());
+    world.reconcile();
+    assert_eq!(world.step("first").0, "FATAL_ERROR");
+    assert_eq!(
+        (world.plan("deploy").as_str(), world.step("b").0.as_str()),
+        ("COMPLETE", "COMPLETE")
+    );
+}
+
+#[test]
+fn a_plan_is_held_by_a_step_that_failed_until_it_is_requested_again() {
+    let mut world = with_step_fields(JOB, &json!({ "onFailure": "Pause" }));
+    world.reconcile();
+    world.report("Job", "job", failed_job());
+    world.reconcile();
+    let (status, message) = world.step("first");
+    assert_eq!(status, "ERROR");
+    assert!(message.contains("no luck") && message.contains("held"), "{message}");
+    world.sleep(3600);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "IN_PROGRESS");
+    assert!(world.object("ConfigMap", "b").is_none());
+    world.request("deploy", "again");
+    world.reconcile();
+    assert_eq!(world.log[1..], ["delete Job default/job", "apply Job default/job"]);
+    world.report("Job", "job", json!({ "succeeded": 1 }));
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }

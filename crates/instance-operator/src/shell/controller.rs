@@ -230,6 +230,7 @@ async fn reconcile(
         return Ok(Requeue::AwaitChange);
     }
     context.await_changes(&key, &plan, sources, &objects);
+    let due = plan.requeue_after;
     context.metrics.record(&key, &plan.status);
     // Its last event may have arrived meanwhile.
     if context.instances.get(&key).is_none() {
@@ -248,7 +249,7 @@ async fn reconcile(
         let unwritten = Unwritten { stored, status: plan.status, events };
         context.report(&observed, unwritten).await?
     };
-    let waits = [wait, retry, Some(RESYNC)];
+    let waits = [wait, retry, due, Some(RESYNC)];
     Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
 }
 

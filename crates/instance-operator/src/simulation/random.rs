@@ -12,6 +12,8 @@ use crate::object_write::ObjectWrite;
 
 const RUNS: u64 = 300;
 const EVENTS: usize = 25;
+/// More than a Job fails in one run.
+const RETRIES: usize = EVENTS;
 const PLANS: [&str; 3] = ["deploy", "update", "backup"];
 
 /// A Deployment whose annotation is the parameter `P`.
@@ -19,6 +21,11 @@ fn deployment(name: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\n  annotations:\n    p: \"{{{{ .Params.P }}}}\"\nspec:\n  replicas: 1\n"
     )
+}
+
+/// A Job whose annotation is the parameter `P`.
+fn job(name: &str) -> String {
+    deployment(name).replace("apps/v1", "batch/v1").replace("Deployment", "Job")
 }
 
 /// An OperatorVersion with random plans. Each task applies one object of its own.
@@ -31,13 +38,17 @@ fn version(random: &mut Rng) -> Value {
                     .map(|task| format!("{plan}-{phase}-{step}-{task}"))
                     .collect();
                 for name in &names {
-                    let template = if random.bool() { config_map(name) } else { deployment(name) };
+                    let template = match random.u8(0..4) {
+                        0 | 1 => config_map(name),
+                        2 => deployment(name),
+                        _ => job(name),
+                    };
                     templates.insert(name.clone(), json!(template));
                     tasks.push(
                         json!({ "name": name, "kind": "Apply", "spec": { "resources": [name] } }),
                     );
                 }
-                json!({ "name": format!("step-{step}"), "tasks": names })
+                json!({ "name": format!("step-{step}"), "tasks": names, "retries": RETRIES })
             });
             let steps: Vec<Value> = steps.collect();
             let strategy = if random.bool() { "serial" } else { "parallel" };
@@ -69,7 +80,7 @@ impl Rules {
         let (plan, phase, step) =
             (path[0], format!("phase-{}", path[1]), format!("step-{}", path[2]));
         let run = &status.plan_status[plan];
-        assert_eq!(run.uid, *uid);
+        assert_eq!(run.uid, uid.split('#').next().unwrap());
         let key = format!("{} {phase} {step}", run.uid);
         assert!(!self.complete.contains(&key), "{key} is entered again");
         let spec = &version["plans"][plan];
@@ -112,8 +123,17 @@ impl Rules {
     }
 }
 
+/// Controllers report: Deployments become healthy, and Jobs succeed or fail; in the end, nothing fails.
 fn make_healthy(world: &mut World, random: &mut Rng, all: bool) {
     for (id, object) in &mut world.objects {
+        if id.object_type.kind == "Job" && object.get("status").is_none() && (all || random.bool())
+        {
+            object["status"] = if all || random.bool() {
+                json!({ "succeeded": 1 })
+            } else {
+                json!({ "conditions": [{ "type": "Failed", "status": "True" }] })
+            };
+        }
         if id.object_type.kind == "Deployment" && (all || random.bool()) {
             object["status"] = json!({
                 "observedGeneration": 1, "updatedReplicas": 1, "replicas": 1, "availableReplicas": 1,
@@ -149,6 +169,7 @@ fn run(seed: u64) {
     // Each step may need another Deployment to become healthy.
     for _ in 0..100 {
         make_healthy(&mut world, &mut random, true);
+        world.sleep(60);
         if !world.turn_with(usize::MAX, &mut |write, status| {
             rules.check_write(write, status, &content);
         }) {

@@ -10,22 +10,20 @@ use super::{
         Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata,
         live_object, scope_of,
     },
+    delete::delete_object,
+    ownership::{ADOPT, other_maker, own},
     render,
 };
 use crate::{
     object::{
-        ObjectId, ObjectType, Scope, annotation, controller,
-        enhance::{self, INSTANCE, enhance},
+        ObjectId, ObjectType, enhance,
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
-        items, label, object_type, text,
+        object_type, text,
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
 };
-
-/// Annotation that permits taking over an object that another client made.
-const ADOPT: &str = "kudo.dev/adopt";
 
 /// Kinds that others depend on are applied first, in this order.
 const FIRST: [&str; 7] = [
@@ -114,42 +112,6 @@ fn is_defined_in_step(object_type: &ObjectType, context: &TaskContext<'_>) -> bo
     })
 }
 
-/// Adds to an object what the operator adds.
-pub(super) fn own(
-    object: &mut Value,
-    scope: Scope,
-    context: &TaskContext<'_>,
-) -> Result<(), TaskFailure> {
-    let owned = enhance(object, scope, &enhancement(context));
-    owned.map_err(|error| {
-        TaskFailure::new(
-            &reasons::TASK_ENHANCEMENT_ERROR,
-            format!("{}: {error}", ObjectId::of(object)),
-        )
-    })
-}
-
-/// Returns a namespaced object with what the operator adds to it.
-pub(super) fn enhanced(mut object: Value, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
-    own(&mut object, Scope::Namespaced, context)?;
-    Ok(object)
-}
-
-/// Instance and step that apply the objects.
-fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
-    enhance::Context {
-        namespace: &context.observed.namespace,
-        instance: &context.observed.name,
-        instance_uid: &context.observed.uid,
-        operator: context.version.operator(),
-        operator_version: &context.version.spec.version,
-        plan: context.path.plan,
-        phase: context.path.phase,
-        step: context.path.step,
-        run: context.run,
-    }
-}
-
 /// A dependency could not be read.
 struct Unreadable {
     message: String,
@@ -220,11 +182,15 @@ fn advance_object(
     let digest = applied_digest(&object);
     let entry = entry(work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
-    let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == context.run);
+    let run = context.run_and_attempt();
+    let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == run);
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    let live = if is_applied {
+    // A Job that failed in an earlier run or attempt would fail this one too. Nothing else is deleted
+    // for a failure, for example no Instance with its data.
+    let may_have_failed = id.object_type.is("batch", "Job") && entry.is_some();
+    let live = if is_applied || may_have_failed {
         live_object(&id, context, work)
     } else {
         live_metadata(&id, context, work)
@@ -239,6 +205,13 @@ fn advance_object(
             return Ok(());
         }
         Live::Exists(live) if is_applied => return wait_for(&id, live, work, progress),
+        Live::Exists(live)
+            if may_have_failed
+                && matches!(health(live), Health::Failed(_))
+                && other_maker(live, &object, context, work).is_none() =>
+        {
+            return progress.add(delete_object(&id, live, context, work));
+        }
         Live::Exists(live) => {
             if let Some(other) = other_maker(live, &object, context, work) {
                 work.awaited.insert(id.clone());
@@ -259,7 +232,7 @@ fn advance_object(
     work.writes.push(ObjectWrite::Apply {
         object: Box::new(object),
         task: context.path.task.to_owned(),
-        run: context.run.to_owned(),
+        run,
     });
     Ok(())
 }
@@ -282,33 +255,4 @@ fn wait_for(
         }
     }
     Ok(())
-}
-
-/// Returns who made an object, if it was not this Instance and must not be taken over.
-pub(super) fn other_maker(
-    live: &Value,
-    object: &Value,
-    context: &TaskContext<'_>,
-    work: &Work<'_>,
-) -> Option<String> {
-    let uid = context.observed.uid.as_str();
-    let is_owned = items(live, "/metadata/ownerReferences").any(|owner| owner["uid"] == uid);
-    let is_known = entry(work.inventory, &ObjectId::of(object))
-        .is_some_and(|entry| !entry.uid.is_empty() && entry.uid == text(live, "/metadata/uid"));
-    if is_owned || is_known || annotation(object, ADOPT) == Some("true") {
-        return None;
-    }
-    if let Some(owner) = controller(live) {
-        return Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")));
-    }
-    match label(live, INSTANCE) {
-        // What KUDO made for a cluster-scoped object of this Instance.
-        Some(instance) if instance == context.observed.name && is_cluster_scoped(object) => None,
-        Some(instance) => Some(format!("Instance {instance}")),
-        None => Some("another client".to_owned()),
-    }
-}
-
-fn is_cluster_scoped(object: &Value) -> bool {
-    text(object, "/metadata/namespace").is_empty()
 }

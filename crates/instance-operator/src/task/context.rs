@@ -49,10 +49,31 @@ pub struct TaskContext<'a> {
     pub run: &'a str,
     /// Time at which the run began.
     pub started: Timestamp,
+    /// Attempt of the step; the first is 1.
+    pub attempt: u32,
     /// Place of the task.
     pub path: &'a TaskPath<'a>,
     /// Step of the task.
     pub step: &'a Step,
+}
+
+impl TaskContext<'_> {
+    /// What the inventory records of the objects that this attempt applies: the run, and from the second
+    /// attempt on its number.
+    #[must_use]
+    pub fn run_and_attempt(&self) -> String {
+        match self.attempt {
+            0 | 1 => self.run.to_owned(),
+            attempt => format!("{}#{attempt}", self.run),
+        }
+    }
+
+    /// Returns whether the inventory records an object of this run, in any attempt.
+    #[must_use]
+    pub fn is_of_run(&self, recorded: &str) -> bool {
+        let rest = recorded.strip_prefix(self.run);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+    }
 }
 
 /// What the tasks of a run need and change.
@@ -66,11 +87,18 @@ pub struct Work<'a> {
     pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a task.
     pub awaited: BTreeSet<ObjectId>,
-    /// Event of the task that failed.
-    pub failure: Option<ObjectEvent>,
+    /// Events of the steps that failed.
+    pub failures: Vec<ObjectEvent>,
+    /// Earliest time at which an attempt of a step or a time limit is due.
+    pub due: Option<Timestamp>,
 }
 
 impl<'a> Work<'a> {
+    /// Plans again at this time, if nothing else is due earlier.
+    pub fn wait_until(&mut self, time: Timestamp) {
+        self.due = Some(self.due.map_or(time, |due| due.min(time)));
+    }
+
     /// Returns work that needs and changes nothing.
     #[must_use]
     pub fn new(inventory: &'a [InventoryEntry]) -> Self {
@@ -79,7 +107,8 @@ impl<'a> Work<'a> {
             needs: Needs::default(),
             writes: Vec::new(),
             awaited: BTreeSet::new(),
-            failure: None,
+            failures: Vec::new(),
+            due: None,
         }
     }
 }

@@ -4,10 +4,10 @@ use podops_api::kudo::Task;
 use serde_json::Value;
 
 use super::{
-    apply::{other_maker, own},
     context::{
         Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata, scope_of,
     },
+    ownership::{other_maker, own},
     render,
 };
 use crate::{

@@ -17,10 +17,11 @@ use serde_json::Value;
 
 use self::artifact::artifact;
 use super::{
-    apply::{Ownership, apply, enhanced},
+    apply::{Ownership, apply},
     artifact_names,
     context::{TaskContext, TaskFailure, TaskState, Work},
     delete::delete_object,
+    ownership::enhanced,
     render,
 };
 use crate::{
@@ -73,6 +74,10 @@ pub(super) fn advance(
         Some(Health::Waiting(reason)) => {
             work.awaited.insert(pod_id.clone());
             Ok(TaskState::Waiting(vec![format!("{pod_id}: {reason}")]))
+        }
+        // An earlier attempt made it.
+        Some(Health::Failed(_)) if !is_of_attempt(&pod_id, context, work) => {
+            Ok(remove_pod(&pod_id, live, context, work))
         }
         Some(Health::Failed(reason)) => {
             Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, format!("{pod_id}: {reason}")))
@@ -151,9 +156,15 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
 /// Returns whether an object was made in this run.
 fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let live = context.observed.objects.get(id).and_then(Option::as_ref);
-    let is_recorded = entry(work.inventory, id).is_some_and(|entry| entry.run == context.run);
+    let is_recorded = entry(work.inventory, id).is_some_and(|entry| context.is_of_run(&entry.run));
     // An operator that was killed has not recorded it.
     live.is_some_and(|live| is_recorded || annotation(live, RUN) == Some(context.run))
+}
+
+/// Returns whether this attempt of the step made an object that was made in this run.
+fn is_of_attempt(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
+    let run = context.run_and_attempt();
+    context.attempt <= 1 || entry(work.inventory, id).is_some_and(|entry| entry.run == run)
 }
 
 fn apply_pod(

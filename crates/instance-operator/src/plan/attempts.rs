@@ -1,0 +1,79 @@
+//! Attempts of a step: their begin and end, time limits, and what happens once none is left.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podops_api::kudo::{ExecutionStatus, OnFailure, Step, StepStatus};
+use podops_client::backoff::{self, Kind};
+
+use crate::{
+    reasons,
+    task::{TaskFailure, Work},
+};
+
+/// Returns the time at which something takes too long; `None` if it has no limit.
+pub(super) fn time_limit(started: Timestamp, timeout: &str) -> Option<Timestamp> {
+    let timeout: SignedDuration = timeout.parse().ok()?;
+    started.checked_add(timeout).ok()
+}
+
+/// Begins the next attempt if it is due; returns whether one is under way.
+pub(super) fn begin(step: &Step, status: &mut StepStatus, work: &mut Work, now: Timestamp) -> bool {
+    let attempts = status.attempts.unwrap_or_default();
+    let Some(finished) = status.finished.as_ref().filter(|_| attempts > 0) else {
+        if status.started.is_none() {
+            status.started = Some(Time(now));
+        }
+        status.attempts.get_or_insert(1);
+        return true;
+    };
+    if attempts > step.retries {
+        return false;
+    }
+    let wait =
+        SignedDuration::try_from(backoff::wait(Kind::Rejected, attempts)).unwrap_or_default();
+    let due = finished.0.checked_add(wait).unwrap_or(Timestamp::MAX);
+    if due > now {
+        work.wait_until(due);
+        return false;
+    }
+    status.attempts = Some(attempts + 1);
+    status.started = Some(Time(now));
+    status.finished = None;
+    status.status = ExecutionStatus::InProgress;
+    true
+}
+
+/// Ends an attempt that failed. Unless others follow, the step fails for good, or is held.
+pub(super) fn fail(step: &Step, status: &mut StepStatus, message: String, now: Timestamp) {
+    status.finished = Some(Time(now));
+    status.done.clear();
+    let attempts = status.attempts.unwrap_or(1);
+    if attempts <= step.retries {
+        status.status = ExecutionStatus::Error;
+        status.message = format!("attempt {attempts} of {} failed: {message}", step.retries + 1);
+    } else if step.on_failure == OnFailure::Pause {
+        status.status = ExecutionStatus::Error;
+        status.message = format!(
+            "{message}; the plan is held: request it again, change the Instance, or cancel the run"
+        );
+    } else {
+        status.status = ExecutionStatus::FatalError;
+        status.message = message;
+    }
+}
+
+/// Returns the failure of an attempt that takes longer than the step may.
+pub(super) fn timed_out(
+    step: &Step,
+    status: &StepStatus,
+    work: &mut Work,
+    now: Timestamp,
+) -> Option<TaskFailure> {
+    let limit = time_limit(status.started.as_ref()?.0, &step.timeout)?;
+    if limit > now {
+        work.wait_until(limit);
+        return None;
+    }
+    let message = format!("it did not complete within {}: {}", step.timeout, status.message);
+    Some(TaskFailure { reason: &reasons::TIMED_OUT, message })
+}
