@@ -129,7 +129,20 @@ impl Cluster {
         self.kubectl(&patch).await;
     }
 
-    /// Requests of the operator since an offset in the audit log, but for its Lease, by verb and
+    /// Waits until the condition Ready has this status and reason.
+    async fn wait_until_ready_is(&self, instance: &str, status: &str, reason: &str) {
+        let reached = async || {
+            let instance = self.get("instances.kudo.dev", instance).await?;
+            let conditions = instance["status"]["conditions"].as_array().cloned();
+            let mut ready = conditions.into_iter().flatten().filter(|c| c["type"] == "Ready");
+            Ok(ready.any(|ready| ready["status"] == status && ready["reason"] == reason))
+        };
+        if eventually(TIMEOUT, reached).await.is_err() {
+            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
+        }
+    }
+
+    /// Requests of the operator since an offset in the audit log, except those of its Lease, by verb and
     /// resource, in their order.
     fn requests(&self, since: u64) -> Vec<String> {
         let (requests, _) = self.cluster.requests(since).unwrap();
@@ -379,5 +392,58 @@ async fn a_killed_operator_completes_the_run_and_cleans_up() {
     let is_gone = async || Ok(cluster.get("instances.kudo.dev", "toy").await.is_err());
     eventually(TIMEOUT, is_gone).await.unwrap();
     assert!(cluster.get("configmap", "many-0").await.is_ok(), "cleanup has run");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A Job that failed is made anew by the next attempt of its step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_job_is_made_anew_by_the_next_attempt() {
+    let cluster = Cluster::start().await;
+    let mut retried = step("job");
+    retried["retries"] = json!(1);
+    let mut toy = toy();
+    toy["plans"]["deploy"] = plan(&[retried, step("config")]);
+    cluster.version("toy", toy).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
+    let first = cluster.get("job", "toy").await.unwrap()["metadata"]["uid"].clone();
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "Test" });
+    let conditions = [condition("FailureTarget"), condition("Failed")];
+    let status =
+        json!({ "status": { "startTime": "2026-01-01T00:00:00Z", "conditions": conditions } });
+    let status = status.to_string();
+    let patch = ["patch", "job", "toy", "--subresource=status", "--type=merge", "-p", &status];
+    cluster.kubectl(&patch).await;
+    let is_new = async || Ok(cluster.get("job", "toy").await?["metadata"]["uid"] != first);
+    eventually(TIMEOUT, is_new).await.unwrap();
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
+    cluster.complete_job("toy").await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let plan = cluster.plan_of("toy", "deploy").await.unwrap();
+    assert_eq!(plan["phases"][0]["steps"][0]["attempts"], 2);
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Between plans, the condition Ready follows the workloads and Pods of the Instance.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_is_ready_while_its_pods_are() {
+    let cluster = Cluster::start().await;
+    cluster.version("toy", toy()).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_until_ready_is("toy", "True", "ResourcesReady").await;
+    cluster
+        .create(&json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "pending", "labels": { "heritage": "kudo", "kudo.dev/instance": "toy" },
+            },
+            "spec": {
+                "schedulingGates": [{ "name": "test/gate" }], "containers": [{ "name": "a", "image": "a" }],
+            },
+        }))
+        .await;
+    cluster.wait_until_ready_is("toy", "False", "ResourcesNotReady").await;
+    cluster.kubectl(&["delete", "pod", "pending", "--grace-period=0", "--force"]).await;
+    cluster.wait_until_ready_is("toy", "True", "ResourcesReady").await;
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }

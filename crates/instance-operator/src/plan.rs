@@ -9,6 +9,7 @@
 mod attempts;
 mod engine;
 mod outcome;
+mod pruning;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -109,6 +109,12 @@ pub const PIPE_TASK_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "A Pipe task cannot make its files, or one is too large. Fix what the message names.",
 );
+/// An object that left the templates cannot be deleted.
+pub const PRUNE_FAILED: EventReason = EventReason::warning(
+    "PruneFailed",
+    INSTANCE,
+    "An object that left the templates cannot be deleted. Fix what the message names; the next run tries again.",
+);
 /// A step or a run has taken longer than its time limit.
 pub const TIMED_OUT: EventReason = EventReason::warning(
     "TimedOut",
@@ -123,7 +129,7 @@ pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
 );
 
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 18] = [
+pub const EVENTS: [&EventReason; 19] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -140,6 +146,7 @@ pub const EVENTS: [&EventReason; 18] = [
     &TASK_BUILD_ERROR,
     &RESOURCE_VALIDATION_ERROR,
     &PIPE_TASK_ERROR,
+    &PRUNE_FAILED,
     &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
 ];
@@ -149,7 +156,14 @@ pub const READY: ConditionReason = reason(
     "Ready",
     True,
     "ResourcesReady",
-    "The last run of `deploy`, `update` or `upgrade` is complete.",
+    "The last run of `deploy`, `update` or `upgrade` is complete, and all workloads and Pods of the Instance are healthy.",
+);
+/// Workloads or Pods are not healthy.
+pub const UNHEALTHY: ConditionReason = reason(
+    "Ready",
+    False,
+    "ResourcesNotReady",
+    "Workloads or Pods of the Instance are not healthy; the message names the first.",
 );
 /// A rollout runs.
 pub const READY_UNKNOWN: ConditionReason = reason(
@@ -207,8 +221,9 @@ const PARAMETERS_REJECTED: ConditionReason = reason(
 );
 
 /// Conditions of Instances.
-pub const CONDITIONS: [&ConditionReason; 11] = [
+pub const CONDITIONS: [&ConditionReason; 12] = [
     &READY,
+    &UNHEALTHY,
     &READY_UNKNOWN,
     &NOT_READY,
     &PROGRESSING,

@@ -9,6 +9,7 @@ mod service_account;
 mod versions;
 
 mod watches;
+mod workloads;
 
 mod failures;
 mod unwritten;

@@ -51,6 +51,9 @@ pub struct Observed {
     pub metadata: BTreeMap<ObjectId, Option<Arc<Value>>>,
     /// Files that were read.
     pub files: BTreeMap<ReadFile, FileRead>,
+    /// What is not healthy among the workloads and Pods of the Instance, sorted; `None` if it is not
+    /// known, or does not count because a plan runs.
+    pub problems: Option<Vec<String>>,
     /// Why the last read or write of an object failed, in this attempt.
     pub failures: BTreeMap<ObjectId, String>,
 }

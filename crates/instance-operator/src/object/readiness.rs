@@ -3,36 +3,65 @@
 use serde_json::Value;
 
 use super::{
-    ObjectId, annotation,
+    ObjectId, annotation, controller,
     health::{Health, health},
+    text,
 };
 
 /// Annotation of objects that do not count.
 pub const SKIP: &str = "kudo.dev/skip-for-readiness";
 
-/// Kinds that count, with their API version.
-pub const KINDS: [(&str, &str); 5] = [
-    ("apps/v1", "Deployment"),
-    ("apps/v1", "StatefulSet"),
-    ("apps/v1", "ReplicaSet"),
-    ("apps/v1", "DaemonSet"),
-    ("v1", "Pod"),
+/// A kind that counts.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadKind {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+    /// Plural, as in paths.
+    pub plural: &'static str,
+}
+
+const fn kind(group: &'static str, kind: &'static str, plural: &'static str) -> WorkloadKind {
+    WorkloadKind { group, kind, plural }
+}
+
+/// Kinds that count, of version v1.
+pub const KINDS: [WorkloadKind; 5] = [
+    kind("apps", "Deployment", "deployments"),
+    kind("apps", "StatefulSet", "statefulsets"),
+    kind("apps", "ReplicaSet", "replicasets"),
+    kind("apps", "DaemonSet", "daemonsets"),
+    kind("", "Pod", "pods"),
 ];
 
-/// Returns what is not healthy among the objects of an Instance, sorted; empty if it is ready.
+/// Number of problems that a message names.
+const NAMED: usize = 3;
+
+/// Returns why an Instance is not ready because of an object; `None` if it is healthy or does not count.
 #[must_use]
-pub fn unhealthy<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
-    let counted = objects.into_iter().filter(|object| annotation(object, SKIP) != Some("true"));
-    let mut reasons: Vec<String> = counted
-        .filter_map(|object| match health(object) {
-            Health::Healthy => None,
-            Health::Waiting(reason) | Health::Failed(reason) => {
-                Some(format!("{}: {reason}", ObjectId::of(object)))
-            }
-        })
-        .collect();
-    reasons.sort();
-    reasons
+pub fn problem(object: &Value) -> Option<String> {
+    // The Job counts, and not the Pods with which it has tried.
+    let is_of_job = controller(object).is_some_and(|owner| text(owner, "/kind") == "Job");
+    if is_of_job || annotation(object, SKIP) == Some("true") {
+        return None;
+    }
+    match health(object) {
+        Health::Healthy => None,
+        Health::Waiting(reason) | Health::Failed(reason) => {
+            Some(format!("{}: {reason}", ObjectId::of(object)))
+        }
+    }
+}
+
+/// Returns a message that names the first problems.
+#[must_use]
+pub fn message(problems: &[String]) -> String {
+    let named = problems.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    match problems.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named}; and {more} more"),
+    }
 }
 
 #[cfg(test)]
@@ -41,23 +70,34 @@ mod tests {
 
     use super::*;
 
+    fn pod(phase: &str, metadata: &Value) -> Value {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a", "namespace": "default" },
+            "status": { "phase": phase },
+        });
+        let fields = metadata.as_object().unwrap().clone();
+        pod["metadata"].as_object_mut().unwrap().extend(fields);
+        pod
+    }
+
     #[test]
-    fn every_unhealthy_object_is_named_once() {
-        let pod = |name: &str, phase: &str, skip: &str| {
-            let metadata =
-                json!({ "name": name, "namespace": "default", "annotations": { SKIP: skip } });
-            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": { "phase": phase } })
-        };
-        let objects = [
-            pod("b", "Pending", "false"),
-            pod("a", "Pending", "false"),
-            pod("skipped", "Pending", "true"),
-            pod("done", "Succeeded", "false"),
-        ];
-        let expected = [
-            r#"Pod default/a: its phase is "Pending""#,
-            r#"Pod default/b: its phase is "Pending""#,
-        ];
-        assert_eq!(unhealthy(&objects), expected);
+    fn unhealthy_objects_are_problems_unless_they_do_not_count() {
+        let problem_of = |phase: &str, metadata: Value| problem(&pod(phase, &metadata));
+        assert_eq!(
+            problem_of("Pending", json!({})).as_deref(),
+            Some(r#"Pod default/a: its phase is "Pending""#)
+        );
+        assert_eq!(problem_of("Succeeded", json!({})), None);
+        assert_eq!(problem_of("Pending", json!({ "annotations": { SKIP: "true" } })), None);
+        assert!(problem_of("Pending", json!({ "annotations": { SKIP: "false" } })).is_some());
+        let owner = json!([{ "kind": "Job", "name": "j", "uid": "u", "controller": true }]);
+        assert_eq!(problem_of("Failed", json!({ "ownerReferences": owner })), None);
+    }
+
+    #[test]
+    fn a_message_is_bounded() {
+        let problems: Vec<String> = ["a", "b", "c", "d", "e"].map(ToOwned::to_owned).to_vec();
+        assert_eq!(message(&problems), "a; b; c; and 2 more");
+        assert_eq!(message(&problems[..3]), "a; b; c");
     }
 }

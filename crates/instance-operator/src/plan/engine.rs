@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{
     attempts::{self, time_limit},
     outcome::Plan,
+    pruning::{Completed, Pruning, id_of, prune},
     status,
 };
 use crate::{
@@ -72,7 +73,12 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     };
     let mut advanced = plan.status.plan_status.remove(run.plan).unwrap_or_default();
     let mut work = Work::new(&observed.status.inventory);
-    let result = run.plan(spec, &mut advanced, &mut work);
+    let mut result = run.plan(spec, &mut advanced, &mut work);
+    if result == Some(ExecutionStatus::Complete)
+        && !run.prune(spec, &advanced, &mut plan, &mut work)
+    {
+        result = None;
+    }
     let changed =
         observed.status.plan_status.get(run.plan).is_none_or(|known| {
             (known.status, &known.phases) != (advanced.status, &advanced.phases)
@@ -166,6 +172,26 @@ impl Run<'_> {
             }
         }
         all_complete.then_some(ExecutionStatus::Complete)
+    }
+
+    /// Deletes what left the templates; returns whether nothing is to be read or deleted any more.
+    fn prune(
+        &self,
+        spec: &InstancePlan,
+        status: &PlanStatus,
+        plan: &mut Plan,
+        work: &mut Work,
+    ) -> bool {
+        let completed = Completed { version: self.version, plan: spec, status, run: &self.uid };
+        let Pruning { needs, mut writes, forgotten, failures } = prune(self.observed, completed);
+        plan.status.inventory.retain(|entry| !forgotten.contains(&id_of(entry)));
+        let is_done = needs.is_empty() && writes.is_empty();
+        if is_done && !failures.is_empty() {
+            plan.events.push(reasons::PRUNE_FAILED.with(failures.join("; ")));
+        }
+        work.needs.metadata.extend(needs.metadata);
+        work.writes.append(&mut writes);
+        is_done
     }
 
     fn phase(&self, phase: &Phase, status: &mut PhaseStatus, work: &mut Work) -> Advanced {

@@ -8,6 +8,7 @@ use podops_api::{
 };
 
 use crate::{
+    object::readiness,
     reasons, run,
     schedule::{Invalid, is_rollout},
     view::Observed,
@@ -81,6 +82,9 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
         report(status, &reason, &message, now);
     } else {
         report(status, &reasons::IDLE, "no plan runs", now);
+        if let Some(problems) = &observed.problems {
+            report_readiness(status, problems, now);
+        }
     }
     let failed = status.history.first().filter(|run| run.status == ExecutionStatus::FatalError);
     match failed.filter(|_| running.is_none()) {
@@ -89,6 +93,22 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
             report(status, &reasons::DEGRADED, &message, now);
         }
         None => report(status, &reasons::AS_EXPECTED, "", now),
+    }
+}
+
+/// Reports whether all workloads are healthy, once a rollout is complete and none has failed since.
+fn report_readiness(status: &mut InstanceStatus, problems: &[String], now: Timestamp) {
+    let is_deployed = status.observed_input.as_ref().is_some_and(|input| input.deployed);
+    let mut ready =
+        status.conditions.iter().filter(|known| known.type_ == reasons::READY.condition);
+    let has_failed = ready.any(|known| known.reason == reasons::NOT_READY.name);
+    if !is_deployed || has_failed {
+        return;
+    }
+    if problems.is_empty() {
+        report(status, &reasons::READY, "", now);
+    } else {
+        report(status, &reasons::UNHEALTHY, &readiness::message(problems), now);
     }
 }
 

@@ -318,8 +318,10 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     let spec = json!({ "package": "zoo", "operatorVersion": "0.2.0", "appVersion": "3.6", "parameterFile": "p" });
     version["tasks"] = json!([{ "name": "child", "kind": "KudoOperator", "spec": spec }]);
     let mut world = World::new(&version, &json!({}));
+    world.observed.spec.service_account_name = "writer".to_owned();
     world.reconcile();
     let child = world.object("Instance", "app-zoo").unwrap();
+    assert_eq!(child["spec"]["serviceAccountName"], "writer");
     assert_eq!(child["spec"]["operatorVersion"], json!({ "name": "zoo-3.6-0.2.0" }));
     let expected = json!({ "COUNT": "3", "NAMES": "- a\n", "P": "1" });
     assert_eq!(child["spec"]["parameters"], expected);
@@ -645,4 +647,106 @@ fn a_plan_is_held_by_a_step_that_failed_until_it_is_requested_again() {
     world.report("Job", "job", json!({ "succeeded": 1 }));
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn an_instance_is_ready_while_its_workloads_are_healthy() {
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let mut world = World::new(&version(&phases, &json!({ "a": config_map("a") })), &json!({}));
+    world.observed.problems = Some(vec!["Pod default/a: it is not ready".to_owned()]);
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "False ResourcesNotReady");
+    world.observed.problems = Some(Vec::new());
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "True ResourcesReady");
+    // It is not known, or a plan runs.
+    world.observed.problems = None;
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "True ResourcesReady");
+}
+
+#[test]
+fn an_instance_whose_rollout_failed_is_not_ready_whatever_its_workloads_are() {
+    let mut world = with_step_fields(JOB, &json!({}));
+    world.reconcile();
+    world.report("Job", "job", failed_job());
+    world.observed.problems = Some(Vec::new());
+    world.reconcile();
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "False PlanInFatalError");
+}
+
+/// A template of a ConfigMap that exists while the parameter `P` is 1.
+fn conditional(name: &str, annotations: &str) -> String {
+    let map = config_map(name).replace("metadata:\n", &format!("metadata:\n{annotations}"));
+    format!("{{{{ if eq .Params.P \"1\" }}}}\n{map}{{{{ end }}}}\n")
+}
+
+#[test]
+fn objects_that_left_the_templates_are_deleted_once_the_run_is_complete() {
+    let keep = "  annotations: { kudo.dev/prune: \"false\" }\n";
+    let claim = conditional("claim", "").replace("ConfigMap", "PersistentVolumeClaim");
+    let templates = json!({
+        "a": config_map("a") + "---\n" + &conditional("gone", ""),
+        "kept": config_map("b") + "---\n" + &conditional("kept", keep),
+        "claim": config_map("c") + "---\n" + &claim,
+        "web": DEPLOYMENT,
+    });
+    let steps = ["a", "kept", "claim", "web"].map(|name| step(name, &[name]));
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.served.push(("v1".to_owned(), "PersistentVolumeClaim".to_owned()));
+    world.reconcile();
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    let before = world.log.len();
+    world.set("P", "2");
+    world.report("Deployment", "web", json!({}));
+    world.reconcile();
+    assert!(world.object("ConfigMap", "gone").is_some(), "the run is not complete");
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    let deletions = world.log[before..].iter().filter(|change| change.starts_with("delete"));
+    assert_eq!(deletions.collect::<Vec<_>>(), ["delete ConfigMap default/gone"]);
+    let mut inventory = world.status().inventory.iter();
+    assert!(inventory.all(|entry| entry.name != "gone"));
+    let (writes, status) = (world.log.len(), world.status().clone());
+    world.reconcile();
+    assert_eq!((world.log.len(), world.status()), (writes, &status));
+}
+
+#[test]
+fn an_object_that_cannot_be_deleted_is_reported_and_the_run_is_complete() {
+    let templates = json!({ "a": config_map("a") + "---\n" + &conditional("gone", "") });
+    let steps = [step("a", &["a"])];
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    let gone = world.object("ConfigMap", "gone").unwrap();
+    world.rejected.push(ObjectId::of(gone));
+    world.set("P", "2");
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert!(
+        world.events.iter().any(|event| event.starts_with("PruneFailed")),
+        "{:?}",
+        world.events
+    );
+    world.rejected.clear();
+    world.set("P", "3");
+    world.reconcile();
+    assert!(world.object("ConfigMap", "gone").is_none(), "the next run tries again");
+}
+
+#[test]
+fn an_object_that_another_plan_made_is_not_pruned() {
+    let templates = json!({ "a": "{{ if eq .PlanName \"deploy\" }}\n".to_owned() + &config_map("a") + "{{ end }}\n" });
+    let mut content = version(&json!([phase("serial", &[step("a", &["a"])])]), &templates);
+    content["plans"]["backup"] = content["plans"]["deploy"].clone();
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    world.request("backup", "mine");
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE", "backup COMPLETE"]);
+    assert!(world.object("ConfigMap", "a").is_some(), "its template is for the other plan");
 }

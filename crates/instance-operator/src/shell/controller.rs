@@ -49,12 +49,14 @@ use super::{
     unwritten::{Last, Statuses, Unwritten},
     versions::Versions,
     watches::{Awaited, Watches},
+    workloads::Workloads,
 };
 use crate::{
     object::ObjectId,
     plan::Plan,
     reasons,
     render::{self, INSTANCES},
+    run,
     schedule::InstanceChange,
     sources,
     view::{Observed, SourceValue},
@@ -82,6 +84,7 @@ struct Context {
     default_service_account: String,
     types: Types,
     watches: Watches,
+    workloads: Workloads,
     versions: Versions,
     failures: Failures,
     statuses: Statuses,
@@ -105,12 +108,14 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
     operator.ready_when("instances", instances.progress.ready());
     operator.ready_when("operatorversions", versions.progress.ready());
     let (changed, awaited) = mpsc::unbounded();
+    let (workloads, of_workloads) = Workloads::start(&process);
     let applier = process.applier(process.args.max_concurrent_reconciles);
     let context = Arc::new(Context {
         client: process.client.clone(),
         default_service_account: args.default_service_account.clone().unwrap_or_default(),
         types: Types::new(process.client.clone()),
         watches: Watches::new(process.clone(), changed),
+        workloads,
         versions: Versions::new(versions.clone()),
         failures: Failures::default(),
         statuses: Statuses::default(),
@@ -144,7 +149,7 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
     let config = ControllerConfig {
         objects: objects.boxed(),
         store,
-        triggers: stream::select(of_versions, awaited).boxed(),
+        triggers: stream::select_all([of_versions.boxed(), awaited.boxed(), of_workloads]).boxed(),
         min_interval: RECONCILE_INTERVAL,
     };
     operator.controller("instance controller", config, move |instance| {
@@ -222,6 +227,10 @@ async fn reconcile(
     };
     context.versions.add_to(&mut observed);
     context.failures.add_to(&mut observed, Instant::now());
+    // While a plan runs, and right after it, the caches may lag behind what it has waited for.
+    if [&stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
+        observed.problems = context.workloads.problems(&key);
+    }
     let sources = read_sources(&access, &mut observed).await;
     let Attempted { plan, events } = access.attempt(&mut observed).await?;
     let retry = context.failures.record(&observed, Instant::now());
@@ -380,9 +389,12 @@ impl Context {
         let (stored, status) = (unwritten.stored.clone(), unwritten.status.clone());
         self.versions.keep(observed, &status);
         self.statuses.keep(&observed.uid, unwritten);
+        let is_of_plans = (&stored.plan_status, &stored.pending, &stored.observed_generation)
+            != (&status.plan_status, &status.pending, &status.observed_generation);
+        // Pods become unhealthy and healthy again, also many times.
+        let change = if is_of_plans { StatusChange::Significant } else { StatusChange::Minor };
         let render = || render::status(observed, &stored, &status);
-        let wait =
-            self.writer.write_status(&observed.uid, StatusChange::Significant, render).await?;
+        let wait = self.writer.write_status(&observed.uid, change, render).await?;
         if wait.is_none() {
             self.metrics.add(&stored, &status);
         }

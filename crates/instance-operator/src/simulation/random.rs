@@ -178,6 +178,9 @@ fn run(seed: u64) {
         rules.check_status(world.status());
     }
     assert_eq!(crate::run::running(world.status()), None, "every run ends");
+    let mut history = world.status().history.iter();
+    let failed = history.find(|run| run.message.contains("fatal error"));
+    assert_eq!(failed, None, "no step fails more often than it is retried");
     assert_eq!(world.status().pending, [""; 0], "no run is lost");
     assert_eq!(world.observed.spec.plan_execution.plan_name, "", "the request is removed");
 }

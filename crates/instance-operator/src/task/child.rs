@@ -40,6 +40,13 @@ pub(super) fn advance(
     if context.version.namespace != observed.namespace && !context.version.namespace.is_empty() {
         reference["namespace"] = json!(context.version.namespace);
     }
+    let mut child_spec =
+        json!({ "operatorVersion": reference, "parameters": parameters(task, context)? });
+    // Otherwise a child would have other rights than its parent.
+    let service_account = &observed.spec.service_account_name;
+    if !service_account.is_empty() {
+        child_spec["serviceAccountName"] = json!(service_account);
+    }
     let child = json!({
         "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
         "metadata": {
@@ -52,7 +59,7 @@ pub(super) fn advance(
                 "name": observed.name, "uid": observed.uid.as_str(),
             }],
         },
-        "spec": { "operatorVersion": reference, "parameters": parameters(task, context)? },
+        "spec": child_spec,
     });
     Ok(apply(vec![child], Ownership::Kept, context, work)?.into_state())
 }

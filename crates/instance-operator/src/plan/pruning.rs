@@ -1,0 +1,195 @@
+//! Deletes what left the templates: objects that the tasks of a completed run applied before, and not in
+//! this run.
+
+use std::collections::BTreeSet;
+
+use podops_api::kudo::{ExecutionStatus, InstancePlan, InventoryEntry, PlanStatus};
+use serde_json::Value;
+
+use crate::{
+    object::{ObjectId, ObjectType, annotation, enhance::PLAN, text},
+    object_write::{Needs, ObjectWrite},
+    schedule::is_rollout,
+    view::{Observed, Version},
+};
+
+/// Annotation with which a template keeps its object, or permits that one with data is deleted.
+const PRUNE: &str = "kudo.dev/prune";
+
+/// Kinds that contain the data or the definitions of others, by group.
+const WITH_DATA: [(&str, &str); 4] = [
+    ("", "PersistentVolumeClaim"),
+    ("", "Namespace"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition"),
+    ("kudo.dev", "Instance"),
+];
+
+/// What is to be done before a run is complete.
+#[derive(Debug, Default)]
+pub(super) struct Pruning {
+    /// What is to be read.
+    pub(super) needs: Needs,
+    /// Deletions.
+    pub(super) writes: Vec<ObjectWrite>,
+    /// Objects that the inventory need not have any more.
+    pub(super) forgotten: BTreeSet<ObjectId>,
+    /// Deletions that failed; the next run tries them again.
+    pub(super) failures: Vec<String>,
+}
+
+/// Run whose steps are complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completed<'a> {
+    pub(super) version: &'a Version,
+    pub(super) plan: &'a InstancePlan,
+    pub(super) status: &'a PlanStatus,
+    /// Identity of the run.
+    pub(super) run: &'a str,
+}
+
+/// Decides what to delete.
+pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
+    let mut pruning = Pruning::default();
+    let inventory = &observed.status.inventory;
+    let is_of_run = |entry: &InventoryEntry| {
+        let rest = entry.run.strip_prefix(completed.run);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+    };
+    // Another version of an API is the same object.
+    let applied: BTreeSet<&str> =
+        inventory.iter().filter(|entry| is_of_run(entry)).map(|entry| entry.uid.as_str()).collect();
+    let tasks = completed.tasks();
+    for entry in inventory {
+        let is_stale = tasks.contains(entry.task.as_str()) && !is_of_run(entry);
+        if is_stale && !entry.uid.is_empty() && !applied.contains(entry.uid.as_str()) {
+            pruning.add(entry, observed, completed.status);
+        }
+    }
+    pruning
+}
+
+impl Completed<'_> {
+    /// Tasks that apply objects, and are done. Those of a step whose failure did not count are not.
+    fn tasks(&self) -> BTreeSet<&str> {
+        let mut tasks = BTreeSet::new();
+        for (phase, phase_status) in self.plan.phases.iter().zip(&self.status.phases) {
+            for (step, step_status) in phase.steps.iter().zip(&phase_status.steps) {
+                if step_status.status == ExecutionStatus::Complete {
+                    tasks.extend(step.tasks.iter().map(String::as_str));
+                }
+            }
+        }
+        let applies = |name: &&str| {
+            let task = self.version.task(name);
+            task.is_some_and(|task| matches!(task.kind.as_str(), "Apply" | "Toggle"))
+        };
+        tasks.into_iter().filter(applies).collect()
+    }
+}
+
+impl Pruning {
+    fn add(&mut self, entry: &InventoryEntry, observed: &Observed, plan: &PlanStatus) {
+        let id = id_of(entry);
+        if let Some(failure) = observed.failures.get(&id) {
+            self.failures.push(format!("{id}: {failure}"));
+            return;
+        }
+        let live = observed.objects.get(&id).or_else(|| observed.metadata.get(&id));
+        match live {
+            None => drop(self.needs.metadata.insert(id)),
+            Some(None) => drop(self.forgotten.insert(id)),
+            Some(Some(live)) if text(live, "/metadata/uid") != entry.uid => {
+                self.forgotten.insert(id);
+            }
+            Some(Some(live)) if !text(live, "/metadata/deletionTimestamp").is_empty() => {
+                self.forgotten.insert(id);
+            }
+            Some(Some(live)) => {
+                if may_be_deleted(&id, live, &plan.name) {
+                    self.writes.push(ObjectWrite::Delete { id, uid: entry.uid.clone() });
+                }
+            }
+        }
+    }
+}
+
+/// Identity of the object of an entry.
+pub(super) fn id_of(entry: &InventoryEntry) -> ObjectId {
+    ObjectId {
+        object_type: ObjectType {
+            api_version: entry.api_version.clone(),
+            kind: entry.kind.clone(),
+        },
+        namespace: entry.namespace.clone(),
+        name: entry.name.clone(),
+    }
+}
+
+/// Returns whether an object is deleted once its template is gone.
+fn may_be_deleted(id: &ObjectId, live: &Value, plan: &str) -> bool {
+    let has_data = WITH_DATA.iter().any(|(group, kind)| id.object_type.is(group, kind));
+    // A template may depend on the name of the plan.
+    let is_of_plan = annotation(live, PLAN)
+        .is_some_and(|known| known == plan || is_rollout(known) && is_rollout(plan));
+    match annotation(live, PRUNE) {
+        Some("true") => is_of_plan,
+        Some(_) => false,
+        None => is_of_plan && !has_data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// A completed run `new` of a task that applied objects with these API versions and runs, all of
+    /// which are the object `a` with its UID.
+    fn pruned(inventory: &[(&str, &str)], live_uid: &str) -> Pruning {
+        let plan =
+            json!({ "phases": [{ "name": "p", "steps": [{ "name": "s", "tasks": ["t"] }] }] });
+        let spec = json!({
+            "tasks": [{ "name": "t", "kind": "Apply", "spec": { "resources": ["a"] } }],
+            "plans": { "deploy": plan },
+        });
+        let steps = json!([{ "name": "s", "status": "COMPLETE" }]);
+        let status = json!({ "name": "deploy", "phases": [{ "name": "p", "steps": steps }] });
+        let status: PlanStatus = serde_json::from_value(status).unwrap();
+        let version = Version { spec: serde_json::from_value(spec).unwrap(), ..Version::default() };
+        let mut observed = Observed::default();
+        for (api_version, run) in inventory {
+            let entry = InventoryEntry {
+                task: "t".to_owned(),
+                api_version: (*api_version).to_owned(),
+                kind: "Thing".to_owned(),
+                name: "a".to_owned(),
+                uid: "uid".to_owned(),
+                run: (*run).to_owned(),
+                ..InventoryEntry::default()
+            };
+            let metadata = json!({ "uid": live_uid, "annotations": { PLAN: "deploy" } });
+            let live = json!({ "metadata": metadata });
+            observed.metadata.insert(id_of(&entry), Some(Arc::new(live)));
+            observed.status.inventory.push(entry);
+        }
+        let plan = &version.spec.plans["deploy"];
+        prune(&observed, Completed { version: &version, plan, status: &status, run: "new" })
+    }
+
+    #[test]
+    fn another_version_of_an_api_is_the_same_object() {
+        assert_eq!(pruned(&[("x/v1", "old")], "uid").writes.len(), 1);
+        let pruning = pruned(&[("x/v1", "old"), ("x/v2", "new")], "uid");
+        assert_eq!(pruning.writes, []);
+        assert_eq!(pruned(&[("x/v1", "old"), ("x/v2", "new#2")], "uid").writes, []);
+    }
+
+    #[test]
+    fn an_object_that_another_client_made_anew_is_forgotten() {
+        let pruning = pruned(&[("x/v1", "old")], "another");
+        assert_eq!((pruning.writes.len(), pruning.forgotten.len()), (0, 1));
+    }
+}
