@@ -395,9 +395,9 @@ async fn a_killed_operator_completes_the_run_and_cleans_up() {
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
 
-/// A Job that failed is made anew by the next attempt of its step.
+/// A Job that failed is recreated by the next attempt of its step.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_job_is_made_anew_by_the_next_attempt() {
+async fn a_failed_job_is_recreated_by_the_next_attempt() {
     let cluster = Cluster::start().await;
     let mut retried = step("job");
     retried["retries"] = json!(1);

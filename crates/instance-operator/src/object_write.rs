@@ -91,7 +91,7 @@ fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
         && entry.api_version == id.object_type.api_version
 }
 
-/// Records an write that is done. `response` is the object as the API server has it; `None` if it does
+/// Records a write that is done. `response` is the object as the API server has it; `None` if it does
 /// not exist any more.
 pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option<&Value>) {
     let id = write.id();

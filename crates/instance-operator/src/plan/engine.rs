@@ -50,17 +50,15 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     if is_new_run {
         plan.events.push(reasons::started(&running.name));
     }
-    let Some(version) = version_of(observed, &running) else {
-        let message = "OperatorVersionChanged: the OperatorVersion has another content than when the \
-                       run began; request the plan again";
-        end(&mut plan, &running.name, ExecutionStatus::FatalError, message, now);
-        return plan;
+    let version = match version_of(observed, &running) {
+        Ok(version) => version,
+        Err(missing) => {
+            let message = missing.to_string();
+            end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
+            return plan;
+        }
     };
-    let Some(spec) = version.spec.plans.get(&running.name) else {
-        let message = format!("plan {} does not exist", running.name);
-        end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
-        return plan;
-    };
+    let spec = &version.spec.plans[&running.name];
     run::add_missing(&mut plan.status, &version);
     let run = Run {
         observed,
@@ -112,14 +110,34 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     plan
 }
 
-/// Content of the OperatorVersion with which a run began; `None` if it is not known any more.
-fn version_of(observed: &Observed, running: &PlanStatus) -> Option<Arc<Version>> {
+/// Why a run cannot be continued.
+#[derive(Debug, thiserror::Error)]
+enum Missing {
+    #[error(
+        "OperatorVersionChanged: the OperatorVersion has another content than when the run began; \
+         request the plan again"
+    )]
+    Version,
+    #[error("plan {0} does not exist")]
+    Plan(String),
+}
+
+/// Content of the OperatorVersion with which a run began.
+///
+/// # Errors
+///
+/// If it is not known any more, or does not have the plan.
+fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>, Missing> {
     let known = [observed.version.as_ref(), observed.version_of_run.as_ref()];
     // A run that KUDO began has no such record.
     let is_of_run = |version: &&&Arc<Version>| {
         running.operator_version.is_empty() || version.identity == running.operator_version
     };
-    known.iter().flatten().find(is_of_run).map(|version| Arc::clone(version))
+    let version = known.iter().flatten().find(is_of_run).ok_or(Missing::Version)?;
+    if !version.spec.plans.contains_key(&running.name) {
+        return Err(Missing::Plan(running.name.clone()));
+    }
+    Ok(Arc::clone(version))
 }
 
 /// Ends the run of a plan.
@@ -141,11 +159,14 @@ enum Tasks {
         waits: Vec<String>,
         errors: Vec<String>,
     },
-    Failed {
-        /// Path of the task.
-        place: String,
-        failure: TaskFailure,
-    },
+    Failed(FailedTask),
+}
+
+/// Failure of a task, or of a step that took too long.
+struct FailedTask {
+    /// Path of the task or step.
+    place: String,
+    failure: TaskFailure,
 }
 
 /// What becomes of a phase or plan.
@@ -267,22 +288,16 @@ impl Run<'_> {
                     if has_errors { ExecutionStatus::Error } else { ExecutionStatus::InProgress };
                 if let Some(failure) = attempts::timed_out(step, status, work, self.now) {
                     let place = format!("{}.{phase}.{}", self.plan, step.name);
-                    self.fail(step, status, &place, failure, work);
+                    self.fail(step, status, &FailedTask { place, failure }, work);
                 }
             }
-            Tasks::Failed { place, failure } => self.fail(step, status, &place, failure, work),
+            Tasks::Failed(failed) => self.fail(step, status, &failed, work),
         }
     }
 
     /// Ends an attempt of a step that failed.
-    fn fail(
-        &self,
-        step: &Step,
-        status: &mut StepStatus,
-        place: &str,
-        failure: TaskFailure,
-        work: &mut Work,
-    ) {
+    fn fail(&self, step: &Step, status: &mut StepStatus, failed: &FailedTask, work: &mut Work) {
+        let FailedTask { place, failure } = failed;
         let owner = format!("{}/{}", self.observed.namespace, self.observed.name);
         let message = format!(
             "Error during execution: fatal error: {owner} failed in {place}: {}",
@@ -311,7 +326,7 @@ impl Run<'_> {
                     "A transient error when executing task {path}. Will retry. {error}"
                 )),
                 TaskState::Failed(failure) => {
-                    return Tasks::Failed { place: path.to_string(), failure };
+                    return Tasks::Failed(FailedTask { place: path.to_string(), failure });
                 }
             }
         }

@@ -629,7 +629,7 @@ fn a_plan_goes_on_after_a_step_whose_failure_does_not_count() {
 }
 
 #[test]
-fn a_plan_is_held_by_a_step_that_failed_until_it_is_requested_again() {
+fn a_step_that_failed_may_hold_the_plan_until_another_request() {
     let mut world = with_step_fields(JOB, &json!({ "onFailure": "Pause" }));
     world.reconcile();
     world.report("Job", "job", failed_job());
@@ -666,7 +666,7 @@ fn an_instance_is_ready_while_its_workloads_are_healthy() {
 }
 
 #[test]
-fn an_instance_whose_rollout_failed_is_not_ready_whatever_its_workloads_are() {
+fn an_instance_whose_rollout_failed_is_not_ready() {
     let mut world = with_step_fields(JOB, &json!({}));
     world.reconcile();
     world.report("Job", "job", failed_job());
@@ -683,7 +683,7 @@ fn conditional(name: &str, annotations: &str) -> String {
 }
 
 #[test]
-fn objects_that_left_the_templates_are_deleted_once_the_run_is_complete() {
+fn what_left_the_templates_is_deleted_after_the_run() {
     let keep = "  annotations: { kudo.dev/prune: \"false\" }\n";
     let claim = conditional("claim", "").replace("ConfigMap", "PersistentVolumeClaim");
     let templates = json!({
@@ -717,7 +717,7 @@ fn objects_that_left_the_templates_are_deleted_once_the_run_is_complete() {
 }
 
 #[test]
-fn an_object_that_cannot_be_deleted_is_reported_and_the_run_is_complete() {
+fn an_object_that_cannot_be_pruned_is_reported() {
     let templates = json!({ "a": config_map("a") + "---\n" + &conditional("gone", "") });
     let steps = [step("a", &["a"])];
     let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));

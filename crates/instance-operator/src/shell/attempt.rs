@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     objects::{Error, Objects},
-    watches::Watches,
+    watches::{Sighting, Watches},
 };
 use crate::{
     object::{ObjectId, ObjectType, file::FileRead},
@@ -102,8 +102,9 @@ impl Access<'_> {
     /// Returns an object as a watch has seen it, or reads it.
     pub(super) async fn object(&self, id: &ObjectId) -> Result<Option<Arc<Value>>, Error> {
         match self.watches.seen(self.instance, id) {
-            Some(object) => Ok(object),
-            None => Ok(self.objects.read(id).await?.map(Arc::new)),
+            Sighting::Exists(object) => Ok(Some(object)),
+            Sighting::Deleted => Ok(None),
+            Sighting::Unseen => Ok(self.objects.read(id).await?.map(Arc::new)),
         }
     }
 
@@ -113,8 +114,13 @@ impl Access<'_> {
         let mut by_type: BTreeMap<(&ObjectType, &str), Vec<&ObjectId>> = BTreeMap::new();
         for id in needed {
             match self.watches.seen(self.instance, id) {
-                Some(object) => drop(observed.objects.insert(id.clone(), object)),
-                None => by_type.entry((&id.object_type, &id.namespace)).or_default().push(id),
+                Sighting::Exists(object) => {
+                    observed.objects.insert(id.clone(), Some(object));
+                }
+                Sighting::Deleted => drop(observed.objects.insert(id.clone(), None)),
+                Sighting::Unseen => {
+                    by_type.entry((&id.object_type, &id.namespace)).or_default().push(id);
+                }
             }
         }
         for ((object_type, namespace), ids) in by_type {

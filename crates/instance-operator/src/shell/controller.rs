@@ -199,8 +199,7 @@ async fn reconcile(
             return Ok(Requeue::AwaitChange);
         }
     };
-    let caches = [&context.instances.progress, &context.versions_store.progress];
-    if !caches.into_iter().all(|progress| progress.version().lists_done > 0) {
+    if !context.has_listed() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
     let mut observed = observed(instance);
@@ -233,13 +232,12 @@ async fn reconcile(
     }
     let sources = read_sources(&access, &mut observed).await;
     let Attempted { plan, events } = access.attempt(&mut observed).await?;
-    let retry = context.failures.record(&observed, Instant::now());
+    let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     if let Some(change) = plan.change.as_ref().filter(|change| change.is_first()) {
         context.change(&observed, change).await?;
         return Ok(Requeue::AwaitChange);
     }
     context.await_changes(&key, &plan, sources, &objects);
-    let due = plan.requeue_after;
     context.metrics.record(&key, &plan.status);
     // Its last event may have arrived meanwhile.
     if context.instances.get(&key).is_none() {
@@ -258,8 +256,7 @@ async fn reconcile(
         let unwritten = Unwritten { stored, status: plan.status, events };
         context.report(&observed, unwritten).await?
     };
-    let waits = [wait, retry, due, Some(RESYNC)];
-    Ok(Requeue::After(waits.into_iter().flatten().min().unwrap_or(RESYNC)))
+    Ok(Requeue::After(waits.into_iter().chain([wait]).flatten().min().unwrap_or(RESYNC)))
 }
 
 /// Reads the values of `parametersFrom`; returns the objects that they come from.
@@ -286,6 +283,12 @@ async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<Objec
 }
 
 impl Context {
+    /// Returns whether the caches contain what existed when the operator started.
+    fn has_listed(&self) -> bool {
+        let caches = [&self.instances.progress, &self.versions_store.progress];
+        caches.into_iter().all(|progress| progress.version().lists_done > 0)
+    }
+
     /// Removes what is kept of Instances that do not exist any more.
     fn observe(&self, event: &Event<DecodedInstance>) {
         self.instances.apply_event(event.clone());

@@ -16,7 +16,7 @@ use podops_api::kudo::Instance;
 use podops_client::{decode::Decoded, object_key::ObjectKey, shell::store::WatchProgress};
 use podops_runtime::process::Process;
 use serde_json::Value;
-use tokio::task::{AbortHandle, spawn};
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::types::ServedType;
 use crate::object::{ObjectId, Scope, text};
@@ -24,11 +24,22 @@ use crate::object::{ObjectId, Scope, text};
 /// Reference by which the controller reconciles an Instance.
 pub(super) type InstanceRef = ObjectRef<Decoded<Instance>>;
 
+/// State in which a watch has seen an object last.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Sighting {
+    /// It has not been seen since it was written.
+    #[default]
+    Unseen,
+    /// It exists.
+    Exists(Arc<Value>),
+    /// It was deleted.
+    Deleted,
+}
+
 /// What a watch has seen last of an object.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The object; `None` if it was deleted.
-    object: Option<Option<Arc<Value>>>,
+    object: Sighting,
     /// resourceVersion of the last write of this operator: what is older counts as not seen.
     written: u64,
 }
@@ -40,13 +51,14 @@ impl Seen {
             return;
         }
         self.object = if is_deleted {
-            Some(None)
+            Sighting::Deleted
         } else {
             object.metadata.managed_fields = None;
             // The items of a list lack their types.
             object.types = Some(types);
             // Every object that was decoded can be encoded.
-            serde_json::to_value(object).ok().map(Arc::new).map(Some)
+            let object = serde_json::to_value(object).ok();
+            object.map_or(Sighting::Unseen, |object| Sighting::Exists(Arc::new(object)))
         };
     }
 }
@@ -81,20 +93,21 @@ pub(super) struct Watches {
     process: Process,
     changed: UnboundedSender<InstanceRef>,
     running: Mutex<BTreeMap<ObjectKey, BTreeMap<ObjectId, Watch>>>,
+    /// Tasks of the watches; they end with the operator.
+    tasks: Mutex<JoinSet<()>>,
 }
 
 impl Watches {
     /// `changed` receives the Instances of objects that change.
     pub(super) fn new(process: Process, changed: UnboundedSender<InstanceRef>) -> Self {
-        Self { process, changed, running: Mutex::default() }
+        Self { process, changed, running: Mutex::default(), tasks: Mutex::default() }
     }
 
-    /// Returns an object, or that there is none; `None` if no watch has seen it since it was written.
-    pub(super) fn seen(&self, instance: &ObjectKey, id: &ObjectId) -> Option<Option<Arc<Value>>> {
+    /// Returns the state in which a watch has seen an object last.
+    pub(super) fn seen(&self, instance: &ObjectKey, id: &ObjectId) -> Sighting {
         let running = self.running.lock();
-        let watch = running.get(instance)?.get(id)?;
-        let seen = watch.seen.lock();
-        seen.object.clone()
+        let watch = running.get(instance).and_then(|watches| watches.get(id));
+        watch.map_or(Sighting::Unseen, |watch| watch.seen.lock().object.clone())
     }
 
     /// Records that an object was written, so that what watches have seen of it is outdated.
@@ -104,11 +117,13 @@ impl Watches {
         let version = version(response.map(|object| text(object, "/metadata/resourceVersion")));
         let mut seen = watch.seen.lock();
         let written = seen.written.max(version);
-        *seen = Seen { object: None, written };
+        *seen = Seen { object: Sighting::Unseen, written };
     }
 
     /// Watches these objects for an Instance, and no others any more.
     pub(super) fn set(&self, instance: &ObjectKey, awaited: Awaited) {
+        // The memory of tasks that have ended is freed.
+        while self.tasks.lock().try_join_next().is_some() {}
         let mut running = self.running.lock();
         if awaited.objects.is_empty() {
             running.remove(instance);
@@ -161,7 +176,7 @@ impl Watches {
                 }
                 // It may have been deleted while nothing was watched.
                 Ok(Event::Init) => {
-                    recorded.lock().object = None;
+                    recorded.lock().object = Sighting::Unseen;
                     false
                 }
                 Ok(Event::InitDone) => true,
@@ -173,7 +188,8 @@ impl Watches {
             }
             ready(())
         });
-        Watch { task: spawn(forward).abort_handle(), seen }
+        let task = self.tasks.lock().spawn(forward);
+        Watch { task, seen }
     }
 }
 
@@ -195,17 +211,17 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_last_write_is_not_seen() {
-        let mut seen = Seen { object: None, written: 7 };
+        let mut seen = Seen { object: Sighting::Unseen, written: 7 };
         let mut record = |version, is_deleted| {
             let types = TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
             seen.record(object(version), is_deleted, types);
             seen.object.clone()
         };
-        assert_eq!(record("6", false), None);
-        let known = record("7", false).flatten().unwrap();
+        assert_eq!(record("6", false), Sighting::Unseen);
+        let Sighting::Exists(known) = record("7", false) else { panic!() };
         assert_eq!(known["kind"], "Pod", "health depends on it");
         assert_eq!(known["status"]["phase"], "Running");
         assert_eq!(known["metadata"].get("managedFields"), None);
-        assert_eq!(record("8", true), Some(None));
+        assert_eq!(record("8", true), Sighting::Deleted);
     }
 }

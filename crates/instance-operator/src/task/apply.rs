@@ -155,16 +155,16 @@ fn dependency_hash(
     let object_type = ObjectType { api_version: "v1".to_owned(), kind: dependency.kind.to_owned() };
     let namespace = context.observed.namespace.clone();
     let id = ObjectId { object_type, namespace, name: dependency.name.clone() };
-    let content = |object: &Value| hash::content(object).unwrap_or(NO_CONTENT);
+    let hash_of = |object: &Value| hash::content(object).unwrap_or(NO_CONTENT);
     if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
-        return Ok(Some(content(object)));
+        return Ok(Some(hash_of(object)));
     }
     let applied = entry(work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
         return Ok(Some(applied));
     }
     match live_object(&id, context, work) {
-        Live::Exists(live) => Ok(Some(content(live))),
+        Live::Exists(live) => Ok(Some(hash_of(live))),
         Live::Absent => Ok(Some(NO_CONTENT)),
         Live::Unknown => Ok(None),
         Live::Failed(message) => Err(Unreadable { message }),
