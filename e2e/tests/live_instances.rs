@@ -100,25 +100,39 @@ impl Cluster {
         Ok(self.get("instances.kudo.dev", instance).await?["status"]["planStatus"][plan].clone())
     }
 
+    /// Waits until an Instance has this state.
+    async fn wait_until(&self, instance: &str, has_state: impl Fn(&Value) -> bool) {
+        let reached = async || Ok(has_state(&self.get("instances.kudo.dev", instance).await?));
+        let result = eventually(TIMEOUT, reached).await;
+        let last = self.get("instances.kudo.dev", instance).await.unwrap();
+        assert!(result.is_ok(), "{last:#}");
+    }
+
     async fn wait_for_plan(&self, instance: &str, plan: &str, expected: &str) {
-        let reached =
-            async || Ok(self.plan_of(instance, plan).await?["status"].as_str() == Some(expected));
-        if eventually(TIMEOUT, reached).await.is_err() {
-            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
-        }
+        self.wait_until(instance, |found| {
+            found["status"]["planStatus"][plan]["status"].as_str() == Some(expected)
+        })
+        .await;
     }
 
     /// Waits until the first step of the first phase of a plan has this status, with this message.
     async fn wait_for_step(&self, instance: &str, plan: &str, expected: &str, message: &str) {
-        let reached = async || {
-            let plan = self.plan_of(instance, plan).await?;
-            let step = &plan["phases"][0]["steps"][0];
+        self.wait_until(instance, |found| {
+            let step = &found["status"]["planStatus"][plan]["phases"][0]["steps"][0];
             let has_message = step["message"].as_str().unwrap_or_default().contains(message);
-            Ok(step["status"].as_str() == Some(expected) && has_message)
-        };
-        if eventually(TIMEOUT, reached).await.is_err() {
-            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
-        }
+            step["status"].as_str() == Some(expected) && has_message
+        })
+        .await;
+    }
+
+    /// Waits until the condition Ready has this status and reason.
+    async fn wait_until_ready_is(&self, instance: &str, status: &str, reason: &str) {
+        self.wait_until(instance, |found| {
+            let conditions = found["status"]["conditions"].as_array();
+            let mut ready = conditions.into_iter().flatten().filter(|c| c["type"] == "Ready");
+            ready.any(|ready| ready["status"] == status && ready["reason"] == reason)
+        })
+        .await;
     }
 
     /// Reports a Job as complete, as its controller does.
@@ -127,19 +141,6 @@ impl Cluster {
         let status = status.to_string();
         let patch = ["patch", "job", name, "--subresource=status", "--type=merge", "-p", &status];
         self.kubectl(&patch).await;
-    }
-
-    /// Waits until the condition Ready has this status and reason.
-    async fn wait_until_ready_is(&self, instance: &str, status: &str, reason: &str) {
-        let reached = async || {
-            let instance = self.get("instances.kudo.dev", instance).await?;
-            let conditions = instance["status"]["conditions"].as_array().cloned();
-            let mut ready = conditions.into_iter().flatten().filter(|c| c["type"] == "Ready");
-            Ok(ready.any(|ready| ready["status"] == status && ready["reason"] == reason))
-        };
-        if eventually(TIMEOUT, reached).await.is_err() {
-            panic!("{:#}", self.get("instances.kudo.dev", instance).await.unwrap());
-        }
     }
 
     /// Requests of the operator since an offset in the audit log, except those of its Lease, by verb and
