@@ -7,7 +7,11 @@ use podops_api::kudo::{ExecutionStatus, InstancePlan, InventoryEntry, PlanStatus
 use serde_json::Value;
 
 use crate::{
-    object::{ObjectId, ObjectType, annotation, enhance::PLAN, text},
+    object::{
+        ObjectId, ObjectType, annotation,
+        enhance::{INSTANCE, PLAN},
+        label, text,
+    },
     object_write::{Needs, ObjectWrite},
     schedule::is_rollout,
     view::{Observed, Version},
@@ -104,8 +108,10 @@ impl Pruning {
             Some(Some(live)) if !text(live, "/metadata/deletionTimestamp").is_empty() => {
                 self.forgotten.insert(id);
             }
+            // Another Instance may have taken it over.
             Some(Some(live)) => {
-                if may_be_deleted(&id, live, &plan.name) {
+                let is_own = label(live, INSTANCE) == Some(observed.name.as_str());
+                if is_own && may_be_deleted(&id, live, &plan.name) {
                     self.writes.push(ObjectWrite::Delete { id, uid: entry.uid.clone() });
                 }
             }
@@ -147,8 +153,8 @@ mod tests {
     use super::*;
 
     /// A completed run `new` of a task that applied objects with these API versions and runs, all of
-    /// which are the object `a` with its UID.
-    fn pruned(inventory: &[(&str, &str)], live_uid: &str) -> Pruning {
+    /// which are the object `a`, with this metadata.
+    fn pruned(inventory: &[(&str, &str)], live: &Value) -> Pruning {
         let plan =
             json!({ "phases": [{ "name": "p", "steps": [{ "name": "s", "tasks": ["t"] }] }] });
         let spec = json!({
@@ -159,7 +165,7 @@ mod tests {
         let status = json!({ "name": "deploy", "phases": [{ "name": "p", "steps": steps }] });
         let status: PlanStatus = serde_json::from_value(status).unwrap();
         let version = Version { spec: serde_json::from_value(spec).unwrap(), ..Version::default() };
-        let mut observed = Observed::default();
+        let mut observed = Observed { name: "app".to_owned(), ..Observed::default() };
         for (api_version, run) in inventory {
             let entry = InventoryEntry {
                 task: "t".to_owned(),
@@ -170,8 +176,7 @@ mod tests {
                 run: (*run).to_owned(),
                 ..InventoryEntry::default()
             };
-            let metadata = json!({ "uid": live_uid, "annotations": { PLAN: "deploy" } });
-            let live = json!({ "metadata": metadata });
+            let live = json!({ "metadata": live });
             observed.metadata.insert(id_of(&entry), Some(Arc::new(live)));
             observed.status.inventory.push(entry);
         }
@@ -179,17 +184,27 @@ mod tests {
         prune(&observed, Completed { version: &version, plan, status: &status, run: "new" })
     }
 
-    #[test]
-    fn another_version_of_an_api_is_the_same_object() {
-        assert_eq!(pruned(&[("x/v1", "old")], "uid").writes.len(), 1);
-        let pruning = pruned(&[("x/v1", "old"), ("x/v2", "new")], "uid");
-        assert_eq!(pruning.writes, []);
-        assert_eq!(pruned(&[("x/v1", "old"), ("x/v2", "new#2")], "uid").writes, []);
+    fn metadata(uid: &str, instance: &str) -> Value {
+        json!({ "uid": uid, "labels": { INSTANCE: instance }, "annotations": { PLAN: "deploy" } })
     }
 
     #[test]
-    fn an_object_that_another_client_made_anew_is_forgotten() {
-        let pruning = pruned(&[("x/v1", "old")], "another");
+    fn another_version_of_an_api_is_the_same_object() {
+        let live = metadata("uid", "app");
+        assert_eq!(pruned(&[("x/v1", "old")], &live).writes.len(), 1);
+        let pruning = pruned(&[("x/v1", "old"), ("x/v2", "new")], &live);
+        assert_eq!(pruning.writes, []);
+        assert_eq!(pruned(&[("x/v1", "old"), ("x/v2", "new#2")], &live).writes, []);
+    }
+
+    #[test]
+    fn an_object_that_another_client_recreated_is_forgotten() {
+        let pruning = pruned(&[("x/v1", "old")], &metadata("another", "app"));
         assert_eq!((pruning.writes.len(), pruning.forgotten.len()), (0, 1));
+    }
+
+    #[test]
+    fn an_object_that_another_instance_took_over_stays() {
+        assert_eq!(pruned(&[("x/v1", "old")], &metadata("uid", "other")).writes, []);
     }
 }

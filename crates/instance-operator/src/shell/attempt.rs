@@ -31,11 +31,14 @@ const LIST_MIN: usize = 3;
 const READS: usize = 8;
 
 /// Result of an attempt.
+#[derive(Default)]
 pub(super) struct Attempted {
     /// The last plan.
     pub(super) plan: Plan,
     /// Events of all plans.
     pub(super) events: Vec<ObjectEvent>,
+    /// Why discovery failed, before anything of the last plan was written.
+    pub(super) error: Option<ReconcileError>,
 }
 
 /// What an attempt reads and writes with.
@@ -49,30 +52,27 @@ pub(super) struct Access<'a> {
 
 impl Access<'_> {
     /// Plans, reads and writes until nothing is left to do.
-    ///
-    /// # Errors
-    ///
-    /// If discovery failed; what was written before is planned again.
-    pub(super) async fn attempt(
-        &self,
-        observed: &mut Observed,
-    ) -> Result<Attempted, ReconcileError> {
-        let mut events = Vec::new();
+    pub(super) async fn attempt(&self, observed: &mut Observed) -> Attempted {
+        let mut attempted = Attempted::default();
         for _ in 0..TURNS_MAX {
-            let mut plan = plan::plan(observed, clock::now());
-            events.append(&mut plan.events);
+            attempted.plan = plan::plan(observed, clock::now());
+            attempted.events.append(&mut attempted.plan.events);
+            let plan = &mut attempted.plan;
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
-                return Ok(Attempted { plan, events });
+                return attempted;
             }
             observed.status = plan.status.clone();
             if plan.needs.is_empty() && plan.writes.is_empty() {
-                return Ok(Attempted { plan, events });
+                return attempted;
             }
-            self.read(observed, &plan.needs).await?;
+            if let Err(error) = self.read(observed, &plan.needs).await {
+                attempted.error = Some(error);
+                return attempted;
+            }
             self.write(observed, std::mem::take(&mut plan.writes)).await;
         }
-        let plan = Plan { status: observed.status.clone(), ..Plan::default() };
-        Ok(Attempted { plan, events })
+        attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
+        attempted
     }
 
     async fn read(&self, observed: &mut Observed, needs: &Needs) -> Result<(), ReconcileError> {

@@ -231,12 +231,22 @@ async fn reconcile(
         observed.problems = context.workloads.problems(&key);
     }
     let sources = read_sources(&access, &mut observed).await;
-    let Attempted { plan, events } = access.attempt(&mut observed).await?;
-    let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
-    if let Some(change) = plan.change.as_ref().filter(|change| change.is_first()) {
-        context.change(&observed, change).await?;
+    let Attempted { plan, events, error } = access.attempt(&mut observed).await;
+    let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
+    let first = plan.change.as_ref().filter(|change| change.is_first());
+    if error.is_some() || first.is_some() {
+        // The next reconcile continues with what was done.
+        let status = observed.status.clone();
+        context.statuses.keep(&observed.uid, Unwritten { stored, status, events });
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if let Some(change) = first {
+            context.change(&observed, change).await?;
+        }
         return Ok(Requeue::AwaitChange);
     }
+    let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     context.await_changes(&key, &plan, sources, &objects);
     context.metrics.record(&key, &plan.status);
     // Its last event may have arrived meanwhile.
@@ -244,18 +254,8 @@ async fn reconcile(
         context.forget(&key, &observed.uid);
         return Ok(Requeue::AwaitChange);
     }
-    let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
-    let wait = if plan.status == stored {
-        context.publish(&reference, &events).await;
-        // The request is removed once its result is stored.
-        if let Some(change) = &plan.change {
-            context.change(&observed, change).await?;
-        }
-        None
-    } else {
-        let unwritten = Unwritten { stored, status: plan.status, events };
-        context.report(&observed, unwritten).await?
-    };
+    let result = Unwritten { stored, status: plan.status, events };
+    let wait = context.finish(&reference, &observed, result, plan.change.as_ref()).await?;
     Ok(Requeue::After(waits.into_iter().chain([wait]).flatten().min().unwrap_or(RESYNC)))
 }
 
@@ -376,6 +376,30 @@ impl Context {
         });
         let awaited = Awaited { objects: served.collect(), client: objects.client.clone() };
         self.watches.set(key, awaited);
+    }
+
+    /// Publishes events and changes the Instance if its status is stored already; otherwise reports the
+    /// status, and returns the time until it may be written.
+    ///
+    /// # Errors
+    ///
+    /// If a write failed or was rejected.
+    async fn finish(
+        &self,
+        instance: &ObjectReference,
+        observed: &Observed,
+        result: Unwritten,
+        change: Option<&InstanceChange>,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        if result.status != result.stored {
+            return self.report(observed, result).await;
+        }
+        self.publish(instance, &result.events).await;
+        // A request is removed once its result is stored.
+        if let Some(change) = change {
+            self.change(observed, change).await?;
+        }
+        Ok(None)
     }
 
     /// Writes the status if the minimum interval has passed, and returns the remaining time otherwise.
