@@ -236,7 +236,6 @@ fn toy() -> Value {
 async fn plans_cost_few_requests() {
     let cluster = Cluster::start().await;
     cluster.version("toy", toy()).await;
-    cluster.cluster.plane.kubectl(&["get", "operatorversions.kudo.dev"]).await.unwrap();
     let since = cluster.log_end();
     cluster.instance("toy", json!({})).await;
     cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
@@ -351,8 +350,8 @@ async fn objects_are_written_as_the_service_account() {
     let cluster = Cluster::start().await;
     cluster.version("toy", toy()).await;
     let events_since = cluster.log_end();
-    cluster.instance("other", json!({ "serviceAccountName": "nobody" })).await;
-    let user = "system:serviceaccount:default:nobody";
+    cluster.instance("other", json!({ "serviceAccountName": "unprivileged" })).await;
+    let user = "system:serviceaccount:default:unprivileged";
     cluster.wait_for_step("other", "deploy", "ERROR", user).await;
     let since = cluster.log_end();
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -362,8 +361,8 @@ async fn objects_are_written_as_the_service_account() {
     let own = "system:serviceaccount:podops-system:instance-operator";
     cluster.wait_for_step("none", "deploy", "ERROR", own).await;
 
-    let grant = ["create", "rolebinding", "nobody", "--role=writer"];
-    cluster.kubectl(&[&grant[..], &["--serviceaccount=default:nobody"]].concat()).await;
+    let grant = ["create", "rolebinding", "unprivileged", "--role=writer"];
+    cluster.kubectl(&[&grant[..], &["--serviceaccount=default:unprivileged"]].concat()).await;
     cluster.wait_for_plan("other", "deploy", "COMPLETE").await;
     let map = cluster.get("configmap", "other").await.unwrap();
     assert_eq!(map["metadata"]["ownerReferences"][0]["name"], "other");

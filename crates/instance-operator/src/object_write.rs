@@ -84,6 +84,19 @@ pub fn entry<'a>(inventory: &'a [InventoryEntry], id: &ObjectId) -> Option<&'a I
     inventory.iter().find(|entry| is_of(entry, id))
 }
 
+/// Returns the identity of the object of an entry.
+#[must_use]
+pub fn id_of(entry: &InventoryEntry) -> ObjectId {
+    ObjectId {
+        object_type: ObjectType {
+            api_version: entry.api_version.clone(),
+            kind: entry.kind.clone(),
+        },
+        namespace: entry.namespace.clone(),
+        name: entry.name.clone(),
+    }
+}
+
 fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
     entry.name == id.name
         && entry.namespace == id.namespace

@@ -26,6 +26,23 @@ pub fn identity(observed: &Observed, plan: &str, input: &str) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
+/// Returns what the inventory records of the objects that an attempt of a step applies: the run, and from
+/// the second attempt on its number.
+#[must_use]
+pub fn run_and_attempt(run: &str, attempt: u32) -> String {
+    match attempt {
+        0 | 1 => run.to_owned(),
+        attempt => format!("{run}#{attempt}"),
+    }
+}
+
+/// Returns whether the inventory records an object of this run, in any attempt.
+#[must_use]
+pub fn is_of_run(recorded: &str, run: &str) -> bool {
+    let rest = recorded.strip_prefix(run);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
+}
+
 /// Returns the plan that runs; `None` if none does.
 #[must_use]
 pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {

@@ -91,11 +91,17 @@ impl Observed {
     /// OperatorVersion that the spec names, as `<namespace>/<name>`.
     #[must_use]
     pub fn version_key(&self) -> String {
-        let reference = &self.spec.operator_version;
-        let namespace = reference.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let name = reference.name.as_deref().unwrap_or_default();
-        format!("{}/{name}", namespace.unwrap_or(&self.namespace))
+        version_key(&self.spec, &self.namespace)
     }
+}
+
+/// OperatorVersion that the spec of an Instance in a namespace names, as `<namespace>/<name>`.
+#[must_use]
+pub fn version_key(spec: &InstanceSpec, namespace: &str) -> String {
+    let reference = &spec.operator_version;
+    let own = reference.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    let name = reference.name.as_deref().unwrap_or_default();
+    format!("{}/{name}", own.unwrap_or(namespace))
 }
 
 impl Version {

@@ -13,10 +13,11 @@ use serde_json::Value;
 use super::{
     attempts::{self, time_limit},
     outcome::Plan,
-    pruning::{Completed, Pruning, id_of, prune},
+    pruning::{Completed, Pruning, prune},
     status,
 };
 use crate::{
+    object_write::id_of,
     reasons, run,
     schedule::is_rollout,
     task::{self, TaskContext, TaskFailure, TaskPath, TaskState, Work},

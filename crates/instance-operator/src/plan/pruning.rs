@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use crate::{
     object::{
-        ObjectId, ObjectType, annotation,
+        ObjectId, annotation,
         enhance::{INSTANCE, PLAN},
         label, text,
     },
-    object_write::{Needs, ObjectWrite},
+    object_write::{Needs, ObjectWrite, id_of},
+    run,
     schedule::is_rollout,
     view::{Observed, Version},
 };
@@ -55,10 +56,7 @@ pub(super) struct Completed<'a> {
 pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
     let mut pruning = Pruning::default();
     let inventory = &observed.status.inventory;
-    let is_of_run = |entry: &InventoryEntry| {
-        let rest = entry.run.strip_prefix(completed.run);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
-    };
+    let is_of_run = |entry: &InventoryEntry| run::is_of_run(&entry.run, completed.run);
     // Another version of an API is the same object.
     let applied: BTreeSet<&str> =
         inventory.iter().filter(|entry| is_of_run(entry)).map(|entry| entry.uid.as_str()).collect();
@@ -116,18 +114,6 @@ impl Pruning {
                 }
             }
         }
-    }
-}
-
-/// Identity of the object of an entry.
-pub(super) fn id_of(entry: &InventoryEntry) -> ObjectId {
-    ObjectId {
-        object_type: ObjectType {
-            api_version: entry.api_version.clone(),
-            kind: entry.kind.clone(),
-        },
-        namespace: entry.namespace.clone(),
-        name: entry.name.clone(),
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn report_invalid(
     invalid: &Invalid,
     now: Timestamp,
 ) -> bool {
-    let before = status.conditions.iter().find(|known| known.type_ == "Degraded");
+    let before = status.conditions.iter().find(|known| known.type_ == reasons::DEGRADED.condition);
     let is_new = before.is_none_or(|known| known.message != invalid.message);
     let mut degraded =
         condition(reasons::DEGRADED.condition, "True", invalid.reason.name, &invalid.message);

@@ -88,13 +88,8 @@ impl Access<'_> {
             let read = self.object(&id).await;
             (id, read)
         });
-        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS).collect().await;
-        for (id, result) in read {
-            match result {
-                Ok(object) => drop(observed.objects.insert(id, object)),
-                Err(error) => drop(observed.failures.insert(id, error.message())),
-            }
-        }
+        let read: Reads = stream::iter(reads).buffer_unordered(READS).collect().await;
+        record_reads(read, &mut observed.objects, &mut observed.failures);
         self.read_metadata(observed, &needs.metadata).await;
         Ok(())
     }
@@ -127,7 +122,7 @@ impl Access<'_> {
             let list = if ids.len() < LIST_MIN {
                 None
             } else {
-                // Who may not list may read single objects.
+                // A ServiceAccount without the verb list may still read single objects.
                 self.objects.list(object_type, namespace).await.ok()
             };
             for id in ids {
@@ -145,15 +140,10 @@ impl Access<'_> {
         }
         let reads = single.into_iter().cloned().map(|id| async move {
             let read = self.objects.read_metadata(&id).await;
-            (id, read)
+            (id, read.map(|object| object.map(Arc::new)))
         });
-        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS).collect().await;
-        for (id, result) in read {
-            match result {
-                Ok(object) => drop(observed.metadata.insert(id, object.map(Arc::new))),
-                Err(error) => drop(observed.failures.insert(id, error.message())),
-            }
-        }
+        let read: Reads = stream::iter(reads).buffer_unordered(READS).collect().await;
+        record_reads(read, &mut observed.metadata, &mut observed.failures);
     }
 
     /// Writes objects in their order: others may depend on the first.
@@ -176,6 +166,23 @@ impl Access<'_> {
                 }
                 Err(error) => drop(observed.failures.insert(id, error.message())),
             }
+        }
+    }
+}
+
+/// Objects that were read, or why they were not.
+type Reads = Vec<(ObjectId, Result<Option<Arc<Value>>, Error>)>;
+
+/// Adds objects that were read, and why others were not.
+fn record_reads(
+    reads: Reads,
+    known: &mut BTreeMap<ObjectId, Option<Arc<Value>>>,
+    failures: &mut BTreeMap<ObjectId, String>,
+) {
+    for (id, result) in reads {
+        match result {
+            Ok(object) => drop(known.insert(id, object)),
+            Err(error) => drop(failures.insert(id, error.message())),
         }
     }
 }

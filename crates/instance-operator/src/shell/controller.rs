@@ -1,7 +1,6 @@
 //! Reconciles Instances: observes, attempts what is due, and reports the status.
 
 use std::{
-    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -59,7 +58,7 @@ use crate::{
     run,
     schedule::InstanceChange,
     sources,
-    view::{Observed, SourceValue},
+    view::{Observed, SourceValue, version_key},
 };
 
 /// Minimum interval between two reconciles of one Instance.
@@ -92,7 +91,6 @@ struct Context {
     events: Events,
     metrics: Metrics,
     instances: Arc<IndexedStore<DecodedInstance>>,
-    versions_store: Arc<IndexedStore<OperatorVersion>>,
 }
 
 /// Starts the Instance controller in the operator's process.
@@ -102,8 +100,11 @@ struct Context {
 /// If the metrics cannot be registered.
 pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), OperatorError> {
     let process = operator.process.clone();
-    let instances =
-        IndexedStore::new(|instance: &DecodedInstance| instance.as_result().ok().map(version_key));
+    let instances = IndexedStore::new(|instance: &DecodedInstance| {
+        let instance = instance.as_result().ok()?;
+        let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+        Some(version_key(&instance.spec, namespace))
+    });
     let versions = IndexedStore::new(|_: &OperatorVersion| None);
     operator.ready_when("instances", instances.progress.ready());
     operator.ready_when("operatorversions", versions.progress.ready());
@@ -123,7 +124,6 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         events: process.events(),
         metrics: Metrics::register(&operator.registry)?,
         instances: instances.clone(),
-        versions_store: versions.clone(),
     });
     let (store, writer) = reflector::store::<DecodedInstance>();
     let cache = context.clone();
@@ -156,11 +156,6 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         reconcile(instance, context.clone())
     });
     Ok(())
-}
-
-/// OperatorVersion of an Instance, as `<namespace>/<name>`.
-fn version_key(instance: &Instance) -> String {
-    observed(instance).version_key()
 }
 
 fn observed(instance: &Instance) -> Observed {
@@ -285,7 +280,7 @@ async fn read_sources(access: &Access<'_>, observed: &mut Observed) -> Vec<Objec
 impl Context {
     /// Returns whether the caches contain what existed when the operator started.
     fn has_listed(&self) -> bool {
-        let caches = [&self.instances.progress, &self.versions_store.progress];
+        let caches = [&self.instances.progress, self.versions.progress()];
         caches.into_iter().all(|progress| progress.version().lists_done > 0)
     }
 
@@ -306,8 +301,7 @@ impl Context {
     }
 
     fn forget(&self, key: &ObjectKey, uid: &Uid) {
-        let nothing = Awaited { objects: BTreeMap::new(), client: self.client.clone() };
-        self.watches.set(key, nothing);
+        self.watches.forget(key);
         self.metrics.forget(key);
         self.writer.forget(uid);
         self.versions.forget(uid);
@@ -315,7 +309,7 @@ impl Context {
         self.statuses.forget(uid);
     }
 
-    /// Client of those who may read and write the objects of an Instance.
+    /// Client with the rights with which the objects of an Instance are read and written.
     fn client_for(&self, observed: &Observed) -> Result<Client, InvalidHeaderValue> {
         let own = &observed.spec.service_account_name;
         let name = if own.is_empty() { &self.default_service_account } else { own };

@@ -8,7 +8,10 @@ use podops_api::{
     ids::Uid,
     kudo::{InstanceStatus, OperatorVersion},
 };
-use podops_client::{object_key::ObjectKey, shell::store::IndexedStore};
+use podops_client::{
+    object_key::ObjectKey,
+    shell::store::{IndexedStore, WatchProgress},
+};
 
 use crate::{
     run,
@@ -27,6 +30,11 @@ pub(super) struct Versions {
 impl Versions {
     pub(super) fn new(store: Arc<IndexedStore<OperatorVersion>>) -> Self {
         Self { store, known: Mutex::default(), of_runs: Mutex::default() }
+    }
+
+    /// Progress of the watch of OperatorVersions.
+    pub(super) fn progress(&self) -> &WatchProgress {
+        &self.store.progress
     }
 
     /// Adds the OperatorVersion of an Instance, and that with which its run began.

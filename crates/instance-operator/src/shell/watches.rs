@@ -84,7 +84,7 @@ impl Drop for Watch {
 pub(super) struct Awaited {
     /// Objects, with their types.
     pub(super) objects: BTreeMap<ObjectId, ServedType>,
-    /// Client of those who may read them.
+    /// Client with the rights of the Instance.
     pub(super) client: Client,
 }
 
@@ -138,7 +138,12 @@ impl Watches {
         }
     }
 
-    /// Ends the watches of all Instances but these.
+    /// Ends the watches of an Instance that does not exist any more.
+    pub(super) fn forget(&self, instance: &ObjectKey) {
+        self.running.lock().remove(instance);
+    }
+
+    /// Ends the watches of all Instances except these.
     pub(super) fn retain(&self, is_known: impl Fn(&ObjectKey) -> bool) {
         self.running.lock().retain(|instance, _| is_known(instance));
     }

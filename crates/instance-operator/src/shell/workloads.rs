@@ -1,11 +1,12 @@
 //! Caches what is not healthy among the workloads and Pods of all Instances.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use futures::{
-    StreamExt as _,
+    Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, ResourceExt as _,
     core::{ApiResource, DynamicObject, TypeMeta},
@@ -69,7 +70,7 @@ fn changed_instances(
     process: &Process,
     kind: WorkloadKind,
     cache: Arc<IndexedStore<DynamicObject>>,
-) -> impl futures::Stream<Item = InstanceRef> + Send + use<> {
+) -> impl Stream<Item = InstanceRef> + Send + use<> {
     let WorkloadKind { group, kind, plural } = kind;
     let api_version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
     let types = TypeMeta { api_version: api_version.clone(), kind: kind.to_owned() };
@@ -88,9 +89,7 @@ fn changed_instances(
     reflect(cache, events).filter_map(|object| {
         let instance = instance_of(&object);
         let reference = instance.as_deref().and_then(|key| key.split_once('/'));
-        std::future::ready(
-            reference.map(|(namespace, name)| ObjectRef::new(name).within(namespace)),
-        )
+        ready(reference.map(|(namespace, name)| ObjectRef::new(name).within(namespace)))
     })
 }
 
@@ -103,12 +102,12 @@ fn reduce(object: &mut DynamicObject, types: TypeMeta) {
     object.data = problem.map_or(Value::Null, Value::String);
     object.types = None;
     let instance = object.labels().get(INSTANCE).cloned();
-    object.metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    object.metadata = ObjectMeta {
         name: object.metadata.name.take(),
         namespace: object.metadata.namespace.take(),
         resource_version: object.metadata.resource_version.take(),
         labels: instance.map(|instance| [(INSTANCE.to_owned(), instance)].into()),
-        ..Default::default()
+        ..ObjectMeta::default()
     };
 }
 

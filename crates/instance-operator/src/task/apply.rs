@@ -23,6 +23,7 @@ use crate::{
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
+    run::run_and_attempt,
 };
 
 /// Kinds that others depend on are applied first, in this order.
@@ -182,7 +183,7 @@ fn advance_object(
     let digest = applied_digest(&object);
     let entry = entry(work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
-    let run = context.run_and_attempt();
+    let run = run_and_attempt(context.run, context.attempt);
     let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == run);
     if is_applied && !is_judged(&object) {
         return Ok(());

@@ -57,25 +57,6 @@ pub struct TaskContext<'a> {
     pub step: &'a Step,
 }
 
-impl TaskContext<'_> {
-    /// What the inventory records of the objects that this attempt applies: the run, and from the second
-    /// attempt on its number.
-    #[must_use]
-    pub fn run_and_attempt(&self) -> String {
-        match self.attempt {
-            0 | 1 => self.run.to_owned(),
-            attempt => format!("{}#{attempt}", self.run),
-        }
-    }
-
-    /// Returns whether the inventory records an object of this run, in any attempt.
-    #[must_use]
-    pub fn is_of_run(&self, recorded: &str) -> bool {
-        let rest = recorded.strip_prefix(self.run);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('#'))
-    }
-}
-
 /// What the tasks of a run need and change.
 #[derive(Debug)]
 pub struct Work<'a> {

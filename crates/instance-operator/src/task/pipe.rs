@@ -33,6 +33,7 @@ use crate::{
     },
     object_write::entry,
     reasons,
+    run::{self, run_and_attempt},
 };
 
 /// Largest file that is read, in bytes.
@@ -156,14 +157,15 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
 /// Returns whether an object was made in this run.
 fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let live = context.observed.objects.get(id).and_then(Option::as_ref);
-    let is_recorded = entry(work.inventory, id).is_some_and(|entry| context.is_of_run(&entry.run));
+    let is_recorded =
+        entry(work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));
     // An operator that was killed has not recorded it.
     live.is_some_and(|live| is_recorded || annotation(live, RUN) == Some(context.run))
 }
 
 /// Returns whether this attempt of the step made an object that was made in this run.
 fn is_of_attempt(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
-    let run = context.run_and_attempt();
+    let run = run_and_attempt(context.run, context.attempt);
     context.attempt <= 1 || entry(work.inventory, id).is_some_and(|entry| entry.run == run)
 }
 
