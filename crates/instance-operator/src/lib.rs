@@ -8,6 +8,8 @@ pub mod object;
 
 pub mod object_write;
 
+pub mod dependencies;
+
 pub mod sources;
 pub mod values;
 pub mod view;

@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 pub mod enhance;
+pub mod expressions;
 pub mod file;
 pub mod hash;
 pub mod health;

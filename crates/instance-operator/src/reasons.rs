@@ -97,11 +97,11 @@ pub const TASK_BUILD_ERROR: EventReason = EventReason::warning(
     INSTANCE,
     "A task lacks a field, or has an unknown kind. Fix the package.",
 );
-/// The Pod of a Pipe task has another form than it needs.
+/// The Pod of a Pipe task has another form than it needs, or an annotation an invalid expression.
 pub const RESOURCE_VALIDATION_ERROR: EventReason = EventReason::warning(
     "ResourceValidationError",
     INSTANCE,
-    "The Pod of a Pipe task has another form than it needs. Fix the template.",
+    "The Pod of a Pipe task has another form than it needs, or an annotation has an invalid expression. Fix the template.",
 );
 /// A Pipe task cannot make its files.
 pub const PIPE_TASK_ERROR: EventReason = EventReason::warning(
@@ -128,8 +128,15 @@ pub const UNSERVED_VERSION_ERROR: EventReason = EventReason::warning(
     "An object has an API version without successor. Fix the template.",
 );
 
+/// OperatorVersions depend on each other.
+pub const CIRCULAR_DEPENDENCY: EventReason = EventReason::warning(
+    "CircularDependency",
+    INSTANCE,
+    "OperatorVersions depend on each other by their KudoOperator tasks. Fix the packages.",
+);
+
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 19] = [
+pub const EVENTS: [&EventReason; 20] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -149,6 +156,7 @@ pub const EVENTS: [&EventReason; 19] = [
     &PRUNE_FAILED,
     &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
+    &CIRCULAR_DEPENDENCY,
 ];
 
 /// The last rollout is complete.

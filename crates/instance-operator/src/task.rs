@@ -9,6 +9,7 @@ mod delete;
 mod ownership;
 mod pipe;
 mod render;
+mod wait;
 
 use podops_api::kudo::Task;
 use podops_packages::values;
@@ -29,6 +30,7 @@ pub fn advance(task: &Task, context: &TaskContext<'_>, work: &mut Work<'_>) -> T
         },
         "Pipe" => pipe::advance(task, context, work),
         "KudoOperator" => child::advance(task, context, work),
+        "Wait" => wait::advance(task, context, work),
         "Dummy" => Ok(dummy(task)),
         kind => Err(TaskFailure::new(
             &reasons::TASK_BUILD_ERROR,

@@ -8,6 +8,7 @@ use podops_api::{
 };
 use serde_json::Value;
 
+use crate::dependencies::Dependencies;
 use crate::object::{
     ObjectId, ObjectType, Scope,
     file::{FileRead, ReadFile},
@@ -41,6 +42,8 @@ pub struct Observed {
     pub version: Option<Arc<Version>>,
     /// Earlier content of the OperatorVersion, with which the current run began, if it is known.
     pub version_of_run: Option<Arc<Version>>,
+    /// OperatorVersions that the OperatorVersion depends on, directly or not.
+    pub dependencies: Dependencies,
     /// Values of `parametersFrom`, by parameter.
     pub sources: BTreeMap<String, SourceValue>,
     /// Types that were discovered: their scope, or `None` if they are not served.

@@ -7,12 +7,9 @@ use crate::view::{PodView, Rule};
 
 pub mod budget;
 pub mod cel;
-mod cost;
-pub mod expression;
 pub mod kind;
 pub mod pod_fields;
 pub mod schedule;
-mod types;
 pub mod verdict;
 pub mod webhook;
 

@@ -12,12 +12,10 @@ use podops_api::{
     transition_rule::{PodTransitionRuleStatus, Reservation, RuleMode, RuleStage, TransitionRule},
     well_known,
 };
+use podops_expressions::{CompileError, Expression};
 use serde_json::Value;
 
-use crate::rules::{
-    expression::{CompileError, Expression},
-    webhook::{RuleRef, Subject, WebhookState},
-};
+use crate::rules::webhook::{RuleRef, Subject, WebhookState};
 
 pub(crate) mod read;
 

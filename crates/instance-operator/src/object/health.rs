@@ -5,7 +5,11 @@ use serde_json::Value;
 
 use crate::run;
 
-use super::{ObjectType, condition, integer, is_true, items, object_type, text};
+use super::{
+    ObjectType, annotation, condition,
+    expressions::{Annotated, FAILED_WHEN, HEALTHY_WHEN, annotated},
+    integer, is_true, items, object_type, text,
+};
 
 /// Health of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,22 +32,39 @@ impl Health {
     }
 }
 
-/// Returns whether the health of a kind depends on its status; objects of all others are healthy once
-/// they exist.
+/// Returns whether the health of an object depends on its status: by its kind, or by its annotations.
+/// All others are healthy once they exist.
 #[must_use]
 pub fn is_judged(object: &Value) -> bool {
     let object_type = object_type(object);
+    if [HEALTHY_WHEN, FAILED_WHEN].into_iter().any(|key| annotation(object, key).is_some()) {
+        return true;
+    }
     workload(&object_type).or_else(|| other(&object_type)).is_some()
 }
 
 /// Returns the health of an object.
 #[must_use]
 pub fn health(object: &Value) -> Health {
+    if annotated(object, FAILED_WHEN) == Annotated::True {
+        return Health::Failed(format!("{FAILED_WHEN} is true"));
+    }
+    match annotated(object, HEALTHY_WHEN) {
+        Annotated::Absent => health_of_kind(object),
+        // The status is that of an earlier generation.
+        _ if lags_behind(object) => Health::waiting(NOT_OBSERVED),
+        Annotated::True => Health::Healthy,
+        Annotated::False(reason) => Health::Waiting(reason),
+    }
+}
+
+/// Message while a controller has not reported the last generation.
+const NOT_OBSERVED: &str = "its controller has not observed the last change yet";
+
+fn health_of_kind(object: &Value) -> Health {
     let object_type = object_type(object);
     match (workload(&object_type), other(&object_type)) {
-        (Some(_), _) if is_outdated(object) => {
-            Health::waiting("its controller has not observed the last change yet")
-        }
+        (Some(_), _) if is_outdated(object) => Health::waiting(NOT_OBSERVED),
         (Some(judge), _) | (None, Some(judge)) => judge(object),
         (None, None) => Health::Healthy,
     }
@@ -85,10 +106,16 @@ fn replicas(object: &Value) -> i64 {
     integer(object, "/spec/replicas").unwrap_or(1)
 }
 
-/// Returns whether the status is that of an earlier generation.
+/// Returns whether the status of a workload is that of an earlier generation, or of none.
 fn is_outdated(object: &Value) -> bool {
-    let observed = count(object, "observedGeneration");
-    observed == 0 || observed < integer(object, "/metadata/generation").unwrap_or_default()
+    count(object, "observedGeneration") == 0 || lags_behind(object)
+}
+
+/// Returns whether a status names an earlier generation.
+fn lags_behind(object: &Value) -> bool {
+    let observed = integer(object, "/status/observedGeneration");
+    let generation = integer(object, "/metadata/generation").unwrap_or_default();
+    observed.is_some_and(|observed| observed < generation)
 }
 
 fn definition(object: &Value) -> Health {
@@ -219,7 +246,9 @@ fn instance(object: &Value) -> Health {
         ));
     }
     if !has_observed || !status.pending.is_empty() {
-        return Health::waiting("its plans have not run yet");
+        let degraded = condition(object, "Degraded").filter(|found| found["status"] == "True");
+        let cause = degraded.map(|found| format!(": {}", text(found, "/message")));
+        return Health::Waiting(format!("its plans have not run yet{}", cause.unwrap_or_default()));
     }
     let Some(last) = status.history.first() else { return Health::Healthy };
     match last.status {

@@ -17,6 +17,7 @@ use super::{
     status,
 };
 use crate::{
+    dependencies,
     object_write::id_of,
     reasons, run,
     schedule::is_rollout,
@@ -59,6 +60,14 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
             return plan;
         }
     };
+    if let Some(cycle) =
+        dependencies::cycle(&observed.version_key(), &version, &observed.dependencies)
+    {
+        let message = format!("OperatorVersions depend on each other: {}", cycle.join(" -> "));
+        end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
+        plan.events.push(reasons::CIRCULAR_DEPENDENCY.with(message));
+        return plan;
+    }
     let spec = &version.spec.plans[&running.name];
     run::add_missing(&mut plan.status, &version);
     let run = Run {

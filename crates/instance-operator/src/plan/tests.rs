@@ -750,3 +750,111 @@ fn an_object_that_another_plan_made_is_not_pruned() {
     assert_eq!(world.runs(), ["deploy COMPLETE", "backup COMPLETE"]);
     assert!(world.object("ConfigMap", "a").is_some(), "its template is for the other plan");
 }
+
+#[test]
+fn a_wait_task_waits_until_its_condition_is_true() {
+    let mut version = version(
+        &json!([phase("serial", &[step("wait", &["wait"]), step("b", &["b"])])]),
+        &json!({ "b": config_map("b"), "cache": "apiVersion: v1\nkind: Pod\nmetadata:\n  name: x\n" }),
+    );
+    version["tasks"].as_array_mut().unwrap().push(json!({
+        "name": "wait", "kind": "Wait",
+        "spec": {
+            "resources": ["cache"], "until": "self.status.phase == 'Ready'",
+            "failed": "self.status.phase == 'Broken'",
+        },
+    }));
+    let mut world = World::new(&version, &json!({}));
+    let waits = |world: &mut World, expected: &str| {
+        world.reconcile();
+        let (status, message) = world.step("wait");
+        assert_eq!((status.as_str(), message.as_str()), ("IN_PROGRESS", expected));
+        assert_eq!((world.last.awaited.len(), world.log.len()), (1, 0), "it writes nothing");
+    };
+    waits(&mut world, "Pod default/x does not exist");
+    world.add(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "x", "namespace": "default" },
+    }));
+    let condition = "Pod default/x: the condition until";
+    waits(&mut world, &format!("{condition}: CEL expression failed: No such key: status"));
+    world.report("Pod", "x", json!({ "phase": "Pending" }));
+    waits(&mut world, &format!("{condition} is false"));
+    let mut broken = World::new(&version, &json!({}));
+    broken.objects.clone_from(&world.objects);
+    world.report("Pod", "x", json!({ "phase": "Ready" }));
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("COMPLETE", 1));
+
+    broken.report("Pod", "x", json!({ "phase": "Broken" }));
+    broken.reconcile();
+    assert_eq!((broken.plan("deploy").as_str(), broken.log.len()), ("FATAL_ERROR", 0));
+    assert!(broken.events.iter().any(|event| event.starts_with("FailedTerminalStateError")));
+}
+
+#[test]
+fn a_wait_task_needs_a_condition_that_compiles() {
+    for (until, expected) in [
+        ("", "a Wait task needs until"),
+        ("self.status.", "until: "),
+        ("size(self.status)", "until: the result is not a bool"),
+    ] {
+        let mut version = version(
+            &json!([phase("serial", &[step("wait", &["wait"])])]),
+            &json!({ "a": config_map("a") }),
+        );
+        let spec = json!({ "resources": ["a"], "until": until });
+        version["tasks"] = json!([{ "name": "wait", "kind": "Wait", "spec": spec }]);
+        let mut world = World::new(&version, &json!({}));
+        world.reconcile();
+        let (status, message) = world.step("wait");
+        assert_eq!(status, "FATAL_ERROR");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn templates_may_define_the_health_of_their_objects() {
+    let template = |healthy: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  annotations:\n    \
+             kudo.dev/healthy-when: {healthy}\n    kudo.dev/failed-when: self.status.x == 'no'\n"
+        )
+    };
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let version_with = |healthy: &str| version(&phases, &json!({ "a": template(healthy) }));
+    let mut world = World::new(&version_with("self.status.x == 'yes'"), &json!({}));
+    world.reconcile();
+    let (status, message) = world.step("a");
+    assert_eq!(status, "IN_PROGRESS");
+    assert!(message.contains("kudo.dev/healthy-when: CEL expression failed"), "{message}");
+    assert_eq!(world.last.awaited.len(), 1);
+    world.report("ConfigMap", "a", json!({ "x": "yes" }));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+
+    world.request("deploy", "again");
+    world.report("ConfigMap", "a", json!({ "x": "no" }));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+
+    let mut world = World::new(&version_with("self.nmetadata ="), &json!({}));
+    world.reconcile();
+    let (status, message) = world.step("a");
+    assert_eq!((status.as_str(), world.log.len()), ("FATAL_ERROR", 0), "nothing was applied");
+    assert!(message.contains("annotation kudo.dev/healthy-when: "), "{message}");
+}
+
+#[test]
+fn packages_that_depend_on_each_other_do_not_run() {
+    let mut content = version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({}));
+    content["tasks"] = json!([{
+        "name": "a", "kind": "KudoOperator", "spec": { "package": "op", "operatorVersion": "1" },
+    }]);
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    assert_eq!(world.log, [""; 0], "no child was created");
+    let expected = "CircularDependency: OperatorVersions depend on each other: \
+                    default/op-1 -> default/op-1";
+    assert!(world.events.iter().any(|event| event == expected), "{:?}", world.events);
+}

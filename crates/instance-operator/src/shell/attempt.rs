@@ -7,7 +7,10 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock};
-use podops_runtime::reconcile_error::{Cause, ReconcileError};
+use podops_runtime::{
+    controller::run_off_thread,
+    reconcile_error::{Cause, ReconcileError},
+};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
@@ -52,15 +55,23 @@ pub(super) struct Access<'a> {
 
 impl Access<'_> {
     /// Plans, reads and writes until nothing is left to do.
-    pub(super) async fn attempt(&self, observed: &mut Observed) -> Attempted {
+    pub(super) async fn attempt(&self, observed: &mut Arc<Observed>) -> Attempted {
         let mut attempted = Attempted::default();
         for _ in 0..TURNS_MAX {
-            attempted.plan = plan::plan(observed, clock::now());
+            attempted.plan = match plan_off_thread(observed.clone()).await {
+                Ok(plan) => plan,
+                Err(error) => {
+                    attempted.error = Some(error);
+                    return attempted;
+                }
+            };
             attempted.events.append(&mut attempted.plan.events);
             let plan = &mut attempted.plan;
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
                 return attempted;
             }
+            // The thread has dropped its reference.
+            let observed = Arc::make_mut(observed);
             observed.status = plan.status.clone();
             if plan.needs.is_empty() && plan.writes.is_empty() {
                 return attempted;
@@ -168,6 +179,13 @@ impl Access<'_> {
             }
         }
     }
+}
+
+/// Plans in a thread of its own, because a package may have many templates and expressions. A panic
+/// fails the reconcile of this Instance only.
+async fn plan_off_thread(observed: Arc<Observed>) -> Result<Plan, ReconcileError> {
+    let planned = run_off_thread(move || plan::plan(&observed, clock::now()));
+    Ok(planned.await.map_err(Cause::Panic)?)
 }
 
 /// Objects that were read, or why they were not.

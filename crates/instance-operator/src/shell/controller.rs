@@ -226,6 +226,7 @@ async fn reconcile(
         observed.problems = context.workloads.problems(&key);
     }
     let sources = read_sources(&access, &mut observed).await;
+    let mut observed = Arc::new(observed);
     let Attempted { plan, events, error } = access.attempt(&mut observed).await;
     let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
     let first = plan.change.as_ref().filter(|change| change.is_first());

@@ -1,6 +1,9 @@
 //! OperatorVersions, as planning needs them: those that exist, and those with which runs began.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
@@ -14,6 +17,7 @@ use podops_client::{
 };
 
 use crate::{
+    dependencies::{self, Dependencies},
     run,
     view::{Observed, Version},
 };
@@ -42,7 +46,23 @@ impl Versions {
         let key = observed.version_key();
         let (namespace, name) = key.split_once('/').unwrap_or_default();
         observed.version = self.find(&ObjectKey::new(namespace, name));
+        observed.dependencies = self.dependencies(observed.version.as_deref());
         observed.version_of_run = self.of_runs.lock().get(&observed.uid).cloned();
+    }
+
+    /// Returns the OperatorVersions that one depends on, directly or not.
+    fn dependencies(&self, version: Option<&Version>) -> Dependencies {
+        let mut found = Dependencies::new();
+        let mut open: BTreeSet<String> =
+            version.map(dependencies::direct).into_iter().flatten().collect();
+        while let Some(key) = open.pop_first() {
+            let (namespace, name) = key.split_once('/').unwrap_or_default();
+            let Some(version) = self.find(&ObjectKey::new(namespace, name)) else { continue };
+            let needed = dependencies::direct(&version);
+            found.insert(key, version);
+            open.extend(needed.into_iter().filter(|key| !found.contains_key(key)));
+        }
+        found
     }
 
     fn find(&self, key: &ObjectKey) -> Option<Arc<Version>> {

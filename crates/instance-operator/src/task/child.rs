@@ -15,6 +15,7 @@ use super::{
     render,
 };
 use crate::{
+    dependencies::version_name,
     object::enhance::{HERITAGE, INSTANCE, OPERATOR},
     reasons,
 };
@@ -32,10 +33,7 @@ pub(super) fn advance(
     let observed = context.observed;
     let default_name = format!("{}-{}", observed.name, spec.package);
     let name = Some(&spec.instance_name).filter(|name| !name.is_empty()).unwrap_or(&default_name);
-    let version = [&spec.package, &spec.app_version, &spec.operator_version];
-    let version: Vec<&str> =
-        version.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-    let mut reference = json!({ "name": version.join("-") });
+    let mut reference = json!({ "name": version_name(spec) });
     // The command line creates it beside that of the parent.
     if context.version.namespace != observed.namespace && !context.version.namespace.is_empty() {
         reference["namespace"] = json!(context.version.namespace);

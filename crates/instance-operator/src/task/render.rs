@@ -14,7 +14,7 @@ use super::{
     context::{TaskContext, TaskFailure},
 };
 use crate::{
-    object::{object_type, text},
+    object::{expressions, object_type, text},
     reasons,
 };
 
@@ -110,5 +110,8 @@ fn checked(mut object: Value, resource: &str) -> Result<Value, TaskFailure> {
     }
     let translated = translate::translate(&mut object);
     translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
+    if let Some(invalid) = expressions::invalid_annotation(&object) {
+        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{found}: {invalid}")));
+    }
     Ok(object)
 }

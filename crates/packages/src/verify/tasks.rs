@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use podops_api::kudo::Task;
+use podops_expressions::{Expression, OBJECT};
 
 use super::report::{Report, duplicates};
 use crate::package::Package;
@@ -66,10 +67,21 @@ fn error(task: &Task) -> Option<String> {
         "Wait" if spec.until.is_empty() => {
             Some(format!("wait task '{name}' has no condition 'until'"))
         }
-        "Wait" => without_resources("wait"),
+        "Wait" => without_resources("wait").or_else(|| invalid_condition(task)),
         "Dummy" => None,
         kind => Some(format!("task '{name}': unknown task kind {kind}")),
     }
+}
+
+/// Returns why a condition of a Wait task cannot be evaluated.
+fn invalid_condition(task: &Task) -> Option<String> {
+    let (name, spec) = (&task.name, &task.spec);
+    let conditions = [("until", &spec.until), ("failed", &spec.failed)];
+    let mut given = conditions.into_iter().filter(|(_, source)| !source.is_empty());
+    given.find_map(|(field, source)| {
+        let error = Expression::compile(source, &OBJECT).err()?;
+        Some(format!("wait task '{name}': {field}: {error}"))
+    })
 }
 
 fn pipe_error(task: &Task) -> Option<String> {

@@ -1,15 +1,42 @@
 //! Rules with an expression in the Common Expression Language (CEL): their verdicts on Pods.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::Arc};
 
 use podops_api::transition_rule::PodCounts;
+use podops_expressions::{CompileError, EvaluationError, Expression, Fields, METADATA, Variables};
 use serde_json::{Value, json};
 
-use super::{
-    expression::{EvaluationError, Expression, Variables},
-    verdict::Verdict,
-};
+use super::verdict::Verdict;
 use crate::view::{Owner, PendingOperation, PodView};
+
+/// Variables of the expressions of rules.
+const VARIABLES: Variables = Variables {
+    names: &["pod", "owner", "rule", "operation"],
+    fields: &[
+        Fields {
+            of: &["pod"],
+            known: &["apiVersion", "kind", "metadata", "spec", "status"],
+            may_be_bool: true,
+        },
+        Fields { of: &["pod", "metadata"], known: &METADATA, may_be_bool: true },
+        Fields { of: &["owner"], known: &["kind", "name", "replicas"], may_be_bool: false },
+        Fields {
+            of: &["rule"],
+            known: &["available", "total", "unavailable", "waiting"],
+            may_be_bool: false,
+        },
+        Fields { of: &["operation"], known: &["id", "type"], may_be_bool: false },
+    ],
+};
+
+/// Compiles the expression of a rule.
+///
+/// # Errors
+///
+/// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
+pub fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
+    Expression::compile(source, &VARIABLES)
+}
 
 /// Input of an expression besides the Pod.
 #[derive(Clone, Debug)]
@@ -34,21 +61,18 @@ pub struct OwnerFacts<'a> {
 }
 
 impl Facts<'_> {
-    /// Values of an expression's variables for the Pod `pod`.
-    fn variables<'a>(&self, pod: &'a Value) -> Variables<'a> {
+    /// Values of the variables that follow the Pod.
+    fn values(&self) -> [Value; 3] {
         let Self { owner, counts, operation, .. } = self;
-        let owner_value = owner.map(|OwnerFacts { owner, replicas }| {
+        let owner = owner.map(|OwnerFacts { owner, replicas }| {
             json!({ "kind": owner.kind, "name": owner.name, "replicas": replicas })
         });
-        Variables {
-            pod,
-            owner: json!(owner_value),
-            rule: json!({
-                "total": counts.total, "available": counts.available,
-                "unavailable": counts.unavailable, "waiting": counts.waiting,
-            }),
-            operation: json!({ "id": operation.id, "type": operation.operation_type }),
-        }
+        let rule = json!({
+            "total": counts.total, "available": counts.available,
+            "unavailable": counts.unavailable, "waiting": counts.waiting,
+        });
+        let operation = json!({ "id": operation.id, "type": operation.operation_type });
+        [json!(owner), rule, operation]
     }
 }
 
@@ -58,6 +82,10 @@ pub const POD_NOT_FETCHED: &str = "full Pod not fetched yet";
 /// Reason to reject a Pod whose fields do not fit into the memory of its namespace.
 pub const FULL_PODS_LIMIT_REACHED: &str = "the fields that expressions and webhooks read of the namespace's waiting Pods exceed 8 MiB; \
      refer to fewer or smaller fields";
+
+/// Reason to reject a Pod whose expressions are to be evaluated later.
+const NO_STEPS_LEFT: &str =
+    "the CEL expressions of this namespace are too expensive for all waiting Pods at once";
 
 /// Evaluates an expression for a Pod. Any result other than true rejects; `message` is the reason
 /// if the result is false.
@@ -71,18 +99,17 @@ pub fn verdict(
     let Some(object) = &pod.object else {
         return Verdict::Reject(POD_NOT_FETCHED.to_owned());
     };
-    match expression.evaluate(&facts.variables(object), facts.steps_left) {
+    let [owner, rule, operation] = facts.values();
+    match expression.evaluate(&[&**object, &owner, &rule, &operation], facts.steps_left) {
         Ok(true) => Verdict::Pass,
         Ok(false) => Verdict::Reject(message.unwrap_or("CEL expression is false").to_owned()),
-        Err(error @ EvaluationError::NoStepsLeft) => Verdict::Reject(error.to_string()),
+        Err(EvaluationError::NoStepsLeft) => Verdict::Reject(NO_STEPS_LEFT.to_owned()),
         Err(error) => Verdict::Failed(error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn verdict_of(source: &str) -> Verdict {
@@ -104,7 +131,7 @@ mod tests {
         let steps_left = Cell::new(usize::MAX);
         let facts =
             Facts { owner: Some(owner), counts, operation: &operation, steps_left: &steps_left };
-        verdict(&Expression::compile(source).unwrap(), &pod, &facts, None)
+        verdict(&compile(source).unwrap(), &pod, &facts, None)
     }
 
     /// Facts of a Pod without a controller.
@@ -150,8 +177,7 @@ mod tests {
         let operation = PendingOperation::default();
         let steps_left = Cell::new(usize::MAX);
         let facts = facts(&operation, &steps_left);
-        let expensive =
-            Expression::compile("pod.spec.all(x, pod.spec.all(y, x != y || true))").unwrap();
+        let expensive = compile("pod.spec.all(x, pod.spec.all(y, x != y || true))").unwrap();
         let Verdict::Failed(reason) = verdict(&expensive, &pod, &facts, None) else {
             panic!("it passed")
         };
@@ -164,7 +190,7 @@ mod tests {
         let operation = PendingOperation::default();
         let steps_left = Cell::new(5);
         let facts = facts(&operation, &steps_left);
-        let expression = Expression::compile("1 < 2").unwrap();
+        let expression = compile("1 < 2").unwrap();
         let passes = || verdict(&expression, &pod, &facts, None) == Verdict::Pass;
         assert!(passes());
         assert!(!passes(), "{} steps left", steps_left.get());
@@ -184,7 +210,7 @@ mod tests {
         ] {
             let times = 2040 / (before.len() + after.len());
             let source = format!("{}{middle}{}", before.repeat(times), after.repeat(times));
-            if Expression::compile(&source).is_ok() {
+            if compile(&source).is_ok() {
                 let _: Verdict = verdict_of(&source);
             }
         }

@@ -18,7 +18,7 @@ impl PodFields {
         let mut paths = BTreeSet::new();
         for rule in rules {
             if let Some(Ok(expression)) = &rule.expression {
-                paths.extend(expression.pod_fields());
+                paths.extend(expression.fields_of("pod"));
             }
             paths.extend(webhook::pod_fields(&rule.spec));
         }

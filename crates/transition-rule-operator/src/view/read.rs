@@ -15,7 +15,7 @@ use podops_api::{
 use serde::Deserialize;
 
 use super::{InvalidOverride, Owner, PodView, Rule, RuleView};
-use crate::rules::{expression::Expression, kind::Kind, schedule::is_zone};
+use crate::rules::{cel, kind::Kind, schedule::is_zone};
 
 impl RuleView {
     /// Reads a PodTransitionRule, without the rules of the kinds in `skipped`.
@@ -64,7 +64,7 @@ impl Rule {
             filter.and_then(|selector| errors.selector("filter.labelSelector", selector));
         let required_labels =
             requires.and_then(|selector| errors.selector("labelCheck.requires", selector));
-        let expression = spec.cel.as_ref().map(|cel| Expression::compile(&cel.expression));
+        let expression = spec.cel.as_ref().map(|spec| cel::compile(&spec.expression));
         if let Some(Err(error)) = &expression {
             errors.add("cel.expression", error);
         }

@@ -1,5 +1,4 @@
-//! Expressions in the Common Expression Language (CEL): compiled once, within limits on their cost,
-//! and evaluated with JSON variables.
+//! Compiles and evaluates expressions.
 
 use std::{
     cell::Cell,
@@ -18,11 +17,8 @@ use serde_json::Value as Json;
 
 use super::{
     cost::{Size, cost, entry_parts},
-    types::{is_never_bool, unknown_field},
+    types::{Variables, is_never_bool, unknown_field},
 };
-
-/// Variables available to expressions.
-const VARIABLES: [&str; 4] = ["pod", "owner", "rule", "operation"];
 
 /// Maximum nesting of macros such as `all`, `exists` and `map`. The number of evaluation steps is
 /// the product of the sizes that they range over.
@@ -47,11 +43,14 @@ const BYTES_MAX: usize = 8 << 20;
 
 static COMPILED: LazyLock<Mutex<Cache>> = LazyLock::new(Mutex::default);
 
-/// Compiled expressions by source. Those not used for the longest time make room for others, so that
-/// a namespace with many expressions does not evict those of others that are in use.
+/// Names of the variables, and source of an expression.
+type Key = (&'static [&'static str], String);
+
+/// Compiled expressions. Those not used for the longest time make room for others, so that a namespace
+/// with many expressions does not evict those of others that are in use.
 #[derive(Default)]
 struct Cache {
-    compiled: BTreeMap<String, Cached>,
+    compiled: BTreeMap<Key, Cached>,
     /// Number of lookups.
     lookups: u64,
 }
@@ -63,14 +62,14 @@ struct Cached {
 }
 
 impl Cache {
-    fn get(&mut self, source: &str) -> Option<Compiled> {
+    fn get(&mut self, key: &Key) -> Option<Compiled> {
         self.lookups += 1;
-        let cached = self.compiled.get_mut(source)?;
+        let cached = self.compiled.get_mut(key)?;
         cached.used = self.lookups;
         Some(cached.compiled.clone())
     }
 
-    fn insert(&mut self, source: &str, compiled: Compiled) {
+    fn insert(&mut self, key: Key, compiled: Compiled) {
         if self.compiled.len() >= CACHE_MAX {
             // A quarter at once, so that the search for the oldest is rare.
             let mut used: Vec<u64> = self.compiled.values().map(|cached| cached.used).collect();
@@ -79,7 +78,7 @@ impl Cache {
             self.compiled.retain(|_, cached| cached.used >= oldest_kept);
         }
         let used = self.lookups;
-        self.compiled.insert(source.to_owned(), Cached { compiled, used });
+        self.compiled.insert(key, Cached { compiled, used });
     }
 }
 
@@ -90,6 +89,8 @@ type Compiled = Result<Arc<Expression>, CompileError>;
 /// Compiled expression.
 pub struct Expression {
     program: Program,
+    /// Names of its variables.
+    variables: &'static [&'static str],
 }
 
 /// Why an expression cannot be compiled. Each text is one line.
@@ -107,11 +108,13 @@ pub enum CompileError {
     /// The expression is too deep for the stack.
     #[error("nested more than {DEPTH_MAX} times")]
     TooDeep,
-    /// The expression refers to a variable that rules do not have.
-    #[error("unknown variable {name}; available: {}", VARIABLES.join(", "))]
+    /// The expression refers to a variable that does not exist.
+    #[error("unknown variable {name}; available: {}", available.join(", "))]
     UnknownVariable {
         /// Name of the variable.
         name: String,
+        /// Names of the variables that exist.
+        available: &'static [&'static str],
     },
     /// The result can be neither true nor false.
     #[error("the result is not a bool")]
@@ -130,17 +133,17 @@ pub enum CompileError {
     LongList,
 }
 
-/// Why an expression has no result for a Pod.
+/// Why an expression has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvaluationError {
-    /// The expression is too expensive for a Pod of this size.
+    /// The expression is too expensive for variables of this size.
     #[error(
-        "CEL expression may take more than {STEPS_MAX} steps or {} MiB for a Pod of this size; \
+        "CEL expression may take more than {STEPS_MAX} steps or {} MiB for an object of this size; \
          simplify it", BYTES_MAX >> 20
     )]
     TooExpensive,
-    /// The expressions of a namespace are too expensive for all its waiting Pods at once.
-    #[error("the CEL expressions of this namespace are too expensive for all waiting Pods at once")]
+    /// The expression takes more steps than are left.
+    #[error("CEL expression takes more steps than are left for all expressions")]
     NoStepsLeft,
     /// The result is neither true nor false.
     #[error("CEL expression failed: result is not a bool")]
@@ -151,19 +154,6 @@ pub enum EvaluationError {
         /// Error without the value that it failed on: the value changes, and may be confidential.
         message: String,
     },
-}
-
-/// Values of the variables available to expressions.
-#[derive(Clone, Debug)]
-pub struct Variables<'a> {
-    /// Full Pod.
-    pub pod: &'a Json,
-    /// Controller of the Pod, or null.
-    pub owner: Json,
-    /// Number of selected Pods by state.
-    pub rule: Json,
-    /// Waiting operation.
-    pub operation: Json,
 }
 
 impl fmt::Debug for Expression {
@@ -192,17 +182,18 @@ impl Expression {
     /// # Errors
     ///
     /// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
-    pub fn compile(source: &str) -> Result<Arc<Self>, CompileError> {
-        let cached = COMPILED.lock().get(source);
+    pub fn compile(source: &str, variables: &Variables) -> Result<Arc<Self>, CompileError> {
+        let key = (variables.names, source.to_owned());
+        let cached = COMPILED.lock().get(&key);
         if let Some(compiled) = cached {
             return compiled;
         }
-        let compiled = in_thread(|| Self::parse(source)).map(Arc::new);
-        COMPILED.lock().insert(source, compiled.clone());
+        let compiled = in_thread(|| Self::parse(source, variables)).map(Arc::new);
+        COMPILED.lock().insert(key, compiled.clone());
         compiled
     }
 
-    fn parse(source: &str) -> Result<Self, CompileError> {
+    fn parse(source: &str, variables: &Variables) -> Result<Self, CompileError> {
         let program = ENV
             .compile(source)
             .map_err(|error| CompileError::Syntax { message: one_line(&error.to_string()) })?;
@@ -210,13 +201,13 @@ impl Expression {
         if depth(expression) > DEPTH_MAX {
             return Err(CompileError::TooDeep);
         }
-        if let Some(name) = unknown_variable(&program) {
-            return Err(CompileError::UnknownVariable { name });
+        if let Some(name) = unknown_variable(&program, variables) {
+            return Err(CompileError::UnknownVariable { name, available: variables.names });
         }
-        if let Some(path) = unknown_field_in(expression, &bound_variables(expression)) {
+        if let Some(path) = unknown_field_in(expression, variables, &bound_variables(expression)) {
             return Err(CompileError::UnknownField { path });
         }
-        if is_never_bool(expression) {
+        if is_never_bool(expression, variables) {
             return Err(CompileError::NotBool);
         }
         if nesting(expression) > NESTED_MAX {
@@ -225,17 +216,20 @@ impl Expression {
         if longest_list(expression) > LIST_MAX {
             return Err(CompileError::LongList);
         }
-        Ok(Self { program })
+        Ok(Self { program, variables: variables.names })
     }
 
-    /// Returns the paths of the Pod's fields that the expression reads; an empty path is the whole Pod.
-    pub(super) fn pod_fields(&self) -> Vec<Vec<String>> {
+    /// Returns the paths of the fields of a variable that the expression reads; an empty path is the
+    /// whole variable.
+    #[must_use]
+    pub fn fields_of(&self, variable: &str) -> Vec<Vec<String>> {
         let mut fields = Vec::new();
-        add_pod_fields(self.program.expression(), &mut fields);
+        add_fields(self.program.expression(), variable, &mut fields);
         fields
     }
 
-    /// Evaluates the expression, and takes its steps from `steps_left`.
+    /// Evaluates the expression with values of its variables, in their order, and takes its steps from
+    /// `steps_left`.
     ///
     /// # Errors
     ///
@@ -243,21 +237,19 @@ impl Expression {
     /// not a bool.
     pub fn evaluate(
         &self,
-        variables: &Variables<'_>,
+        values: &[&Json],
         steps_left: &Cell<usize>,
     ) -> Result<bool, EvaluationError> {
-        let Variables { pod, owner, rule, operation } = variables;
-        let sizes = [*pod, owner, rule, operation].map(Size::of);
-        let cost =
-            cost(self.program.expression(), sizes.into_iter().fold(Size::default(), Size::and));
+        let sizes = values.iter().map(|value| Size::of(value));
+        let cost = cost(self.program.expression(), sizes.fold(Size::default(), Size::and));
         if cost.steps > STEPS_MAX || cost.bytes > BYTES_MAX {
             return Err(EvaluationError::TooExpensive);
         }
         let left = steps_left.get().checked_sub(cost.steps).ok_or(EvaluationError::NoStepsLeft)?;
         steps_left.set(left);
         let mut context = Context::with_env(ENV.clone());
-        for (name, value) in VARIABLES.into_iter().zip([pod, owner, rule, operation]) {
-            context.add_variable_from_value(name, to_cel(value));
+        for (name, value) in self.variables.iter().zip(values) {
+            context.add_variable_from_value(*name, to_cel(value));
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(passes)) => Ok(passes),
@@ -272,18 +264,23 @@ impl Expression {
 }
 
 /// First variable of a program that is neither available nor bound by a macro.
-fn unknown_variable(program: &Program) -> Option<String> {
+fn unknown_variable(program: &Program, variables: &Variables) -> Option<String> {
     let references = program.references();
     let bound = bound_variables(program.expression());
-    let mut names = references.variables().into_iter();
-    names.find(|name| !VARIABLES.contains(name) && !bound.contains(name)).map(ToOwned::to_owned)
+    let mut used = references.variables().into_iter();
+    let unknown = used.find(|name| !variables.names.contains(name) && !bound.contains(name));
+    unknown.map(ToOwned::to_owned)
 }
 
 /// First field in an expression that its variable does not have.
-fn unknown_field_in(expression: &IdedExpr, bound: &[&str]) -> Option<String> {
+fn unknown_field_in(
+    expression: &IdedExpr,
+    variables: &Variables,
+    bound: &[&str],
+) -> Option<String> {
     let mut parts = parts(expression).into_iter();
-    unknown_field(expression, bound)
-        .or_else(|| parts.find_map(|part| unknown_field_in(part, bound)))
+    unknown_field(expression, variables, bound)
+        .or_else(|| parts.find_map(|part| unknown_field_in(part, variables, bound)))
 }
 
 /// Converts JSON to a CEL value. Every whole number becomes an int, as in Kubernetes' own
@@ -326,22 +323,26 @@ fn parts(expression: &IdedExpr) -> Vec<&IdedExpr> {
     }
 }
 
-fn add_pod_fields(expression: &IdedExpr, fields: &mut Vec<Vec<String>>) {
-    match pod_field(expression) {
+fn add_fields(expression: &IdedExpr, variable: &str, fields: &mut Vec<Vec<String>>) {
+    match field_of(expression, variable) {
         Some(field) => fields.push(field),
-        None => parts(expression).into_iter().for_each(|part| add_pod_fields(part, fields)),
+        None => {
+            for part in parts(expression) {
+                add_fields(part, variable, fields);
+            }
+        }
     }
 }
 
-/// Returns the path of a field of the variable `pod`, if the expression is one.
-fn pod_field(expression: &IdedExpr) -> Option<Vec<String>> {
+/// Returns the path of a field of a variable, if the expression is one.
+fn field_of(expression: &IdedExpr, variable: &str) -> Option<Vec<String>> {
     if let Expr::Select(select) = &expression.expr {
-        let mut field = pod_field(&select.operand)?;
+        let mut field = field_of(&select.operand, variable)?;
         field.push(select.field.clone());
         return Some(field);
     }
-    let is_pod = matches!(&expression.expr, Expr::Ident(name) if name == "pod");
-    is_pod.then(Vec::new)
+    let is_variable = matches!(&expression.expr, Expr::Ident(name) if name == variable);
+    is_variable.then(Vec::new)
 }
 
 /// Variables bound by macros in an expression.
@@ -375,6 +376,20 @@ fn longest_list(expression: &IdedExpr) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Fields, METADATA};
+
+    const VARIABLES: Variables = Variables {
+        names: &["pod", "rule"],
+        fields: &[
+            Fields { of: &["pod"], known: &["metadata", "spec", "status"], may_be_bool: true },
+            Fields { of: &["pod", "metadata"], known: &METADATA, may_be_bool: true },
+            Fields { of: &["rule"], known: &["available"], may_be_bool: false },
+        ],
+    };
+
+    fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
+        Expression::compile(source, &VARIABLES)
+    }
 
     #[test]
     fn a_panic_of_the_parser_rejects_the_expression() {
@@ -384,7 +399,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_found_without_an_evaluation() {
-        let error = |source: &str| Expression::compile(source).unwrap_err().to_string();
+        let error = |source: &str| compile(source).unwrap_err().to_string();
         for source in [
             "size(pod.metadata.labels)",
             "pod.metadata.labels.size() + 1",
@@ -400,7 +415,7 @@ mod tests {
             ("pod.metdata.labels.a == 'b'", "pod.metdata"),
             ("has(pod.metadata.lables.a)", "pod.metadata.lables"),
             ("rule.avaliable > 1", "rule.avaliable"),
-            ("pod.spec.containers.all(c, c.name == operation.kind)", "operation.kind"),
+            ("pod.spec.containers.all(c, c.name == rule.kind)", "rule.kind"),
         ] {
             assert_eq!(error(source), format!("unknown field {path}"), "{source}");
         }
@@ -408,16 +423,16 @@ mod tests {
             "pod.metadata.labels.canary",
             "pod.spec.containers.exists_one(c, c.name == 'web')",
             "true ? pod.metadata.labels.a == 'b' : false",
-            "pod.spec.containers.all(owner, owner.image != '')",
+            "pod.spec.containers.all(rule, rule.image != '')",
         ] {
-            assert!(Expression::compile(source).is_ok(), "{source}");
+            assert!(compile(source).is_ok(), "{source}");
         }
     }
 
     #[test]
     fn the_fields_that_an_expression_reads_are_known() {
         let fields = |source: &str| {
-            let fields = Expression::compile(source).unwrap().pod_fields();
+            let fields = compile(source).unwrap().fields_of("pod");
             let mut fields: Vec<String> = fields.iter().map(|field| field.join(".")).collect();
             fields.sort();
             fields
@@ -433,11 +448,11 @@ mod tests {
 
     #[test]
     fn invalid_and_expensive_expressions_fail_to_compile() {
-        let compile_error = |source: &str| Expression::compile(source).unwrap_err().to_string();
+        let compile_error = |source: &str| compile(source).unwrap_err().to_string();
         assert!(!compile_error("pod.metadata.").is_empty());
         assert_eq!(
             compile_error("node.name == 'a'"),
-            "unknown variable node; available: pod, owner, rule, operation"
+            "unknown variable node; available: pod, rule"
         );
         let nested = "[1].all(a, [1].all(b, [1].all(c, a + b + c > 0)))";
         assert_eq!(compile_error(nested), "more than 2 nested macros");

@@ -1,0 +1,83 @@
+//! Expressions (CEL) over an object, which is their variable `self`: conditions of Wait tasks, and the
+//! annotations by which a template defines the health of an object.
+
+use std::{cell::Cell, sync::Arc};
+
+use podops_expressions::{CompileError, EvaluationError, Expression, OBJECT};
+use serde_json::Value;
+
+use super::annotation;
+
+/// Annotation with the expression that is true once the object is healthy.
+pub const HEALTHY_WHEN: &str = "kudo.dev/healthy-when";
+/// Annotation with the expression that is true once the object never becomes healthy.
+pub const FAILED_WHEN: &str = "kudo.dev/failed-when";
+
+/// Maximum number of steps of one evaluation, about 20 ms.
+const STEPS_MAX: usize = 100_000;
+
+/// Compiles an expression.
+///
+/// # Errors
+///
+/// [`CompileError`] if it does not parse, uses an unknown variable or exceeds a limit.
+pub fn compile(source: &str) -> Result<Arc<Expression>, CompileError> {
+    Expression::compile(source, &OBJECT)
+}
+
+/// Evaluates an expression for an object.
+///
+/// # Errors
+///
+/// [`EvaluationError`] if it reads a field that the object does not have yet, if it is too expensive, or
+/// if its result is not a bool.
+pub fn is_true_for(expression: &Expression, object: &Value) -> Result<bool, EvaluationError> {
+    expression.evaluate(&[object], &Cell::new(STEPS_MAX))
+}
+
+/// Returns why the annotations of an object are invalid; `None` if they are not.
+#[must_use]
+pub fn invalid_annotation(object: &Value) -> Option<String> {
+    [HEALTHY_WHEN, FAILED_WHEN].into_iter().find_map(|key| {
+        let error = compile(annotation(object, key)?).err()?;
+        Some(format!("annotation {key}: {error}"))
+    })
+}
+
+/// Result of the expression in an annotation of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Annotated {
+    /// The object does not have the annotation.
+    Absent,
+    /// The expression is true.
+    True,
+    /// The expression is not true; why.
+    False(String),
+}
+
+/// Evaluates the expression in an annotation of an object.
+pub(super) fn annotated(object: &Value, key: &str) -> Annotated {
+    let Some(source) = annotation(object, key) else { return Annotated::Absent };
+    let expression = match compile(source) {
+        Ok(expression) => expression,
+        Err(error) => return Annotated::False(format!("{key} is invalid: {error}")),
+    };
+    match is_true_for(&expression, object) {
+        Ok(true) => Annotated::True,
+        Ok(false) => Annotated::False(format!("{key} is false")),
+        Err(error) => Annotated::False(format!("{key}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_read_the_object_only() {
+        let error = |source: &str| compile(source).unwrap_err().to_string();
+        assert_eq!(error("pod.status.x == 1"), "unknown variable pod; available: self");
+        assert_eq!(error("self.metadata.lables.a == ''"), "unknown field self.metadata.lables");
+        assert!(compile("self.status.phase == 'Ready' || self.data.a == 'b'").is_ok());
+    }
+}

@@ -1,0 +1,100 @@
+//! Waits until a condition is true for objects, and writes nothing.
+
+use std::sync::Arc;
+
+use podops_api::kudo::Task;
+use podops_expressions::Expression;
+
+use super::{
+    context::{
+        Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_object, scope_of,
+    },
+    render,
+};
+use crate::{
+    object::{ObjectId, Scope, expressions, object_type},
+    reasons,
+};
+
+/// Conditions of a task.
+struct Conditions {
+    until: Arc<Expression>,
+    failed: Option<Arc<Expression>>,
+}
+
+pub(super) fn advance(
+    task: &Task,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> Result<TaskState, TaskFailure> {
+    let conditions = conditions(task)?;
+    let mut progress = Progress::default();
+    for object in render::objects(&task.spec.resources, context)? {
+        let mut id = ObjectId::of(&object);
+        match scope_of(&object_type(&object), context, work) {
+            Known::Unknown => {
+                progress.is_incomplete = true;
+                continue;
+            }
+            // It may be served later; discovery is tried again as after any error.
+            Known::NotServed => {
+                progress.errors.push(format!("{} is not served by the cluster", id.object_type));
+                continue;
+            }
+            Known::Served(Scope::Namespaced) => {
+                id.namespace.clone_from(&context.observed.namespace)
+            }
+            Known::Served(Scope::Cluster) => id.namespace.clear(),
+        }
+        let state = state_of(&id, &conditions, context, work);
+        progress.add(state)?;
+    }
+    Ok(progress.into_state())
+}
+
+fn conditions(task: &Task) -> Result<Conditions, TaskFailure> {
+    let invalid = |message: String| TaskFailure::new(&reasons::TASK_BUILD_ERROR, message);
+    let compiled = |field: &str, source: &str| {
+        expressions::compile(source).map_err(|error| invalid(format!("{field}: {error}")))
+    };
+    let spec = &task.spec;
+    if spec.until.is_empty() {
+        return Err(invalid("a Wait task needs until".to_owned()));
+    }
+    let until = compiled("until", &spec.until)?;
+    let failed = (!spec.failed.is_empty()).then(|| compiled("failed", &spec.failed)).transpose()?;
+    Ok(Conditions { until, failed })
+}
+
+fn state_of(
+    id: &ObjectId,
+    conditions: &Conditions,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> TaskState {
+    let live = match live_object(id, context, work) {
+        Live::Exists(live) => live,
+        Live::Unknown => return TaskState::Unknown,
+        Live::Failed(error) => return TaskState::Error(error),
+        Live::Absent => {
+            work.awaited.insert(id.clone());
+            return TaskState::Waiting(vec![format!("{id} does not exist")]);
+        }
+    };
+    // An object without a field that the condition reads has not failed.
+    let has_failed = conditions
+        .failed
+        .as_ref()
+        .is_some_and(|failed| expressions::is_true_for(failed, live).unwrap_or_default());
+    if has_failed {
+        let message = format!("{id}: the condition failed is true");
+        return TaskState::failed(&reasons::FAILED_TERMINAL_STATE_ERROR, message);
+    }
+    let reason = match expressions::is_true_for(&conditions.until, live) {
+        Ok(true) => return TaskState::Done,
+        Ok(false) => "the condition until is false".to_owned(),
+        Err(error) => format!("the condition until: {error}"),
+    };
+    work.awaited.insert(id.clone());
+    TaskState::Waiting(vec![format!("{id}: {reason}")])
+}
