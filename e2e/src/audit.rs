@@ -22,6 +22,8 @@ pub struct Request {
     /// User-Agent of the client.
     #[serde(default)]
     pub user_agent: String,
+    #[serde(default)]
+    stage: String,
     user: User,
     object_ref: Option<Object>,
     response_status: Option<Status>,
@@ -124,7 +126,10 @@ pub fn since(log: &Path, offset: u64) -> anyhow::Result<(Vec<Request>, u64)> {
     // The last line may be half written.
     let complete = new.rfind('\n').map_or("", |end| &new[..=end]);
     let requests = complete.lines().map(serde_json::from_str).collect::<Result<_, _>>();
-    Ok((requests.context("parsing a line of the audit log")?, offset + complete.len() as u64))
+    let mut requests: Vec<Request> = requests.context("parsing a line of the audit log")?;
+    // Commands in containers are logged when they begin, too; watches when they begin, and at their end.
+    requests.retain(|request| request.verb == "watch" || request.stage != "ResponseStarted");
+    Ok((requests, offset + complete.len() as u64))
 }
 
 /// Byte offset of the end of the last complete line.

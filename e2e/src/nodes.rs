@@ -5,8 +5,12 @@
 //! Faults are selected by image and CPU request: the tag `non-exist` cannot be pulled, a tag that
 //! contains `crash` crashes, and a tag that ends in `-again` has the same image ID as the tag
 //! without that suffix. A node has 8 CPUs, of which 4 are free for resizes. A node can be
-//! disconnected or cordoned, and every PersistentVolumeClaim is bound at once. [`next_action`]
+//! disconnected or cordoned, and every PersistentVolumeClaim is bound at once. Init containers end
+//! before the others start, the containers of a Job's Pods end soon after they started, with an error
+//! if the tag of the image contains `fail`, and commands are run by [`kubelet`]. [`next_action`]
 //! decides as a pure function; the other code waits and writes.
+
+mod kubelet;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,6 +46,7 @@ use tokio::{
     task::JoinSet,
 };
 
+use self::kubelet::Kubelets;
 use crate::{
     process::{Signal, signal},
     server,
@@ -102,6 +107,14 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
             .then_some((Duration::ZERO, Action::Bind));
     }
     let status = pod.status.clone().unwrap_or_default();
+    match status.phase.as_deref() {
+        Some("Succeeded" | "Failed") => return None,
+        Some("Running") if is_of_job(pod) => {
+            let report = ended(pod, &status, image_fails(pod), now);
+            return Some((delays.start, Action::ReportStatus(report)));
+        }
+        _ => {}
+    }
     let known: BTreeMap<String, ContainerStatus> =
         status.container_statuses.iter().flatten().map(|s| (s.name.clone(), s.clone())).collect();
     let deferral = resize_deferral(pod, &known);
@@ -148,6 +161,7 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
         "podIPs": [{ "ip": address(pod).to_string() }],
         "observedGeneration": pod.metadata.generation,
         "startTime": status.start_time.clone().unwrap_or(Time(now)),
+        "initContainerStatuses": ended_init_containers(pod, now),
         "containerStatuses": containers.iter().map(|(_, value)| value).collect::<Vec<_>>(),
         "conditions": conditions,
     }});
@@ -168,22 +182,50 @@ fn next_action_of_deleted(pod: &Pod, delays: Delays, now: Timestamp) -> (Duratio
     if has_ended || status.container_statuses.is_none() {
         return (if has_ended { Duration::ZERO } else { delays.stop }, Action::Remove);
     }
+    (delays.stop, Action::ReportStatus(ended(pod, &status, false, now)))
+}
+
+/// Status of a Pod whose containers have ended.
+fn ended(pod: &Pod, status: &PodStatus, fails: bool, now: Timestamp) -> Value {
     let ended = status.container_statuses.iter().flatten().map(|container| {
+        let (code, reason) = if fails { (1, "Error") } else { (0, "Completed") };
         let state =
-            json!({ "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": Time(now) } });
+            json!({ "terminated": { "exitCode": code, "reason": reason, "finishedAt": Time(now) } });
         json!({ "name": container.name, "image": container.image, "imageID": container.image_id,
             "ready": false, "started": false, "restartCount": container.restart_count,
             "state": state, "containerID": container.container_id })
     });
     let unready =
         |type_: &str| json!({ "type": type_, "status": "False", "reason": "PodCompleted" });
-    let report = json!({ "status": {
-        "phase": "Succeeded",
+    json!({ "status": {
+        "phase": if fails { "Failed" } else { "Succeeded" },
         "observedGeneration": pod.metadata.generation,
         "containerStatuses": ended.collect::<Vec<_>>(),
         "conditions": [unready("ContainersReady"), unready("Ready")],
-    }});
-    (delays.stop, Action::ReportStatus(report))
+    }})
+}
+
+/// Statuses of the init containers of a Pod, which have ended.
+fn ended_init_containers(pod: &Pod, now: Timestamp) -> Vec<Value> {
+    let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let statuses = containers.map(|container| {
+        let state = json!({ "exitCode": 0, "reason": "Completed", "finishedAt": Time(now) });
+        json!({ "name": container.name, "image": container.image, "imageID": "", "ready": true,
+            "restartCount": 0, "state": { "terminated": state } })
+    });
+    statuses.collect()
+}
+
+fn is_of_job(pod: &Pod) -> bool {
+    pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job")
+}
+
+/// Returns whether the containers of a Job's Pod end with an error.
+fn image_fails(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut tags =
+        containers.filter_map(|container| container.image.as_deref()?.rsplit(':').next());
+    tags.any(|tag| tag.contains("fail"))
 }
 
 /// Next stage and status of each container of a Pod.
@@ -408,9 +450,12 @@ pub async fn start(
     tasks: &mut JoinSet<anyhow::Result<()>>,
 ) -> anyhow::Result<Arc<FakeNodes>> {
     let names: Vec<String> = (0..count).map(|n| format!("node-{n}")).collect();
+    let kubelets = Kubelets::bind().await?;
+    let status = kubelets.node_status()?;
     for (name, zone) in names.iter().zip(["a", "b"].iter().cycle()) {
-        create_node(&client, name, zone).await?;
+        create_node(&client, name, zone, &status).await?;
     }
+    tasks.spawn(kubelets.serve());
     let (queue, queued) = mpsc::unbounded_channel();
     let nodes = Arc::new(FakeNodes {
         client: client.clone(),
@@ -454,16 +499,25 @@ async fn run(
     }
 }
 
-async fn create_node(client: &Client, name: &str, zone: &str) -> anyhow::Result<()> {
+async fn create_node(
+    client: &Client,
+    name: &str,
+    zone: &str,
+    kubelet: &Value,
+) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
     let labels = json!({ "topology.kubernetes.io/zone": zone });
     let node = json!({ "metadata": { "name": name, "labels": labels } });
     let node: Node = serde_json::from_value(node)?;
     nodes.create(&PostParams::default(), &node).await?;
     let capacity = json!({ "pods": "10000", "cpu": CPUS.to_string(), "memory": "64Gi" });
-    let status = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }],
-        "capacity": capacity, "allocatable": capacity } });
-    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    let mut status = json!({ "conditions": [{ "type": "Ready", "status": "True" }],
+        "capacity": capacity, "allocatable": capacity });
+    for (field, value) in kubelet.as_object().into_iter().flatten() {
+        status[field] = value.clone();
+    }
+    let patch = Patch::Merge(json!({ "status": status }));
+    nodes.patch_status(name, &PatchParams::default(), &patch).await?;
     Ok(())
 }
 

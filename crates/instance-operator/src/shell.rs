@@ -2,6 +2,7 @@
 
 mod types;
 
+mod files;
 mod objects;
 
 mod service_account;

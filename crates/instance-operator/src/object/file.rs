@@ -18,8 +18,8 @@ pub struct ReadFile {
 pub enum FileRead {
     /// Content of the file.
     Content(Vec<u8>),
-    /// The file was not read, because it has so many bytes.
-    TooLarge(u64),
-    /// The file was not read; why. A retry may help.
-    Failed(String),
+    /// The file was not read, because it is too large.
+    TooLarge,
+    /// The command that reads it has failed, for example because there is no such file; why.
+    CommandFailed(String),
 }

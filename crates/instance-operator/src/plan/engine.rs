@@ -57,17 +57,12 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
         Err(missing) => {
             let message = missing.to_string();
             end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
+            if matches!(missing, Unrunnable::Cycle(_)) {
+                plan.events.push(reasons::CIRCULAR_DEPENDENCY.with(message));
+            }
             return plan;
         }
     };
-    if let Some(cycle) =
-        dependencies::cycle(&observed.version_key(), &version, &observed.dependencies)
-    {
-        let message = format!("OperatorVersions depend on each other: {}", cycle.join(" -> "));
-        end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
-        plan.events.push(reasons::CIRCULAR_DEPENDENCY.with(message));
-        return plan;
-    }
     let spec = &version.spec.plans[&running.name];
     run::add_missing(&mut plan.status, &version);
     let run = Run {
@@ -122,7 +117,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
 
 /// Why a run cannot be continued.
 #[derive(Debug, thiserror::Error)]
-enum Missing {
+enum Unrunnable {
     #[error(
         "OperatorVersionChanged: the OperatorVersion has another content than when the run began; \
          request the plan again"
@@ -130,22 +125,28 @@ enum Missing {
     Version,
     #[error("plan {0} does not exist")]
     Plan(String),
+    #[error("OperatorVersions depend on each other: {}", .0.join(" -> "))]
+    Cycle(Vec<String>),
 }
 
 /// Content of the OperatorVersion with which a run began.
 ///
 /// # Errors
 ///
-/// If it is not known any more, or does not have the plan.
-fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>, Missing> {
+/// If it is not known any more, does not have the plan, or depends on itself.
+fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>, Unrunnable> {
     let known = [observed.version.as_ref(), observed.version_of_run.as_ref()];
     // A run that KUDO began has no such record.
     let is_of_run = |version: &&&Arc<Version>| {
         running.operator_version.is_empty() || version.identity == running.operator_version
     };
-    let version = known.iter().flatten().find(is_of_run).ok_or(Missing::Version)?;
+    let version = known.iter().flatten().find(is_of_run).ok_or(Unrunnable::Version)?;
     if !version.spec.plans.contains_key(&running.name) {
-        return Err(Missing::Plan(running.name.clone()));
+        return Err(Unrunnable::Plan(running.name.clone()));
+    }
+    let (key, known) = (observed.version_key(), &observed.dependencies);
+    if let Some(cycle) = dependencies::cycle(&key, version, known) {
+        return Err(Unrunnable::Cycle(cycle));
     }
     Ok(Arc::clone(version))
 }
@@ -360,6 +361,7 @@ impl Run<'_> {
             parameters: &self.parameters,
             run: &self.uid,
             started: self.started,
+            now: self.now,
             attempt,
             path,
             step,

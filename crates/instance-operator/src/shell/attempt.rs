@@ -15,11 +15,15 @@ use prometheus::IntCounterVec;
 use serde_json::Value;
 
 use super::{
+    files,
     objects::{Error, Objects},
     watches::{Sighting, Watches},
 };
 use crate::{
-    object::{ObjectId, ObjectType, file::FileRead},
+    object::{
+        ObjectId, ObjectType,
+        file::{FileRead, ReadFile},
+    },
     object_write::{Needs, ObjectWrite, record},
     plan::{self, Plan},
     schedule::InstanceChange,
@@ -91,9 +95,20 @@ impl Access<'_> {
             let found = self.objects.types.find(object_type).await.map_err(Cause::Discovery)?;
             observed.types.insert(object_type.clone(), found.map(|found| found.scope));
         }
-        for file in &needs.files {
-            let error = "this version of instance-operator cannot read files of Pods";
-            observed.files.insert(file.clone(), FileRead::Failed(error.to_owned()));
+        let files = needs.files.iter().cloned().map(|file| async move {
+            let read = files::read(&self.objects.client, &file).await;
+            (file, read)
+        });
+        let files: Vec<(ReadFile, Result<FileRead, files::Error>)> =
+            stream::iter(files).buffer_unordered(READS).collect().await;
+        for (file, read) in files {
+            match read {
+                Ok(read) => drop(observed.files.insert(file, read)),
+                Err(error) => {
+                    let message = format!("reading {}: {error}", file.path);
+                    observed.failures.insert(file.pod, message);
+                }
+            }
         }
         let reads = needs.objects.iter().cloned().map(|id| async move {
             let read = self.object(&id).await;

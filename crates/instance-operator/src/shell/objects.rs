@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use http::{HeaderValue, Method, Request, header};
 use kube::Client;
+use podops_client::error::Chain;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -52,18 +53,25 @@ impl Error {
     /// What the API server responded, for a status.
     pub(super) fn message(&self) -> String {
         match self {
-            Self::Kube(kube::Error::Api(status)) => status.message.clone(),
-            Self::Kube(_)
-            | Self::Request(_)
+            Self::Kube(error) => response_of(error),
+            Self::Request(_)
             | Self::Response(_)
             | Self::NotServed(_)
             | Self::Name(_)
-            | Self::Timeout => podops_client::error::Chain(self).to_string(),
+            | Self::Timeout => Chain(self).to_string(),
         }
     }
 
     fn is_not_found(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_not_found())
+    }
+}
+
+/// What the API server responded, or why there is no response.
+pub(super) fn response_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => Chain(error).to_string(),
     }
 }
 

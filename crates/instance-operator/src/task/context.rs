@@ -49,6 +49,8 @@ pub struct TaskContext<'a> {
     pub run: &'a str,
     /// Time at which the run began.
     pub started: Timestamp,
+    /// Present time.
+    pub now: Timestamp,
     /// Attempt of the step; the first is 1.
     pub attempt: u32,
     /// Place of the task.

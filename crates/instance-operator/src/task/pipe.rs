@@ -19,7 +19,7 @@ use self::artifact::artifact;
 use super::{
     apply::{Ownership, apply},
     artifact_names,
-    context::{TaskContext, TaskFailure, TaskState, Work},
+    context::{Live, TaskContext, TaskFailure, TaskState, Work, live_metadata, live_object},
     delete::delete_object,
     ownership::enhanced,
     render,
@@ -48,19 +48,24 @@ pub(super) fn advance(
     let pod = enhanced(rendered_pod(task, context)?, context)?;
     let pod_id = ObjectId::of(&pod);
     let ids: Vec<ObjectId> = task.spec.pipe.iter().map(|file| artifact_id(file, context)).collect();
+    let mut is_incomplete = false;
+    let mut live = None;
     for id in ids.iter().chain([&pod_id]) {
-        if let Some(failure) = context.observed.failures.get(id) {
-            return Ok(TaskState::Error(format!("{id}: {failure}")));
+        let known = if *id == pod_id {
+            live_object(id, context, work)
+        } else {
+            live_metadata(id, context, work)
+        };
+        match known {
+            Live::Failed(error) => return Ok(TaskState::Error(error)),
+            Live::Unknown => is_incomplete = true,
+            Live::Exists(object) if *id == pod_id => live = Some(object),
+            Live::Exists(_) | Live::Absent => {}
         }
     }
-    let unknown =
-        ids.iter().chain([&pod_id]).filter(|id| !context.observed.objects.contains_key(id));
-    let unknown: Vec<ObjectId> = unknown.cloned().collect();
-    if !unknown.is_empty() {
-        work.needs.objects.extend(unknown);
+    if is_incomplete {
         return Ok(TaskState::Unknown);
     }
-    let live = context.observed.objects.get(&pod_id).and_then(Option::as_ref);
     let missing: Vec<(&PipeFile, &ObjectId)> =
         task.spec.pipe.iter().zip(&ids).filter(|(_, id)| !is_of_run(id, context, work)).collect();
     if missing.is_empty() {
@@ -156,7 +161,9 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
 
 /// Returns whether an object was made in this run.
 fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
-    let live = context.observed.objects.get(id).and_then(Option::as_ref);
+    let observed = context.observed;
+    let live = observed.objects.get(id).or_else(|| observed.metadata.get(id));
+    let live = live.and_then(Option::as_ref);
     let is_recorded =
         entry(work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));
     // An operator that was killed has not recorded it.
@@ -193,16 +200,13 @@ fn apply_artifacts(
             Some(FileRead::Content(bytes)) => {
                 artifacts.push(enhanced(artifact(file, id, bytes)?, context)?);
             }
-            Some(FileRead::TooLarge(bytes)) => {
-                let message = format!(
-                    "file {} has {bytes} bytes, and at most {FILE_BYTES_MAX} are allowed",
-                    read.path
-                );
+            Some(FileRead::TooLarge) => {
+                let message = format!("file {} has more than {FILE_BYTES_MAX} bytes", read.path);
                 return Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, message));
             }
-            // K28: for KUDO, a connection that breaks fails the plan.
-            Some(FileRead::Failed(error)) => {
-                return Ok(TaskState::Error(format!("reading {} of {pod}: {error}", read.path)));
+            Some(FileRead::CommandFailed(error)) => {
+                let message = format!("reading {} of {pod}: {error}", read.path);
+                return Err(TaskFailure::new(&reasons::PIPE_TASK_ERROR, message));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Waits until a condition is true for objects, and writes nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use podops_api::kudo::Task;
 use podops_expressions::Expression;
@@ -15,6 +15,9 @@ use crate::{
     object::{ObjectId, Scope, expressions, object_type},
     reasons,
 };
+
+/// Interval at which discovery is tried again: no event reports that a type is served.
+const UNSERVED_RETRY: Duration = Duration::from_secs(60);
 
 /// Conditions of a task.
 struct Conditions {
@@ -36,13 +39,13 @@ pub(super) fn advance(
                 progress.is_incomplete = true;
                 continue;
             }
-            // It may be served later; discovery is tried again as after any error.
             Known::NotServed => {
+                work.wait_until(context.now + UNSERVED_RETRY);
                 progress.errors.push(format!("{} is not served by the cluster", id.object_type));
                 continue;
             }
             Known::Served(Scope::Namespaced) => {
-                id.namespace.clone_from(&context.observed.namespace)
+                id.namespace.clone_from(&context.observed.namespace);
             }
             Known::Served(Scope::Cluster) => id.namespace.clear(),
         }
