@@ -75,19 +75,37 @@ struct Scheduler<'a> {
 ///
 /// [`Invalid`] if the spec can never be right; what runs is held.
 pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid> {
-    let Some(version) = observed.version.as_deref() else {
-        let key = observed.version_key();
-        return Err(Invalid {
-            reason: &reasons::OPERATOR_VERSION_INVALID,
-            message: format!("OperatorVersion {key} does not exist"),
-        });
-    };
+    let version = observed.version.as_deref().ok_or_else(|| missing_version(observed))?;
     let set = values::set_values(observed);
     let status = observed.status.clone();
     let mut scheduler = Scheduler { observed, version, set, status, now };
     let change =
         if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due()? };
     Ok(Schedule { status: scheduler.status, change, set: scheduler.set })
+}
+
+/// Checks the spec of an Instance as [`schedule`] does, without deciding what runs: for a client that is
+/// about to write it.
+///
+/// # Errors
+///
+/// [`Invalid`] if the spec can never be right.
+pub fn check(observed: &Observed) -> Result<(), Invalid> {
+    let version = observed.version.as_deref().ok_or_else(|| missing_version(observed))?;
+    let set = values::set_values(observed);
+    let (status, now) = (observed.status.clone(), Timestamp::UNIX_EPOCH);
+    let mut scheduler = Scheduler { observed, version, set, status, now };
+    scheduler.take_over();
+    scheduler.schedule_changes()?;
+    scheduler.schedule_request().map(drop)
+}
+
+fn missing_version(observed: &Observed) -> Invalid {
+    let key = observed.version_key();
+    Invalid {
+        reason: &reasons::OPERATOR_VERSION_INVALID,
+        message: format!("OperatorVersion {key} does not exist"),
+    }
 }
 
 impl Scheduler<'_> {

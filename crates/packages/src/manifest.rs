@@ -159,6 +159,15 @@ impl ParametersManifest {
     }
 }
 
+/// Reads a YAML text into typed fields, as KUDO does; an empty one has their defaults.
+///
+/// # Errors
+///
+/// [`Error`] if it is no YAML, or a field has another type.
+pub fn read<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, Error> {
+    typed(&yaml::read(text)?)
+}
+
 fn typed<T: for<'de> Deserialize<'de>>(value: &Value) -> Result<T, Error> {
     loose::read(value).map_err(|error| Error::Field(error.to_string()))
 }

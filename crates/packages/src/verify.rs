@@ -30,6 +30,13 @@ pub fn verify(package: &Package) -> Report {
     report
 }
 
+/// Returns why a package cannot be installed at all: tasks that can never run. Less than
+/// [`verify`] finds, because packages with other errors were installed by KUDO.
+#[must_use]
+pub fn faults(package: &Package) -> Vec<String> {
+    tasks::faults(package)
+}
+
 fn versions(package: &Package, report: &mut Report) {
     let manifest = &package.operator;
     let required = [

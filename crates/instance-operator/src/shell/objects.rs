@@ -69,10 +69,10 @@ impl Error {
 
 /// What the API server responded, or why there is no response.
 pub(super) fn response_of(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        error => Chain(error).to_string(),
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
     }
+    Chain(error).to_string()
 }
 
 /// Metadata of the objects of one type and namespace.

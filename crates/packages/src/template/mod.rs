@@ -30,7 +30,7 @@ mod syntax;
 mod text;
 mod value;
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 pub use data::Data;
 pub use error::{Error, Failure};
@@ -85,6 +85,16 @@ impl Template {
 #[must_use]
 pub fn is_version(text: &str) -> bool {
     functions::version::Version::parse(text).is_some()
+}
+
+/// Compares two semantic versions. A text that is none is lower than any version.
+#[must_use]
+pub fn compare_versions(left: &str, right: &str) -> Ordering {
+    let parse = functions::version::Version::parse;
+    match (parse(left), parse(right)) {
+        (Some(left), Some(right)) => left.order(&right),
+        (left, right) => left.is_some().cmp(&right.is_some()),
+    }
 }
 
 /// Returns a value as Go's `%v` prints it. Numbers are Go's `float64`.

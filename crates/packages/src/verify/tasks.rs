@@ -33,6 +33,23 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     }
 }
 
+/// Returns what is wrong with tasks such that their steps fail in any case.
+pub(super) fn faults(package: &Package) -> Vec<String> {
+    let mut faults = Vec::new();
+    for task in &package.operator.tasks {
+        faults.extend(error(task));
+        let missing = files(task).filter(|file| !package.templates.contains_key(*file));
+        faults.extend(missing.map(|file| format!("task {} missing template: {file}", task.name)));
+    }
+    faults
+}
+
+/// Template files of a task.
+fn files(task: &Task) -> impl Iterator<Item = &String> {
+    let single = [&task.spec.pod, &task.spec.parameter_file];
+    task.spec.resources.iter().chain(single.into_iter().filter(|file| !file.is_empty()))
+}
+
 /// Names of plans, and of the tasks that their steps do.
 fn uses(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     package.operator.plans.iter().flat_map(|(plan, content)| {

@@ -81,7 +81,7 @@ impl Version {
         })
     }
 
-    fn order(&self, other: &Self) -> Ordering {
+    pub(in crate::template) fn order(&self, other: &Self) -> Ordering {
         self.numbers.cmp(&other.numbers).then_with(|| {
             match (self.prerelease.is_empty(), other.prerelease.is_empty()) {
                 (true, true) => Ordering::Equal,

@@ -1,0 +1,364 @@
+//! Commands and their arguments.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+/// Installs packages of KUDO, and shows and changes their Instances
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-kudo",
+    bin_name = "kubectl kudo",
+    version = concat!("version ", env!("CARGO_PKG_VERSION"))
+)]
+pub struct Cli {
+    /// Which cluster and namespace.
+    #[command(flatten)]
+    pub connection: Connection,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which cluster, namespace and home folder.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Connection {
+    /// Folder of the repository list
+    #[arg(long, global = true, env = "KUDO_HOME", value_name = "DIR")]
+    pub home: Option<PathBuf>,
+    /// File with the contexts; $KUBECONFIG, or ~/.kube/config by default
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig; its current one by default
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// Namespace; that of the context by default
+    #[arg(short, long, global = true)]
+    pub namespace: Option<String>,
+    /// Timeout of one request in seconds; 0 is none
+    #[arg(long, global = true, default_value_t = 0, value_name = "SECONDS")]
+    pub request_timeout: u64,
+    /// Whether to check first that the cluster serves the kinds of KUDO
+    #[arg(long, global = true, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    pub validate_install: bool,
+    /// Verbosity from 0 to 10; accepted as by KUDO, and without effect
+    #[arg(short, long = "v", global = true, default_value_t = 0, value_name = "LEVEL")]
+    pub verbosity: u8,
+}
+
+/// Command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Install a package: create its Operator, its OperatorVersion and an Instance
+    ///
+    /// PACKAGE is a folder or an archive (a path with a separator), the URL of an archive, or a name in
+    /// the repository. Packages that it depends on are installed with it, without Instances.
+    Install(Install),
+    /// Move an Instance to a higher version of its package
+    Upgrade(Upgrade),
+    /// Change parameters of an Instance
+    Update(Update),
+    /// Delete an Instance; its Operator and OperatorVersion stay
+    Uninstall {
+        /// Instance that is deleted.
+        #[command(flatten)]
+        instance: InstanceName,
+        /// Whether and how long to wait.
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Show and change the plans of an Instance
+    #[command(subcommand)]
+    Plan(PlanCommand),
+    /// List what is installed in the namespace
+    Get {
+        /// instances, operators, operatorversions or all
+        what: Option<String>,
+        /// Format of the output
+        #[arg(short, long)]
+        output: Option<String>,
+    },
+    /// Create, verify and list packages
+    #[command(subcommand)]
+    Package(PackageCommand),
+    /// Show the version of this program
+    Version {
+        /// Format of the output
+        #[arg(short, long)]
+        output: Option<String>,
+    },
+}
+
+/// Name of an Instance.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InstanceName {
+    /// Name of the Instance
+    #[arg(long)]
+    pub instance: Option<String>,
+}
+
+/// Whether and how long to wait.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Wait {
+    /// Wait until it is done
+    #[arg(long)]
+    pub wait: bool,
+    /// How long to wait, in seconds
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub wait_time: u64,
+}
+
+/// Values of parameters.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Values {
+    /// Value of a parameter, as NAME=VALUE
+    #[arg(short, long = "parameter", value_name = "NAME=VALUE")]
+    pub parameters: Vec<String>,
+    /// YAML file with values of parameters; a later file precedes an earlier one, and -p both
+    #[arg(short = 'P', long = "parameter-file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Where the value of a parameter comes from, as NAME=secret/OBJECT/KEY or NAME=configmap/OBJECT/KEY
+    #[arg(long = "parameter-from", value_name = "NAME=KIND/OBJECT/KEY")]
+    pub sources: Vec<String>,
+}
+
+/// Which package in which repository.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Search {
+    /// Name of the repository in the list, or its URL; the current one of the list by default
+    #[arg(long)]
+    pub repo: Option<String>,
+    /// Version of the application
+    #[arg(long, value_name = "VERSION")]
+    pub app_version: Option<String>,
+    /// Version of the operator
+    #[arg(long, value_name = "VERSION")]
+    pub operator_version: Option<String>,
+}
+
+/// What becomes of OperatorVersions that exist.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Existing {
+    /// Replace an OperatorVersion of the same name and another content
+    #[arg(long)]
+    pub replace_operatorversion: bool,
+}
+
+/// Arguments of `install`.
+#[derive(Args, Debug)]
+pub struct Install {
+    /// Package
+    pub package: Option<String>,
+    /// Name of the Instance; <operator>-instance by default.
+    #[command(flatten)]
+    pub instance: InstanceName,
+    /// Values of parameters.
+    #[command(flatten)]
+    pub values: Values,
+    /// Which package.
+    #[command(flatten)]
+    pub search: Search,
+    /// Create no Instance
+    #[arg(long)]
+    pub skip_instance: bool,
+    /// Create the namespace, which must not exist
+    #[arg(long)]
+    pub create_namespace: bool,
+    /// Take an OperatorVersion that is in the cluster
+    #[arg(long)]
+    pub in_cluster: bool,
+    /// What becomes of OperatorVersions that exist.
+    #[command(flatten)]
+    pub existing: Existing,
+    /// ServiceAccount that writes the objects of the Instance
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+    /// Whether and how long to wait.
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+/// Arguments of `upgrade`.
+#[derive(Args, Debug)]
+pub struct Upgrade {
+    /// Package
+    pub package: Option<String>,
+    /// Instance that is changed.
+    #[command(flatten)]
+    pub instance: InstanceName,
+    /// Values of parameters.
+    #[command(flatten)]
+    pub values: Values,
+    /// Which package.
+    #[command(flatten)]
+    pub search: Search,
+    /// What becomes of OperatorVersions that exist.
+    #[command(flatten)]
+    pub existing: Existing,
+    /// Whether and how long to wait.
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+/// Arguments of `update`.
+#[derive(Args, Debug)]
+pub struct Update {
+    /// Instance that is changed.
+    #[command(flatten)]
+    pub instance: InstanceName,
+    /// Values of parameters.
+    #[command(flatten)]
+    pub values: Values,
+    /// Whether and how long to wait.
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+/// Commands about the plans of an Instance.
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Show the plans, their phases and steps
+    Status {
+        /// Instance that is shown.
+        #[command(flatten)]
+        instance: InstanceName,
+        /// Show changes until the plan that runs has ended
+        #[arg(long)]
+        wait: bool,
+        /// Format of the output
+        #[arg(short, long)]
+        output: Option<String>,
+    },
+    /// Show the last runs, with their reason and duration
+    History {
+        /// Instance that is shown.
+        #[command(flatten)]
+        instance: InstanceName,
+    },
+    /// Run a plan
+    Trigger {
+        /// Instance that is changed.
+        #[command(flatten)]
+        instance: InstanceName,
+        /// Name of the plan
+        #[arg(long)]
+        name: Option<String>,
+        /// Whether and how long to wait.
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Wait until the plans that are due have run
+    Wait {
+        /// Instance that is waited for.
+        #[command(flatten)]
+        instance: InstanceName,
+        /// What to wait for
+        #[arg(long = "for", value_enum, default_value_t = WaitFor::Complete)]
+        wait_for: WaitFor,
+        /// How long to wait, in seconds
+        #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+        timeout: u64,
+    },
+    /// Begin no further step
+    Pause {
+        /// Instance that is changed.
+        #[command(flatten)]
+        instance: InstanceName,
+    },
+    /// Go on after `pause`
+    Resume {
+        /// Instance that is changed.
+        #[command(flatten)]
+        instance: InstanceName,
+    },
+    /// End the plan that runs; what it has changed stays
+    Cancel {
+        /// Instance that is changed.
+        #[command(flatten)]
+        instance: InstanceName,
+    },
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WaitFor {
+    /// The plans that are due have run.
+    Complete,
+    /// The plans have run, and all workloads are healthy.
+    Ready,
+    /// The Instance does not exist.
+    Deleted,
+}
+
+/// Commands about packages.
+#[derive(Debug, Subcommand)]
+pub enum PackageCommand {
+    /// Verify a package, and write its archive
+    Create {
+        /// Folder of the package
+        folder: PathBuf,
+        /// Folder that the archive is written to
+        #[arg(short, long, default_value = ".", value_name = "DIR")]
+        destination: PathBuf,
+        /// Replace the archive if it exists
+        #[arg(short = 'w', long)]
+        overwrite: bool,
+        /// Format of the output of the verification
+        #[arg(short, long)]
+        output: Option<String>,
+    },
+    /// Show what would fail in a package when it is installed or when a plan runs
+    Verify {
+        /// Folder or archive of the package
+        package: PathBuf,
+        /// Format of the output
+        #[arg(short, long)]
+        output: Option<String>,
+    },
+    /// List the parameters, tasks or plans of a package
+    #[command(subcommand)]
+    List(ListCommand),
+}
+
+/// What of a package is listed.
+#[derive(Debug, Subcommand)]
+pub enum ListCommand {
+    /// List the parameters
+    Parameters {
+        /// Package
+        #[arg(default_value = ".")]
+        package: String,
+        /// Which package.
+        #[command(flatten)]
+        search: Search,
+        /// With their descriptions
+        #[arg(short, long)]
+        descriptions: bool,
+        /// Only those that are required and have no default
+        #[arg(short, long, conflicts_with = "names")]
+        required: bool,
+        /// Only their names
+        #[arg(long, conflicts_with = "descriptions")]
+        names: bool,
+    },
+    /// List the tasks
+    Tasks {
+        /// Package
+        package: String,
+        /// Which package.
+        #[command(flatten)]
+        search: Search,
+    },
+    /// List the plans, their phases and steps
+    Plans {
+        /// Package
+        package: String,
+        /// Which package.
+        #[command(flatten)]
+        search: Search,
+        /// With what each task does
+        #[arg(short = 't', long)]
+        with_tasks: bool,
+    },
+}

@@ -1,0 +1,205 @@
+//! The cluster that commands are about.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+use instance_operator::{
+    schedule, sources,
+    view::{CLEANUP_FINALIZER, Observed, Version, version_key},
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    api::{DynamicObject, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, GroupVersionKind},
+};
+use kubectl_kudo::{
+    cli::{Connection, InstanceName},
+    failure::Failure,
+};
+use podops_api::kudo::{Instance, Operator, OperatorVersion};
+use serde_json::{Value, json};
+
+/// Field manager of changes.
+pub(crate) const MANAGER: &str = "kubectl-kudo";
+
+/// Definitions that the commands need.
+const DEFINITIONS: [&str; 3] =
+    ["operators.kudo.dev", "operatorversions.kudo.dev", "instances.kudo.dev"];
+
+/// A client, and the namespace that commands are about.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+impl Cluster {
+    /// Connects, and checks that the cluster serves the kinds of KUDO, unless this is not wanted.
+    ///
+    /// # Errors
+    ///
+    /// If the kubeconfig cannot be read, or the kinds are not served.
+    pub(crate) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
+        let mut config = config(connection).await?;
+        if connection.request_timeout > 0 {
+            let timeout = Duration::from_secs(connection.request_timeout);
+            config.connect_timeout = Some(timeout);
+            config.read_timeout = Some(timeout);
+        }
+        let namespace =
+            connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let cluster = Self { client: Client::try_from(config)?, namespace };
+        if connection.validate_install {
+            cluster.check_definitions().await?;
+        }
+        Ok(cluster)
+    }
+
+    async fn check_definitions(&self) -> anyhow::Result<()> {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let mut faults = Vec::new();
+        for name in DEFINITIONS {
+            match definitions.get_opt(name).await.context("cannot read the CRDs of KUDO")? {
+                None => faults.push(format!("{name} is missing")),
+                Some(found) if !is_established(&found) => {
+                    faults.push(format!("{name} is not established"));
+                }
+                Some(_) => {}
+            }
+        }
+        if !faults.is_empty() {
+            bail!("CRDs invalid: {}; install instance-operator first", faults.join(", "));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn operators(&self) -> Api<Operator> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn versions(&self) -> Api<OperatorVersion> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn instances(&self) -> Api<Instance> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Returns the Instance that an argument names.
+    ///
+    /// # Errors
+    ///
+    /// If it names none, or the Instance does not exist.
+    pub(crate) async fn instance(&self, name: &InstanceName) -> anyhow::Result<Instance> {
+        let name = instance_name(name)?;
+        let found = self.instances().get_opt(name).await?;
+        let namespace = &self.namespace;
+        found.with_context(|| format!("instance {namespace}/{name} does not exist in the cluster"))
+    }
+
+    /// Returns the OperatorVersion of an Instance. Its namespace may be another one (K36).
+    ///
+    /// # Errors
+    ///
+    /// If it does not exist.
+    pub(crate) async fn version_of(&self, instance: &Instance) -> anyhow::Result<OperatorVersion> {
+        let key = version_key(&instance.spec, &self.namespace);
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        let versions: Api<OperatorVersion> = Api::namespaced(self.client.clone(), namespace);
+        let found = versions.get_opt(name).await?;
+        found.with_context(|| {
+            let (namespace, instance) = (&self.namespace, instance.name_any());
+            format!("OperatorVersion {name} from instance {namespace}/{instance} does not exist")
+        })
+    }
+
+    /// Checks an Instance as the operator will, with the values that `parametersFrom` refers to.
+    ///
+    /// # Errors
+    ///
+    /// If the spec is invalid, or a value cannot be read.
+    pub(crate) async fn check(
+        &self,
+        instance: &Instance,
+        version: &OperatorVersion,
+    ) -> anyhow::Result<()> {
+        let mut observed = Observed {
+            namespace: self.namespace.clone(),
+            name: instance.name_any(),
+            finalizers: vec![CLEANUP_FINALIZER.to_owned()],
+            spec: instance.spec.clone(),
+            status: instance.status.clone().unwrap_or_default(),
+            version: Some(Arc::new(Version {
+                namespace: version.namespace().unwrap_or_else(|| self.namespace.clone()),
+                identity: String::new(),
+                spec: version.spec.clone(),
+            })),
+            ..Observed::default()
+        };
+        for source in &instance.spec.parameters_from {
+            let Some(id) = sources::object_of(source, &self.namespace) else { continue };
+            let kind = GroupVersionKind::gvk("", "v1", &id.object_type.kind);
+            let objects: Api<DynamicObject> = Api::namespaced_with(
+                self.client.clone(),
+                &self.namespace,
+                &ApiResource::from_gvk(&kind),
+            );
+            let read = objects.get_opt(&id.name).await;
+            let object = read.with_context(|| format!("cannot read {id}"))?;
+            let object = object.map(serde_json::to_value).transpose()?;
+            let value = sources::value(source, object.as_ref());
+            observed.sources.insert(source.name.clone(), value);
+        }
+        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))
+    }
+
+    /// Changes an Instance by a merge patch.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects it.
+    pub(crate) async fn patch(&self, name: &str, spec: Value) -> anyhow::Result<Instance> {
+        let params =
+            PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        Ok(self.instances().patch(name, &params, &patch).await?)
+    }
+}
+
+/// Returns the name of an argument.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] if there is none.
+pub(crate) fn instance_name(name: &InstanceName) -> Result<&str, Failure> {
+    let given = name.instance.as_deref().filter(|name| !name.is_empty());
+    given.ok_or_else(|| {
+        Failure::Usage(
+            "please use --instance and specify instance name. It cannot be empty".to_owned(),
+        )
+    })
+}
+
+fn is_established(definition: &CustomResourceDefinition) -> bool {
+    let is_served = definition.spec.versions.iter().any(|v| v.name == "v1beta1" && v.served);
+    let mut conditions =
+        definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    is_served && conditions.any(|found| found.type_ == "Established" && found.status == "True")
+}
+
+async fn config(connection: &Connection) -> anyhow::Result<Config> {
+    let options =
+        KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
+    let config = match &connection.kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path)?;
+            Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
+        }
+        None if options.context.is_some() => {
+            Config::from_kubeconfig(&options).await.map_err(anyhow::Error::from)
+        }
+        None => Config::infer().await.map_err(anyhow::Error::from),
+    };
+    config.context("no cluster: the kubeconfig cannot be read")
+}

@@ -1,0 +1,76 @@
+//! Commands.
+
+pub(crate) mod get;
+pub(crate) mod install;
+pub(crate) mod package;
+pub(crate) mod plan;
+pub(crate) mod uninstall;
+pub(crate) mod update;
+pub(crate) mod upgrade;
+
+mod versions;
+mod wait;
+
+use std::fs;
+
+use anyhow::Context as _;
+use kubectl_kudo::{
+    cli::Values,
+    parameters,
+    text::{Format, object},
+};
+use podops_api::kudo::{InstanceSpec, ParameterSource};
+use serde_json::json;
+
+use crate::output::{print, print_line};
+
+/// Values that a command sets.
+#[derive(Default)]
+struct Given {
+    parameters: std::collections::BTreeMap<String, String>,
+    sources: Vec<ParameterSource>,
+}
+
+/// Reads the values of flags and files.
+fn given(values: &Values) -> anyhow::Result<Given> {
+    let mut files = Vec::new();
+    for path in &values.files {
+        let named = path.to_str().context("a file name is not UTF-8")?;
+        let text = fs::read_to_string(path);
+        files.push((named, text.with_context(|| format!("reading parameter file {named}"))?));
+    }
+    Ok(Given {
+        parameters: parameters::values(&values.parameters, &files)?,
+        sources: parameters::sources(&values.sources)?,
+    })
+}
+
+impl Given {
+    fn is_empty(&self) -> bool {
+        self.parameters.is_empty() && self.sources.is_empty()
+    }
+
+    /// Sets the values in a spec. A source replaces a plain value.
+    fn set(self, spec: &mut InstanceSpec) {
+        spec.parameters.extend(self.parameters);
+        for source in self.sources {
+            spec.parameters.remove(&source.name);
+            spec.parameters_from.retain(|known| known.name != source.name);
+            spec.parameters_from.push(source);
+        }
+    }
+}
+
+/// Prints the version of this program.
+///
+/// # Errors
+///
+/// If the output is closed, or the format is unknown.
+pub(crate) fn version(output: Option<&str>) -> anyhow::Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let format = Format::parse(output)?;
+    if format == Format::Text {
+        return print_line(&format!("KUDO Version: version.Info{{GitVersion:\"{version}\"}}"));
+    }
+    print(&object(&json!({ "clientVersion": { "gitVersion": version } }), format)?)
+}

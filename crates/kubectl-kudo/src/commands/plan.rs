@@ -1,0 +1,172 @@
+//! `plan`.
+
+use instance_operator::run::running;
+use kube::ResourceExt as _;
+use kubectl_kudo::{
+    cli::{InstanceName, Wait, WaitFor},
+    failure::Failure,
+    plans::{self, Baseline},
+    text::{Format, object},
+};
+use podops_api::kudo::{Instance, OperatorVersionSpec};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::wait::{self as waiting, Until};
+use crate::{
+    cluster::{Cluster, instance_name},
+    output::{print, print_line},
+};
+
+/// Names of Instance and namespace, as titles have them.
+fn title(cluster: &Cluster, instance: &Instance, what: &str) -> String {
+    format!("{what} {:?} in namespace {:?}:\n", instance.name_any(), cluster.namespace)
+}
+
+fn status_text(cluster: &Cluster, instance: &Instance, version: &OperatorVersionSpec) -> String {
+    let Some(tree) = plans::status(instance, version) else {
+        let name = instance.name_any();
+        return format!("No plan ever run for instance - nothing to show for instance {name}\n");
+    };
+    format!("{}{tree}\n", title(cluster, instance, "Plan(s) for"))
+}
+
+/// Shows the plans of an Instance.
+///
+/// # Errors
+///
+/// If the Instance or its OperatorVersion does not exist, or while waiting a plan fails.
+pub(crate) async fn status(
+    cluster: &Cluster,
+    instance: &InstanceName,
+    wait: bool,
+    output: Option<&str>,
+) -> anyhow::Result<()> {
+    let format = Format::parse(output)?;
+    let instance = cluster.instance(instance).await?;
+    if format != Format::Text {
+        return print(&object(&instance.status.unwrap_or_default(), format)?);
+    }
+    let version = cluster.version_of(&instance).await?;
+    if !wait {
+        return print(&status_text(cluster, &instance, &version.spec));
+    }
+    let baseline = Baseline::of(&instance);
+    let mut shown = String::new();
+    let name = instance.name_any();
+    let until = Until::Complete(&baseline);
+    waiting::wait(cluster, &name, until, 0, |instance| {
+        let text = status_text(cluster, instance, &version.spec);
+        if text == shown {
+            return Ok(());
+        }
+        shown = text;
+        print(&shown)
+    })
+    .await
+}
+
+/// Shows the runs of an Instance's plans.
+///
+/// # Errors
+///
+/// If the Instance or its OperatorVersion does not exist.
+pub(crate) async fn history(cluster: &Cluster, instance: &InstanceName) -> anyhow::Result<()> {
+    let instance = cluster.instance(instance).await?;
+    let version = cluster.version_of(&instance).await?;
+    let history = plans::history(&instance, &version.spec);
+    let title = title(cluster, &instance, "History of plan-executions for instance");
+    print(&format!("{title}{history}\n"))
+}
+
+/// Runs a plan.
+///
+/// # Errors
+///
+/// If the plan does not exist, or fails while the command waits.
+pub(crate) async fn trigger(
+    cluster: &Cluster,
+    instance: &InstanceName,
+    plan: Option<String>,
+    wait: Wait,
+) -> anyhow::Result<()> {
+    let usage = |message: &str| Failure::Usage(message.to_owned());
+    if instance.instance.as_ref().is_none_or(String::is_empty) {
+        return Err(usage("please choose the instance with '--instance=<instanceName>'").into());
+    }
+    let plan = plan.filter(|plan| !plan.is_empty());
+    let plan = plan.ok_or_else(|| usage("please choose the plan name with '--name=<planName>'"))?;
+    let mut found = cluster.instance(instance).await?;
+    let version = cluster.version_of(&found).await?;
+    let before = Baseline::of(&found);
+    found.spec.plan_execution.plan_name.clone_from(&plan);
+    found.spec.plan_execution.uid = Uuid::new_v4().to_string();
+    cluster.check(&found, &version).await?;
+    let request = json!({ "planName": plan, "uid": found.spec.plan_execution.uid });
+    let name = found.name_any();
+    let updated = cluster.patch(&name, json!({ "planExecution": request })).await?;
+    print_line(&format!("Triggered {plan} plan for {}/{name} instance", cluster.namespace))?;
+    if wait.wait {
+        let baseline =
+            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
+        let until = Until::Complete(&baseline);
+        waiting::wait(cluster, &name, until, wait.wait_time, |_| Ok(())).await?;
+    }
+    Ok(())
+}
+
+/// Waits for an Instance.
+///
+/// # Errors
+///
+/// If a plan fails, or the time passes.
+pub(crate) async fn wait(
+    cluster: &Cluster,
+    instance: &InstanceName,
+    wait_for: WaitFor,
+    seconds: u64,
+) -> anyhow::Result<()> {
+    let name = instance_name(instance)?;
+    if wait_for == WaitFor::Deleted {
+        return waiting::wait(cluster, name, Until::Deleted, seconds, |_| Ok(())).await;
+    }
+    let found = cluster.instance(instance).await?;
+    // A run that failed before counts as well: without it, nothing would tell of it.
+    let baseline = Baseline { last_run: None, ..Baseline::of(&found) };
+    let until = match wait_for {
+        WaitFor::Ready => Until::Ready(&baseline),
+        WaitFor::Complete | WaitFor::Deleted => Until::Complete(&baseline),
+    };
+    waiting::wait(cluster, name, until, seconds, |_| Ok(())).await
+}
+
+/// Pauses or resumes an Instance.
+///
+/// # Errors
+///
+/// If it does not exist, or the API server rejects the change.
+pub(crate) async fn pause(
+    cluster: &Cluster,
+    instance: &InstanceName,
+    paused: bool,
+) -> anyhow::Result<()> {
+    let name = cluster.instance(instance).await?.name_any();
+    cluster.patch(&name, json!({ "paused": paused })).await?;
+    let done = if paused { "paused" } else { "resumed" };
+    print_line(&format!("instance {}/{name} {done}", cluster.namespace))
+}
+
+/// Ends the plan that runs.
+///
+/// # Errors
+///
+/// If none runs, or the API server rejects the change.
+pub(crate) async fn cancel(cluster: &Cluster, instance: &InstanceName) -> anyhow::Result<()> {
+    let instance = cluster.instance(instance).await?;
+    let (namespace, name) = (&cluster.namespace, instance.name_any());
+    let status = instance.status.unwrap_or_default();
+    let run = running(&status)
+        .ok_or_else(|| anyhow::anyhow!("no plan runs for instance {namespace}/{name}"))?;
+    cluster.patch(&name, json!({ "planExecution": { "cancel": run.uid } })).await?;
+    print_line(&format!("plan {} of instance {namespace}/{name} is cancelled", run.name))
+}

@@ -1,0 +1,50 @@
+//! `update`.
+
+use anyhow::{Context as _, bail};
+use kube::ResourceExt as _;
+use kubectl_kudo::{cli::Update, plans::Baseline};
+use serde_json::json;
+
+use super::{
+    given,
+    wait::{Until, wait},
+};
+use crate::{cluster::Cluster, output::print_line};
+
+/// Changes parameters of an Instance.
+///
+/// # Errors
+///
+/// If a value is invalid, or the API server rejects the change.
+pub(crate) async fn update(cluster: &Cluster, update: Update) -> anyhow::Result<()> {
+    let mut instance = cluster.instance(&update.instance).await?;
+    let given = given(&update.values)?;
+    if given.is_empty() {
+        bail!(
+            "need to specify at least one parameter to override via -p otherwise there is nothing to \
+             update"
+        );
+    }
+    let version = cluster.version_of(&instance).await?;
+    let (namespace, name) = (&cluster.namespace, instance.name_any());
+    let before = Baseline::of(&instance);
+    given.set(&mut instance.spec);
+    let checked = cluster.check(&instance, &version).await;
+    checked.with_context(|| format!("failed to update Instance {namespace}/{name}"))?;
+    let mut parameters = json!(instance.spec.parameters);
+    for source in &instance.spec.parameters_from {
+        parameters[&source.name] = json!(null);
+    }
+    let patch =
+        json!({ "parameters": parameters, "parametersFrom": instance.spec.parameters_from });
+    let updated = cluster.patch(&name, patch).await?;
+    print_line(&format!("Instance {name} was updated."))?;
+    if update.wait.wait {
+        let baseline =
+            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
+        let until = Until::Complete(&baseline);
+        wait(cluster, &name, until, update.wait.wait_time, |_| Ok(())).await?;
+        print_line(&format!("instance {namespace}/{name} ready"))?;
+    }
+    Ok(())
+}

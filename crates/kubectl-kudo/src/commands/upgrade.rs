@@ -1,0 +1,103 @@
+//! `upgrade`.
+
+use anyhow::{Context as _, bail};
+use kube::ResourceExt as _;
+use kubectl_kudo::{
+    cli::{Connection, Upgrade},
+    failure::Failure,
+    plans::Baseline,
+    repository::Versions,
+    resolve::resolve,
+    source::Source,
+};
+use podops_packages::template::compare_versions;
+use serde_json::json;
+
+use super::{
+    given,
+    versions::{self, Planned},
+    wait::{Until, wait},
+};
+use crate::{cluster::Cluster, find::Finder, output::print_line};
+
+/// Moves an Instance to a higher version of its package.
+///
+/// # Errors
+///
+/// If the version is not higher, the Instance would be invalid, or the API server rejects an object.
+pub(crate) async fn upgrade(connection: &Connection, upgrade: Upgrade) -> anyhow::Result<()> {
+    let argument = upgrade.package.as_deref().ok_or_else(|| {
+        let message = "expecting exactly one argument - name of the package or path to upgrade";
+        Failure::Usage(message.to_owned())
+    })?;
+    let cluster = Cluster::connect(connection).await?;
+    let mut instance = cluster.instance(&upgrade.instance).await?;
+    let current = cluster.version_of(&instance).await?;
+    let wanted = Versions {
+        app: upgrade.search.app_version.clone(),
+        operator: upgrade.search.operator_version.clone(),
+    };
+    let finder = Finder::new(connection, &upgrade.search);
+    let packages = resolve(&finder, &Source::parse(argument), &wanted)?;
+    let package = packages.last().context("there is no package")?;
+    check_order(
+        [&current.spec.version, &package.operator.operator_version],
+        [&current.spec.app_version, &package.operator.app_version],
+    )?;
+    let mut planned: Vec<Planned> = Vec::new();
+    for package in packages {
+        planned.push(
+            versions::plan(&cluster, package, upgrade.existing.replace_operatorversion).await?,
+        );
+    }
+    let version = planned.last().context("there is no package")?.version().clone();
+    let (namespace, name) = (cluster.namespace.clone(), instance.name_any());
+    let before = Baseline::of(&instance);
+    instance.spec.operator_version.name = Some(version.name_any());
+    instance.spec.operator_version.namespace = None;
+    // As KUDO does: values of parameters that the new version does not have are removed.
+    let removed: Vec<String> = {
+        let is_known =
+            |name: &String| version.spec.parameters.iter().any(|known| known.name == *name);
+        instance.spec.parameters.keys().filter(|name| !is_known(name)).cloned().collect()
+    };
+    instance.spec.parameters.retain(|name, _| !removed.contains(name));
+    given(&upgrade.values)?.set(&mut instance.spec);
+    let checked = cluster.check(&instance, &version).await;
+    checked.with_context(|| format!("failed to update Instance {namespace}/{name}"))?;
+    for planned in &planned {
+        versions::write(&cluster, planned).await?;
+    }
+    let spec = &instance.spec;
+    let mut parameters = json!(spec.parameters);
+    for name in removed {
+        parameters[name] = json!(null);
+    }
+    let patch = json!({
+        "operatorVersion": { "name": version.name_any(), "namespace": null },
+        "parameters": parameters, "parametersFrom": spec.parameters_from,
+    });
+    let updated = cluster.patch(&name, patch).await?;
+    print_line(&format!("instance {namespace}/{name} updated"))?;
+    if upgrade.wait.wait {
+        let baseline =
+            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
+        let seconds = upgrade.wait.wait_time;
+        wait(&cluster, &name, Until::Complete(&baseline), seconds, |_| Ok(())).await?;
+        print_line(&format!("instance {namespace}/{name} ready"))?;
+    }
+    Ok(())
+}
+
+/// Checks that a version is higher: that of the operator, or of the application with the same operator
+/// (K8).
+fn check_order(operator: [&String; 2], app: [&String; 2]) -> anyhow::Result<()> {
+    let [old, new] = operator;
+    let order = compare_versions(new, old).then(compare_versions(app[1], app[0]));
+    if order.is_le() {
+        bail!(
+            "upgraded version {new} is the same or smaller as current version {old} -> not upgrading"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Creates Operators and OperatorVersions.
+
+use anyhow::bail;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+};
+use podops_api::kudo::OperatorVersion;
+use podops_packages::{convert, package::Package};
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, MANAGER},
+    output::print_line,
+};
+
+/// What becomes of an OperatorVersion.
+pub(super) enum Change {
+    /// It is created.
+    Create,
+    /// Its content is replaced.
+    Replace,
+    /// It has this content already.
+    Keep,
+}
+
+/// Operator and OperatorVersion of a package, and what is to be done.
+pub(super) struct Planned {
+    package: Package,
+    version: OperatorVersion,
+    change: Change,
+}
+
+impl Planned {
+    /// Returns the OperatorVersion as it will be.
+    pub(super) const fn version(&self) -> &OperatorVersion {
+        &self.version
+    }
+}
+
+/// Decides what is to be done for a package, and writes nothing.
+///
+/// # Errors
+///
+/// If there is an OperatorVersion of this name with another content (K46), unless it is to be replaced.
+pub(super) async fn plan(
+    cluster: &Cluster,
+    package: Package,
+    replace: bool,
+) -> anyhow::Result<Planned> {
+    let mut version = convert::operator_version(&package)?;
+    version.metadata.namespace = Some(cluster.namespace.clone());
+    let name = version.name_any();
+    let change = match cluster.versions().get_opt(&name).await? {
+        None => Change::Create,
+        Some(found) if found.spec == version.spec => Change::Keep,
+        Some(_) if replace => Change::Replace,
+        Some(_) => bail!(
+            "operatorversion {}/{name} has another content than the package; raise the package's \
+             operatorVersion, or use --replace-operatorversion",
+            cluster.namespace
+        ),
+    };
+    Ok(Planned { package, version, change })
+}
+
+/// Creates the Operator if there is none, and creates or replaces the OperatorVersion.
+///
+/// # Errors
+///
+/// If the API server rejects one.
+pub(super) async fn write(cluster: &Cluster, planned: &Planned) -> anyhow::Result<()> {
+    let create = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let operator = convert::operator(&planned.package);
+    let (namespace, name) = (&cluster.namespace, operator.name_any());
+    if cluster.operators().get_opt(&name).await?.is_none() {
+        cluster.operators().create(&create, &operator).await?;
+        print_line(&format!("operator {namespace}/{name} created"))?;
+    }
+    let name = planned.version.name_any();
+    let done = match planned.change {
+        Change::Create => {
+            cluster.versions().create(&create, &planned.version).await?;
+            "created"
+        }
+        Change::Replace => {
+            let params =
+                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let spec = serde_json::to_value(&planned.version.spec)?;
+            let patch = json!([{ "op": "replace", "path": "/spec", "value": spec }]);
+            let patch: Patch<()> = Patch::Json(serde_json::from_value(patch)?);
+            cluster.versions().patch(&name, &params, &patch).await?;
+            "replaced"
+        }
+        Change::Keep => "already installed",
+    };
+    print_line(&format!("operatorversion {namespace}/{name} {done}"))
+}

@@ -1,0 +1,163 @@
+//! Finds packages in folders, archives and repositories.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use kubectl_kudo::{
+    cli::{Connection, Search},
+    repository::{Index, RepositoryList, Versions},
+    resolve::{Located, Packages},
+    source::Source,
+};
+use podops_packages::{archive, package::Files};
+
+use crate::download::{check_digest, download};
+
+/// List of repositories below the home folder.
+const LIST: &str = "repository/repositories.yaml";
+/// Repository without a list. It does not exist any more.
+const COMMUNITY: &str = "https://kudo-repository.storage.googleapis.com/v1";
+/// Index of a repository, below its URL.
+const INDEX: &str = "index.yaml";
+/// Deepest folder of a package.
+const DEPTH_MAX: usize = 32;
+/// Most bytes of a folder.
+const SIZE_MAX: u64 = 32 << 20;
+
+/// Finds packages where arguments name them.
+pub(crate) struct Finder {
+    home: Option<PathBuf>,
+    repository: Option<String>,
+    /// Indexes that were read, by the URL of the repository.
+    indexes: RefCell<BTreeMap<String, Arc<Index>>>,
+}
+
+impl Finder {
+    pub(crate) fn new(connection: &Connection, search: &Search) -> Self {
+        Self {
+            home: connection.home.clone(),
+            repository: search.repo.clone(),
+            indexes: RefCell::default(),
+        }
+    }
+
+    /// URL of the repository: an argument, or an entry of the list.
+    fn url(&self) -> anyhow::Result<String> {
+        let wanted = self.repository.as_deref();
+        if let Some(url) = wanted.filter(|wanted| wanted.contains(':')) {
+            return Ok(url.to_owned());
+        }
+        let default = || env::home_dir().map(|home| home.join(".kudo"));
+        let home = self.home.clone().or_else(default).context("there is no home folder")?;
+        let path = home.join(LIST);
+        if !path.exists() {
+            if let Some(name) = wanted {
+                bail!(
+                    "could not load repositories file ({}): no repository {name}",
+                    path.display()
+                );
+            }
+            return Ok(COMMUNITY.to_owned());
+        }
+        let failed = || format!("could not load repositories file ({})", path.display());
+        let list = RepositoryList::read(&fs::read_to_string(&path).with_context(failed)?);
+        let list = list.with_context(failed)?;
+        Ok(list.url(wanted)?.to_owned())
+    }
+
+    fn index(&self, url: &str) -> anyhow::Result<Arc<Index>> {
+        if let Some(known) = self.indexes.borrow().get(url) {
+            return Ok(known.clone());
+        }
+        let place = format!("{}/{INDEX}", url.trim_end_matches('/'));
+        let invalid = || format!("{url} is not a valid operator repository or cannot be reached");
+        let text = String::from_utf8(download(&place).with_context(invalid)?);
+        let index = Arc::new(Index::read(&text.with_context(invalid)?).with_context(invalid)?);
+        self.indexes.borrow_mut().insert(url.to_owned(), index.clone());
+        Ok(index)
+    }
+
+    fn in_repository(&self, name: &str, versions: &Versions) -> anyhow::Result<Located> {
+        let repository = self.url()?;
+        let index = self.index(&repository)?;
+        let entry = index.find(name, versions)?;
+        let mut last = None;
+        for url in &entry.urls {
+            match download(url) {
+                Ok(content) => {
+                    check_digest(url, &content, &entry.digest)?;
+                    return of_archive(&content).with_context(|| url.clone());
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| anyhow::anyhow!("the index has no URL for {name}")))
+    }
+}
+
+impl Packages for Finder {
+    fn find(&self, source: &Source, versions: &Versions) -> anyhow::Result<Located> {
+        match source {
+            Source::Path(path) => at_path(path),
+            Source::Url(url) => of_archive(&download(url)?).with_context(|| url.clone()),
+            Source::Name(name) => self.in_repository(name, versions),
+        }
+    }
+}
+
+fn of_archive(content: &[u8]) -> anyhow::Result<Located> {
+    let files = Arc::new(archive::read(content)?);
+    Ok(Located { files, folder: String::new(), base: None })
+}
+
+/// Returns the package in a folder or archive.
+///
+/// # Errors
+///
+/// If there is none.
+pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
+    let named = || path.display().to_string();
+    let metadata = fs::metadata(path).with_context(named)?;
+    if !metadata.is_dir() {
+        return of_archive(&fs::read(path).with_context(named)?).with_context(named);
+    }
+    let files = Arc::new(of_folder(path)?);
+    Ok(Located { files, folder: String::new(), base: Some(path.to_owned()) })
+}
+
+/// Returns the files of a folder.
+///
+/// # Errors
+///
+/// If one cannot be read, or the folder is too large.
+pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
+    let (mut files, mut left) = (Files::new(), SIZE_MAX);
+    let mut open = vec![(root.to_owned(), 0)];
+    while let Some((folder, depth)) = open.pop() {
+        if depth > DEPTH_MAX {
+            bail!("{}: the folder is nested too deep", folder.display());
+        }
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                open.push((path, depth + 1));
+                continue;
+            }
+            let named = || path.display().to_string();
+            let size = fs::metadata(&path).with_context(named)?.len();
+            left = left.checked_sub(size).context("the folder has more than 32 MiB")?;
+            let relative = path
+                .strip_prefix(root)?
+                .to_str()
+                .with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
+            files.insert(relative.to_owned(), fs::read(&path).with_context(named)?);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,87 @@
+//! The program `kubectl-kudo`, which kubectl runs as `kubectl kudo`.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::Parser as _;
+use kubectl_kudo::{
+    cli::{Cli, Command, PlanCommand},
+    failure::{FAILED, Failure},
+};
+
+use crate::cluster::Cluster;
+
+mod commands;
+
+mod cluster;
+mod download;
+mod find;
+mod output;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            drop(writeln!(io::stderr(), "Error: {}", one_line(&error)));
+            ExitCode::from(error.downcast_ref::<Failure>().map_or(FAILED, Failure::status))
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let connection = cli.connection;
+    match cli.command {
+        Command::Package(command) => commands::package::run(&connection, command),
+        Command::Version { output } => commands::version(output.as_deref()),
+        Command::Install(install) => commands::install::install(&connection, install).await,
+        Command::Upgrade(upgrade) => commands::upgrade::upgrade(&connection, upgrade).await,
+        Command::Update(update) => {
+            commands::update::update(&Cluster::connect(&connection).await?, update).await
+        }
+        Command::Uninstall { instance, wait } => {
+            let cluster = Cluster::connect(&connection).await?;
+            commands::uninstall::uninstall(&cluster, &instance, wait).await
+        }
+        Command::Get { what, output } => {
+            commands::get::get(&connection, what.as_deref(), output.as_deref()).await
+        }
+        Command::Plan(command) => plan(&Cluster::connect(&connection).await?, command).await,
+    }
+}
+
+async fn plan(cluster: &Cluster, command: PlanCommand) -> anyhow::Result<()> {
+    match command {
+        PlanCommand::Status { instance, wait, output } => {
+            commands::plan::status(cluster, &instance, wait, output.as_deref()).await
+        }
+        PlanCommand::History { instance } => commands::plan::history(cluster, &instance).await,
+        PlanCommand::Trigger { instance, name, wait } => {
+            commands::plan::trigger(cluster, &instance, name, wait).await
+        }
+        PlanCommand::Wait { instance, wait_for, timeout } => {
+            commands::plan::wait(cluster, &instance, wait_for, timeout).await
+        }
+        PlanCommand::Pause { instance } => commands::plan::pause(cluster, &instance, true).await,
+        PlanCommand::Resume { instance } => commands::plan::pause(cluster, &instance, false).await,
+        PlanCommand::Cancel { instance } => commands::plan::cancel(cluster, &instance).await,
+    }
+}
+
+/// The error and its causes in one line, without repetitions.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        // The API server's message, without the fields of its status.
+        let text = match cause.downcast_ref::<kube::Error>() {
+            Some(kube::Error::Api(status)) => status.message.clone(),
+            Some(_) | None => cause.to_string().replace('\n', " "),
+        };
+        if !parts.iter().any(|part| part.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}

@@ -1,0 +1,97 @@
+//! The runs of an Instance's plans.
+
+use instance_operator::run::shown;
+use jiff::Timestamp;
+use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersionSpec, PlanRun};
+
+use crate::text::Node;
+
+/// Returns the plans of an Instance, each with its runs that are known, the last one first.
+#[must_use]
+pub fn history(instance: &Instance, version: &OperatorVersionSpec) -> Node {
+    let status = instance.status.clone().unwrap_or_default();
+    let plans = version.plans.keys().map(|name| {
+        let plan = status.plan_status.get(name);
+        let runs: Vec<&PlanRun> = status.history.iter().filter(|run| run.plan == *name).collect();
+        let state = match plan {
+            Some(plan) if plan.status.is_running() => "is running".to_owned(),
+            Some(plan) if plan.status != ExecutionStatus::NeverRun => {
+                let finished = runs.first().and_then(|run| run.finished.as_ref());
+                let finished = finished.or(plan.last_updated_timestamp.as_ref());
+                let time = finished.map(|time| time.0.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+                let time = time.map(|time| format!("last finished run at {time} "));
+                format!("{}({})", time.unwrap_or_default(), shown(plan.status))
+            }
+            Some(_) | None => "never run".to_owned(),
+        };
+        Node::new(format!("{name} ({state})")).with(runs.into_iter().map(run))
+    });
+    Node::new(".").with(plans)
+}
+
+/// One run: when, how it ended, how long it took, and why it ran.
+fn run(run: &PlanRun) -> Node {
+    let time = |time: &Option<_>| {
+        time.as_ref().map(|time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0)
+    };
+    let (started, finished) = (time(&run.started), time(&run.finished));
+    let began = started.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+    let message =
+        if run.message.is_empty() { String::new() } else { format!(" ({})", run.message) };
+    Node::new(format!(
+        "{} {}{}: {}{message}",
+        began.unwrap_or_else(|| "?".to_owned()),
+        shown(run.status),
+        duration(started, finished),
+        run.reason
+    ))
+}
+
+fn duration(started: Option<Timestamp>, finished: Option<Timestamp>) -> String {
+    let (Some(started), Some(finished)) = (started, finished) else { return String::new() };
+    format!(" after {:#}", finished.duration_since(started))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn runs_hang_on_their_plans() {
+        let version: OperatorVersionSpec = serde_json::from_value(json!({
+            "plans": { "deploy": {}, "backup": {}, "restore": {} },
+        }))
+        .unwrap();
+        let run = |plan: &str, minute: u8, status: &str| {
+            json!({
+                "plan": plan, "uid": minute.to_string(), "reason": "requested", "status": status,
+                "started": format!("2026-01-01T00:{minute:02}:00Z"),
+                "finished": format!("2026-01-01T00:{minute:02}:05Z"),
+            })
+        };
+        let instance: Instance = serde_json::from_value(json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "Instance", "metadata": { "name": "test" },
+            "spec": {},
+            "status": {
+                "planStatus": {
+                    "deploy": { "name": "deploy", "status": "COMPLETE" },
+                    "backup": { "name": "backup", "status": "IN_PROGRESS" },
+                },
+                "history": [run("backup", 3, "FATAL_ERROR"), run("deploy", 2, "COMPLETE"), run("deploy", 1, "COMPLETE")],
+            },
+        }))
+        .unwrap();
+        let expected = "\
+.
+├── backup (is running)
+│   └── 2026-01-01T00:03:00 FATAL_ERROR after 5s: requested
+├── deploy (last finished run at 2026-01-01T00:02:05 (COMPLETE))
+│   ├── 2026-01-01T00:02:00 COMPLETE after 5s: requested
+│   └── 2026-01-01T00:01:00 COMPLETE after 5s: requested
+└── restore (never run)
+";
+        assert_eq!(history(&instance, &version).to_string(), expected);
+    }
+}

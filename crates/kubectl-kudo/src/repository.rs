@@ -1,0 +1,199 @@
+//! Repositories of packages: the list of repositories, and the index of one.
+
+use std::collections::BTreeMap;
+
+use podops_packages::{manifest, template::compare_versions};
+use serde::Deserialize;
+
+/// The only version of an index.
+const INDEX_VERSION: &str = "v1";
+
+/// The list of repositories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RepositoryList {
+    /// Name of the current repository.
+    pub context: String,
+    /// Repositories.
+    pub repositories: Vec<RepositoryEntry>,
+}
+
+/// A repository in the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct RepositoryEntry {
+    /// Name.
+    pub name: String,
+    /// URL.
+    pub url: String,
+}
+
+/// Index of a repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Index {
+    api_version: String,
+    entries: BTreeMap<String, Vec<IndexEntry>>,
+}
+
+/// A package in an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IndexEntry {
+    /// Name of the operator.
+    pub name: String,
+    /// Version of the operator.
+    pub operator_version: String,
+    /// Version of the application.
+    pub app_version: String,
+    /// Places of the archive.
+    pub urls: Vec<String>,
+    /// SHA-256 of the archive, in hex; empty if it is not known.
+    pub digest: String,
+    /// Whether it has been withdrawn.
+    pub removed: bool,
+}
+
+/// Why a repository has no package for a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The text is no list or index.
+    #[error(transparent)]
+    Malformed(#[from] manifest::Error),
+    /// The index has another version.
+    #[error("no API version specified, or another than {INDEX_VERSION}: {0:?}")]
+    ApiVersion(String),
+    /// No package has the name.
+    #[error("no operator found for: {0}")]
+    UnknownName(String),
+    /// No version of the package is as requested.
+    #[error("no operator version found for {name}-{version}")]
+    UnknownVersion {
+        /// Name of the operator.
+        name: String,
+        /// Requested versions.
+        version: String,
+    },
+    /// The list does not have the repository.
+    #[error("no repository named {0:?}")]
+    UnknownRepository(String),
+}
+
+/// Requested versions; `None` is any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Versions {
+    /// Version of the application.
+    pub app: Option<String>,
+    /// Version of the operator.
+    pub operator: Option<String>,
+}
+
+impl RepositoryList {
+    /// Reads a list.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no list.
+    pub fn read(text: &str) -> Result<Self, Error> {
+        Ok(manifest::read(text)?)
+    }
+
+    /// Returns the URL of a repository; `None` is the current one.
+    ///
+    /// # Errors
+    ///
+    /// If the list does not have it.
+    pub fn url(&self, name: Option<&str>) -> Result<&str, Error> {
+        let name = name.unwrap_or(&self.context);
+        let found = self.repositories.iter().find(|known| known.name == name);
+        Ok(&found.ok_or_else(|| Error::UnknownRepository(name.to_owned()))?.url)
+    }
+}
+
+impl Index {
+    /// Reads an index.
+    ///
+    /// # Errors
+    ///
+    /// If the text is no index of version `v1`.
+    pub fn read(text: &str) -> Result<Self, Error> {
+        let index: Self = manifest::read(text)?;
+        if index.api_version != INDEX_VERSION {
+            return Err(Error::ApiVersion(index.api_version));
+        }
+        Ok(index)
+    }
+
+    /// Returns the highest version of a package that is as requested, and not withdrawn.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn find(&self, name: &str, versions: &Versions) -> Result<&IndexEntry, Error> {
+        let all = self.entries.get(name).ok_or_else(|| Error::UnknownName(name.to_owned()))?;
+        let mut sorted: Vec<&IndexEntry> = all.iter().filter(|entry| !entry.removed).collect();
+        sorted.sort_by(|left, right| {
+            compare_versions(&right.app_version, &left.app_version)
+                .then(compare_versions(&right.operator_version, &left.operator_version))
+        });
+        let matches =
+            |wanted: Option<&String>, found: &String| wanted.is_none_or(|wanted| wanted == found);
+        let found = sorted.into_iter().find(|entry| {
+            matches(versions.app.as_ref(), &entry.app_version)
+                && matches(versions.operator.as_ref(), &entry.operator_version)
+        });
+        let wanted = [versions.app.as_deref(), versions.operator.as_deref()];
+        let version = || wanted.into_iter().flatten().collect::<Vec<_>>().join("_");
+        found.ok_or_else(|| Error::UnknownVersion { name: name.to_owned(), version: version() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INDEX: &str = "\
+apiVersion: v1
+entries:
+  kafka:
+  - {name: kafka, operatorVersion: 1.2.0, appVersion: 2.5.0, urls: [a], digest: x}
+  - {name: kafka, operatorVersion: 1.10.0, appVersion: 2.5.0, urls: [b]}
+  - {name: kafka, operatorVersion: 2.0.0, appVersion: 3.0.0, urls: [c], removed: true}
+  - {name: kafka, operatorVersion: 9.0.0, urls: [d]}
+";
+
+    fn found(app: Option<&str>, operator: Option<&str>) -> Result<String, String> {
+        let versions =
+            Versions { app: app.map(ToOwned::to_owned), operator: operator.map(ToOwned::to_owned) };
+        let index = Index::read(INDEX).unwrap();
+        let found = index.find("kafka", &versions);
+        found.map(|entry| entry.urls[0].clone()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_highest_version_as_requested_is_found() {
+        assert_eq!(found(None, None).unwrap(), "b", "c is withdrawn, and d has no appVersion");
+        assert_eq!(found(None, Some("1.2.0")).unwrap(), "a");
+        assert_eq!(found(None, Some("9.0.0")).unwrap(), "d");
+        let error = found(Some("3.0.0"), Some("2.0.0")).unwrap_err();
+        assert_eq!(error, "no operator version found for kafka-3.0.0_2.0.0");
+        let index = Index::read(INDEX).unwrap();
+        let error = index.find("zoo", &Versions::default()).unwrap_err();
+        assert_eq!(error.to_string(), "no operator found for: zoo");
+    }
+
+    #[test]
+    fn other_indexes_are_rejected() {
+        for text in ["", "entries: {}", "apiVersion: v2", "[", "apiVersion: v1\nentries: 1"] {
+            assert!(Index::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_current_repository_is_the_default() {
+        let text = "repoVersion: v1\ncontext: b\nrepositories:\n- {name: a, url: A}\n- {name: b, url: B}\n";
+        let list = RepositoryList::read(text).unwrap();
+        assert_eq!((list.url(None), list.url(Some("a"))), (Ok("B"), Ok("A")));
+        assert!(list.url(Some("c")).is_err());
+    }
+}

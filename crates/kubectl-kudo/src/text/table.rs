@@ -1,0 +1,106 @@
+//! Tables: columns joined by tabs, and every cell padded with spaces to the width of its column.
+
+use std::fmt;
+
+/// Rows of cells, the first with the names of the columns. A cell may have several lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    #[must_use]
+    pub fn new(columns: &[&str]) -> Self {
+        Self { rows: vec![columns.iter().map(|name| (*name).to_owned()).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn add(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Number of rows, without that of the names.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len() - 1
+    }
+
+    /// Returns whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.rows {
+            let height = row.iter().map(|cell| cell.lines().count()).max().unwrap_or(0).max(1);
+            for line in 0..height {
+                let cells: Vec<String> = row
+                    .iter()
+                    .enumerate()
+                    .map(|(column, cell)| {
+                        let text = cell.lines().nth(line).unwrap_or_default();
+                        format!("{text:<width$}", width = self.width(column))
+                    })
+                    .collect();
+                writeln!(f, "{}", cells.join("\t"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns a text in lines of at most `width` characters, broken at spaces where there are any.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for paragraph in text.trim_end().lines() {
+        let mut line = String::new();
+        for word in paragraph.split(' ') {
+            let needed =
+                line.chars().count() + usize::from(!line.is_empty()) + word.chars().count();
+            if !line.is_empty() && needed > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_padded_and_joined_by_tabs() {
+        let mut table = Table::new(&["Name", "Default", "Required", "Immutable"]);
+        table.add(["cpus", "0.25", "true", "false"].map(ToOwned::to_owned).to_vec());
+        table.add(["memory", "1Gi", "true", "false"].map(ToOwned::to_owned).to_vec());
+        let expected = "Name  \tDefault\tRequired\tImmutable\n\
+                        cpus  \t0.25   \ttrue    \tfalse    \n\
+                        memory\t1Gi    \ttrue    \tfalse    \n";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn wide_texts_have_several_lines() {
+        assert_eq!(wrapped("a few words here", 6), "a few\nwords\nhere");
+        assert_eq!(wrapped("unbreakable", 4), "unbreakable");
+        let mut table = Table::new(&["A", "B"]);
+        table.add(vec!["x\ny".to_owned(), "z".to_owned()]);
+        assert_eq!(table.to_string(), "A\tB\nx\tz\ny\t \n");
+    }
+}
