@@ -966,7 +966,8 @@ fn webhooks(configuration: &DynamicObject) -> &[Value] {
 }
 
 /// Root directory of this repository.
-fn root() -> PathBuf {
+#[must_use]
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 

@@ -14,7 +14,7 @@ use podops_e2e::{
     balancers::Haproxy,
     bench,
     cluster::{TestCluster, is_rolled_out},
-    plots,
+    packages, plots,
     programs::Programs,
     progress_view::ProgressView,
     recording, server, soak,
@@ -70,6 +70,11 @@ enum Command {
     /// Print the path of kubectl, which is built if it is not installed
     #[command(hide = true)]
     Kubectl,
+    /// Take all packages of KUDO below a folder through their life; prints a Markdown page
+    Packages {
+        /// Folder of the packages
+        folder: PathBuf,
+    },
     /// Measure the performance targets; prints a Markdown page
     Bench {
         /// Measure only CollaSets of 100 Pods
@@ -121,6 +126,10 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Bench { quick } => {
             output(&Box::pin(bench::run(&programs, quick)).await?);
+            Ok(())
+        }
+        Command::Packages { folder } => {
+            output(packages::run(&programs, &folder).await?.trim_end());
             Ok(())
         }
         Command::Plot => {

@@ -4,7 +4,7 @@
 use std::{env, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, bail, ensure};
-use kubectl_podops::cli::Cli;
+use clap::CommandFactory as _;
 use podops_api::condition::ConditionReason;
 use podops_client::{
     event::{EventReason, Severity},
@@ -36,7 +36,8 @@ fn main() -> anyhow::Result<()> {
         ("conditions.md", conditions(&operators)?),
         ("metrics.md", metrics(&operators)?),
         ("flags.md", flags(&operators)?),
-        ("kubectl-podops.md", command_line()?),
+        ("kubectl-podops.md", command_line("kubectl podops", kubectl_podops::cli::Cli::command())?),
+        ("kubectl-kudo.md", command_line("kubectl kudo", kubectl_kudo::cli::Cli::command())?),
     ];
     for (name, page) in pages {
         let page = format!("{HEAD}{}", escape_tags(&page));
@@ -223,27 +224,27 @@ fn flag_table<'a>(
     Ok(())
 }
 
-fn command_line() -> anyhow::Result<String> {
-    let mut page = "# kubectl podops\n".to_owned();
-    let mut program = <Cli as clap::CommandFactory>::command();
+fn command_line(title: &str, mut program: clap::Command) -> anyhow::Result<String> {
+    let mut page = format!("# {title}\n");
     program.build();
     writeln!(page, "\n{}.", program.get_about().map(ToString::to_string).unwrap_or_default())?;
     let shared = program.get_arguments().filter(|argument| argument.is_global_set());
     argument_table(&mut page, "All commands", shared)?;
     for command in program.get_subcommands() {
         write_command(&mut page, command, command.get_name())?;
-        for nested in command.get_subcommands() {
-            let name = format!("{} {}", command.get_name(), nested.get_name());
-            write_command(&mut page, nested, &name)?;
-        }
     }
     Ok(page)
 }
 
-/// Writes a command that has no further commands.
+/// Writes a command, or those that it has.
 fn write_command(page: &mut String, command: &clap::Command, name: &str) -> anyhow::Result<()> {
-    if command.has_subcommands() || name.split(' ').any(|part| part == "help") {
+    if name.split(' ').any(|part| part == "help") {
         return Ok(());
+    }
+    if command.has_subcommands() {
+        return command.get_subcommands().try_for_each(|nested| {
+            write_command(page, nested, &format!("{name} {}", nested.get_name()))
+        });
     }
     let own = command.get_arguments().filter(|a| !a.is_global_set() && a.get_id() != "help");
     argument_table(page, name, own)?;

@@ -22,6 +22,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("helm install", "live_helm"),
     ("deploy/monitoring", "live_monitoring"),
     ("kubectl podops uninstall", "live_uninstall"),
+    ("kubectl kudo", "live_packages"),
     ("kusionstack-controller-manager", "live_migration"),
     ("kubectl-podops preflight", "live_migration"),
     ("-k crds", "live_migration"),
@@ -37,6 +38,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 /// First words of YAML that is neither a manifest nor a part of one, and what it is.
 const OTHER_YAML: &[(&str, &str)] = &[
     ("# deploy/overlays/yours", "a kustomization"),
+    ("# hello/", "a file of a package"),
     ("resources:", "a kustomization"),
     ("patches:", "a kustomization"),
     ("images:", "a kustomization"),

@@ -45,6 +45,8 @@ Commands:
   hostile          Run the live tests of hostile objects, tenants and large numbers with release builds
                    and print their figures; PODOPS_FUZZ_OBJECTS, PODOPS_SCALE_PODS and
                    PODOPS_SCALE_RULES set other numbers
+  packages DIR     Take the packages of KUDO below a folder through their life with the command line;
+                   writes docs/packages.md
   plot             Draw the data of the overview dashboard during an update; writes
                    docs/how-to/overview.svg
   record           Record `kubectl podops get --watch` during an update; writes docs/recording.md
@@ -70,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         ["demo", args @ ..] => demo(args),
         ["dist", args @ ..] => dist::run(args),
         ["hostile"] => hostile(),
+        ["packages", folder] => write_page("packages", &[folder], "docs/packages.md"),
         ["plot"] => write_page("plot", &[], "docs/how-to/overview.svg"),
         ["record"] => write_page("record", &[], "docs/recording.md"),
         ["reference"] => reference(&[]),

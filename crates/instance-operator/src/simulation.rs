@@ -43,6 +43,8 @@ pub(crate) struct World {
     pub(crate) served: Vec<(String, String)>,
     /// Objects whose changes the API server rejects.
     pub(crate) rejected: Vec<ObjectId>,
+    /// Objects of which the API server rejects a changed content.
+    pub(crate) immutable: Vec<ObjectId>,
     /// Changes of objects, in order: `apply ConfigMap default/a`.
     pub(crate) log: Vec<String>,
     /// Events, in order: reason and message.
@@ -71,6 +73,7 @@ impl World {
             objects: BTreeMap::new(),
             served: Vec::new(),
             rejected: Vec::new(),
+            immutable: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
             status_writes: 0,
@@ -193,6 +196,11 @@ impl World {
                     observed.failures.insert(write.id(), "not permitted".to_owned());
                     continue;
                 }
+                if self.is_immutable(&write) {
+                    let message = "spec.template: field is immutable".to_owned();
+                    observed.failures.insert(write.id(), message);
+                    continue;
+                }
                 let response = self.apply(&write);
                 record(&mut observed.status, &write, response.as_ref());
                 observed.objects.insert(write.id(), response.map(Arc::new));
@@ -236,6 +244,13 @@ impl World {
         for id in &self.last.needs.objects {
             observed.objects.insert(id.clone(), self.objects.get(id).cloned().map(Arc::new));
         }
+    }
+
+    fn is_immutable(&self, write: &ObjectWrite) -> bool {
+        let ObjectWrite::Apply { object, .. } = write else { return false };
+        let id = write.id();
+        let live = self.objects.get(&id).filter(|_| self.immutable.contains(&id));
+        live.is_some_and(|live| live["spec"] != object["spec"])
     }
 
     fn apply(&mut self, write: &ObjectWrite) -> Option<Value> {

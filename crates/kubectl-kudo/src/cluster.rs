@@ -24,6 +24,9 @@ use serde_json::{Value, json};
 /// Field manager of changes.
 pub(crate) const MANAGER: &str = "kubectl-kudo";
 
+/// Message without a kubeconfig.
+const UNREADABLE: &str = "no cluster: the kubeconfig cannot be read";
+
 /// Definitions that the commands need.
 const DEFINITIONS: [&str; 3] =
     ["operators.kudo.dev", "operatorversions.kudo.dev", "instances.kudo.dev"];
@@ -193,7 +196,7 @@ async fn config(connection: &Connection) -> anyhow::Result<Config> {
         KubeConfigOptions { context: connection.context.clone(), ..KubeConfigOptions::default() };
     let config = match &connection.kubeconfig {
         Some(path) => {
-            let file = Kubeconfig::read_from(path)?;
+            let file = Kubeconfig::read_from(path).context(UNREADABLE)?;
             Config::from_custom_kubeconfig(file, &options).await.map_err(anyhow::Error::from)
         }
         None if options.context.is_some() => {
@@ -201,5 +204,5 @@ async fn config(connection: &Connection) -> anyhow::Result<Config> {
         }
         None => Config::infer().await.map_err(anyhow::Error::from),
     };
-    config.context("no cluster: the kubeconfig cannot be read")
+    config.context(UNREADABLE)
 }

@@ -119,12 +119,28 @@ const fn successor(
 const REMOVED: [(&str, &str); 2] =
     [("policy/v1beta1", "PodSecurityPolicy"), ("extensions/v1beta1", "PodSecurityPolicy")];
 
-/// Translates an object if its API version is gone. Returns what was done.
+/// Metadata of objects and of the Pods of workloads.
+const METADATA: [&str; 3] =
+    ["/metadata", "/spec/template/metadata", "/spec/jobTemplate/spec/template/metadata"];
+
+/// Removes what Kubernetes 1.16 removed from metadata: servers ignored it, and server-side apply rejects
+/// it.
+fn remove_initializers(object: &mut Value) {
+    for path in METADATA {
+        if let Some(metadata) = object.pointer_mut(path).and_then(Value::as_object_mut) {
+            metadata.remove("initializers");
+        }
+    }
+}
+
+/// Translates an object if its API version is gone, or fields of it are. Returns what was done to its
+/// version.
 ///
 /// # Errors
 ///
 /// [`Error`] if it has no successor, or one that does something else.
 pub fn translate(object: &mut Value) -> Result<Option<Translated>, Error> {
+    remove_initializers(object);
     let version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let from = format!("{version} {kind}");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ObjectType, Scope, controller, map_at, object_type, text};
+use super::{ObjectType, Scope, controller, hash, map_at, object_type, text};
 
 /// Label `heritage=kudo` of every applied object.
 pub const HERITAGE: (&str, &str) = ("heritage", "kudo");
@@ -152,6 +152,20 @@ pub fn keep_run(object: &mut Value, live: &Value) {
         && let Some(annotations) = map_at(object, &["metadata", "annotations"])
     {
         annotations.extend(known);
+    }
+}
+
+/// Keeps the annotations that the operator has added to the Pod template of a Job: the template cannot be
+/// changed, and a new version of the package alone is no reason to run the Job again.
+pub fn keep_job_template(job: &mut Value, live: &Value) {
+    let known = live.pointer("/spec/template/metadata/annotations");
+    let annotations = job.pointer_mut("/spec/template/metadata/annotations");
+    let Some(annotations) = annotations.and_then(Value::as_object_mut) else { return };
+    for key in [OPERATOR_VERSION, hash::DEPENDENCIES_HASH] {
+        match known.and_then(|known| known.get(key)) {
+            Some(value) => drop(annotations.insert(key.to_owned(), value.clone())),
+            None => drop(annotations.remove(key)),
+        }
     }
 }
 

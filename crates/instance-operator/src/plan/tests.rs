@@ -858,3 +858,48 @@ fn packages_that_depend_on_each_other_do_not_run() {
                     default/op-1 -> default/op-1";
     assert!(world.events.iter().any(|event| event == expected), "{:?}", world.events);
 }
+
+/// KUDO's plans try forever to change a Job, also one that another version of the package only marks.
+#[test]
+fn a_job_is_replaced_when_it_has_ended_and_changed() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\nspec:\n  template:\n    \
+               spec:\n      image: '{{ .Params.P }}'\n";
+    let mut version =
+        version(&json!([phase("serial", &[step("job", &["job"])])]), &json!({ "job": job }));
+    let mut world = World::new(&version, &json!({}));
+    world.reconcile();
+    let id = world.objects.keys().find(|id| id.object_type.kind == "Job").unwrap().clone();
+    world.immutable.push(id);
+    let complete = json!({
+        "succeeded": 1, "conditions": [{ "type": "Complete", "status": "True" }],
+    });
+    world.report("Job", "job", complete.clone());
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("COMPLETE", 1));
+
+    version["version"] = json!("0.2.0");
+    world.set_version("v2/1", &version);
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    let uid = world.object("Job", "job").unwrap()["metadata"]["uid"].clone();
+
+    world.report("Job", "job", json!({ "active": 1 }));
+    world.set("P", "new");
+    world.reconcile();
+    let (status, message) = world.step("job");
+    assert_eq!(
+        (status.as_str(), &world.object("Job", "job").unwrap()["metadata"]["uid"]),
+        ("ERROR", &uid)
+    );
+    assert!(message.contains("field is immutable"), "{message}");
+
+    world.report("Job", "job", complete.clone());
+    world.reconcile();
+    world.report_if("Job", "job", json!({}));
+    world.reconcile();
+    assert_ne!(world.object("Job", "job").unwrap()["metadata"]["uid"], uid, "{:?}", world.log);
+    world.report("Job", "job", complete);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}

@@ -34,7 +34,7 @@ use podops_client::{
 use podops_runtime::{
     controller::{ControllerConfig, Requeue},
     operator::{Operator, OperatorError},
-    reconcile_error::ReconcileError,
+    reconcile_error::{Cause, ReconcileError},
     writer::Writer,
 };
 
@@ -117,7 +117,7 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
         types: Types::new(process.client.clone()),
         watches: Watches::new(process.clone(), changed),
         workloads,
-        versions: Versions::new(versions.clone()),
+        versions: Versions::new(process.client.clone(), versions.clone()),
         failures: Failures::default(),
         statuses: Statuses::default(),
         writer: Writer::new(applier, &instances.progress, &[]),
@@ -219,7 +219,8 @@ async fn reconcile(
         watches: &context.watches,
         writes: &context.metrics.object_writes,
     };
-    context.versions.add_to(&mut observed);
+    let found = context.versions.add_to(&mut observed).await;
+    found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
     context.failures.add_to(&mut observed, Instant::now());
     // While a plan runs, and right after it, the caches may lag behind what it has waited for.
     if [&stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {

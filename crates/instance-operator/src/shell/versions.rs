@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kube::ResourceExt as _;
+use kube::{Api, Client, ResourceExt as _};
 use parking_lot::Mutex;
 use podops_api::{
     ids::Uid,
@@ -22,8 +22,20 @@ use crate::{
     view::{Observed, Version},
 };
 
+/// UID and generation: another one is another content.
+fn identity(version: &OperatorVersion) -> String {
+    let generation = version.metadata.generation.unwrap_or_default();
+    format!("{}/{generation}", version.uid().unwrap_or_default())
+}
+
+fn content(namespace: &str, version: &OperatorVersion) -> Version {
+    let (identity, spec) = (identity(version), version.spec.clone());
+    Version { namespace: namespace.to_owned(), identity, spec }
+}
+
 /// OperatorVersions of the cluster.
 pub(super) struct Versions {
+    client: Client,
     store: Arc<IndexedStore<OperatorVersion>>,
     /// Those that Instances have needed, each once in memory.
     known: Mutex<BTreeMap<ObjectKey, Arc<Version>>>,
@@ -32,8 +44,8 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    pub(super) fn new(store: Arc<IndexedStore<OperatorVersion>>) -> Self {
-        Self { store, known: Mutex::default(), of_runs: Mutex::default() }
+    pub(super) fn new(client: Client, store: Arc<IndexedStore<OperatorVersion>>) -> Self {
+        Self { client, store, known: Mutex::default(), of_runs: Mutex::default() }
     }
 
     /// Progress of the watch of OperatorVersions.
@@ -42,12 +54,23 @@ impl Versions {
     }
 
     /// Adds the OperatorVersion of an Instance, and that with which its run began.
-    pub(super) fn add_to(&self, observed: &mut Observed) {
+    ///
+    /// # Errors
+    ///
+    /// If the cache does not have it, and it cannot be read.
+    pub(super) async fn add_to(&self, observed: &mut Observed) -> kube::Result<()> {
         let key = observed.version_key();
         let (namespace, name) = key.split_once('/').unwrap_or_default();
         observed.version = self.find(&ObjectKey::new(namespace, name));
+        // The event of one that was created just before the Instance may arrive later.
+        if observed.version.is_none() && !name.is_empty() {
+            let versions: Api<OperatorVersion> = Api::namespaced(self.client.clone(), namespace);
+            let found = versions.get_opt(name).await?;
+            observed.version = found.map(|found| Arc::new(content(namespace, &found)));
+        }
         observed.dependencies = self.dependencies(observed.version.as_deref());
         observed.version_of_run = self.of_runs.lock().get(&observed.uid).cloned();
+        Ok(())
     }
 
     /// Returns the OperatorVersions that one depends on, directly or not.
@@ -71,13 +94,11 @@ impl Versions {
             known.remove(key);
             return None;
         };
-        let generation = stored.metadata.generation.unwrap_or_default();
-        let identity = format!("{}/{generation}", stored.uid().unwrap_or_default());
+        let identity = identity(&stored);
         if let Some(version) = known.get(key).filter(|version| version.identity == identity) {
             return Some(version.clone());
         }
-        let spec = stored.spec.clone();
-        let version = Arc::new(Version { namespace: key.namespace.clone(), identity, spec });
+        let version = Arc::new(content(&key.namespace, &stored));
         known.insert(key.clone(), version.clone());
         Some(version)
     }

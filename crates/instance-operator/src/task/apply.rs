@@ -19,12 +19,15 @@ use crate::{
         ObjectId, ObjectType, enhance,
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
-        object_type, text,
+        is_true, object_type, text,
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
     run::run_and_attempt,
 };
+
+/// Part of the API server's message about a change that it never accepts.
+const IMMUTABLE: &str = "field is immutable";
 
 /// Kinds that others depend on are applied first, in this order.
 const FIRST: [&str; 7] = [
@@ -180,6 +183,19 @@ fn advance_object(
     progress: &mut Progress,
 ) -> Result<(), TaskFailure> {
     let id = ObjectId::of(&object);
+    let is_job = id.object_type.is("batch", "Job");
+    let known = context.observed.objects.get(&id).and_then(Option::as_ref);
+    if let Some(live) = known.filter(|_| is_job) {
+        enhance::keep_job_template(&mut object, live);
+        if is_to_be_replaced(&id, live, context)
+            && other_maker(live, &object, context, work).is_none()
+        {
+            let uid = text(live, "/metadata/uid").to_owned();
+            work.writes.push(ObjectWrite::Delete { id, uid });
+            progress.is_incomplete = true;
+            return Ok(());
+        }
+    }
     let digest = applied_digest(&object);
     let entry = entry(work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
@@ -190,7 +206,7 @@ fn advance_object(
     }
     // A Job that failed in an earlier run or attempt would fail this one too. Nothing else is deleted
     // for a failure, for example no Instance with its data.
-    let may_have_failed = id.object_type.is("batch", "Job") && entry.is_some();
+    let may_have_failed = is_job && entry.is_some();
     let live = if is_applied || may_have_failed {
         live_object(&id, context, work)
     } else {
@@ -236,6 +252,15 @@ fn advance_object(
         run,
     });
     Ok(())
+}
+
+/// Returns whether the API server has rejected a change of a Job that has ended. A Job cannot be changed,
+/// so one that has ended makes room for the new one.
+fn is_to_be_replaced(id: &ObjectId, live: &Value, context: &TaskContext<'_>) -> bool {
+    let rejected = context.observed.failures.get(id);
+    let is_deleted = !text(live, "/metadata/deletionTimestamp").is_empty();
+    let has_ended = is_true(live, "Complete") || is_true(live, "Failed");
+    rejected.is_some_and(|message| message.contains(IMMUTABLE)) && has_ended && !is_deleted
 }
 
 fn wait_for(

@@ -3,6 +3,10 @@
 use instance_operator::run::{running, shown};
 use podops_api::kudo::{ExecutionStatus, Instance, StepStatus};
 
+/// Reasons of the condition Degraded while the spec is invalid. A missing OperatorVersion is none of
+/// them: it may be created later.
+const INVALID: [&str; 2] = ["InvalidParams", "InvalidPlan"];
+
 /// What is known of an Instance before it is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
@@ -60,7 +64,7 @@ pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
     let invalid = conditions.find(|condition| {
         condition.type_ == "Degraded"
             && condition.status == "True"
-            && condition.reason.starts_with("Invalid")
+            && INVALID.contains(&condition.reason.as_str())
     });
     if let Some(invalid) = invalid {
         return Progress::Invalid(invalid.message.clone());

@@ -24,6 +24,20 @@ fn objects_of_current_versions_stay_as_they_are() {
 }
 
 #[test]
+fn initializers_are_removed() {
+    let mut object = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "a", "initializers": {} },
+        "spec": { "template": { "metadata": { "initializers": { "pending": [] }, "labels": {} } } },
+    });
+    assert_eq!(translate(&mut object), Ok(None));
+    let expected = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "a" },
+        "spec": { "template": { "metadata": { "labels": {} } } },
+    });
+    assert_eq!(object, expected);
+}
+
+#[test]
 fn a_translation_names_both_versions() {
     let mut object = json!({ "apiVersion": "batch/v1beta1", "kind": "CronJob" });
     let translated = translate(&mut object).unwrap().unwrap();

@@ -1,0 +1,329 @@
+//! Takes packages of KUDO through their life with the command line, on the test cluster: verification,
+//! archive, installation from a repository, every plan, a changed parameter, an upgrade, uninstallation.
+
+mod package;
+mod repository;
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::Output,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tokio::process::Command;
+
+use self::{
+    package::{ChangedParameter, PackageFolder},
+    repository::Repository,
+};
+use crate::cluster::{TestCluster, eventually, root};
+
+/// Name of the operator.
+const OPERATOR: &str = "instance-operator";
+/// Timeout of one plan, in seconds.
+const PLAN_TIMEOUT: &str = "60";
+/// Timeout until the objects of a deleted Instance are gone.
+const GONE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Plan of packages for what must not be changed. With a Dummy task that is never done, it does not end.
+const NOT_ALLOWED: &str = "not-allowed";
+/// StatefulSets keep the claims that they make, and with them the data.
+const CLAIMS: &str = "persistentvolumeclaims";
+/// Kinds of other projects that packages refer to: plural, kind, group and version.
+const FOREIGN: [(&str, &str, &str, &str); 1] =
+    [("servicemonitors", "ServiceMonitor", "monitoring.coreos.com", "v1")];
+
+/// What became of one package.
+#[derive(Debug, Default)]
+struct Tried {
+    name: String,
+    verify: Duration,
+    deploy: Duration,
+    /// Writes of the operator for the plan `deploy`.
+    deploy_writes: usize,
+    /// Objects that the Instance applied.
+    objects: usize,
+    plans: Vec<String>,
+    changed: String,
+    /// Objects that are left after the Instance was deleted.
+    left: Vec<String>,
+    failure: Option<String>,
+}
+
+/// The cluster, the command line, and a repository of packages.
+struct Lab {
+    cluster: TestCluster,
+    program: PathBuf,
+    repository: Repository,
+    work: tempfile::TempDir,
+}
+
+/// Tries all packages below a folder; returns a Markdown page.
+///
+/// # Errors
+///
+/// If there are no packages, the cluster does not start, or a package fails.
+pub async fn run(programs: &Path, folder: &Path) -> anyhow::Result<String> {
+    let packages = package::find(folder)?;
+    ensure!(!packages.is_empty(), "there are no packages in {}", folder.display());
+    let lab = Lab::start(programs).await?;
+    let mut archives = Vec::new();
+    for package in &packages {
+        archives.push(lab.publish(package, &packages).await?);
+    }
+    let mut tried = Vec::new();
+    for (package, (copy, next)) in packages.iter().zip(&archives) {
+        let mut result = Tried { name: package.title(), ..Tried::default() };
+        if let Err(error) = lab.try_package(copy, next, &mut result).await {
+            result.failure = Some(format!("{error:#}"));
+        }
+        let end = result.failure.as_deref().unwrap_or("done");
+        writeln!(io::stderr(), "{}: {end}", result.name)?;
+        tried.push(result);
+    }
+    lab.cluster.assert_no_forbidden_requests()?;
+    let page = page(&tried)?;
+    let failed: Vec<String> = tried
+        .iter()
+        .filter_map(|tried| Some(format!("{}: {}", tried.name, tried.failure.as_ref()?)))
+        .collect();
+    ensure!(failed.is_empty(), "{}\n{page}", failed.join("\n"));
+    Ok(page)
+}
+
+fn page(tried: &[Tried]) -> anyhow::Result<String> {
+    let mut page = "\
+# Packages of KUDO
+
+The community packages of KUDO, taken through their life on the test cluster by `cargo xtask packages`: with
+a real API server and controllers, on simulated nodes, and with the rights that KUDO had (component
+`package-admin`).
+Each is verified, becomes the same archive twice, is installed from an HTTP repository, runs every plan, is
+changed, is upgraded to a higher version, and is uninstalled.
+
+| package | verify | deploy | objects | writes for deploy | other plans | changed parameter | left after uninstall |
+|---|---|---|---|---|---|---|---|
+"
+    .to_owned();
+    for tried in tried {
+        let plans = if tried.plans.is_empty() { "–".to_owned() } else { tried.plans.join(", ") };
+        let left = if tried.left.is_empty() { "nothing".to_owned() } else { tried.left.join(", ") };
+        let deploy = match &tried.failure {
+            None => format!("{:.1} s", tried.deploy.as_secs_f64()),
+            Some(_) => "failed".to_owned(),
+        };
+        writeln!(
+            page,
+            "| {} | {} ms | {deploy} | {} | {} | {plans} | {} | {left} |",
+            tried.name,
+            tried.verify.as_millis(),
+            tried.objects,
+            tried.deploy_writes,
+            tried.changed,
+        )?;
+    }
+    Ok(page)
+}
+
+impl Lab {
+    async fn start(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = TestCluster::start_empty(programs).await?;
+        cluster.install("crds/kudo").await?;
+        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+        cluster.plane.kubectl(&established).await?;
+        cluster.install("deploy/overlays/packages").await?;
+        // kustomize includes a component in an overlay only.
+        let binding = root().join("deploy/components/package-admin/cluster-role-binding.yaml");
+        let binding = binding.to_str().context("a path is not UTF-8")?;
+        cluster.plane.kubectl(&["apply", "-f", binding]).await?;
+        let work = tempfile::tempdir()?;
+        for foreign in FOREIGN {
+            let file = work.path().join(foreign.0);
+            std::fs::write(&file, definition(foreign).to_string())?;
+            let file = file.to_str().context("a path is not UTF-8")?;
+            cluster.plane.kubectl(&["apply", "-f", file]).await?;
+        }
+        cluster.start_operator(OPERATOR).await?;
+        eventually(GONE_TIMEOUT, async || Ok(!cluster.leader(OPERATOR).await?.is_empty())).await?;
+        Ok(Self {
+            cluster,
+            program: programs.join("kubectl-kudo"),
+            repository: Repository::start().await?,
+            work,
+        })
+    }
+
+    /// Runs the command line.
+    async fn output(&self, args: &[&str]) -> anyhow::Result<Output> {
+        let mut command = Command::new(&self.program);
+        command
+            .env("KUBECONFIG", self.cluster.plane.admin_kubeconfig())
+            .env("HOME", self.work.path());
+        Ok(command.args(args).output().await?)
+    }
+
+    /// Runs the command line; returns its output.
+    async fn kudo(&self, args: &[&str]) -> anyhow::Result<String> {
+        let output = self.output(args).await?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            bail!("kubectl kudo {}: {errors}{text}", args.join(" "));
+        }
+        Ok(text)
+    }
+
+    /// Adds a package and its next version to the repository; returns their folders.
+    async fn publish(
+        &self,
+        package: &PackageFolder,
+        all: &[PackageFolder],
+    ) -> anyhow::Result<(PackageFolder, PackageFolder)> {
+        let copy = package.copy_to(&self.work.path().join(package.title()), all)?;
+        let next =
+            copy.copy_to(&self.work.path().join(format!("{}-next", package.title())), &[])?;
+        let next = next.raise_version()?;
+        for folder in [&copy, &next] {
+            let archive = self.archive(folder).await?;
+            self.repository.add(folder, archive);
+        }
+        Ok((copy, next))
+    }
+
+    /// Creates the archive of a package twice, and checks that both have the same bytes.
+    async fn archive(&self, folder: &PackageFolder) -> anyhow::Result<Vec<u8>> {
+        let mut archives = Vec::new();
+        for _ in 0..2 {
+            let target = tempfile::tempdir_in(self.work.path())?;
+            let to = target.path().to_str().context("a path is not UTF-8")?;
+            self.kudo(&["package", "create", folder.path()?, "--destination", to]).await?;
+            let file = std::fs::read_dir(target.path())?.next().context("no archive")??;
+            archives.push(std::fs::read(file.path())?);
+        }
+        ensure!(archives[0] == archives[1], "{} has two archives", folder.title());
+        archives.pop().context("no archive")
+    }
+
+    async fn try_package(
+        &self,
+        package: &PackageFolder,
+        next: &PackageFolder,
+        tried: &mut Tried,
+    ) -> anyhow::Result<()> {
+        let verify = Instant::now();
+        self.kudo(&["package", "verify", package.path()?]).await?;
+        tried.verify = verify.elapsed();
+        let namespace = package.namespace();
+        let (operator, repo) = (package.operator.as_str(), self.repository.url.as_str());
+        self.cluster.plane.kubectl(&["create", "namespace", &namespace]).await?;
+        let in_namespace = ["--namespace", namespace.as_str()];
+        let instance = ["--instance", operator];
+        let waits = ["--wait", "--wait-time", PLAN_TIMEOUT];
+        let run = async |args: &[&str]| self.kudo(&[args, &in_namespace].concat()).await;
+        let since = self.cluster.audit_log_end()?;
+        let deploy = Instant::now();
+        let version = ["--operator-version", package.operator_version.as_str()];
+        let install = ["install", operator, "--repo", repo];
+        run(&[&install[..], &instance, &version, &waits].concat()).await?;
+        tried.deploy = deploy.elapsed();
+        tried.deploy_writes = self.writes(since)?;
+        tried.objects = self.inventory(package).await?;
+        for plan in package.plans.iter().filter(|plan| *plan != "deploy") {
+            let trigger = ["plan", "trigger", "--name", plan];
+            if plan == NOT_ALLOWED && package.not_allowed_never_ends {
+                run(&[&trigger[..], &instance].concat()).await?;
+                self.cancel(package).await?;
+                tried.plans.push(format!("{plan} (cancelled)"));
+                continue;
+            }
+            run(&[&trigger[..], &instance, &waits].concat()).await.context(plan.clone())?;
+            tried.plans.push(plan.clone());
+        }
+        let ChangedParameter { name, value } = package.changed_parameter()?;
+        let change = format!("{name}={value}");
+        run(&[&["update", "-p", &change][..], &instance, &waits].concat()).await?;
+        tried.changed = change;
+        let version = ["--operator-version", next.operator_version.as_str()];
+        let upgrade = ["upgrade", operator, "--repo", repo];
+        run(&[&upgrade[..], &instance, &version, &waits].concat()).await?;
+        run(&[&["uninstall"][..], &instance, &waits].concat()).await?;
+        tried.left = self.left(package).await?;
+        Ok(())
+    }
+
+    /// Cancels the plan that runs, once it does.
+    async fn cancel(&self, package: &PackageFolder) -> anyhow::Result<()> {
+        let (operator, namespace) = (package.operator.as_str(), package.namespace());
+        let of_instance = ["--instance", operator, "--namespace", namespace.as_str()];
+        let cancel = [&["plan", "cancel"][..], &of_instance].concat();
+        eventually(GONE_TIMEOUT, async || Ok(self.output(&cancel).await?.status.success())).await?;
+        let wait = [&["plan", "wait"][..], &of_instance].concat();
+        let status = async || Ok(self.output(&wait).await?.status.code() == Some(4));
+        eventually(GONE_TIMEOUT, status).await
+    }
+
+    /// Writes of the operator since an offset of the audit log, without those of its Lease.
+    fn writes(&self, since: u64) -> anyhow::Result<usize> {
+        let (requests, _) = self.cluster.requests(since)?;
+        let of_operator = requests.iter().filter(|request| request.operator() == Some(OPERATOR));
+        Ok(of_operator
+            .filter(|request| request.is_write() && request.is_operator_request())
+            .count())
+    }
+
+    async fn inventory(&self, package: &PackageFolder) -> anyhow::Result<usize> {
+        let (name, namespace) = (package.operator.as_str(), package.namespace());
+        let get = ["get", "instances.kudo.dev", name, "--namespace", &namespace, "-o", "json"];
+        let instance: Value = serde_json::from_str(&self.cluster.plane.kubectl(&get).await?)?;
+        Ok(instance["status"]["inventory"].as_array().map_or(0, Vec::len))
+    }
+
+    /// Objects of the Instance that are left, by kind; those of its namespace are waited for, because the
+    /// garbage collector deletes them.
+    async fn left(&self, package: &PackageFolder) -> anyhow::Result<Vec<String>> {
+        let selector = format!("heritage=kudo,kudo.dev/instance={}", package.operator);
+        let namespace = package.namespace();
+        let verbs = ["api-resources", "--verbs=list", "-o", "name"];
+        let of_scope = async |scope: &str| -> anyhow::Result<String> {
+            let kinds = self.cluster.plane.kubectl(&[&verbs[..], &[scope]].concat()).await?;
+            let counts = |kind: &&str| !kind.contains("events") && *kind != CLAIMS;
+            Ok(kinds.lines().filter(counts).collect::<Vec<_>>().join(","))
+        };
+        let of_instance = async |kinds: &str, args: &[&str]| -> anyhow::Result<Vec<String>> {
+            let get = ["get", kinds, "--selector", &selector, "-o", "name"];
+            let found = self.cluster.plane.kubectl(&[&get[..], args].concat()).await?;
+            Ok(found.lines().map(ToOwned::to_owned).collect())
+        };
+        let namespaced = of_scope("--namespaced=true").await?;
+        let in_namespace = ["--namespace", namespace.as_str()];
+        let is_gone = async || Ok(of_instance(&namespaced, &in_namespace).await?.is_empty());
+        if eventually(GONE_TIMEOUT, is_gone).await.is_err() {
+            bail!("{:?} are left", of_instance(&namespaced, &in_namespace).await?);
+        }
+        let mut left = of_instance(&of_scope("--namespaced=false").await?, &[]).await?;
+        let claims = of_instance(CLAIMS, &in_namespace).await?.len();
+        left.extend((claims > 0).then(|| format!("{claims} claims of StatefulSets")));
+        Ok(left)
+    }
+}
+
+/// Definition of a kind with any content.
+fn definition((plural, kind, group, version): (&str, &str, &str, &str)) -> Value {
+    let schema = serde_json::json!({
+        "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+    });
+    serde_json::json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.{group}") },
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": { "plural": plural, "kind": kind },
+            "versions": [{
+                "name": version, "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": schema },
+            }],
+        },
+    })
+}

@@ -1,0 +1,322 @@
+//! `kubectl kudo` with instance-operator on a real API server: the page for newcomers, dependencies,
+//! upgrades, and exit statuses.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs, root};
+use serde_json::Value;
+use tokio::process::Command;
+
+const OPERATOR: &str = "instance-operator";
+
+/// A control plane with instance-operator, and a folder in which the command line runs.
+struct Lab {
+    cluster: TestCluster,
+    work: tempfile::TempDir,
+}
+
+/// What a command printed, and its exit status.
+#[derive(Debug)]
+struct Ran {
+    status: i32,
+    output: String,
+    errors: String,
+}
+
+impl Lab {
+    async fn start() -> Self {
+        let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
+        cluster.install("crds/kudo").await.unwrap();
+        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+        cluster.plane.kubectl(&established).await.unwrap();
+        cluster.install("deploy/overlays/packages").await.unwrap();
+        let verbs = "--verb=get,list,watch,create,patch,delete";
+        let kinds = "--resource=configmaps,services,deployments.apps,instances.kudo.dev";
+        let commands: [&[&str]; 3] = [
+            &["create", "serviceaccount", "installer"],
+            &["create", "role", "installer", verbs, kinds],
+            &[
+                "create",
+                "rolebinding",
+                "installer",
+                "--role=installer",
+                "--serviceaccount=default:installer",
+            ],
+        ];
+        for command in commands {
+            cluster.plane.kubectl(command).await.unwrap();
+        }
+        cluster.start_operator(OPERATOR).await.unwrap();
+        let leads = async || Ok(!cluster.leader(OPERATOR).await?.is_empty());
+        eventually(TIMEOUT, leads).await.unwrap();
+        Self { cluster, work: tempfile::tempdir().unwrap() }
+    }
+
+    async fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(programs().unwrap().join("kubectl-kudo"));
+        command.env("KUBECONFIG", self.cluster.plane.admin_kubeconfig());
+        command.env("HOME", self.work.path()).current_dir(self.work.path()).stdin(Stdio::null());
+        let output = command.args(args).output().await.unwrap();
+        Ran {
+            status: output.status.code().unwrap(),
+            output: String::from_utf8(output.stdout).unwrap(),
+            errors: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Runs a command that succeeds; returns what it printed.
+    async fn kudo(&self, args: &[&str]) -> String {
+        let ran = self.run(args).await;
+        assert_eq!(ran.status, 0, "{args:?}: {ran:?}");
+        ran.output
+    }
+
+    /// Runs a command that fails with a status and one line that contains a text.
+    async fn fails(&self, args: &[&str], status: i32, expected: &str) {
+        let ran = self.run(args).await;
+        assert_eq!(ran.status, status, "{args:?}: {ran:?}");
+        assert!(ran.errors.contains(expected), "{args:?}: {ran:?}");
+        assert!(ran.errors.starts_with("Error: ") && ran.errors.lines().count() == 1, "{ran:?}");
+    }
+
+    async fn get(&self, kind: &str, name: &str) -> Value {
+        let object = self.cluster.plane.kubectl(&["get", kind, name, "-o", "json"]).await.unwrap();
+        serde_json::from_str(&object).unwrap()
+    }
+
+    fn write(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.work.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+/// Files of the package that a page of the documentation describes, by path.
+fn files_of_page(page: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let blocks = text.split("```yaml\n# ").skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks
+        .map(|block| {
+            let (path, content) = block.split_once('\n').unwrap();
+            (path.to_owned(), content.to_owned())
+        })
+        .collect()
+}
+
+/// Commands `kubectl kudo` of a page of the documentation, as their arguments.
+fn commands_of_page(page: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(root().join(page)).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("kubectl kudo "));
+    lines
+        .map(|line| {
+            let mut parts = line.split('"');
+            let mut args: Vec<String> = Vec::new();
+            // Text between quotes belongs to the argument before it.
+            while let Some(plain) = parts.next() {
+                args.extend(plain.split_whitespace().map(ToOwned::to_owned));
+                if let Some(quoted) = parts.next() {
+                    args.last_mut().unwrap().push_str(quoted);
+                }
+            }
+            args
+        })
+        .collect()
+}
+
+/// A newcomer writes the package of the documentation, installs, changes and upgrades it, with its commands.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_package_of_the_documentation_works() {
+    let lab = Lab::start().await;
+    let files = files_of_page("docs/PACKAGES.md");
+    assert_eq!(files.len(), 4, "{files:?}");
+    for (path, text) in &files {
+        lab.write(path, text);
+    }
+    let commands = commands_of_page("docs/PACKAGES.md");
+    assert!(commands.len() >= 9, "{commands:?}");
+    for command in &commands {
+        let args: Vec<&str> = command.iter().map(String::as_str).collect();
+        if args[0] == "upgrade" {
+            lab.fails(&args, 1, "upgraded version 0.1.0 is the same or smaller").await;
+            let operator = files[0].1.replace("0.1.0", "0.2.0");
+            lab.write("hello/operator.yaml", &operator);
+        }
+        if args[..2] == ["package", "create"] {
+            lab.write("hello/operator.yaml", &files[0].1);
+        }
+        let output = lab.kudo(&args).await;
+        match args[..2] {
+            ["package", "verify"] => assert_eq!(output, "package is valid\n"),
+            ["plan", "status"] => {
+                assert!(output.contains("Plan deploy (serial strategy) [COMPLETE]"), "{output}");
+            }
+            ["plan", "history"] => {
+                assert!(output.contains("parameters changed: GREETING"), "{output}");
+                assert!(output.contains("scale (last finished run at"), "{output}");
+            }
+            _ => {}
+        }
+    }
+    let config = lab.get("configmap", "first-config").await;
+    assert_eq!(config["data"]["index.html"], "good morning");
+    let web = lab.get("deployment", "first-web").await;
+    assert_eq!(web["spec"]["replicas"], 3);
+    let instance = lab.get("instances.kudo.dev", "first").await;
+    assert_eq!(instance["spec"]["operatorVersion"]["name"], "hello-1.27.0-0.2.0");
+    let tree = lab.kudo(&["get", "all"]).await;
+    assert!(
+        tree.contains("├── hello-1.27.0-0.1.0\n    └── hello-1.27.0-0.2.0\n        └── first\n"),
+        "{tree}"
+    );
+    lab.kudo(&["uninstall", "--instance", "first", "--wait"]).await;
+    let is_gone =
+        async || Ok(lab.cluster.plane.kubectl(&["get", "deployment", "first-web"]).await.is_err());
+    eventually(TIMEOUT, is_gone).await.unwrap();
+    lab.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Name }}-{{ .OperatorName }}'}\n\
+                      data: {p: '{{ .Params.P }}'}\n";
+
+/// Writes a package with a ConfigMap, and with tasks that install others.
+fn package(lab: &Lab, folder: &str, version: &str, children: &[&str]) {
+    let name = Path::new(folder).file_name().unwrap().to_str().unwrap();
+    let task = |child: &&str| {
+        let name = child.rsplit('/').next().unwrap();
+        format!("- {{name: {name}, kind: KudoOperator, spec: {{package: {child}}}}}\n")
+    };
+    let tasks: String = children.iter().map(task).collect();
+    let names: String =
+        children.iter().map(|child| format!(", {}", child.rsplit('/').next().unwrap())).collect();
+    let operator = format!(
+        "name: {name}\noperatorVersion: {version}\nkubernetesVersion: \"1.33\"\ntasks:\n\
+         - {{name: config, kind: Apply, spec: {{resources: [c.yaml]}}}}\n\
+         - {{name: stuck, kind: Dummy, spec: {{}}}}\n\
+         - {{name: broken, kind: Dummy, spec: {{wantErr: true, fatal: true}}}}\n{tasks}plans:\n\
+         {}{}{}",
+        plan("deploy", &format!("config{names}")),
+        plan("stuck", "stuck"),
+        plan("broken", "broken"),
+    );
+    lab.write(&format!("{folder}/operator.yaml"), &operator);
+    let parameters = "parameters:\n- {name: P, default: a}\n- {name: FIXED, default: x, immutable: true}\n\
+                      - {name: NUMBER, type: integer, default: \"1\"}\n";
+    lab.write(&format!("{folder}/params.yaml"), parameters);
+    lab.write(&format!("{folder}/templates/c.yaml"), CONFIG);
+}
+
+fn plan(name: &str, tasks: &str) -> String {
+    format!(
+        "  {name}: {{strategy: serial, phases: [{{name: p, strategy: serial, steps: [{{name: s, tasks: [{tasks}]}}]}}]}}\n"
+    )
+}
+
+/// Packages that a package depends on are installed with it, and again by an upgrade that needs more.
+#[tokio::test(flavor = "multi_thread")]
+async fn dependencies_are_installed_with_a_package() {
+    let lab = Lab::start().await;
+    package(&lab, "parent", "0.1.0", &[]);
+    let account = ["--service-account", "installer"];
+    lab.kudo(&[&["install", "./parent", "--instance", "p", "--wait"][..], &account].concat()).await;
+    assert!(!lab.kudo(&["get", "operators"]).await.contains("child"));
+    package(&lab, "child", "0.3.0", &["../grandchild"]);
+    package(&lab, "grandchild", "0.4.0", &[]);
+    package(&lab, "parent", "0.2.0", &["../child"]);
+    lab.kudo(&["upgrade", "./parent", "--instance", "p", "--wait"]).await;
+    for instance in ["p", "p-child", "p-child-grandchild"] {
+        let found = lab.get("instances.kudo.dev", instance).await;
+        assert_eq!(found["status"]["planStatus"]["deploy"]["status"], "COMPLETE", "{found:#}");
+        let own = instance.rsplit('-').next().unwrap().replace('p', "parent");
+        lab.get("configmap", &format!("{instance}-{own}")).await;
+    }
+    let versions = lab.kudo(&["get", "operatorversions"]).await;
+    for version in ["parent-0.1.0", "parent-0.2.0", "child-0.3.0", "grandchild-0.4.0"] {
+        assert!(versions.contains(version), "{versions}");
+    }
+
+    package(&lab, "a", "0.1.0", &["../b"]);
+    package(&lab, "b", "0.1.0", &["../a"]);
+    let cycle = "cyclic package dependency found when adding package b-0.1.0 -> a-0.1.0";
+    lab.fails(&["install", "./a"], 1, cycle).await;
+    lab.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// Each failure is one line and has its exit status, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_have_a_line_and_a_status() {
+    let lab = Lab::start().await;
+    package(&lab, "toy", "0.1.0", &[]);
+    let install = ["install", "./toy", "--instance", "toy", "--service-account", "installer"];
+    lab.fails(&[&install[..], &["-p", "NUMBER=x"]].concat(), 1, "but the value has another type")
+        .await;
+    lab.fails(&[&install[..], &["-p", "TYPO=x"]].concat(), 1, "failed to find parameter \"TYPO\"")
+        .await;
+    let none = lab.kudo(&["get", "all"]).await;
+    assert!(!none.contains("toy"), "nothing was created: {none}");
+    lab.kudo(&[&install[..], &["--wait"]].concat()).await;
+    lab.fails(&install, 1, "an instance of that name already exists in namespace default").await;
+
+    // K46: KUDO takes no notice of another content.
+    lab.write("toy/templates/c.yaml", &format!("{CONFIG}# changed\n"));
+    let other = ["install", "./toy", "--instance", "other", "--skip-instance"];
+    lab.fails(&other, 1, "has another content than the package").await;
+    let replaced = lab.kudo(&[&other[..], &["--replace-operatorversion"]].concat()).await;
+    assert!(replaced.contains("operatorversion default/toy-0.1.0 replaced"), "{replaced}");
+
+    let toy = ["--instance", "toy"];
+    lab.fails(&[&["update", "-p", "FIXED=y"][..], &toy].concat(), 1, "is immutable").await;
+    assert_eq!(lab.get("instances.kudo.dev", "toy").await["spec"]["parameters"]["FIXED"], "x");
+    lab.fails(&[&["update"][..], &toy].concat(), 1, "need to specify at least one parameter").await;
+    // K49: values that are set already need no run.
+    lab.kudo(&[&["update", "-p", "P=a", "--wait"][..], &toy].concat()).await;
+
+    let trigger =
+        |plan: &'static str| [&["plan", "trigger", "--wait", "--name", plan][..], &toy].concat();
+    lab.fails(&trigger("gone"), 1, "plan gone does not exist").await;
+    // K15: KUDO waits for a plan that has failed.
+    lab.fails(&trigger("broken"), 4, "plan broken failed").await;
+    lab.fails(&[&trigger("stuck")[..], &["--wait-time", "2"]].concat(), 3, "timeout waiting").await;
+    let status = lab.kudo(&[&["plan", "status"][..], &toy].concat()).await;
+    assert!(status.contains("Step s [IN_PROGRESS] (the Dummy task is never done"), "{status}");
+    lab.kudo(&[&["plan", "cancel"][..], &toy].concat()).await;
+    lab.fails(&[&["plan", "wait"][..], &toy].concat(), 4, "cancelled by").await;
+    lab.fails(&[&["plan", "cancel"][..], &toy].concat(), 1, "no plan runs").await;
+    let json = lab.kudo(&[&["plan", "status", "-o", "json"][..], &toy].concat()).await;
+    let status: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status["planStatus"]["stuck"]["status"], "FATAL_ERROR");
+
+    lab.fails(&["plan", "status", "--instance", "gone"], 1, "instance default/gone does not exist")
+        .await;
+    lab.fails(&["plan", "status"], 2, "please use --instance").await;
+    lab.fails(&["plan", "trigger", "--instance", "toy"], 2, "please choose the plan name").await;
+    lab.fails(&["get", "pods"], 2, "expecting one of").await;
+    lab.fails(&["get", "all", "-o", "xml"], 1, "invalid output format").await;
+    lab.fails(&["install", "unknown", "--repo", "http://127.0.0.1:9"], 1, "cannot be reached")
+        .await;
+    lab.fails(&["package", "verify", "./gone"], 1, "./gone").await;
+    let nowhere = ["get", "all", "--kubeconfig", "./gone"];
+    lab.fails(&nowhere, 1, "the kubeconfig cannot be read").await;
+    lab.kudo(&[&["uninstall", "--wait"][..], &toy].concat()).await;
+    lab.fails(&[&["uninstall"][..], &toy].concat(), 1, "does not exist in the cluster").await;
+    lab.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// The community packages of KUDO, which are not committed: without them, nothing is tested.
+#[tokio::test(flavor = "multi_thread")]
+async fn community_packages_run() {
+    let folder = root().join("../shared/kudo/packages");
+    if !folder.is_dir() {
+        eprintln!("there are no community packages");
+        return;
+    }
+    let page = podops_e2e::packages::run(&programs().unwrap(), &folder).await.unwrap();
+    let deployed = page.lines().filter(|line| line.contains(" ms | ") && !line.contains("failed"));
+    assert_eq!(deployed.count(), 14, "{page}");
+}
