@@ -108,19 +108,29 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
     }
     let status = pod.status.clone().unwrap_or_default();
     match status.phase.as_deref() {
-        Some("Succeeded" | "Failed") => return None,
+        Some("Succeeded" | "Failed") => None,
         Some("Running") if is_of_job(pod) => {
             let report = ended(pod, &status, image_fails(pod), now);
-            return Some((delays.start, Action::ReportStatus(report)));
+            Some((delays.start, Action::ReportStatus(report)))
         }
-        _ => {}
+        _ => next_report(pod, &status, delays, now),
     }
+}
+
+/// Decides the next status of a Pod on a node, whose containers run or start.
+fn next_report(
+    pod: &Pod,
+    status: &PodStatus,
+    delays: Delays,
+    now: Timestamp,
+) -> Option<(Duration, Action)> {
+    let spec = pod.spec.as_ref()?;
     let known: BTreeMap<String, ContainerStatus> =
         status.container_statuses.iter().flatten().map(|s| (s.name.clone(), s.clone())).collect();
     let deferral = resize_deferral(pod, &known);
     let containers = containers(pod, &known, deferral.is_some(), now);
     let up = containers.iter().all(|(stage, _)| *stage == Stage::Running);
-    let condition = |type_: &str| condition(&status, type_);
+    let condition = |type_: &str| condition(status, type_);
     let gates = spec.readiness_gates.iter().flatten();
     let stable =
         containers.iter().all(|(stage, _)| matches!(stage, Stage::Running | Stage::Failing));

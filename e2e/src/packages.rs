@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use self::{
-    package::{ChangedParameter, PackageFolder},
+    package::{ChangedParameter, NOT_ALLOWED, PackageFolder},
     repository::Repository,
 };
 use crate::cluster::{TestCluster, eventually, root};
@@ -28,13 +28,23 @@ const OPERATOR: &str = "instance-operator";
 const PLAN_TIMEOUT: &str = "60";
 /// Timeout until the objects of a deleted Instance are gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Plan of packages for what must not be changed. With a Dummy task that is never done, it does not end.
-const NOT_ALLOWED: &str = "not-allowed";
 /// StatefulSets keep the claims that they make, and with them the data.
 const CLAIMS: &str = "persistentvolumeclaims";
-/// Kinds of other projects that packages refer to: plural, kind, group and version.
-const FOREIGN: [(&str, &str, &str, &str); 1] =
-    [("servicemonitors", "ServiceMonitor", "monitoring.coreos.com", "v1")];
+/// Kinds of other projects that packages refer to.
+const FOREIGN: [ForeignKind; 1] = [ForeignKind {
+    plural: "servicemonitors",
+    kind: "ServiceMonitor",
+    group: "monitoring.coreos.com",
+    version: "v1",
+}];
+
+/// Kind of another project.
+struct ForeignKind {
+    plural: &'static str,
+    kind: &'static str,
+    group: &'static str,
+    version: &'static str,
+}
 
 /// What became of one package.
 #[derive(Debug, Default)]
@@ -140,8 +150,8 @@ impl Lab {
         let binding = binding.to_str().context("a path is not UTF-8")?;
         cluster.plane.kubectl(&["apply", "-f", binding]).await?;
         let work = tempfile::tempdir()?;
-        for foreign in FOREIGN {
-            let file = work.path().join(foreign.0);
+        for foreign in &FOREIGN {
+            let file = work.path().join(foreign.plural);
             std::fs::write(&file, definition(foreign).to_string())?;
             let file = file.to_str().context("a path is not UTF-8")?;
             cluster.plane.kubectl(&["apply", "-f", file]).await?;
@@ -311,7 +321,8 @@ impl Lab {
 }
 
 /// Definition of a kind with any content.
-fn definition((plural, kind, group, version): (&str, &str, &str, &str)) -> Value {
+fn definition(foreign: &ForeignKind) -> Value {
+    let ForeignKind { plural, kind, group, version } = foreign;
     let schema = serde_json::json!({
         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
     });

@@ -14,6 +14,10 @@ const VERSION: &str = "v1.36.3";
 /// Go module that downloads and verifies prebuilt archives.
 const SETUP_ENVTEST: &str = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1";
 
+/// Go modules of KUDO and of its test tool.
+const KUDO: &str = "github.com/kudobuilder/kudo@v0.19.0";
+const KUTTL: &str = "github.com/kudobuilder/kuttl@v0.22.0";
+
 /// Go module of crane, a client of image registries that contains one.
 const CRANE: &str = "github.com/google/go-containerregistry/cmd/crane@v0.22.1";
 
@@ -158,12 +162,7 @@ pub fn prometheus(name: &str) -> anyhow::Result<PathBuf> {
 ///
 /// If the Go module that contains them cannot be downloaded.
 pub fn prometheus_operator_crds() -> anyhow::Result<PathBuf> {
-    let download = ["mod", "download", "-json", PROMETHEUS_OPERATOR];
-    let output = Command::new("go").args(download).output().context("starting go")?;
-    anyhow::ensure!(output.status.success(), "downloading {PROMETHEUS_OPERATOR} failed");
-    let module: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let directory = module["Dir"].as_str().context("go mod download prints no directory")?;
-    Ok(Path::new(directory).join(PROMETHEUS_OPERATOR_CRDS))
+    Ok(go_module(PROMETHEUS_OPERATOR)?.join(PROMETHEUS_OPERATOR_CRDS))
 }
 
 /// Path of the program that computes the status of an object as GitOps tools do; see
@@ -225,6 +224,50 @@ pub fn python() -> anyhow::Result<PathBuf> {
     run(&at.join("bin/pip"), &["install", "--quiet", "--disable-pip-version-check", "-r", &file])?;
     std::fs::write(installed, required)?;
     Ok(at)
+}
+
+/// Directory of KUDO's source, which contains its test suite.
+///
+/// # Errors
+///
+/// If the Go module cannot be downloaded.
+pub fn kudo_source() -> anyhow::Result<PathBuf> {
+    go_module(KUDO)
+}
+
+/// Path of kuttl, which is built from its Go module on first use.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn kuttl() -> anyhow::Result<PathBuf> {
+    let directory = cache()?.join("kuttl");
+    let program = directory.join("kubectl-kuttl");
+    let _lock = lock(&directory)?;
+    if program.is_file() {
+        return Ok(program);
+    }
+    eprintln!("==> building kuttl from Go modules; takes some minutes, only done once");
+    let source = go_module(KUTTL)?;
+    // It implements an interface of Go's own test runner, to which Go 1.25 has added a method.
+    let script = "rm -rf source && cp -r \"$0\" source && chmod -R u+w source && \
+                  printf 'package utils\\n\\nfunc (testDeps) ModulePath() string { return \"\" }\\n' \
+                  > source/pkg/test/utils/module_path.go && cd source && \
+                  go build -trimpath -o ../kubectl-kuttl ./cmd/kubectl-kuttl";
+    let status =
+        Command::new("sh").args(["-ec", script]).arg(source).current_dir(&directory).status();
+    anyhow::ensure!(status.context("starting sh")?.success(), "building kuttl failed");
+    Ok(program)
+}
+
+/// Directory of a Go module, which is downloaded on first use.
+fn go_module(module: &str) -> anyhow::Result<PathBuf> {
+    let download = ["mod", "download", "-json", module];
+    let output = Command::new("go").args(download).output().context("starting go")?;
+    anyhow::ensure!(output.status.success(), "downloading {module} failed");
+    let module: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let directory = module["Dir"].as_str().context("go mod download prints no directory")?;
+    Ok(PathBuf::from(directory))
 }
 
 fn cache() -> anyhow::Result<PathBuf> {

@@ -193,15 +193,15 @@ fn package(lab: &Lab, folder: &str, version: &str, children: &[&str]) {
         format!("- {{name: {name}, kind: KudoOperator, spec: {{package: {child}}}}}\n")
     };
     let tasks: String = children.iter().map(task).collect();
-    let names: String =
-        children.iter().map(|child| format!(", {}", child.rsplit('/').next().unwrap())).collect();
+    let names: Vec<&str> = children.iter().map(|child| child.rsplit('/').next().unwrap()).collect();
+    let tasks_of_deploy = [&["config"], names.as_slice()].concat().join(", ");
     let operator = format!(
         "name: {name}\noperatorVersion: {version}\nkubernetesVersion: \"1.33\"\ntasks:\n\
          - {{name: config, kind: Apply, spec: {{resources: [c.yaml]}}}}\n\
          - {{name: stuck, kind: Dummy, spec: {{}}}}\n\
          - {{name: broken, kind: Dummy, spec: {{wantErr: true, fatal: true}}}}\n{tasks}plans:\n\
          {}{}{}",
-        plan("deploy", &format!("config{names}")),
+        plan("deploy", &tasks_of_deploy),
         plan("stuck", "stuck"),
         plan("broken", "broken"),
     );

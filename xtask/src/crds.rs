@@ -1,7 +1,9 @@
 //! Generates what needs no operator: the CustomResourceDefinitions, their reference pages, the code
 //! map.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON,
+};
 use kube::CustomResourceExt as _;
 use podops_api::{
     collaset::CollaSet,
@@ -30,9 +32,9 @@ pub(crate) fn files() -> anyhow::Result<Vec<File>> {
         PodDecoration::crd(),
         PodTransitionRule::crd(),
         ResourceContext::crd(),
-        Operator::crd(),
-        OperatorVersion::crd(),
-        Instance::crd(),
+        with_default_spec(Operator::crd()),
+        with_default_spec(OperatorVersion::crd()),
+        with_default_spec(Instance::crd()),
     ] {
         let name = format!("{}/{}_{}.yaml", folder(&crd), crd.spec.group, crd.spec.names.plural);
         // Converted to JSON first, which omits absent fields.
@@ -43,6 +45,18 @@ pub(crate) fn files() -> anyhow::Result<Vec<File>> {
     }
     files.push((root.join(code_map::PAGE), code_map::page()?));
     Ok(files)
+}
+
+/// Returns a definition by which an object without a spec has an empty one: KUDO requires none.
+fn with_default_spec(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+    for schema in schemas.filter_map(|schema| schema.open_api_v3_schema.as_mut()) {
+        let spec = schema.properties.as_mut().and_then(|fields| fields.get_mut("spec"));
+        if let Some(spec) = spec {
+            spec.default = Some(JSON(serde_json::json!({})));
+        }
+    }
+    crd
 }
 
 /// KUDO's resources are installed separately, because only instance-operator reads them.

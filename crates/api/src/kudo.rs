@@ -4,8 +4,9 @@
 //! KUDO does not have are marked. A plan is an [`InstancePlan`] in code, because `Plan` is the decision
 //! of a reconcile.
 //!
-//! Three things are stricter than in KUDO: a `spec` is required, a strategy is `serial`, `parallel` or
-//! empty, and Operators and OperatorVersions have a subresource for their empty status.
+//! Two things are stricter than in KUDO: a strategy is `serial`, `parallel` or empty, and Operators and
+//! OperatorVersions have a subresource for their empty status. An object without `spec` gets an empty
+//! one.
 
 mod instance;
 mod instance_status;

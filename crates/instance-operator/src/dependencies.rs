@@ -1,16 +1,10 @@
 //! OperatorVersions that others depend on, by their KudoOperator tasks.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::kudo::TaskSpec;
 
-use crate::view::Version;
-
-/// OperatorVersions that exist, by `<namespace>/<name>`.
-pub type Dependencies = BTreeMap<String, Arc<Version>>;
+use crate::view::{Dependencies, Version};
 
 /// Returns the name of the OperatorVersion of a KudoOperator task.
 #[must_use]
@@ -65,6 +59,8 @@ pub fn cycle(key: &str, version: &Version, known: &Dependencies) -> Option<Vec<S
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;

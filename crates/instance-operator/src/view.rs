@@ -8,7 +8,6 @@ use podops_api::{
 };
 use serde_json::Value;
 
-use crate::dependencies::Dependencies;
 use crate::object::{
     ObjectId, ObjectType, Scope,
     file::{FileRead, ReadFile},
@@ -16,6 +15,9 @@ use crate::object::{
 
 /// Finalizer of Instances whose OperatorVersion has the plan `cleanup`.
 pub const CLEANUP_FINALIZER: &str = "kudo.dev.instance.cleanup";
+
+/// OperatorVersions that exist, by `<namespace>/<name>`.
+pub type Dependencies = BTreeMap<String, Arc<Version>>;
 
 /// Observed state of one Instance.
 #[derive(Clone, Debug, Default)]

@@ -53,8 +53,10 @@ impl Finder {
         if let Some(url) = wanted.filter(|wanted| wanted.contains(':')) {
             return Ok(url.to_owned());
         }
-        let default = || env::home_dir().map(|home| home.join(".kudo"));
-        let home = self.home.clone().or_else(default).context("there is no home folder")?;
+        let home = match &self.home {
+            Some(home) => home.clone(),
+            None => env::home_dir().context("there is no home folder")?.join(".kudo"),
+        };
         let path = home.join(LIST);
         if !path.exists() {
             if let Some(name) = wanted {

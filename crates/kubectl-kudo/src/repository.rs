@@ -1,6 +1,6 @@
 //! Repositories of packages: the list of repositories, and the index of one.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use podops_packages::{manifest, template::compare_versions};
 use serde::Deserialize;
@@ -88,6 +88,22 @@ pub struct Versions {
     pub operator: Option<String>,
 }
 
+impl Versions {
+    /// Returns whether a package has the requested versions.
+    #[must_use]
+    pub fn accept(&self, app: &str, operator: &str) -> bool {
+        let pairs = [(&self.app, app), (&self.operator, operator)];
+        pairs.into_iter().all(|(wanted, found)| wanted.as_deref().is_none_or(|w| w == found))
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wanted = [self.app.as_deref(), self.operator.as_deref()];
+        f.write_str(&wanted.into_iter().flatten().collect::<Vec<_>>().join("_"))
+    }
+}
+
 impl RepositoryList {
     /// Reads a list.
     ///
@@ -136,15 +152,13 @@ impl Index {
             compare_versions(&right.app_version, &left.app_version)
                 .then(compare_versions(&right.operator_version, &left.operator_version))
         });
-        let matches =
-            |wanted: Option<&String>, found: &String| wanted.is_none_or(|wanted| wanted == found);
-        let found = sorted.into_iter().find(|entry| {
-            matches(versions.app.as_ref(), &entry.app_version)
-                && matches(versions.operator.as_ref(), &entry.operator_version)
-        });
-        let wanted = [versions.app.as_deref(), versions.operator.as_deref()];
-        let version = || wanted.into_iter().flatten().collect::<Vec<_>>().join("_");
-        found.ok_or_else(|| Error::UnknownVersion { name: name.to_owned(), version: version() })
+        let found = sorted
+            .into_iter()
+            .find(|entry| versions.accept(&entry.app_version, &entry.operator_version));
+        found.ok_or_else(|| Error::UnknownVersion {
+            name: name.to_owned(),
+            version: versions.to_string(),
+        })
     }
 }
 

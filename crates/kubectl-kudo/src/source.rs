@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 /// Place of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Folder or archive, relative to whoever names it.
+    /// Folder or archive, relative to the folder of what names it.
     Path(PathBuf),
     /// URL of an archive.
     Url(String),

@@ -1,7 +1,7 @@
 //! The server of the fake nodes' kubelets: runs commands in containers, for `kubectl exec` and its like.
 //!
-//! It knows the command `cat` only, and each file's content is made up. Its name selects a fault:
-//! `missing` does not exist, `large` has more than 1 MiB, and the first connection that reads `broken`
+//! It knows the command `cat` only, and each file's content is made up. Its name selects the content and
+//! faults: `env` has a variable, `binary` every byte, `empty` none, `missing` does not exist, `large` has more than 1 MiB, and the first connection that reads `broken`
 //! ends before the command does.
 
 use std::{
@@ -191,7 +191,7 @@ impl Files {
             "empty" => Vec::new(),
             "large" => vec![b'x'; (1 << 20) + 1],
             "binary" => (0..=255).collect(),
-            name if name.ends_with(".env") => format!("# made up\nREAD={read}\n").into_bytes(),
+            "env" => format!("# made up\nREAD={read}\n").into_bytes(),
             _ => format!("{path}, read {read}\n").into_bytes(),
         };
         let is_broken = name == "broken" && self.broken.lock().insert(container.to_owned());

@@ -11,6 +11,8 @@ use podops_packages::template::printed;
 
 const OPERATOR_FILE: &str = "operator.yaml";
 const PARAMETERS_FILE: &str = "params.yaml";
+/// Plan of packages for what must not be changed. With a Dummy task that is never done, it does not end.
+pub(super) const NOT_ALLOWED: &str = "not-allowed";
 
 /// A package in a folder.
 #[derive(Clone, Debug, Default)]
@@ -127,7 +129,7 @@ impl PackageFolder {
         let parameters = ParametersManifest::read(&text)?.parameters;
         let changeable = || {
             parameters.iter().filter(|parameter| {
-                parameter.trigger != super::NOT_ALLOWED && !parameter.default.is_null()
+                parameter.trigger != NOT_ALLOWED && !parameter.default.is_null()
             })
         };
         for parameter in changeable() {

@@ -57,7 +57,7 @@ async fn files_become_secrets_and_config_maps() {
     let cluster = Cluster::start().await;
     let files = json!([
         file("/data/key", "Secret", "KEY"),
-        { "envFile": "/data/vars.env", "kind": "ConfigMap", "key": "VARS" },
+        { "envFile": "/data/env", "kind": "ConfigMap", "key": "VARS" },
         file("/data/empty", "Secret", "EMPTY"),
         file("/data/binary", "ConfigMap", "BINARY"),
         file("/data/broken", "Secret", "BROKEN"),

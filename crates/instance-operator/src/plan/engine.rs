@@ -54,12 +54,8 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     }
     let version = match version_of(observed, &running) {
         Ok(version) => version,
-        Err(missing) => {
-            let message = missing.to_string();
-            end(&mut plan, &running.name, ExecutionStatus::FatalError, &message, now);
-            if matches!(missing, Unrunnable::Cycle(_)) {
-                plan.events.push(reasons::CIRCULAR_DEPENDENCY.with(message));
-            }
+        Err(error) => {
+            end_unrunnable(&mut plan, &running.name, &error, now);
             return plan;
         }
     };
@@ -149,6 +145,15 @@ fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>,
         return Err(Unrunnable::Cycle(cycle));
     }
     Ok(Arc::clone(version))
+}
+
+/// Ends a run that cannot be continued.
+fn end_unrunnable(plan: &mut Plan, name: &str, error: &Unrunnable, now: Timestamp) {
+    let message = error.to_string();
+    end(plan, name, ExecutionStatus::FatalError, &message, now);
+    if matches!(error, Unrunnable::Cycle(_)) {
+        plan.events.push(reasons::CIRCULAR_DEPENDENCY.with(message));
+    }
 }
 
 /// Ends the run of a plan.

@@ -19,7 +19,7 @@ use kube::{
 };
 use podops_api::{
     ids::Uid,
-    kudo::{Instance, OperatorVersion},
+    kudo::{Instance, InstanceStatus, OperatorVersion},
 };
 use podops_client::{
     decode::Decoded,
@@ -219,13 +219,7 @@ async fn reconcile(
         watches: &context.watches,
         writes: &context.metrics.object_writes,
     };
-    let found = context.versions.add_to(&mut observed).await;
-    found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
-    context.failures.add_to(&mut observed, Instant::now());
-    // While a plan runs, and right after it, the caches may lag behind what it has waited for.
-    if [&stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
-        observed.problems = context.workloads.problems(&key);
-    }
+    context.add_known(&key, &stored, &mut observed).await?;
     let sources = read_sources(&access, &mut observed).await;
     let mut observed = Arc::new(observed);
     let Attempted { plan, events, error } = access.attempt(&mut observed).await;
@@ -300,6 +294,23 @@ impl Context {
             }
             Event::Init | Event::InitApply(_) | Event::Apply(_) => {}
         }
+    }
+
+    /// Adds what is known beside the Instance: its OperatorVersion, failures and workloads.
+    async fn add_known(
+        &self,
+        key: &ObjectKey,
+        stored: &InstanceStatus,
+        observed: &mut Observed,
+    ) -> Result<(), ReconcileError> {
+        let found = self.versions.add_to(observed).await;
+        found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
+        self.failures.add_to(observed, Instant::now());
+        // While a plan runs, and right after it, the caches may lag behind what it has waited for.
+        if [stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
+            observed.problems = self.workloads.problems(key);
+        }
+        Ok(())
     }
 
     fn forget(&self, key: &ObjectKey, uid: &Uid) {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{
     NAME,
-    types::{ServedType, Types},
+    types::{NOT_FOUND, ServedType, Types},
 };
 use crate::object::{ObjectId, ObjectType, Scope, map_at, text};
 
@@ -63,7 +63,7 @@ impl Error {
     }
 
     fn is_not_found(&self) -> bool {
-        matches!(self, Self::Kube(kube::Error::Api(status)) if status.is_not_found())
+        matches!(self, Self::Kube(kube::Error::Api(status)) if status.code == NOT_FOUND)
     }
 }
 

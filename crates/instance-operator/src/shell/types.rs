@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 
 use crate::object::{ObjectType, Scope};
 
+/// HTTP status of what does not exist.
+pub(super) const NOT_FOUND: u16 = 404;
+
 /// A type that is served.
 #[derive(Clone, Debug)]
 pub(super) struct ServedType {
@@ -63,7 +66,8 @@ impl Types {
             self.client.list_api_group_resources(api_version).await
         };
         let list = match list {
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Vec::new()),
+            // For an API group that does not exist, the response is no Status.
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => return Ok(Vec::new()),
             list => list?,
         };
         let types = list.resources.into_iter().filter(|found| !found.name.contains('/'));

@@ -17,9 +17,8 @@ use podops_client::{
 };
 
 use crate::{
-    dependencies::{self, Dependencies},
-    run,
-    view::{Observed, Version},
+    dependencies, run,
+    view::{Dependencies, Observed, Version},
 };
 
 /// UID and generation: another one is another content.

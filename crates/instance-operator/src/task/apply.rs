@@ -184,17 +184,9 @@ fn advance_object(
 ) -> Result<(), TaskFailure> {
     let id = ObjectId::of(&object);
     let is_job = id.object_type.is("batch", "Job");
-    let known = context.observed.objects.get(&id).and_then(Option::as_ref);
-    if let Some(live) = known.filter(|_| is_job) {
-        enhance::keep_job_template(&mut object, live);
-        if is_to_be_replaced(&id, live, context)
-            && other_maker(live, &object, context, work).is_none()
-        {
-            let uid = text(live, "/metadata/uid").to_owned();
-            work.writes.push(ObjectWrite::Delete { id, uid });
-            progress.is_incomplete = true;
-            return Ok(());
-        }
+    if is_job && prepare_job(&mut object, &id, context, work) {
+        progress.is_incomplete = true;
+        return Ok(());
     }
     let digest = applied_digest(&object);
     let entry = entry(work.inventory, &id);
@@ -252,6 +244,26 @@ fn advance_object(
         run,
     });
     Ok(())
+}
+
+/// Keeps what a Job that exists cannot change. Returns whether it is deleted, to make room for this one.
+fn prepare_job(
+    job: &mut Value,
+    id: &ObjectId,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+) -> bool {
+    let Some(live) = context.observed.objects.get(id).and_then(Option::as_ref) else {
+        return false;
+    };
+    enhance::keep_job_template(job, live);
+    let is_replaced =
+        is_to_be_replaced(id, live, context) && other_maker(live, job, context, work).is_none();
+    if is_replaced {
+        let uid = text(live, "/metadata/uid").to_owned();
+        work.writes.push(ObjectWrite::Delete { id: id.clone(), uid });
+    }
+    is_replaced
 }
 
 /// Returns whether the API server has rejected a change of a Job that has ended. A Job cannot be changed,

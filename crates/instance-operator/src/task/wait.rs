@@ -56,17 +56,18 @@ pub(super) fn advance(
 }
 
 fn conditions(task: &Task) -> Result<Conditions, TaskFailure> {
-    let invalid = |message: String| TaskFailure::new(&reasons::TASK_BUILD_ERROR, message);
-    let compiled = |field: &str, source: &str| {
-        expressions::compile(source).map_err(|error| invalid(format!("{field}: {error}")))
-    };
     let spec = &task.spec;
     if spec.until.is_empty() {
-        return Err(invalid("a Wait task needs until".to_owned()));
+        return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, "a Wait task needs until"));
     }
     let until = compiled("until", &spec.until)?;
     let failed = (!spec.failed.is_empty()).then(|| compiled("failed", &spec.failed)).transpose()?;
     Ok(Conditions { until, failed })
+}
+
+fn compiled(field: &str, source: &str) -> Result<Arc<Expression>, TaskFailure> {
+    expressions::compile(source)
+        .map_err(|error| TaskFailure::new(&reasons::TASK_BUILD_ERROR, format!("{field}: {error}")))
 }
 
 fn state_of(

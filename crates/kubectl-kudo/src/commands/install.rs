@@ -46,14 +46,14 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
         Failure::Usage(message.to_owned())
     })?;
     let cluster = Cluster::connect(connection).await?;
-    if install.in_cluster {
-        let version = in_cluster(&cluster, argument, &install).await?;
-        return create_instance(&cluster, &version, install).await;
-    }
     let wanted = Versions {
         app: install.search.app_version.clone(),
         operator: install.search.operator_version.clone(),
     };
+    if install.in_cluster {
+        let version = in_cluster(&cluster, argument, &wanted).await?;
+        return create_instance(&cluster, &version, install).await;
+    }
     let finder = Finder::new(connection, &install.search);
     let packages = resolve(&finder, &Source::parse(argument), &wanted)?;
     for package in &packages {
@@ -115,20 +115,15 @@ async fn create_namespace(cluster: &Cluster) -> anyhow::Result<()> {
 async fn in_cluster(
     cluster: &Cluster,
     operator: &str,
-    install: &Install,
+    wanted: &Versions,
 ) -> anyhow::Result<OperatorVersion> {
-    let search = &install.search;
-    let is_wanted = |wanted: &Option<String>, found: &String| {
-        wanted.as_ref().is_none_or(|wanted| wanted == found)
-    };
     let found = cluster.versions().list(&ListParams::default()).await?;
     let mut found: Vec<OperatorVersion> = found
         .items
         .into_iter()
         .filter(|version| {
             version.spec.operator.name.as_deref() == Some(operator)
-                && is_wanted(&search.app_version, &version.spec.app_version)
-                && is_wanted(&search.operator_version, &version.spec.version)
+                && wanted.accept(&version.spec.app_version, &version.spec.version)
         })
         .collect();
     found.sort_by(|left, right| {

@@ -131,7 +131,7 @@ pub(crate) async fn wait(
         return waiting::wait(cluster, name, Until::Deleted, seconds, |_| Ok(())).await;
     }
     let found = cluster.instance(instance).await?;
-    // A run that failed before counts as well: without it, nothing would tell of it.
+    // A run that failed before counts as well.
     let baseline = Baseline { last_run: None, ..Baseline::of(&found) };
     let until = match wait_for {
         WaitFor::Ready => Until::Ready(&baseline),
