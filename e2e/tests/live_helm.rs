@@ -38,7 +38,10 @@ impl Release {
         let directory = tempfile::tempdir().unwrap();
         let digests = directory.path().join("digests");
         let digest = "0123456789abcdef".repeat(4);
-        let list = OPERATORS.map(|operator| format!("{operator} sha256:{digest}\n"));
+        // The chart does not contain instance-operator, but the release has its image.
+        let images = OPERATORS.into_iter().chain(["instance-operator"]);
+        let list: Vec<String> =
+            images.map(|operator| format!("{operator} sha256:{digest}\n")).collect();
         fs::write(&digests, list.concat()).unwrap();
         let built = Command::new(programs().unwrap().join("xtask"))
             .args(["dist", "--version", "1.2.3", "--registry", "registry.example/podops"])

@@ -102,6 +102,11 @@ exec unshare --mount sh -c '
     fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// Operators that have an image: instance-operator is installed by an overlay of its own.
+fn images() -> impl Iterator<Item = &'static str> {
+    OPERATORS.into_iter().chain(["instance-operator"])
+}
+
 /// Asserts what the configuration of an image states.
 fn assert_config(config: &str, operator: &str) {
     let config: Value = serde_json::from_str(config).unwrap();
@@ -156,7 +161,7 @@ fn assert_archive(release: &Path, operator: &str) {
     run(Command::new("diff").arg("-r").arg(unpacked.path()).arg(layout));
 }
 
-/// Asserts that the archive of the command line has a program that runs.
+/// Asserts that the archives of the command lines have programs that run, and what installs packages.
 fn assert_command_line(release: &Path) {
     let unpacked = tempfile::tempdir().unwrap();
     let archive = "tar -xzf kubectl-podops-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-podops podops";
@@ -165,6 +170,13 @@ fn assert_command_line(release: &Path) {
         let version = run(Command::new(unpacked.path().join(name)).arg("--version"));
         assert!(version.starts_with("kubectl"), "{version}");
     }
+    let archive = "tar -xzf kubectl-kudo-1.2.3-linux-*.tar.gz -C \"$0\" kubectl-kudo";
+    run(Command::new("sh").args(["-c", archive]).arg(unpacked.path()).current_dir(release));
+    run(Command::new(unpacked.path().join("kubectl-kudo")).arg("--version"));
+    let packages = fs::read_to_string(release.join("install-packages.yaml")).unwrap();
+    assert!(packages.contains("/podops/instance-operator@sha256:"), "{packages}");
+    let definitions = fs::read_to_string(release.join("install-kudo-crds.yaml")).unwrap();
+    assert!(definitions.contains("name: instances.kudo.dev"), "{definitions}");
     let bill = fs::read_to_string(release.join("kubectl-podops.cdx.json")).unwrap();
     let bill: Value = serde_json::from_str(&bill).unwrap();
     let mut components = bill["components"].as_array().unwrap().iter();
@@ -188,7 +200,7 @@ async fn a_release_is_reproducible_and_runs_from_its_images() {
     fs::create_dir(&scripts).unwrap();
     symlink(programs().unwrap().join("podops-e2e"), scripts.join("podops-e2e")).unwrap();
     let crane = crane().unwrap();
-    for operator in OPERATORS {
+    for operator in images() {
         let reference = format!("{name}/{operator}:1.2.3");
         let layout = release.join("images").join(operator);
         let push = || Command::new(&crane).arg("push").arg(&layout).arg(&reference).output();
@@ -211,7 +223,7 @@ async fn a_release_is_reproducible_and_runs_from_its_images() {
         .arg(programs().unwrap())
         .arg("--files")
         .arg(&files));
-    for operator in OPERATORS {
+    for operator in images() {
         // What a container engine would copy.
         let [copied, pulled] = [files.join(operator), work.path().join(operator)];
         run(Command::new("diff").arg("-r").arg(&copied).arg(&pulled));

@@ -15,17 +15,24 @@ pub(crate) const BUILD: [&str; 3] = ["build", "--workspace", "--bins"];
 /// Builds the programs as they are released.
 pub(crate) const BUILD_RELEASE: [&str; 4] = ["build", "--release", "--workspace", "--bins"];
 
-/// Builds the command line as it is released: small, because users download it.
-pub(crate) const BUILD_COMMAND_LINE: [&str; 5] =
-    ["build", "--profile", "command-line", "--package", "kubectl-podops"];
+/// Builds the command lines as they are released: small, because users download them.
+pub(crate) const BUILD_COMMAND_LINES: [&str; 7] = [
+    "build",
+    "--profile",
+    "command-line",
+    "--package",
+    "kubectl-podops",
+    "--package",
+    "kubectl-kudo",
+];
 
 /// Directory of the programs that [`BUILD_RELEASE`] builds.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
     profile("release")
 }
 
-/// Directory of the program that [`BUILD_COMMAND_LINE`] builds.
-pub(crate) fn command_line() -> anyhow::Result<PathBuf> {
+/// Directory of the programs that [`BUILD_COMMAND_LINES`] builds.
+pub(crate) fn command_lines() -> anyhow::Result<PathBuf> {
     profile("command-line")
 }
 

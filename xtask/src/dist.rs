@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::{
-    cargo::{self, BUILD_COMMAND_LINE, BUILD_RELEASE, cargo},
+    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo},
     prerequisites, sources,
 };
 
@@ -30,15 +30,23 @@ use debian::Platform;
 use manifests::DEFINITIONS;
 use release::{Digest, OPERATORS, Release};
 
-/// The command line, which is no image.
-const COMMAND_LINE: &str = "kubectl-podops";
-/// The same program for use without kubectl.
-const COMMAND_LINE_ALIAS: &str = "podops";
+/// A command line, which is no image.
+struct CommandLine {
+    name: &'static str,
+    /// Names of the same program for use without kubectl.
+    aliases: &'static [&'static str],
+}
+
+/// The command lines.
+const COMMAND_LINES: [CommandLine; 2] = [
+    CommandLine { name: "kubectl-podops", aliases: &["podops"] },
+    CommandLine { name: "kubectl-kudo", aliases: &[] },
+];
 
 /// File with the checksums of the other files; the digests of images cover their directories.
 const CHECKSUMS: &str = "SHA256SUMS";
 
-/// Maximum size of the files of an image, and of the command line, in bytes.
+/// Maximum size of the files of an image, and of a command line, in bytes.
 const IMAGE_MAX: u64 = 25_000_000;
 const COMMAND_LINE_MAX: u64 = 12_000_000;
 
@@ -81,7 +89,7 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     if args.files.is_none() {
         prerequisites::for_manifests()?;
     }
-    let (programs, command_line) = build(&args)?;
+    let (programs, command_lines) = build(&args)?;
     if let Some(directory) = &args.files {
         return write_files(&programs, directory);
     }
@@ -100,7 +108,9 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     let digests = if let Some(digests) = published {
         digests
     } else {
-        write_command_line(&release, &command_line, is_checked)?;
+        for command_line in &COMMAND_LINES {
+            write_command_line(&release, &command_lines, command_line, is_checked)?;
+        }
         write_images(&release, &programs, is_checked)?
     };
     manifests::write(&release, &digests, &programs)?;
@@ -111,16 +121,16 @@ pub(crate) fn run(args: &[&str]) -> anyhow::Result<()> {
     Ok(fs::rename(building.keep(), &output)?)
 }
 
-/// Builds what is released; returns the directories of the operators and of the command line.
+/// Builds what is released; returns the directories of the operators and of the command lines.
 fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
     if let Some(directory) = &args.programs {
         return Ok((directory.clone(), directory.clone()));
     }
     cargo(&BUILD_RELEASE)?;
     if args.files.is_none() && args.published.is_none() {
-        cargo(&BUILD_COMMAND_LINE)?;
+        cargo(&BUILD_COMMAND_LINES)?;
     }
-    Ok((cargo::release()?, cargo::command_line()?))
+    Ok((cargo::release()?, cargo::command_lines()?))
 }
 
 /// Checks that a directory is empty, or an earlier release.
@@ -148,16 +158,17 @@ fn release(args: DistArgs, output: &Path) -> anyhow::Result<Release> {
     })
 }
 
-/// Writes the command line with its bill of materials.
-fn write_command_line(release: &Release, directory: &Path, is_checked: bool) -> anyhow::Result<()> {
-    let size = archive::write_program(
-        release,
-        &directory.join(COMMAND_LINE),
-        COMMAND_LINE_ALIAS,
-        COMMAND_LINE,
-    )?;
-    sbom::write(release, COMMAND_LINE, &[])?;
-    report(COMMAND_LINE, size, is_checked.then_some(COMMAND_LINE_MAX))
+/// Writes a command line with its bill of materials.
+fn write_command_line(
+    release: &Release,
+    directory: &Path,
+    command_line: &CommandLine,
+    is_checked: bool,
+) -> anyhow::Result<()> {
+    let CommandLine { name, aliases } = command_line;
+    let size = archive::write_program(release, directory, name, aliases)?;
+    sbom::write(release, name, &[])?;
+    report(name, size, is_checked.then_some(COMMAND_LINE_MAX))
 }
 
 /// Writes the images with their bills of materials; returns the images' digests.

@@ -14,6 +14,8 @@ pub mod sources;
 pub mod values;
 pub mod view;
 
+pub mod redaction;
+
 pub mod run;
 pub mod schedule;
 

@@ -9,6 +9,7 @@ pub mod expressions;
 pub mod file;
 pub mod hash;
 pub mod health;
+pub mod leave;
 pub mod readiness;
 
 /// API version and kind of objects.

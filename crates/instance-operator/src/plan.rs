@@ -18,6 +18,7 @@ use jiff::Timestamp;
 
 pub use self::outcome::Plan;
 use crate::{
+    redaction::Redaction,
     schedule::{self, InstanceChange},
     view::Observed,
 };
@@ -44,5 +45,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         }
     };
     plan.status.observed_generation = Some(observed.generation);
+    let redaction = Redaction::of(observed);
+    redaction.apply_to_status(&mut plan.status);
+    redaction.apply_to_events(&mut plan.events);
     plan
 }

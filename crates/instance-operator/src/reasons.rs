@@ -135,8 +135,21 @@ pub const CIRCULAR_DEPENDENCY: EventReason = EventReason::warning(
     "OperatorVersions depend on each other by their KudoOperator tasks. Fix the packages.",
 );
 
+/// Another client had set fields of an applied object.
+pub const FIELDS_TAKEN: EventReason = EventReason::warning(
+    "FieldsTaken",
+    INSTANCE,
+    "Another client had set fields of an object that the package sets too. They have the package's values now; list those that the other client is to keep in the annotation `kudo.dev/leave` of the template.",
+);
+/// The API version of an object is gone.
+pub const API_VERSION_TRANSLATED: EventReason = EventReason::warning(
+    "ApiVersionTranslated",
+    INSTANCE,
+    "The API version of an object is no longer served, and the object was applied in its successor. Update the template.",
+);
+
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 20] = [
+pub const EVENTS: [&EventReason; 22] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -157,6 +170,8 @@ pub const EVENTS: [&EventReason; 20] = [
     &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
     &CIRCULAR_DEPENDENCY,
+    &FIELDS_TAKEN,
+    &API_VERSION_TRANSLATED,
 ];
 
 /// The last rollout is complete.

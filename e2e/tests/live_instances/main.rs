@@ -245,3 +245,42 @@ async fn an_instance_is_ready_while_its_pods_are() {
     cluster.wait_until_ready_is("toy", "True", "ResourcesReady").await;
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
+
+/// Fields that another client has set are taken, with an event that names both; those that the template
+/// leaves are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_of_other_clients_are_taken_unless_left() {
+    let cluster = Cluster::start().await;
+    let mut toy = toy();
+    toy["templates"]["config"] = json!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: toy\n  annotations:\n    \
+         kudo.dev/leave: data.left\ndata:\n  p: \"{{ .Params.P }}\"\n  left: ours\n"
+    );
+    cluster.version("toy", toy).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let other = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "toy" },
+        "data": { "p": "theirs", "left": "theirs" },
+    });
+    let file = cluster.cluster.plane.dir.path().join("other.json");
+    std::fs::write(&file, other.to_string()).unwrap();
+    let apply = ["apply", "--server-side", "--force-conflicts", "--field-manager=other", "-f"];
+    cluster.kubectl(&[&apply[..], &[file.to_str().unwrap()]].concat()).await;
+    let request = json!({ "planName": "deploy", "uid": "again" });
+    cluster.patch("toy", json!({ "spec": { "planExecution": request } })).await;
+    let data = async || anyhow::Ok(cluster.get("configmap", "toy").await?["data"].clone());
+    let is_ours = async || Ok(data().await?["p"] == "before");
+    eventually(TIMEOUT, is_ours).await.unwrap();
+    assert_eq!(data().await.unwrap()["left"], "theirs");
+    let event = async || {
+        let selector = "--field-selector=reason=FieldsTaken";
+        let events = ["get", "events.events.k8s.io", selector, "-o", "jsonpath={.items[*].note}"];
+        let note = cluster.kubectl(&events).await;
+        Ok(note.contains("ConfigMap default/toy")
+            && note.contains("\"other\"")
+            && note.contains(".data.p"))
+    };
+    eventually(TIMEOUT, event).await.unwrap();
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}

@@ -60,23 +60,23 @@ pub(super) fn sha256(content: &[u8]) -> String {
     hex::encode(Sha256::digest(content))
 }
 
-/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`, with a link to it
-/// that has another name; returns the size of the program in bytes.
+/// Writes the archive of a program, `<name>-<version>-linux-<architecture>.tar.gz`, with links to it
+/// that have other names; returns the size of the program in bytes.
 pub(super) fn write_program(
     release: &Release,
-    program: &Path,
-    link: &'static str,
-    target: &'static str,
+    directory: &Path,
+    name: &'static str,
+    links: &[&'static str],
 ) -> anyhow::Result<u64> {
-    let name = program.file_name().context("the program has a name")?.to_string_lossy();
-    let content = fs::read(program).with_context(|| program.display().to_string())?;
+    let program = directory.join(name);
+    let content = fs::read(&program).with_context(|| program.display().to_string())?;
     let size = content.len() as u64;
     let license = fs::read(crate::sources::root().join("LICENSE"))?;
-    let entries = [
+    let mut entries = vec![
         ("LICENSE", Entry::File { content: license, mode: 0o644 }),
-        (&*name, Entry::File { content, mode: 0o755 }),
-        (link, Entry::Link { target }),
+        (name, Entry::File { content, mode: 0o755 }),
     ];
+    entries.extend(links.iter().map(|link| (*link, Entry::Link { target: name })));
     let archive = gzip(&tar(entries.iter().map(|(path, entry)| (*path, entry)))?)?;
     let file = format!("{name}-{}-linux-{}.tar.gz", release.version, release.platform.architecture);
     fs::write(release.output.join(file), archive)?;

@@ -13,11 +13,15 @@ use crate::sources;
 /// File with the CRDs.
 pub(super) const DEFINITIONS: &str = "install-crds.yaml";
 
+/// File with the CRDs of KUDO.
+const DEFINITIONS_OF_KUDO: &str = "install-kudo-crds.yaml";
+
 /// Kustomizations that are rendered, and the files with the results.
-const KUSTOMIZATIONS: [(&str, &str); 4] = [
+const KUSTOMIZATIONS: [(&str, &str); 5] = [
     ("deploy/overlays/all", "install.yaml"),
     ("deploy/overlays/kubernetes-1.33", "install-kubernetes-1.33.yaml"),
     ("deploy/overlays/lifecycle-only", "install-lifecycle-only.yaml"),
+    ("deploy/overlays/packages", "install-packages.yaml"),
     ("deploy/monitoring", "monitoring.yaml"),
 ];
 
@@ -33,6 +37,8 @@ pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> an
     let kubectl = kubectl(programs)?;
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
     fs::write(release.output.join(DEFINITIONS), &crds)?;
+    let of_kudo = kustomize(&kubectl, &sources::root().join("crds/kudo"))?;
+    fs::write(release.output.join(DEFINITIONS_OF_KUDO), of_kudo)?;
     for (directory, file) in KUSTOMIZATIONS {
         let kustomization = kustomization(release, &release.registry, directory, images);
         let manifests = render(&kubectl, &kustomization).with_context(|| directory.to_owned())?;

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use super::debian::Platform;
 
 /// Operators, each of which is one image.
-pub(crate) const OPERATORS: [&str; 5] = [
+pub(crate) const OPERATORS: [&str; 6] = [
     "collaset-operator",
     "consist-operator",
+    "instance-operator",
     "lifecycle-operator",
     "operationjob-operator",
     "transition-rule-operator",

@@ -86,7 +86,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
         advanced.last_updated_timestamp = Some(Time(now));
     }
     plan.status.plan_status.insert(run.plan.to_owned(), advanced);
-    plan.events.append(&mut work.failures);
+    plan.events.append(&mut work.events);
     let timeout = time_limit(run.started, &spec.timeout).filter(|_| result.is_none());
     if let Some(limit) = timeout.filter(|limit| *limit <= now) {
         let message =
@@ -319,7 +319,7 @@ impl Run<'_> {
             "Error during execution: fatal error: {owner} failed in {place}: {}",
             failure.message
         );
-        work.failures.push(failure.reason.with(message.clone()));
+        work.events.push(failure.reason.with(message.clone()));
         attempts::fail(step, status, message, self.now);
         attempts::begin(step, status, work, self.now);
     }

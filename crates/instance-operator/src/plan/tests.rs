@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     object::ObjectId,
     simulation::{World, config_map},
+    view::SourceValue,
 };
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 1\n  template:\n    spec:\n      volumes:\n      - configMap:\n          name: a\n";
@@ -902,4 +903,46 @@ fn a_job_is_replaced_when_it_has_ended_and_changed() {
     world.report("Job", "job", complete);
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn translations_are_reported_and_left_fields_are_not_sent() {
+    let budget = "apiVersion: policy/v1beta1\nkind: PodDisruptionBudget\nmetadata:\n  name: a\nspec:\n  \
+                  selector:\n    matchLabels: {a: b}\n";
+    let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  annotations:\n    \
+               kudo.dev/leave: spec.replicas\n    kudo.dev/healthy-when: 'true'\nspec:\n  replicas: 3\n";
+    let phases = json!([phase("serial", &[step("all", &["budget", "web"])])]);
+    let version = version(&phases, &json!({ "budget": budget, "web": web }));
+    let mut world = World::new(&version, &json!({}));
+    world.served.push(("policy/v1".to_owned(), "PodDisruptionBudget".to_owned()));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    let is_translation = |event: &&String| event.starts_with("ApiVersionTranslated");
+    let reported: Vec<&String> = world.events.iter().filter(is_translation).collect();
+    let expected = "ApiVersionTranslated: template budget: policy/v1beta1 PodDisruptionBudget was \
+                    applied as policy/v1 PodDisruptionBudget";
+    assert_eq!(reported, [expected]);
+    assert_eq!(world.object("Deployment", "web").unwrap()["spec"].get("replicas"), None);
+}
+
+/// A template that prints a secret, or an API server that quotes one, is not in the status and no event.
+#[test]
+fn values_of_secrets_are_in_no_message() {
+    let template = "{{ fail .Params.PASSWORD }}";
+    let mut version =
+        version(&json!([phase("serial", &[step("a", &["a"])])]), &json!({ "a": template }));
+    version["parameters"] = json!([{ "name": "PASSWORD", "sensitive": true }]);
+    let mut world = World::new(&version, &json!({}));
+    world.edit(|spec| {
+        let source = json!([{ "name": "PASSWORD", "secretKeyRef": { "name": "s", "key": "k" } }]);
+        spec.parameters_from = serde_json::from_value(source).unwrap();
+    });
+    let value = SourceValue { value: Some("hunter2".to_owned()), ..SourceValue::default() };
+    world.observed.sources.insert("PASSWORD".to_owned(), value);
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    let (_, message) = world.step("a");
+    assert!(message.contains("[redacted]"), "{message}");
+    let everything = format!("{:?}{:?}", world.status(), world.events);
+    assert!(!everything.contains("hunter2"), "{everything}");
 }

@@ -26,6 +26,7 @@ use crate::{
     },
     object_write::{Needs, ObjectWrite, record},
     plan::{self, Plan},
+    reasons,
     schedule::InstanceChange,
     view::Observed,
 };
@@ -84,7 +85,9 @@ impl Access<'_> {
                 attempted.error = Some(error);
                 return attempted;
             }
-            self.write(observed, std::mem::take(&mut plan.writes)).await;
+            let writes = std::mem::take(&mut plan.writes);
+            let taken = self.write(observed, writes).await;
+            attempted.events.extend(taken);
         }
         attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
         attempted
@@ -173,12 +176,19 @@ impl Access<'_> {
     }
 
     /// Writes objects in their order: others may depend on the first.
-    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) {
+    /// Returns the events of what was taken from others.
+    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) -> Vec<ObjectEvent> {
+        let mut events = Vec::new();
         for write in writes {
             let id = write.id();
             let (verb, result) = match &write {
                 ObjectWrite::Apply { object, .. } => {
-                    ("apply", self.objects.apply(object).await.map(Some))
+                    let applied = self.objects.apply(object).await;
+                    let object = applied.map(|applied| {
+                        events.extend(applied.taken.map(|taken| fields_taken(&id, &taken)));
+                        Some(applied.object)
+                    });
+                    ("apply", object)
                 }
                 ObjectWrite::Delete { id, uid } => ("delete", self.objects.delete(id, uid).await),
             };
@@ -193,7 +203,13 @@ impl Access<'_> {
                 Err(error) => drop(observed.failures.insert(id, error.message())),
             }
         }
+        events
     }
+}
+
+/// Event of fields that other managers had set.
+fn fields_taken(id: &ObjectId, message: &str) -> ObjectEvent {
+    reasons::FIELDS_TAKEN.with(format!("{id}: {}", message.replace('\n', " ")))
 }
 
 /// Plans in a thread of its own, because a package may have many templates and expressions. A panic

@@ -75,6 +75,14 @@ pub(super) fn response_of(error: &kube::Error) -> String {
     Chain(error).to_string()
 }
 
+/// Result of applying an object.
+pub(super) struct Applied {
+    /// The object, as the API server has it.
+    pub(super) object: Value,
+    /// The API server's message about fields of other managers, which were taken.
+    pub(super) taken: Option<String>,
+}
+
 /// Metadata of the objects of one type and namespace.
 pub(super) struct Listed {
     /// The objects, of which only the metadata were read.
@@ -157,14 +165,26 @@ impl Objects<'_> {
         Ok(Listed { objects, is_complete })
     }
 
-    /// Applies an object by server-side apply, and returns it as the API server has it.
+    /// Applies an object by server-side apply. Fields of other managers are taken; which these are is
+    /// returned.
     ///
     /// # Errors
     ///
     /// If the request fails, or the API server rejects the object.
-    pub(super) async fn apply(&self, object: &Value) -> Result<Value, Error> {
+    pub(super) async fn apply(&self, object: &Value) -> Result<Applied, Error> {
+        match self.apply_with(object, "").await {
+            Err(Error::Kube(kube::Error::Api(status))) if status.is_conflict() => {
+                let taken = Some(status.message.clone());
+                let object = self.apply_with(object, "&force=true").await?;
+                Ok(Applied { object, taken })
+            }
+            applied => Ok(Applied { object: applied?, taken: None }),
+        }
+    }
+
+    async fn apply_with(&self, object: &Value, force: &str) -> Result<Value, Error> {
         let id = ObjectId::of(object);
-        let path = format!("{}?fieldManager={NAME}&force=true", self.known_path(&id)?);
+        let path = format!("{}?fieldManager={NAME}{force}", self.known_path(&id)?);
         let body = Some(object.clone());
         let applied = self.send(Call { method: Method::PATCH, path, accept: JSON, body }).await;
         if applied.as_ref().is_err_and(Error::is_not_found) {

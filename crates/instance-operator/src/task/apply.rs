@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use podops_api::kudo::Task;
+use podops_packages::translate::Translated;
 use serde_json::Value;
 
 use super::{
@@ -45,9 +46,22 @@ pub(super) fn advance(
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
 ) -> Result<TaskState, TaskFailure> {
-    let mut objects = render::objects(&task.spec.resources, context)?;
-    objects.sort_by_key(|object| order(&object_type(object).kind));
+    let mut rendered = render::rendered(&task.spec.resources, context)?;
+    rendered.sort_by_key(|rendered| order(&object_type(&rendered.object).kind));
+    let translated: Vec<(String, Translated)> =
+        rendered.iter().filter_map(|rendered| rendered.translated.clone()).collect();
+    let objects = rendered.into_iter().map(|rendered| rendered.object).collect();
+    let planned = work.writes.len();
     let progress = apply(objects, Ownership::Controller, context, work)?;
+    // Nothing is reported of objects that are not written.
+    let written: Vec<String> =
+        work.writes[planned..].iter().map(|write| write.id().object_type.to_string()).collect();
+    for (resource, Translated { from, to }) in translated {
+        if written.contains(&to) {
+            let message = format!("template {resource}: {from} was applied as {to}");
+            work.events.push(reasons::API_VERSION_TRANSLATED.with(message));
+        }
+    }
     Ok(progress.into_state())
 }
 

@@ -70,8 +70,8 @@ pub struct Work<'a> {
     pub writes: Vec<ObjectWrite>,
     /// Objects whose changes may complete a task.
     pub awaited: BTreeSet<ObjectId>,
-    /// Events of the steps that failed.
-    pub failures: Vec<ObjectEvent>,
+    /// Events of the steps.
+    pub events: Vec<ObjectEvent>,
     /// Earliest time at which an attempt of a step or a time limit is due.
     pub due: Option<Timestamp>,
 }
@@ -90,7 +90,7 @@ impl<'a> Work<'a> {
             needs: Needs::default(),
             writes: Vec::new(),
             awaited: BTreeSet::new(),
-            failures: Vec::new(),
+            events: Vec::new(),
             due: None,
         }
     }

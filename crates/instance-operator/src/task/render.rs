@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use podops_packages::{
     template::{Data, Environment, Limits, Template},
-    translate, yaml,
+    translate::{self, Translated},
+    yaml,
 };
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ use super::{
     context::{TaskContext, TaskFailure},
 };
 use crate::{
-    object::{expressions, object_type, text},
+    object::{expressions, leave, object_type, text},
     reasons,
 };
 
@@ -23,6 +24,15 @@ pub(super) fn objects(
     resources: &[String],
     context: &TaskContext<'_>,
 ) -> Result<Vec<Value>, TaskFailure> {
+    let rendered = rendered(resources, context)?;
+    Ok(rendered.into_iter().map(|rendered| rendered.object).collect())
+}
+
+/// As [`objects`], with the translations of their API versions.
+pub(super) fn rendered(
+    resources: &[String],
+    context: &TaskContext<'_>,
+) -> Result<Vec<Rendered>, TaskFailure> {
     if resources.is_empty() {
         return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, "the task needs resources"));
     }
@@ -85,8 +95,16 @@ pub(super) fn names(context: &TaskContext<'_>, with_path: bool) -> BTreeMap<Stri
     names.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Checks and translates an object.
-fn checked(mut object: Value, resource: &str) -> Result<Value, TaskFailure> {
+/// Object of a template.
+#[derive(Clone, Debug)]
+pub(super) struct Rendered {
+    pub(super) object: Value,
+    /// Template file and translation of the API version, if it was gone.
+    pub(super) translated: Option<(String, Translated)>,
+}
+
+/// Checks and translates an object, and removes the fields that are left to others.
+fn checked(mut object: Value, resource: &str) -> Result<Rendered, TaskFailure> {
     let failed =
         |reason, message: &str| TaskFailure::new(reason, format!("template {resource}: {message}"));
     let found = object_type(&object);
@@ -109,9 +127,14 @@ fn checked(mut object: Value, resource: &str) -> Result<Value, TaskFailure> {
         ));
     }
     let translated = translate::translate(&mut object);
-    translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
+    let translated =
+        translated.map_err(|error| failed(&reasons::UNSERVED_VERSION_ERROR, &error.to_string()))?;
     if let Some(invalid) = expressions::invalid_annotation(&object) {
         return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &format!("{found}: {invalid}")));
     }
-    Ok(object)
+    if let Err(invalid) = leave::remove(&mut object) {
+        let message = format!("{found}: {invalid}");
+        return Err(failed(&reasons::RESOURCE_VALIDATION_ERROR, &message));
+    }
+    Ok(Rendered { object, translated: translated.map(|done| (resource.to_owned(), done)) })
 }

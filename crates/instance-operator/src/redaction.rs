@@ -1,0 +1,119 @@
+//! Removes values of Secrets from messages: those of the API server and of templates may quote them.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use podops_api::kudo::InstanceStatus;
+use podops_client::event::ObjectEvent;
+use serde_json::json;
+
+use crate::view::Observed;
+
+/// What stands for a value.
+const REDACTED: &str = "[redacted]";
+/// Length from which a value is replaced wherever it occurs, in bytes; a shorter one only in quotes, because
+/// it is a part of other words.
+const LENGTH_MIN: usize = 4;
+
+/// Texts that must not be in a message.
+#[derive(Clone, Debug, Default)]
+pub struct Redaction {
+    texts: Vec<String>,
+}
+
+impl Redaction {
+    /// Returns what must not be in the messages of an Instance: the values that come from Secrets, and
+    /// those of sensitive parameters, as text, in base64 and as parts of JSON.
+    #[must_use]
+    pub fn of(observed: &Observed) -> Self {
+        let mut texts = Vec::new();
+        for (name, source) in &observed.sources {
+            let Some(value) = source.value.as_ref().filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            let from_secret = observed
+                .spec
+                .parameters_from
+                .iter()
+                .any(|known| known.name == *name && known.secret_key_ref.is_some());
+            let parameter = observed.version.as_ref().and_then(|version| version.parameter(name));
+            if !from_secret && !parameter.is_some_and(|parameter| parameter.sensitive) {
+                continue;
+            }
+            let quoted = json!(value).to_string();
+            let escaped = quoted.trim_matches('"').to_owned();
+            let forms = [value.clone(), escaped, STANDARD.encode(value)];
+            let forms = forms.into_iter().filter(|form| form.len() >= LENGTH_MIN);
+            texts.extend(forms.chain([quoted]));
+        }
+        // A value may contain another one.
+        texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        texts.dedup();
+        Self { texts }
+    }
+
+    /// Removes the values from a text.
+    pub fn apply(&self, text: &mut String) {
+        for secret in &self.texts {
+            if text.contains(secret.as_str()) {
+                *text = text.replace(secret.as_str(), REDACTED);
+            }
+        }
+    }
+
+    /// Removes the values from the messages of a status.
+    pub fn apply_to_status(&self, status: &mut InstanceStatus) {
+        if self.texts.is_empty() {
+            return;
+        }
+        for plan in status.plan_status.values_mut() {
+            self.apply(&mut plan.message);
+            for phase in &mut plan.phases {
+                self.apply(&mut phase.message);
+                for step in &mut phase.steps {
+                    self.apply(&mut step.message);
+                }
+            }
+        }
+        for run in &mut status.history {
+            self.apply(&mut run.message);
+        }
+        for condition in &mut status.conditions {
+            self.apply(&mut condition.message);
+        }
+    }
+
+    /// Removes the values from the messages of events.
+    pub fn apply_to_events(&self, events: &mut [ObjectEvent]) {
+        for event in events {
+            self.apply(&mut event.message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::SourceValue;
+
+    fn redacted(value: &str, message: &str) -> String {
+        let mut observed = Observed {
+            spec: serde_json::from_value(json!({
+                "parametersFrom": [{ "name": "P", "secretKeyRef": { "name": "s", "key": "k" } }],
+            }))
+            .unwrap(),
+            ..Observed::default()
+        };
+        let value = SourceValue { value: Some(value.to_owned()), ..SourceValue::default() };
+        observed.sources.insert("P".to_owned(), value);
+        let mut text = message.to_owned();
+        Redaction::of(&observed).apply(&mut text);
+        text
+    }
+
+    #[test]
+    fn values_are_removed_in_every_form() {
+        assert_eq!(redacted("hunter2", "no hunter2, aHVudGVyMg=="), "no [redacted], [redacted]");
+        assert_eq!(redacted("a\"b\nc", r#"{"p":"a\"b\nc"}"#), r#"{"p":[redacted]}"#);
+        assert_eq!(redacted("yes", r#"yesterday "yes""#), "yesterday [redacted]");
+        assert_eq!(redacted("", "nothing"), "nothing");
+    }
+}
