@@ -320,3 +320,32 @@ async fn community_packages_run() {
     let deployed = page.lines().filter(|line| line.contains(" ms | ") && !line.contains("failed"));
     assert_eq!(deployed.count(), 14, "{page}");
 }
+
+/// K22: KUDO renders the manifest of the namespace without the defaults of parameters.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_is_created_from_the_manifest() {
+    let lab = Lab::start().await;
+    package(&lab, "toy", "0.1.0", &[]);
+    let operator = fs::read_to_string(lab.work.path().join("toy/operator.yaml")).unwrap();
+    lab.write("toy/operator.yaml", &format!("{operator}namespaceManifest: ns.yaml\n"));
+    let manifest =
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, labels: {p: '{{ .Params.P }}'}}\n";
+    lab.write("toy/templates/ns.yaml", manifest);
+    let install = ["install", "./toy", "--namespace", "fresh", "--create-namespace"];
+    // Nothing is created, not even the namespace.
+    lab.fails(&[&install[..], &["-p", "NUMBER=x"]].concat(), 1, "another type").await;
+    let exists = lab.cluster.plane.kubectl(&["get", "namespace", "fresh"]).await;
+    assert!(exists.is_err());
+    lab.kudo(&[&install[..], &["--skip-instance"]].concat()).await;
+    let namespace = lab.get("namespace", "fresh").await;
+    assert_eq!(namespace["metadata"]["labels"]["p"], "a");
+    assert_eq!(namespace["metadata"]["annotations"]["created-by"], "kudo-cli");
+    lab.fails(&[&install[..], &["--skip-instance"]].concat(), 1, "already exists").await;
+
+    let in_cluster = ["install", "toy", "--in-cluster", "--namespace", "fresh", "--instance", "i"];
+    lab.kudo(&in_cluster).await;
+    let get = ["get", "instances.kudo.dev", "i", "--namespace", "fresh", "-o", "json"];
+    let instance = lab.cluster.plane.kubectl(&get).await.unwrap();
+    let instance: Value = serde_json::from_str(&instance).unwrap();
+    assert_eq!(instance["spec"]["operatorVersion"]["name"], "toy-0.1.0", "K7");
+}

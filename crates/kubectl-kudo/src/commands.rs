@@ -11,7 +11,7 @@ pub(crate) mod upgrade;
 mod versions;
 mod wait;
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use anyhow::Context as _;
 use kubectl_kudo::{
@@ -20,14 +20,14 @@ use kubectl_kudo::{
     text::{Format, object},
 };
 use podops_api::kudo::{InstanceSpec, ParameterSource};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::output::{print, print_line};
 
 /// Values that a command sets.
 #[derive(Default)]
 struct Given {
-    parameters: std::collections::BTreeMap<String, String>,
+    parameters: BTreeMap<String, String>,
     sources: Vec<ParameterSource>,
 }
 
@@ -46,17 +46,33 @@ fn given(values: &Values) -> anyhow::Result<Given> {
 }
 
 impl Given {
+    /// The merge patch of a spec that sets only these values, so that others may change meanwhile. A list
+    /// is replaced as a whole.
+    fn patch(&self, before: &InstanceSpec) -> Value {
+        let mut parameters = json!(self.parameters);
+        for source in &self.sources {
+            parameters[&source.name] = Value::Null;
+        }
+        let mut patch = json!({ "parameters": parameters });
+        if !self.sources.is_empty() {
+            let mut after = before.clone();
+            self.set(&mut after);
+            patch["parametersFrom"] = json!(after.parameters_from);
+        }
+        patch
+    }
+
     fn is_empty(&self) -> bool {
         self.parameters.is_empty() && self.sources.is_empty()
     }
 
     /// Sets the values in a spec. A source replaces a plain value.
-    fn set(self, spec: &mut InstanceSpec) {
-        spec.parameters.extend(self.parameters);
-        for source in self.sources {
+    fn set(&self, spec: &mut InstanceSpec) {
+        spec.parameters.extend(self.parameters.clone());
+        for source in &self.sources {
             spec.parameters.remove(&source.name);
             spec.parameters_from.retain(|known| known.name != source.name);
-            spec.parameters_from.push(source);
+            spec.parameters_from.push(source.clone());
         }
     }
 }

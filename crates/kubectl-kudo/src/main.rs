@@ -25,7 +25,12 @@ async fn main() -> ExitCode {
     match run(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            drop(writeln!(io::stderr(), "Error: {}", one_line(&error)));
+            let message = if is_closed_pipe(&error) {
+                "the reader of the output has ended".to_owned()
+            } else {
+                one_line(&error)
+            };
+            drop(writeln!(io::stderr(), "Error: {message}"));
             ExitCode::from(error.downcast_ref::<Failure>().map_or(FAILED, Failure::status))
         }
     }
@@ -68,6 +73,11 @@ async fn plan(cluster: &Cluster, command: PlanCommand) -> anyhow::Result<()> {
         PlanCommand::Resume { instance } => commands::plan::pause(cluster, &instance, false).await,
         PlanCommand::Cancel { instance } => commands::plan::cancel(cluster, &instance).await,
     }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The error and its causes in one line, without repetitions.

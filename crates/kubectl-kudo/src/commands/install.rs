@@ -1,13 +1,13 @@
 //! `install`.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context as _, bail};
-use instance_operator::object::enhance::OPERATOR;
-use k8s_openapi::{
-    api::core::v1::{Namespace, ObjectReference},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use instance_operator::{
+    object::enhance::OPERATOR,
+    values::{SetValue, template_values},
+    view::Version,
 };
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
@@ -21,7 +21,12 @@ use kubectl_kudo::{
     source::Source,
 };
 use podops_api::kudo::{Instance, InstanceSpec, OperatorVersion};
-use podops_packages::{package::Package, template::compare_versions};
+use podops_packages::{
+    convert,
+    package::Package,
+    template::{Data, Environment, Limits, Template, compare_versions},
+    yaml,
+};
 
 use super::{
     given,
@@ -59,9 +64,10 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
     for package in &packages {
         check_server(&cluster, package).await?;
     }
-    if install.create_namespace {
-        create_namespace(&cluster).await?;
-    }
+    let namespace = match packages.last() {
+        Some(package) if install.create_namespace => Some(namespace(&cluster, package, &install)?),
+        Some(_) | None => None,
+    };
     let mut planned: Vec<Planned> = Vec::new();
     for package in packages {
         planned.push(
@@ -74,6 +80,9 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
     } else {
         Some(new_instance(&cluster, &version, &install).await?)
     };
+    if let Some(namespace) = namespace {
+        create_namespace(&cluster, &namespace).await?;
+    }
     for planned in &planned {
         versions::write(&cluster, planned).await?;
     }
@@ -98,16 +107,42 @@ async fn check_server(cluster: &Cluster, package: &Package) -> anyhow::Result<()
     Ok(())
 }
 
-async fn create_namespace(cluster: &Cluster) -> anyhow::Result<()> {
-    let annotations = BTreeMap::from([("created-by".to_owned(), "kudo-cli".to_owned())]);
-    let metadata = ObjectMeta {
-        name: Some(cluster.namespace.clone()),
-        annotations: Some(annotations),
-        ..ObjectMeta::default()
+/// Returns the namespace to create: that of the package's manifest, if it has one, rendered with the values
+/// and defaults of its parameters.
+fn namespace(cluster: &Cluster, package: &Package, install: &Install) -> anyhow::Result<Namespace> {
+    let manifest = &package.operator.namespace_manifest;
+    let mut namespace = if manifest.is_empty() {
+        Namespace::default()
+    } else {
+        let text = package.templates.get(manifest);
+        let text = text.with_context(|| format!("template {manifest} does not exist"))?;
+        let version = convert::operator_version(package)?;
+        let version = Version { spec: version.spec, ..Version::default() };
+        let given = given(&install.values)?.parameters.into_iter();
+        let set = given.map(|(name, value)| (name, SetValue { value, digest: String::new() }));
+        let parameters = template_values(&version, &set.collect());
+        let names = [
+            ("Name", package.operator.name.as_str()),
+            ("Namespace", cluster.namespace.as_str()),
+            ("OperatorName", package.operator.name.as_str()),
+            ("AppVersion", package.operator.app_version.as_str()),
+            ("OperatorVersion", package.operator.operator_version.as_str()),
+        ];
+        let names = names.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let data = Data { names: names.collect(), parameters, pipes: None };
+        let environment =
+            Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
+        let rendered = Template::parse(manifest, text)?.render(&data, &environment)?;
+        serde_json::from_value(yaml::read(&rendered)?).with_context(|| manifest.clone())?
     };
-    let namespace = Namespace { metadata, ..Namespace::default() };
+    namespace.metadata.name = Some(cluster.namespace.clone());
+    namespace.annotations_mut().insert("created-by".to_owned(), "kudo-cli".to_owned());
+    Ok(namespace)
+}
+
+async fn create_namespace(cluster: &Cluster, namespace: &Namespace) -> anyhow::Result<()> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    namespaces.create(&PostParams::default(), &namespace).await?;
+    namespaces.create(&PostParams::default(), namespace).await?;
     print_line(&format!("namespace {} created", cluster.namespace))
 }
 

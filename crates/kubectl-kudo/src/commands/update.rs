@@ -3,7 +3,6 @@
 use anyhow::{Context as _, bail};
 use kube::ResourceExt as _;
 use kubectl_kudo::{cli::Update, plans::Baseline};
-use serde_json::json;
 
 use super::{
     given,
@@ -28,15 +27,10 @@ pub(crate) async fn update(cluster: &Cluster, update: Update) -> anyhow::Result<
     let version = cluster.version_of(&instance).await?;
     let (namespace, name) = (&cluster.namespace, instance.name_any());
     let before = Baseline::of(&instance);
+    let patch = given.patch(&instance.spec);
     given.set(&mut instance.spec);
     let checked = cluster.check(&instance, &version).await;
     checked.with_context(|| format!("failed to update Instance {namespace}/{name}"))?;
-    let mut parameters = json!(instance.spec.parameters);
-    for source in &instance.spec.parameters_from {
-        parameters[&source.name] = json!(null);
-    }
-    let patch =
-        json!({ "parameters": parameters, "parametersFrom": instance.spec.parameters_from });
     let updated = cluster.patch(&name, patch).await?;
     print_line(&format!("Instance {name} was updated."))?;
     if update.wait.wait {

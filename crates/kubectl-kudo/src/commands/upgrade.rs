@@ -62,21 +62,18 @@ pub(crate) async fn upgrade(connection: &Connection, upgrade: Upgrade) -> anyhow
         instance.spec.parameters.keys().filter(|name| !is_known(name)).cloned().collect()
     };
     instance.spec.parameters.retain(|name, _| !removed.contains(name));
-    given(&upgrade.values)?.set(&mut instance.spec);
+    let given = given(&upgrade.values)?;
+    let mut patch = given.patch(&instance.spec);
+    given.set(&mut instance.spec);
     let checked = cluster.check(&instance, &version).await;
     checked.with_context(|| format!("failed to update Instance {namespace}/{name}"))?;
     for planned in &planned {
         versions::write(&cluster, planned).await?;
     }
-    let spec = &instance.spec;
-    let mut parameters = json!(spec.parameters);
+    patch["operatorVersion"] = json!({ "name": version.name_any(), "namespace": null });
     for name in removed {
-        parameters[name] = json!(null);
+        patch["parameters"][name] = json!(null);
     }
-    let patch = json!({
-        "operatorVersion": { "name": version.name_any(), "namespace": null },
-        "parameters": parameters, "parametersFrom": spec.parameters_from,
-    });
     let updated = cluster.patch(&name, patch).await?;
     print_line(&format!("instance {namespace}/{name} updated"))?;
     if upgrade.wait.wait {
