@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
+mod leaders;
 mod pipes;
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use self::cluster::{Cluster, OPERATOR, apply, config_map, counts, job, plan, step};
 
 /// A package whose `deploy` applies one ConfigMap; `many` applies 20, and `wait` waits for a Job.
-fn toy() -> Value {
+pub(crate) fn toy() -> Value {
     let many: Vec<String> = (0..20).map(|n| config_map(&format!("many-{n}"))).collect();
     let (config, job) = (config_map("{{ .Name }}"), job("{{ .Name }}"));
     json!({

@@ -23,6 +23,7 @@ use crate::{
     object::{
         ObjectId, ObjectType,
         file::{FileRead, ReadFile},
+        text,
     },
     object_write::{Needs, ObjectWrite, record},
     plan::{self, Plan},
@@ -47,6 +48,8 @@ pub(super) struct Attempted {
     pub(super) events: Vec<ObjectEvent>,
     /// Why discovery failed, before anything of the last plan was written.
     pub(super) error: Option<ReconcileError>,
+    /// An object has changed since it was read: what was decided may be outdated too.
+    pub(super) is_outdated: bool,
 }
 
 /// What an attempt reads and writes with.
@@ -86,8 +89,12 @@ impl Access<'_> {
                 return attempted;
             }
             let writes = std::mem::take(&mut plan.writes);
-            let taken = self.write(observed, writes).await;
-            attempted.events.extend(taken);
+            let Written { events, is_outdated } = self.write(observed, writes).await;
+            attempted.events.extend(events);
+            if is_outdated {
+                attempted.is_outdated = true;
+                return attempted;
+            }
         }
         attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
         attempted
@@ -175,22 +182,25 @@ impl Access<'_> {
         record_reads(read, &mut observed.metadata, &mut observed.failures);
     }
 
-    /// Writes objects in their order: others may depend on the first.
-    /// Returns the events of what was taken from others.
-    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) -> Vec<ObjectEvent> {
+    /// Writes objects in their order: others may depend on the first. Each must be as it was read: a
+    /// leader that was paused does not undo what its successor has done.
+    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) -> Written {
         let mut events = Vec::new();
         for write in writes {
             let id = write.id();
+            let version = version(observed, &id);
             let (verb, result) = match &write {
                 ObjectWrite::Apply { object, .. } => {
-                    let applied = self.objects.apply(object).await;
+                    let applied = self.objects.apply(object, version.as_deref()).await;
                     let object = applied.map(|applied| {
                         events.extend(applied.taken.map(|taken| fields_taken(&id, &taken)));
                         Some(applied.object)
                     });
                     ("apply", object)
                 }
-                ObjectWrite::Delete { id, uid } => ("delete", self.objects.delete(id, uid).await),
+                ObjectWrite::Delete { id, uid } => {
+                    ("delete", self.objects.delete(id, uid, version.as_deref()).await)
+                }
             };
             let class = if result.is_ok() { "done" } else { "failed" };
             self.writes.with_label_values(&[verb, class]).inc();
@@ -200,11 +210,31 @@ impl Access<'_> {
                     record(&mut observed.status, &write, response.as_ref());
                     observed.objects.insert(id, response.map(Arc::new));
                 }
+                Err(error) if error.is_outdated() => {
+                    // What a watch has seen of it is not used any more.
+                    self.watches.written(self.instance, &id, None);
+                    return Written { events, is_outdated: true };
+                }
                 Err(error) => drop(observed.failures.insert(id, error.message())),
             }
         }
-        events
+        Written { events, is_outdated: false }
     }
+}
+
+/// What happened while objects were written.
+struct Written {
+    /// Events of what was taken from other clients.
+    events: Vec<ObjectEvent>,
+    /// An object had changed, so the rest was not written.
+    is_outdated: bool,
+}
+
+/// resourceVersion of an object as it was read; `None` if it did not exist.
+fn version(observed: &Observed, id: &ObjectId) -> Option<String> {
+    let known = observed.objects.get(id).or_else(|| observed.metadata.get(id))?.as_ref()?;
+    let version = text(known, "/metadata/resourceVersion");
+    (!version.is_empty()).then(|| version.to_owned())
 }
 
 /// Event of fields that other managers had set.

@@ -63,6 +63,8 @@ use crate::{
 
 /// Minimum interval between two reconciles of one Instance.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(20);
+/// Time until an attempt is repeated because an object had changed.
+const OUTDATED_RETRY: Duration = Duration::from_millis(100);
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -222,10 +224,10 @@ async fn reconcile(
     context.add_known(&key, &stored, &mut observed).await?;
     let sources = read_sources(&access, &mut observed).await;
     let mut observed = Arc::new(observed);
-    let Attempted { plan, events, error } = access.attempt(&mut observed).await;
+    let Attempted { plan, events, error, is_outdated } = access.attempt(&mut observed).await;
     let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
     let first = plan.change.as_ref().filter(|change| change.is_first());
-    if error.is_some() || first.is_some() {
+    if error.is_some() || first.is_some() || is_outdated {
         // The next reconcile continues with what was done.
         let status = observed.status.clone();
         context.statuses.keep(&observed.uid, Unwritten { stored, status, events });
@@ -235,7 +237,8 @@ async fn reconcile(
         if let Some(change) = first {
             context.change(&observed, change).await?;
         }
-        return Ok(Requeue::AwaitChange);
+        let again = is_outdated.then_some(Requeue::After(OUTDATED_RETRY));
+        return Ok(again.unwrap_or(Requeue::AwaitChange));
     }
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     context.await_changes(&key, &plan, sources, &objects);

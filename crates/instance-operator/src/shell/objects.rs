@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use http::{HeaderValue, Method, Request, header};
-use kube::Client;
+use kube::{Client, core::Status};
 use podops_client::error::Chain;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -18,6 +18,11 @@ use crate::object::{ObjectId, ObjectType, Scope, map_at, text};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of objects in a list of metadata, which bounds the memory for it.
 const LIST_LIMIT: usize = 500;
+
+/// HTTP status of a write that contradicts another one.
+const CONFLICT: u16 = 409;
+/// Cause of a conflict about the field of another manager.
+const FIELD_CONFLICT: &str = "FieldManagerConflict";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const APPLY: HeaderValue = HeaderValue::from_static("application/apply-patch+yaml");
@@ -62,6 +67,12 @@ impl Error {
         }
     }
 
+    /// Returns whether the object has changed since it was read.
+    pub(super) fn is_outdated(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status))
+            if status.code == CONFLICT && !is_of_fields(status))
+    }
+
     fn is_not_found(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.code == NOT_FOUND)
     }
@@ -81,6 +92,12 @@ pub(super) struct Applied {
     pub(super) object: Value,
     /// The API server's message about fields of other managers, which were taken.
     pub(super) taken: Option<String>,
+}
+
+/// Returns whether a conflict is about fields that other managers have set.
+fn is_of_fields(status: &Status) -> bool {
+    let details = status.details.as_ref();
+    details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == FIELD_CONFLICT))
 }
 
 /// Metadata of the objects of one type and namespace.
@@ -165,17 +182,29 @@ impl Objects<'_> {
         Ok(Listed { objects, is_complete })
     }
 
-    /// Applies an object by server-side apply. Fields of other managers are taken; which these are is
-    /// returned.
+    /// Applies an object by server-side apply, unless it has another resourceVersion than `version`; an
+    /// object that did not exist has none. Fields of other managers are taken; which these are is returned.
     ///
     /// # Errors
     ///
     /// If the request fails, or the API server rejects the object.
-    pub(super) async fn apply(&self, object: &Value) -> Result<Applied, Error> {
-        match self.apply_with(object, "").await {
-            Err(Error::Kube(kube::Error::Api(status))) if status.is_conflict() => {
+    pub(super) async fn apply(
+        &self,
+        object: &Value,
+        version: Option<&str>,
+    ) -> Result<Applied, Error> {
+        let mut object = object.clone();
+        if let Some(version) = version
+            && let Some(metadata) = map_at(&mut object, &["metadata"])
+        {
+            metadata.insert("resourceVersion".to_owned(), json!(version));
+        }
+        match self.apply_with(&object, "").await {
+            Err(Error::Kube(kube::Error::Api(status)))
+                if status.code == CONFLICT && is_of_fields(&status) =>
+            {
                 let taken = Some(status.message.clone());
-                let object = self.apply_with(object, "&force=true").await?;
+                let object = self.apply_with(&object, "&force=true").await?;
                 Ok(Applied { object, taken })
             }
             applied => Ok(Applied { object: applied?, taken: None }),
@@ -194,15 +223,21 @@ impl Objects<'_> {
         applied
     }
 
-    /// Deletes an object of this UID in the foreground. Returns the object while it exists.
+    /// Deletes an object of this UID, and of this resourceVersion if it is known, in the foreground.
+    /// Returns the object while it exists.
     ///
     /// # Errors
     ///
     /// If the request fails, or the API server rejects it.
-    pub(super) async fn delete(&self, id: &ObjectId, uid: &str) -> Result<Option<Value>, Error> {
+    pub(super) async fn delete(
+        &self,
+        id: &ObjectId,
+        uid: &str,
+        version: Option<&str>,
+    ) -> Result<Option<Value>, Error> {
         let options = json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground",
-            "preconditions": { "uid": uid },
+            "preconditions": { "uid": uid, "resourceVersion": version },
         });
         let path = self.known_path(id)?;
         let call = Call { method: Method::DELETE, path, accept: JSON, body: Some(options) };

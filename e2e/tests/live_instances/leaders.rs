@@ -1,0 +1,66 @@
+//! Two instances of the operator: a leader that was paused undoes nothing.
+
+use std::time::Duration;
+
+use podops_e2e::{
+    cluster::{TIMEOUT, eventually},
+    process::{Signal, signal},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, OPERATOR},
+    toy,
+};
+
+const ROUNDS: u64 = 5;
+
+/// The leader is suspended at another point of its run in each round, until its successor has completed a
+/// run with other parameters; then it continues.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_leader_undoes_nothing_of_its_successor() {
+    let mut cluster = Cluster::start().await;
+    cluster.cluster.start_standby(OPERATOR).await.unwrap();
+    let mut many = toy();
+    many["plans"]["deploy"] = many["plans"]["many"].clone();
+    cluster.version("toy", many).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let set = async |value: &str| {
+        cluster.patch("toy", json!({ "spec": { "parameters": { "P": value } } })).await;
+    };
+    let values = async || {
+        let list = cluster.kubectl(&["get", "configmaps", "-o", "json"]).await;
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let items = list["items"].as_array().unwrap().clone();
+        items
+            .into_iter()
+            .filter(|item| item["metadata"]["labels"]["heritage"] == "kudo")
+            .map(|item| item["data"]["p"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for round in 0..ROUNDS {
+        let leader = cluster.cluster.leader(OPERATOR).await.unwrap();
+        let pid = cluster.cluster.leading_instance(OPERATOR).await.unwrap().pid();
+        set(&format!("stale-{round}")).await;
+        tokio::time::sleep(Duration::from_millis(15 * round)).await;
+        signal(pid, Signal::STOP).unwrap();
+        let new = format!("new-{round}");
+        set(&new).await;
+        let replaced = async || {
+            let now = cluster.cluster.leader(OPERATOR).await?;
+            Ok(!now.is_empty() && now != leader)
+        };
+        eventually(TIMEOUT, replaced).await.unwrap();
+        let is_new = async || {
+            let values = values().await;
+            Ok(values.len() == 20 && values.iter().all(|value| *value == new))
+        };
+        eventually(TIMEOUT, is_new).await.unwrap();
+        cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+        signal(pid, Signal::CONT).unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(values().await.iter().all(|value| *value == new), "round {round}");
+    }
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
