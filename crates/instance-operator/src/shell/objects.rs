@@ -21,6 +21,8 @@ const LIST_LIMIT: usize = 500;
 
 /// HTTP status of a write that contradicts another one.
 const CONFLICT: u16 = 409;
+/// Parts of the API server's messages about an object that has another resourceVersion or UID.
+const OUTDATED: [&str; 2] = ["the object has been modified", "recondition failed"];
 /// Cause of a conflict about the field of another manager.
 const FIELD_CONFLICT: &str = "FieldManagerConflict";
 
@@ -69,8 +71,9 @@ impl Error {
 
     /// Returns whether the object has changed since it was read.
     pub(super) fn is_outdated(&self) -> bool {
+        // An admission webhook may deny with the same code, again and again.
         matches!(self, Self::Kube(kube::Error::Api(status))
-            if status.code == CONFLICT && !is_of_fields(status))
+            if status.code == CONFLICT && OUTDATED.iter().any(|part| status.message.contains(part)))
     }
 
     fn is_not_found(&self) -> bool {
