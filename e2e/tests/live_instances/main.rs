@@ -41,6 +41,8 @@ async fn plans_cost_few_requests() {
     let requests = cluster.settled_requests(since).await;
     let writes = requests.iter().filter(|request| !request.starts_with("get")).count();
     assert!(writes <= 4, "{:?}", counts(&requests));
+    let events = requests.iter().filter(|request| request.contains(" events ")).count();
+    assert_eq!(events, 2, "{:?}", counts(&requests));
     assert_eq!(cluster.get("configmap", "toy").await.unwrap()["data"]["p"], "before");
 
     let mut many = toy();

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use podops_client::{event::ObjectEvent, object_key::ObjectKey, shell::clock};
 use podops_runtime::{
     controller::run_off_thread,
@@ -242,10 +243,17 @@ fn fields_taken(id: &ObjectId, message: &str) -> ObjectEvent {
     reasons::FIELDS_TAKEN.with(format!("{id}: {}", message.replace('\n', " ")))
 }
 
+/// The time in whole seconds, as a stored status has it: otherwise none that was written would be equal to
+/// the stored one, and its events would be lost.
+fn now() -> Timestamp {
+    let now = clock::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
 /// Plans in a thread of its own, because a package may have many templates and expressions. A panic
 /// fails the reconcile of this Instance only.
 async fn plan_off_thread(observed: Arc<Observed>) -> Result<Plan, ReconcileError> {
-    let planned = run_off_thread(move || plan::plan(&observed, clock::now()));
+    let planned = run_off_thread(move || plan::plan(&observed, now()));
     Ok(planned.await.map_err(Cause::Panic)?)
 }
 
