@@ -38,6 +38,9 @@ use crate::{
     process::{Signal, Spec, SupervisedProcess},
 };
 
+/// The operator that runs packages, which is started by itself.
+pub const INSTANCE_OPERATOR: &str = "instance-operator";
+
 /// Names of the operators' programs and ServiceAccounts.
 pub const OPERATORS: [&str; 5] = [
     "collaset-operator",
@@ -384,6 +387,54 @@ impl TestCluster {
         Ok(cluster)
     }
 
+    /// Starts a control plane, nodes, and [`INSTANCE_OPERATOR`] as the leader.
+    ///
+    /// # Errors
+    ///
+    /// If a component does not start.
+    pub async fn start_with_packages(programs: &Path) -> anyhow::Result<Self> {
+        let mut cluster = Self::start_empty(programs).await?;
+        cluster.install_definitions("crds/kudo").await?;
+        cluster.install("deploy/overlays/packages").await?;
+        cluster.start_operator(INSTANCE_OPERATOR).await?;
+        cluster.wait_for_leader(INSTANCE_OPERATOR).await?;
+        Ok(cluster)
+    }
+
+    /// Permits Instances without a ServiceAccount everything, as the component `package-admin` does.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl fails.
+    pub async fn add_package_admin(&self) -> anyhow::Result<()> {
+        // kustomize includes a component in an overlay only.
+        let binding = root().join("deploy/components/package-admin/cluster-role-binding.yaml");
+        let binding = binding.display().to_string();
+        self.plane.kubectl(&["apply", "-f", &binding]).await.map(drop)
+    }
+
+    /// Creates a ServiceAccount of the default namespace, which may read and write these resources there,
+    /// and a Role of its name.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl fails.
+    pub async fn create_writer(&self, name: &str, resources: &str) -> anyhow::Result<()> {
+        let verbs = "--verb=get,list,watch,create,patch,delete";
+        let resources = format!("--resource={resources}");
+        let (role, account) =
+            (format!("--role={name}"), format!("--serviceaccount=default:{name}"));
+        let commands: [&[&str]; 3] = [
+            &["create", "serviceaccount", name],
+            &["create", "role", name, verbs, &resources],
+            &["create", "rolebinding", name, &role, &account],
+        ];
+        for command in commands {
+            self.plane.kubectl(command).await?;
+        }
+        Ok(())
+    }
+
     /// Installs CRDs and roles in the cluster of a kubeconfig context, creates a namespace there,
     /// and runs the operators as local processes.
     ///
@@ -452,11 +503,15 @@ impl TestCluster {
 
     async fn wait_for_leaders(&self) -> anyhow::Result<()> {
         for name in OPERATORS {
-            let leads = async || Ok(!self.leader(name).await?.is_empty());
-            let waited = eventually(TIMEOUT, leads).await;
-            waited.with_context(|| format!("waiting for a leader of {name}"))?;
+            self.wait_for_leader(name).await?;
         }
         Ok(())
+    }
+
+    async fn wait_for_leader(&self, name: &str) -> anyhow::Result<()> {
+        let leads = async || Ok(!self.leader(name).await?.is_empty());
+        let waited = eventually(TIMEOUT, leads).await;
+        waited.with_context(|| format!("waiting for a leader of {name}"))
     }
 
     /// Waits for the default ServiceAccount, because Pods are rejected without it.
@@ -473,7 +528,11 @@ impl TestCluster {
     ///
     /// If the CRDs are rejected or not established in time.
     pub async fn install_crds(&self) -> anyhow::Result<()> {
-        self.install("crds").await?;
+        self.install_definitions("crds").await
+    }
+
+    async fn install_definitions(&self, kustomization: &str) -> anyhow::Result<()> {
+        self.install(kustomization).await?;
         let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
         self.plane.kubectl(&established).await.map(drop)
     }

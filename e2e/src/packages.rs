@@ -20,10 +20,8 @@ use self::{
     package::{ChangedParameter, NOT_ALLOWED, PackageFolder},
     repository::Repository,
 };
-use crate::cluster::{TestCluster, eventually, root};
+use crate::cluster::{INSTANCE_OPERATOR, TestCluster, eventually};
 
-/// Name of the operator.
-const OPERATOR: &str = "instance-operator";
 /// Timeout of one plan, in seconds.
 const PLAN_TIMEOUT: &str = "60";
 /// Timeout until the objects of a deleted Instance are gone.
@@ -140,15 +138,8 @@ changed, is upgraded to a higher version, and is uninstalled.
 
 impl Lab {
     async fn start(programs: &Path) -> anyhow::Result<Self> {
-        let mut cluster = TestCluster::start_empty(programs).await?;
-        cluster.install("crds/kudo").await?;
-        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-        cluster.plane.kubectl(&established).await?;
-        cluster.install("deploy/overlays/packages").await?;
-        // kustomize includes a component in an overlay only.
-        let binding = root().join("deploy/components/package-admin/cluster-role-binding.yaml");
-        let binding = binding.to_str().context("a path is not UTF-8")?;
-        cluster.plane.kubectl(&["apply", "-f", binding]).await?;
+        let cluster = TestCluster::start_with_packages(programs).await?;
+        cluster.add_package_admin().await?;
         let work = tempfile::tempdir()?;
         for foreign in &FOREIGN {
             let file = work.path().join(foreign.plural);
@@ -156,8 +147,6 @@ impl Lab {
             let file = file.to_str().context("a path is not UTF-8")?;
             cluster.plane.kubectl(&["apply", "-f", file]).await?;
         }
-        cluster.start_operator(OPERATOR).await?;
-        eventually(GONE_TIMEOUT, async || Ok(!cluster.leader(OPERATOR).await?.is_empty())).await?;
         Ok(Self {
             cluster,
             program: programs.join("kubectl-kudo"),
@@ -278,7 +267,8 @@ impl Lab {
     /// Writes of the operator since an offset of the audit log, without those of its Lease.
     fn writes(&self, since: u64) -> anyhow::Result<usize> {
         let (requests, _) = self.cluster.requests(since)?;
-        let of_operator = requests.iter().filter(|request| request.operator() == Some(OPERATOR));
+        let of_operator =
+            requests.iter().filter(|request| request.operator() == Some(INSTANCE_OPERATOR));
         Ok(of_operator
             .filter(|request| request.is_write() && request.is_operator_request())
             .count())

@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use podops_e2e::{
-    cluster::{OPERATORS, programs},
+    cluster::{INSTANCE_OPERATOR, OPERATORS, programs},
     control_plane::ControlPlane,
     programs::helm,
 };
@@ -39,7 +39,7 @@ impl Release {
         let digests = directory.path().join("digests");
         let digest = "0123456789abcdef".repeat(4);
         // The chart does not contain instance-operator, but the release has its image.
-        let images = OPERATORS.into_iter().chain(["instance-operator"]);
+        let images = OPERATORS.into_iter().chain([INSTANCE_OPERATOR]);
         let list: Vec<String> =
             images.map(|operator| format!("{operator} sha256:{digest}\n")).collect();
         fs::write(&digests, list.concat()).unwrap();

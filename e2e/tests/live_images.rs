@@ -14,7 +14,7 @@ use std::{
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use podops_e2e::{
-    cluster::{OPERATORS, TestCluster, eventually, image, programs},
+    cluster::{INSTANCE_OPERATOR, OPERATORS, TestCluster, eventually, image, programs},
     control_plane::free_ports,
     programs::crane,
 };
@@ -104,7 +104,7 @@ exec unshare --mount sh -c '
 
 /// Operators that have an image: instance-operator is installed by an overlay of its own.
 fn images() -> impl Iterator<Item = &'static str> {
-    OPERATORS.into_iter().chain(["instance-operator"])
+    OPERATORS.into_iter().chain([INSTANCE_OPERATOR])
 }
 
 /// Asserts what the configuration of an image states.

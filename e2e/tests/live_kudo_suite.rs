@@ -6,12 +6,11 @@
 use std::{fs, path::Path};
 
 use podops_e2e::{
-    cluster::{TIMEOUT, TestCluster, eventually, programs, root},
+    cluster::{INSTANCE_OPERATOR, TestCluster, programs},
     programs::{Programs, kudo_source, kuttl},
 };
 use tokio::process::Command;
 
-const OPERATOR: &str = "instance-operator";
 /// Cases of the suite.
 const CASES: usize = 27;
 /// Manifests that the cases need. The suite's webhook is not among them.
@@ -55,17 +54,9 @@ fn copy(from: &Path, to: &Path) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_integration_suite_of_kudo_passes() {
     let (kuttl, source) = (kuttl().unwrap(), kudo_source().unwrap());
-    let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-    cluster.install("crds/kudo").await.unwrap();
-    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-    cluster.plane.kubectl(&established).await.unwrap();
-    cluster.install("deploy/overlays/packages").await.unwrap();
-    let binding = root().join("deploy/components/package-admin/cluster-role-binding.yaml");
-    cluster.plane.kubectl(&["apply", "-f", binding.to_str().unwrap()]).await.unwrap();
+    let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+    cluster.add_package_admin().await.unwrap();
     cluster.plane.kubectl(&["cordon", "--selector", "topology.kubernetes.io/zone"]).await.unwrap();
-    cluster.start_operator(OPERATOR).await.unwrap();
-    let leads = async || Ok(!cluster.leader(OPERATOR).await?.is_empty());
-    eventually(TIMEOUT, leads).await.unwrap();
 
     let work = tempfile::tempdir().unwrap();
     let at = |name: &str| work.path().join(name);
@@ -89,7 +80,7 @@ async fn the_integration_suite_of_kudo_passes() {
     let results = text.lines().filter(|line| line.trim_start().starts_with("--- "));
     let results: Vec<&str> = results.filter(|line| line.contains("kuttl/harness/")).collect();
     let failed: Vec<&&str> = results.iter().filter(|line| !line.contains("--- PASS")).collect();
-    let log = fs::read_to_string(cluster.log(OPERATOR)).unwrap();
+    let log = fs::read_to_string(cluster.log(INSTANCE_OPERATOR)).unwrap();
     assert!(failed.is_empty() && output.status.success(), "{log}\n{text}\n{failed:#?}");
     assert_eq!(results.len(), CASES, "{results:#?}");
     cluster.assert_no_forbidden_requests().unwrap();

@@ -13,8 +13,6 @@ use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs, root};
 use serde_json::Value;
 use tokio::process::Command;
 
-const OPERATOR: &str = "instance-operator";
-
 /// A control plane with instance-operator, and a folder in which the command line runs.
 struct Lab {
     cluster: TestCluster,
@@ -31,30 +29,9 @@ struct Ran {
 
 impl Lab {
     async fn start() -> Self {
-        let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-        cluster.install("crds/kudo").await.unwrap();
-        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-        cluster.plane.kubectl(&established).await.unwrap();
-        cluster.install("deploy/overlays/packages").await.unwrap();
-        let verbs = "--verb=get,list,watch,create,patch,delete";
-        let kinds = "--resource=configmaps,services,deployments.apps,instances.kudo.dev";
-        let commands: [&[&str]; 3] = [
-            &["create", "serviceaccount", "installer"],
-            &["create", "role", "installer", verbs, kinds],
-            &[
-                "create",
-                "rolebinding",
-                "installer",
-                "--role=installer",
-                "--serviceaccount=default:installer",
-            ],
-        ];
-        for command in commands {
-            cluster.plane.kubectl(command).await.unwrap();
-        }
-        cluster.start_operator(OPERATOR).await.unwrap();
-        let leads = async || Ok(!cluster.leader(OPERATOR).await?.is_empty());
-        eventually(TIMEOUT, leads).await.unwrap();
+        let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+        let resources = "configmaps,services,deployments.apps,instances.kudo.dev";
+        cluster.create_writer("installer", resources).await.unwrap();
         Self { cluster, work: tempfile::tempdir().unwrap() }
     }
 

@@ -51,8 +51,8 @@ Commands:
                    docs/how-to/overview.svg
   record           Record `kubectl podops get --watch` during an update; writes docs/recording.md
   reference [--check]
-                   Generate docs/reference/{events,conditions,metrics,flags,kubectl-podops}.md from the
-                   programs' tables; with --check, fail if they differ
+                   Generate docs/reference/{events,conditions,metrics,flags,kubectl-podops,kubectl-kudo}.md
+                   from the programs' tables; with --check, fail if they differ
   soak [--rounds N] [--seed N]
                    Run random rollouts with faults under shared rules; writes docs/soak.md
   test             Run what CI runs: formatting, lints, unit and property tests, models, e2e tests

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::kudo::TaskSpec;
+use podops_packages::package::operator_version_name;
 
 use crate::view::{Dependencies, Version};
 
 /// Returns the name of the OperatorVersion of a KudoOperator task.
 #[must_use]
 pub fn version_name(spec: &TaskSpec) -> String {
-    let parts = [&spec.package, &spec.app_version, &spec.operator_version];
-    let parts = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty());
-    parts.collect::<Vec<_>>().join("-")
+    operator_version_name(&spec.package, &spec.app_version, &spec.operator_version)
 }
 
 /// Returns the OperatorVersions that an OperatorVersion depends on directly, as `<namespace>/<name>`.

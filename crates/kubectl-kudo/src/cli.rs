@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
+use crate::{failure::Failure, repository::Versions};
+
 /// Installs packages of KUDO, and shows and changes their Instances
 #[derive(Debug, Parser)]
 #[command(
@@ -56,7 +58,7 @@ pub enum Command {
     /// the repository. Packages that it depends on are installed with it, without Instances.
     Install(Install),
     /// Move an Instance to a higher version of its package
-    Upgrade(Upgrade),
+    Upgrade(PackageArgs),
     /// Change parameters of an Instance
     Update(Update),
     /// Delete an Instance; its Operator and OperatorVersion stay
@@ -137,20 +139,20 @@ pub struct Search {
     pub operator_version: Option<String>,
 }
 
-/// What becomes of OperatorVersions that exist.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub struct Existing {
-    /// Replace an OperatorVersion of the same name and another content
-    #[arg(long)]
-    pub replace_operatorversion: bool,
+impl Search {
+    /// The requested versions.
+    #[must_use]
+    pub fn versions(&self) -> Versions {
+        Versions { app: self.app_version.clone(), operator: self.operator_version.clone() }
+    }
 }
 
-/// Arguments of `install`.
+/// A package, and an Instance of it.
 #[derive(Args, Debug)]
-pub struct Install {
+pub struct PackageArgs {
     /// Package
     pub package: Option<String>,
-    /// Name of the Instance; <operator>-instance by default.
+    /// Name of the Instance.
     #[command(flatten)]
     pub instance: InstanceName,
     /// Values of parameters.
@@ -159,6 +161,34 @@ pub struct Install {
     /// Which package.
     #[command(flatten)]
     pub search: Search,
+    /// Replace an OperatorVersion of the same name and another content
+    #[arg(long)]
+    pub replace_operatorversion: bool,
+    /// Whether and how long to wait.
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+impl PackageArgs {
+    /// The package, as an argument of this verb.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`] if there is none.
+    pub fn named(&self, verb: &str) -> Result<&str, Failure> {
+        self.package.as_deref().ok_or_else(|| {
+            let argument = format!("name of the package or path to {verb}");
+            Failure::Usage(format!("expecting exactly one argument - {argument}"))
+        })
+    }
+}
+
+/// Arguments of `install`.
+#[derive(Args, Debug)]
+pub struct Install {
+    /// What is installed; the Instance is <operator>-instance by default.
+    #[command(flatten)]
+    pub package: PackageArgs,
     /// Create no Instance
     #[arg(long)]
     pub skip_instance: bool,
@@ -168,37 +198,9 @@ pub struct Install {
     /// Take an OperatorVersion that is in the cluster
     #[arg(long)]
     pub in_cluster: bool,
-    /// What becomes of OperatorVersions that exist.
-    #[command(flatten)]
-    pub existing: Existing,
     /// ServiceAccount that writes the objects of the Instance
     #[arg(long, value_name = "NAME")]
     pub service_account: Option<String>,
-    /// Whether and how long to wait.
-    #[command(flatten)]
-    pub wait: Wait,
-}
-
-/// Arguments of `upgrade`.
-#[derive(Args, Debug)]
-pub struct Upgrade {
-    /// Package
-    pub package: Option<String>,
-    /// Instance that is changed.
-    #[command(flatten)]
-    pub instance: InstanceName,
-    /// Values of parameters.
-    #[command(flatten)]
-    pub values: Values,
-    /// Which package.
-    #[command(flatten)]
-    pub search: Search,
-    /// What becomes of OperatorVersions that exist.
-    #[command(flatten)]
-    pub existing: Existing,
-    /// Whether and how long to wait.
-    #[command(flatten)]
-    pub wait: Wait,
 }
 
 /// Arguments of `update`.

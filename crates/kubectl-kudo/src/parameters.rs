@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use podops_api::kudo::{KeyReference, ParameterSource};
-use podops_packages::{template, yaml};
-use serde_json::Value;
+use podops_packages::values::of_file;
 
 /// Text of a file, by its path.
 pub type NamedText<'a> = (&'a str, String);
@@ -28,7 +27,7 @@ pub fn values(
     for (path, text) in files {
         match of_file(text) {
             Ok(of_file) => values.extend(of_file),
-            Err(error) => invalid.push(format!("file {path}: {}", error.0.join(", "))),
+            Err(error) => invalid.push(format!("file {path}: {error}")),
         }
     }
     for flag in flags {
@@ -40,34 +39,6 @@ pub fn values(
         }
     }
     if invalid.is_empty() { Ok(values) } else { Err(InvalidValues(invalid)) }
-}
-
-/// Values of a file: lists and maps become YAML.
-fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidValues> {
-    let invalid = |message: String| InvalidValues(vec![message]);
-    let entries = match yaml::read(text).map_err(|error| invalid(error.to_string()))? {
-        Value::Null => return Ok(BTreeMap::new()),
-        Value::Object(entries) => entries,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(invalid("it is no map of parameters".to_owned()));
-        }
-    };
-    let (mut values, mut faults) = (BTreeMap::new(), Vec::new());
-    for (name, value) in entries {
-        let text = match &value {
-            Value::Null => {
-                faults.push(format!("parameter {name} is null"));
-                continue;
-            }
-            Value::Array(_) | Value::Object(_) => template::yaml_text(&value),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => template::printed(&value),
-        };
-        match text {
-            Ok(text) => drop(values.insert(name, text)),
-            Err(error) => faults.push(format!("parameter {name}: {error}")),
-        }
-    }
-    if faults.is_empty() { Ok(values) } else { Err(InvalidValues(faults)) }
 }
 
 /// Returns the sources of flags such as `NAME=secret/OBJECT/KEY`.

@@ -67,11 +67,7 @@ impl Package {
     #[must_use]
     pub fn operator_version_name(&self) -> String {
         let OperatorManifest { name, app_version, operator_version, .. } = &self.operator;
-        if app_version.is_empty() {
-            format!("{name}-{operator_version}")
-        } else {
-            format!("{name}-{app_version}-{operator_version}")
-        }
+        operator_version_name(name, app_version, operator_version)
     }
 
     /// Returns the file name of the archive.
@@ -83,6 +79,17 @@ impl Package {
         } else {
             format!("{name}-{app_version}_{operator_version}.tgz")
         }
+    }
+}
+
+/// Returns the name of the OperatorVersion of an operator with these versions; that of the application may
+/// be empty.
+#[must_use]
+pub fn operator_version_name(operator: &str, app_version: &str, operator_version: &str) -> String {
+    if app_version.is_empty() {
+        format!("{operator}-{operator_version}")
+    } else {
+        format!("{operator}-{app_version}-{operator_version}")
     }
 }
 

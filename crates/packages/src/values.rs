@@ -1,8 +1,13 @@
 //! Values of parameters: which a type allows.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
-use crate::{template::go_float, yaml};
+use crate::{
+    template::{self, go_float},
+    yaml,
+};
 
 /// Texts that Go reads as booleans.
 const BOOLEANS: [&str; 12] =
@@ -25,6 +30,43 @@ pub enum Invalid {
         /// The allowed values.
         allowed: Vec<String>,
     },
+}
+
+/// What is wrong with the values of a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join(", "))]
+pub struct InvalidFile(Vec<String>);
+
+/// Reads a YAML file with values of parameters. Lists and maps become YAML texts, null is no value.
+///
+/// # Errors
+///
+/// [`InvalidFile`] with everything that is wrong.
+pub fn of_file(text: &str) -> Result<BTreeMap<String, String>, InvalidFile> {
+    let invalid = |message: String| InvalidFile(vec![message]);
+    let entries = match yaml::read(text).map_err(|error| invalid(error.to_string()))? {
+        Value::Null => return Ok(BTreeMap::new()),
+        Value::Object(entries) => entries,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(invalid("it is no map of parameters".to_owned()));
+        }
+    };
+    let (mut values, mut faults) = (BTreeMap::new(), Vec::new());
+    for (name, value) in entries {
+        let text = match &value {
+            Value::Null => {
+                faults.push(format!("parameter {name} is null"));
+                continue;
+            }
+            Value::Array(_) | Value::Object(_) => template::yaml_text(&value),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => template::printed(&value),
+        };
+        match text {
+            Ok(text) => drop(values.insert(name, text)),
+            Err(error) => faults.push(format!("parameter {name}: {error}")),
+        }
+    }
+    if faults.is_empty() { Ok(values) } else { Err(InvalidFile(faults)) }
 }
 
 /// Reads a boolean as Go's `strconv.ParseBool` does.

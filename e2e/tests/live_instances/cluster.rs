@@ -5,44 +5,21 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 use podops_e2e::{
     audit::Request,
-    cluster::{TIMEOUT, TestCluster, eventually, programs},
+    cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually, programs},
 };
 use serde_json::{Value, json};
 
-pub(crate) const OPERATOR: &str = "instance-operator";
-
 /// A control plane with instance-operator, and a ServiceAccount `writer` that may write the objects of
-/// the packages below.
+/// the packages of these tests.
 pub(crate) struct Cluster {
     pub(crate) cluster: TestCluster,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Self {
-        let mut cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
-        cluster.install("crds/kudo").await.unwrap();
-        let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
-        cluster.plane.kubectl(&established).await.unwrap();
-        cluster.install("deploy/overlays/packages").await.unwrap();
-        let verbs = "--verb=get,list,watch,create,patch,delete";
-        let kinds = "--resource=configmaps,secrets,pods,pods/exec,jobs.batch";
-        let commands: [&[&str]; 3] = [
-            &["create", "serviceaccount", "writer"],
-            &["create", "role", "writer", verbs, kinds],
-            &[
-                "create",
-                "rolebinding",
-                "writer",
-                "--role=writer",
-                "--serviceaccount=default:writer",
-            ],
-        ];
-        for command in commands {
-            cluster.plane.kubectl(command).await.unwrap();
-        }
-        cluster.start_operator(OPERATOR).await.unwrap();
-        let leads = async || Ok(!cluster.leader(OPERATOR).await?.is_empty());
-        eventually(TIMEOUT, leads).await.unwrap();
+        let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+        let resources = "configmaps,secrets,pods,pods/exec,jobs.batch";
+        cluster.create_writer("writer", resources).await.unwrap();
         Self { cluster }
     }
 
@@ -150,7 +127,7 @@ impl Cluster {
     /// resource, in their order.
     pub(crate) fn requests(&self, since: u64) -> Vec<String> {
         let (requests, _) = self.cluster.requests(since).unwrap();
-        let of_operator = requests.iter().filter(|r| r.operator() == Some(OPERATOR));
+        let of_operator = requests.iter().filter(|r| r.operator() == Some(INSTANCE_OPERATOR));
         let counted = of_operator.filter(|r| r.resource() != "leases" && r.verb != "watch");
         counted.map(|r| format!("{} {} {}", r.verb, r.resource(), r.subresource())).collect()
     }

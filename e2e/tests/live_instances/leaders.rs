@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use podops_e2e::{
-    cluster::{TIMEOUT, eventually},
+    cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually},
     process::{Signal, signal},
 };
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, OPERATOR},
-    toy,
-};
+use crate::{cluster::Cluster, toy};
 
 const ROUNDS: u64 = 5;
 
@@ -20,7 +17,7 @@ const ROUNDS: u64 = 5;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_leader_undoes_nothing_of_its_successor() {
     let mut cluster = Cluster::start().await;
-    cluster.cluster.start_standby(OPERATOR).await.unwrap();
+    cluster.cluster.start_standby(INSTANCE_OPERATOR).await.unwrap();
     let mut many = toy();
     many["plans"]["deploy"] = many["plans"]["many"].clone();
     cluster.version("toy", many).await;
@@ -40,15 +37,15 @@ async fn a_paused_leader_undoes_nothing_of_its_successor() {
             .collect::<Vec<_>>()
     };
     for round in 0..ROUNDS {
-        let leader = cluster.cluster.leader(OPERATOR).await.unwrap();
-        let pid = cluster.cluster.leading_instance(OPERATOR).await.unwrap().pid();
+        let leader = cluster.cluster.leader(INSTANCE_OPERATOR).await.unwrap();
+        let pid = cluster.cluster.leading_instance(INSTANCE_OPERATOR).await.unwrap().pid();
         set(&format!("stale-{round}")).await;
         tokio::time::sleep(Duration::from_millis(15 * round)).await;
         signal(pid, Signal::STOP).unwrap();
         let new = format!("new-{round}");
         set(&new).await;
         let replaced = async || {
-            let now = cluster.cluster.leader(OPERATOR).await?;
+            let now = cluster.cluster.leader(INSTANCE_OPERATOR).await?;
             Ok(!now.is_empty() && now != leader)
         };
         eventually(TIMEOUT, replaced).await.unwrap();

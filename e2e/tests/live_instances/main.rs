@@ -9,10 +9,10 @@ mod pipes;
 
 use std::time::Duration;
 
-use podops_e2e::cluster::{TIMEOUT, eventually};
+use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
 use serde_json::{Value, json};
 
-use self::cluster::{Cluster, OPERATOR, apply, config_map, counts, job, plan, step};
+use self::cluster::{Cluster, apply, config_map, counts, job, plan, step};
 
 /// A package whose `deploy` applies one ConfigMap; `many` applies 20, and `wait` waits for a Job.
 pub(crate) fn toy() -> Value {
@@ -138,7 +138,7 @@ async fn parameters_from_secrets_are_in_force_and_nowhere_in_clear() {
     eventually(TIMEOUT, is_new).await.unwrap();
     let instance = cluster.kubectl(&["get", "instances.kudo.dev", "toy", "-o", "yaml"]).await;
     let events = cluster.kubectl(&["get", "events.events.k8s.io", "-o", "yaml"]).await;
-    let log = std::fs::read_to_string(cluster.cluster.log(OPERATOR)).unwrap();
+    let log = std::fs::read_to_string(cluster.cluster.log(INSTANCE_OPERATOR)).unwrap();
     for (place, text) in [("instance", instance), ("events", events), ("log", log)] {
         assert!(!text.contains("hunter2") && !text.contains("correct horse"), "{place}: {text}");
     }
@@ -182,7 +182,7 @@ async fn a_killed_operator_completes_the_run_and_cleans_up() {
     cluster.instance("toy", json!({})).await;
     cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
     let job = cluster.get("job", "toy").await.unwrap();
-    cluster.cluster.kill_and_restart(OPERATOR).await.unwrap();
+    cluster.cluster.kill_and_restart(INSTANCE_OPERATOR).await.unwrap();
     cluster.complete_job("toy").await;
     cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
     let after = cluster.get("job", "toy").await.unwrap();

@@ -1,7 +1,7 @@
 //! Pipe tasks: files of a Pod become ConfigMaps and Secrets.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use podops_e2e::cluster::{TIMEOUT, eventually};
+use podops_e2e::cluster::{INSTANCE_OPERATOR, TIMEOUT, eventually};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, apply, plan, step};
@@ -51,7 +51,8 @@ fn decoded(object: &Value, pointer: &str) -> String {
     String::from_utf8(STANDARD.decode(text).unwrap()).unwrap()
 }
 
-/// Each file is read once, also if a connection breaks or the operator is killed, and its Pod is removed.
+/// Files become objects although a connection breaks, their Pod is removed, and an operator that restarts
+/// makes none of them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_become_secrets_and_config_maps() {
     let cluster = Cluster::start().await;
@@ -103,7 +104,7 @@ async fn files_become_secrets_and_config_maps() {
     assert_ne!(decoded(&again, "/data/key"), content);
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 
-    cluster.cluster.kill_and_restart("instance-operator").await.unwrap();
+    cluster.cluster.kill_and_restart(INSTANCE_OPERATOR).await.unwrap();
     let after = cluster.get("secret", key).await.unwrap();
     assert_eq!(after["metadata"]["resourceVersion"], again["metadata"]["resourceVersion"]);
 }
@@ -131,20 +132,7 @@ async fn files_that_cannot_be_read_fail_the_plan() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_files_needs_the_right_to_run_commands() {
     let cluster = Cluster::start().await;
-    let commands: [&[&str]; 3] = [
-        &["create", "serviceaccount", "limited"],
-        &[
-            "create",
-            "role",
-            "limited",
-            "--verb=get,list,watch,create,patch,delete",
-            "--resource=configmaps,secrets,pods",
-        ],
-        &["create", "rolebinding", "limited", "--role=limited", "--serviceaccount=default:limited"],
-    ];
-    for command in commands {
-        cluster.kubectl(command).await;
-    }
+    cluster.cluster.create_writer("limited", "configmaps,secrets,pods").await.unwrap();
     let files = json!([file("/data/key", "Secret", "KEY"), file("/data/vars", "Secret", "VARS")]);
     cluster.version("toy", package(&files)).await;
     cluster.instance("toy", json!({ "serviceAccountName": "limited" })).await;

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 
 use podops_api::kudo::Task;
-use podops_packages::{
-    template::{self, Data},
-    yaml,
-};
-use serde_json::{Value, json};
+use podops_packages::{template::Data, values};
+use serde_json::json;
 
 use super::{
     apply::{Ownership, apply},
@@ -71,33 +68,14 @@ fn parameters(
     if file.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let failed = |message: String| {
-        TaskFailure::new(
-            &reasons::RESOURCE_UNMARSHAL_ERROR,
-            format!("parameter file {file}: {message}"),
-        )
-    };
     let data = Data {
         names: render::names(context, false),
         parameters: context.parameters.clone(),
         pipes: None,
     };
     let text = render::render(file, &data, context)?;
-    let entries = match yaml::read(&text).map_err(|error| failed(error.to_string()))? {
-        Value::Null => return Ok(BTreeMap::new()),
-        Value::Object(entries) => entries,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(failed("it is no map".to_owned()));
-        }
-    };
-    let mut parameters = BTreeMap::new();
-    for (name, value) in entries {
-        let text = match &value {
-            Value::Null => return Err(failed(format!("parameter {name} is null"))),
-            Value::Array(_) | Value::Object(_) => template::yaml_text(&value),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => template::printed(&value),
-        };
-        parameters.insert(name, text.map_err(|error| failed(error.to_string()))?);
-    }
-    Ok(parameters)
+    values::of_file(&text).map_err(|error| {
+        let message = format!("parameter file {file}: {error}");
+        TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message)
+    })
 }

@@ -14,7 +14,6 @@ use kube::{
 };
 use kubectl_kudo::{
     cli::{Connection, Install, Wait},
-    failure::Failure,
     plans::Baseline,
     repository::Versions,
     resolve::resolve,
@@ -29,9 +28,9 @@ use podops_packages::{
 };
 
 use super::{
-    given,
-    versions::{self, Planned},
-    wait::{Until, wait},
+    Given, given,
+    versions::{self, plan_all},
+    wait::wait_until_ready,
 };
 use crate::{
     cluster::{Cluster, MANAGER},
@@ -46,70 +45,53 @@ use crate::{
 /// If the package cannot be installed, or the API server rejects an object. Everything that can be
 /// checked is checked before the first write.
 pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow::Result<()> {
-    let argument = install.package.as_deref().ok_or_else(|| {
-        let message = "expecting exactly one argument - name of the package or path to install";
-        Failure::Usage(message.to_owned())
-    })?;
+    let argument = install.package.named("install")?;
     let cluster = Cluster::connect(connection).await?;
-    let wanted = Versions {
-        app: install.search.app_version.clone(),
-        operator: install.search.operator_version.clone(),
-    };
+    let (search, given) = (&install.package.search, given(&install.package.values)?);
+    let wanted = search.versions();
     if install.in_cluster {
         let version = in_cluster(&cluster, argument, &wanted).await?;
-        return create_instance(&cluster, &version, install).await;
+        let instance = new_instance(&cluster, &version, &install, &given).await?;
+        return create(&cluster, instance, install.package.wait).await;
     }
-    let finder = Finder::new(connection, &install.search);
-    let packages = resolve(&finder, &Source::parse(argument), &wanted)?;
-    for package in &packages {
-        check_server(&cluster, package).await?;
-    }
+    let packages = resolve(&Finder::new(connection, search), &Source::parse(argument), &wanted)?;
+    check_server(&cluster, &packages).await?;
     let namespace = match packages.last() {
-        Some(package) if install.create_namespace => Some(namespace(&cluster, package, &install)?),
+        Some(package) if install.create_namespace => Some(namespace(&cluster, package, &given)?),
         Some(_) | None => None,
     };
-    let mut planned: Vec<Planned> = Vec::new();
-    for package in packages {
-        planned.push(
-            versions::plan(&cluster, package, install.existing.replace_operatorversion).await?,
-        );
-    }
-    let version = planned.last().context("there is no package")?.version().clone();
-    let instance = if install.skip_instance {
-        None
-    } else {
-        Some(new_instance(&cluster, &version, &install).await?)
-    };
+    let planned = plan_all(&cluster, packages, install.package.replace_operatorversion).await?;
+    let version = planned.last().context("there is no package")?.version();
+    let instance = new_instance(&cluster, version, &install, &given).await?;
     if let Some(namespace) = namespace {
         create_namespace(&cluster, &namespace).await?;
     }
     for planned in &planned {
         versions::write(&cluster, planned).await?;
     }
-    match instance {
-        Some(instance) => create(&cluster, &instance, install.wait).await,
-        None => Ok(()),
-    }
+    create(&cluster, instance, install.package.wait).await
 }
 
-/// Checks that the server is not older than the package requires; patch versions do not count.
-async fn check_server(cluster: &Cluster, package: &Package) -> anyhow::Result<()> {
+/// Checks that the server is not older than packages require; patch versions do not count.
+async fn check_server(cluster: &Cluster, packages: &[Package]) -> anyhow::Result<()> {
     let server = cluster.client.apiserver_version().await.context("cannot reach the cluster")?;
-    let required = &package.operator.kubernetes_version;
+    let server = server.git_version;
     let minor =
         |text: &str| text.trim_start_matches('v').split('.').take(2).collect::<Vec<_>>().join(".");
-    if compare_versions(&minor(required), &minor(&server.git_version)).is_gt() {
-        bail!(
-            "expected kubernetes version of {required} is not supported with version: {}",
-            server.git_version
-        );
+    for package in packages {
+        let required = &package.operator.kubernetes_version;
+        if compare_versions(&minor(required), &minor(&server)).is_gt() {
+            bail!(
+                "expected kubernetes version of {required} is not supported with version: {server}"
+            );
+        }
     }
     Ok(())
 }
 
 /// Returns the namespace to create: that of the package's manifest, if it has one, rendered with the values
 /// and defaults of its parameters.
-fn namespace(cluster: &Cluster, package: &Package, install: &Install) -> anyhow::Result<Namespace> {
+fn namespace(cluster: &Cluster, package: &Package, given: &Given) -> anyhow::Result<Namespace> {
     let manifest = &package.operator.namespace_manifest;
     let mut namespace = if manifest.is_empty() {
         Namespace::default()
@@ -118,7 +100,7 @@ fn namespace(cluster: &Cluster, package: &Package, install: &Install) -> anyhow:
         let text = text.with_context(|| format!("template {manifest} does not exist"))?;
         let version = convert::operator_version(package)?;
         let version = Version { spec: version.spec, ..Version::default() };
-        let given = given(&install.values)?.parameters.into_iter();
+        let given = given.parameters.clone().into_iter();
         let set = given.map(|(name, value)| (name, SetValue { value, digest: String::new() }));
         let parameters = template_values(&version, &set.collect());
         let names = [
@@ -171,28 +153,20 @@ async fn in_cluster(
         .with_context(|| format!("no operatorversion of {operator} in namespace {namespace}"))
 }
 
-async fn create_instance(
-    cluster: &Cluster,
-    version: &OperatorVersion,
-    install: Install,
-) -> anyhow::Result<()> {
-    if install.skip_instance {
-        return Ok(());
-    }
-    let instance = new_instance(cluster, version, &install).await?;
-    create(cluster, &instance, install.wait).await
-}
-
-/// Returns the Instance of an OperatorVersion, which is valid and does not exist.
+/// Returns the Instance of an OperatorVersion, which is valid and does not exist; `None` if none is wanted.
 async fn new_instance(
     cluster: &Cluster,
     version: &OperatorVersion,
     install: &Install,
-) -> anyhow::Result<Instance> {
+    given: &Given,
+) -> anyhow::Result<Option<Instance>> {
+    if install.skip_instance {
+        return Ok(None);
+    }
     let namespace = &cluster.namespace;
     let operator = version.spec.operator.name.clone().unwrap_or_default();
     let default = || format!("{operator}-instance");
-    let name = install.instance.instance.clone().unwrap_or_else(default);
+    let name = install.package.instance.instance.clone().unwrap_or_else(default);
     if cluster.instances().get_opt(&name).await?.is_some() {
         bail!(
             "cannot install instance '{name}' because an instance of that name already exists in \
@@ -207,7 +181,7 @@ async fn new_instance(
         service_account_name: install.service_account.clone().unwrap_or_default(),
         ..InstanceSpec::default()
     };
-    given(&install.values)?.set(&mut spec);
+    given.set(&mut spec);
     let missing = missing_parameters(version, &spec);
     if !missing.is_empty() {
         bail!("missing required parameters during installation: {}", missing.join(","));
@@ -216,7 +190,7 @@ async fn new_instance(
     instance.labels_mut().insert(OPERATOR.to_owned(), operator);
     let checked = cluster.check(&instance, version).await;
     checked.with_context(|| format!("failed to create an Instance {namespace}/{name}"))?;
-    Ok(instance)
+    Ok(Some(instance))
 }
 
 fn missing_parameters(version: &OperatorVersion, spec: &InstanceSpec) -> Vec<String> {
@@ -230,15 +204,14 @@ fn missing_parameters(version: &OperatorVersion, spec: &InstanceSpec) -> Vec<Str
     required.map(|parameter| parameter.name.clone()).collect()
 }
 
-async fn create(cluster: &Cluster, instance: &Instance, waiting: Wait) -> anyhow::Result<()> {
+async fn create(
+    cluster: &Cluster,
+    instance: Option<Instance>,
+    waiting: Wait,
+) -> anyhow::Result<()> {
+    let Some(instance) = instance else { return Ok(()) };
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-    let created = cluster.instances().create(&params, instance).await?;
-    let (namespace, name) = (&cluster.namespace, created.name_any());
-    print_line(&format!("instance {namespace}/{name} created"))?;
-    if waiting.wait {
-        let baseline = Baseline::of(&created);
-        wait(cluster, &name, Until::Complete(&baseline), waiting.wait_time, |_| Ok(())).await?;
-        print_line(&format!("instance {namespace}/{name} ready"))?;
-    }
-    Ok(())
+    let created = cluster.instances().create(&params, &instance).await?;
+    print_line(&format!("instance {}/{} created", cluster.namespace, created.name_any()))?;
+    wait_until_ready(cluster, &created, Baseline::default(), waiting).await
 }

@@ -5,7 +5,6 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, bail};
 use kubectl_kudo::{
     cli::{Connection, ListCommand, PackageCommand, Search},
-    repository::Versions,
     resolve::Packages as _,
     source::Source,
     text::{Format, Node, Table, object, wrapped},
@@ -141,10 +140,9 @@ fn list_parts(connection: &Connection, list: ListCommand) -> anyhow::Result<()> 
 }
 
 fn find(connection: &Connection, argument: &str, search: &Search) -> anyhow::Result<Package> {
-    let versions =
-        Versions { app: search.app_version.clone(), operator: search.operator_version.clone() };
-    let finder = Finder::new(connection, search);
-    Ok(Package::read(&finder.find(&Source::parse(argument), &versions)?.files)?)
+    let found =
+        Finder::new(connection, search).find(&Source::parse(argument), &search.versions())?;
+    Ok(Package::read(&found.files)?)
 }
 
 fn name_table(parameters: &[Parameter]) -> Table {

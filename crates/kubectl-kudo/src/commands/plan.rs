@@ -107,8 +107,7 @@ pub(crate) async fn trigger(
     let updated = cluster.patch(&name, json!({ "planExecution": request })).await?;
     print_line(&format!("Triggered {plan} plan for {}/{name} instance", cluster.namespace))?;
     if wait.wait {
-        let baseline =
-            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
+        let baseline = before.for_change(&updated);
         let until = Until::Complete(&baseline);
         waiting::wait(cluster, &name, until, wait.wait_time, |_| Ok(())).await?;
     }

@@ -4,10 +4,7 @@ use anyhow::{Context as _, bail};
 use kube::ResourceExt as _;
 use kubectl_kudo::{cli::Update, plans::Baseline};
 
-use super::{
-    given,
-    wait::{Until, wait},
-};
+use super::{given, wait::wait_until_ready};
 use crate::{cluster::Cluster, output::print_line};
 
 /// Changes parameters of an Instance.
@@ -33,12 +30,5 @@ pub(crate) async fn update(cluster: &Cluster, update: Update) -> anyhow::Result<
     checked.with_context(|| format!("failed to update Instance {namespace}/{name}"))?;
     let updated = cluster.patch(&name, patch).await?;
     print_line(&format!("Instance {name} was updated."))?;
-    if update.wait.wait {
-        let baseline =
-            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
-        let until = Until::Complete(&baseline);
-        wait(cluster, &name, until, update.wait.wait_time, |_| Ok(())).await?;
-        print_line(&format!("instance {namespace}/{name} ready"))?;
-    }
-    Ok(())
+    wait_until_ready(cluster, &updated, before, update.wait).await
 }

@@ -3,10 +3,8 @@
 use anyhow::{Context as _, bail};
 use kube::ResourceExt as _;
 use kubectl_kudo::{
-    cli::{Connection, Upgrade},
-    failure::Failure,
+    cli::{Connection, PackageArgs},
     plans::Baseline,
-    repository::Versions,
     resolve::resolve,
     source::Source,
 };
@@ -15,8 +13,8 @@ use serde_json::json;
 
 use super::{
     given,
-    versions::{self, Planned},
-    wait::{Until, wait},
+    versions::{self, plan_all},
+    wait::wait_until_ready,
 };
 use crate::{cluster::Cluster, find::Finder, output::print_line};
 
@@ -25,31 +23,19 @@ use crate::{cluster::Cluster, find::Finder, output::print_line};
 /// # Errors
 ///
 /// If the version is not higher, the Instance would be invalid, or the API server rejects an object.
-pub(crate) async fn upgrade(connection: &Connection, upgrade: Upgrade) -> anyhow::Result<()> {
-    let argument = upgrade.package.as_deref().ok_or_else(|| {
-        let message = "expecting exactly one argument - name of the package or path to upgrade";
-        Failure::Usage(message.to_owned())
-    })?;
+pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> anyhow::Result<()> {
+    let argument = upgrade.named("upgrade")?;
     let cluster = Cluster::connect(connection).await?;
     let mut instance = cluster.instance(&upgrade.instance).await?;
     let current = cluster.version_of(&instance).await?;
-    let wanted = Versions {
-        app: upgrade.search.app_version.clone(),
-        operator: upgrade.search.operator_version.clone(),
-    };
     let finder = Finder::new(connection, &upgrade.search);
-    let packages = resolve(&finder, &Source::parse(argument), &wanted)?;
+    let packages = resolve(&finder, &Source::parse(argument), &upgrade.search.versions())?;
     let package = packages.last().context("there is no package")?;
     check_order(
         [&current.spec.version, &package.operator.operator_version],
         [&current.spec.app_version, &package.operator.app_version],
     )?;
-    let mut planned: Vec<Planned> = Vec::new();
-    for package in packages {
-        planned.push(
-            versions::plan(&cluster, package, upgrade.existing.replace_operatorversion).await?,
-        );
-    }
+    let planned = plan_all(&cluster, packages, upgrade.replace_operatorversion).await?;
     let version = planned.last().context("there is no package")?.version().clone();
     let (namespace, name) = (cluster.namespace.clone(), instance.name_any());
     let before = Baseline::of(&instance);
@@ -76,14 +62,7 @@ pub(crate) async fn upgrade(connection: &Connection, upgrade: Upgrade) -> anyhow
     }
     let updated = cluster.patch(&name, patch).await?;
     print_line(&format!("instance {namespace}/{name} updated"))?;
-    if upgrade.wait.wait {
-        let baseline =
-            Baseline { generation: updated.metadata.generation.unwrap_or_default(), ..before };
-        let seconds = upgrade.wait.wait_time;
-        wait(&cluster, &name, Until::Complete(&baseline), seconds, |_| Ok(())).await?;
-        print_line(&format!("instance {namespace}/{name} ready"))?;
-    }
-    Ok(())
+    wait_until_ready(&cluster, &updated, before, upgrade.wait).await
 }
 
 /// Checks that a version is higher: that of the operator, or of the application with the same operator

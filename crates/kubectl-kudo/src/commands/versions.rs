@@ -38,16 +38,29 @@ impl Planned {
     }
 }
 
+/// Decides what is to be done for packages, and writes nothing.
+///
+/// # Errors
+///
+/// As [`plan`].
+pub(super) async fn plan_all(
+    cluster: &Cluster,
+    packages: Vec<Package>,
+    replace: bool,
+) -> anyhow::Result<Vec<Planned>> {
+    let mut planned = Vec::new();
+    for package in packages {
+        planned.push(plan(cluster, package, replace).await?);
+    }
+    Ok(planned)
+}
+
 /// Decides what is to be done for a package, and writes nothing.
 ///
 /// # Errors
 ///
 /// If there is an OperatorVersion of this name with another content (K46), unless it is to be replaced.
-pub(super) async fn plan(
-    cluster: &Cluster,
-    package: Package,
-    replace: bool,
-) -> anyhow::Result<Planned> {
+async fn plan(cluster: &Cluster, package: Package, replace: bool) -> anyhow::Result<Planned> {
     let mut version = convert::operator_version(&package)?;
     version.metadata.namespace = Some(cluster.namespace.clone());
     let name = version.name_any();

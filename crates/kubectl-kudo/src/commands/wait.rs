@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::{StreamExt as _, future::Either};
-use kube::runtime::watcher;
+use kube::{ResourceExt as _, runtime::watcher};
 use kubectl_kudo::{
+    cli::Wait,
     failure::Failure,
     plans::{Baseline, Progress, progress},
 };
 use podops_api::kudo::Instance;
 use tokio::time::{Instant, timeout_at};
 
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, output::print_line};
 
 /// What a command waits for.
 pub(super) enum Until<'a> {
@@ -74,6 +75,26 @@ pub(super) async fn wait(
             (Progress::Complete, None) => return Ok(()),
         }
     }
+}
+
+/// Waits until the plans have run that are due for a changed Instance, if a command is to wait, and reports
+/// that it is ready.
+///
+/// # Errors
+///
+/// As [`wait`].
+pub(super) async fn wait_until_ready(
+    cluster: &Cluster,
+    changed: &Instance,
+    before: Baseline,
+    waiting: Wait,
+) -> anyhow::Result<()> {
+    if !waiting.wait {
+        return Ok(());
+    }
+    let (baseline, name) = (before.for_change(changed), changed.name_any());
+    wait(cluster, &name, Until::Complete(&baseline), waiting.wait_time, |_| Ok(())).await?;
+    print_line(&format!("instance {}/{name} ready", cluster.namespace))
 }
 
 /// Why an Instance is not ready; `None` if it is.

@@ -30,6 +30,12 @@ pub enum Progress {
 }
 
 impl Baseline {
+    /// Returns the baseline of a change that led to this Instance.
+    #[must_use]
+    pub fn for_change(self, changed: &Instance) -> Self {
+        Self { generation: changed.metadata.generation.unwrap_or_default(), ..self }
+    }
+
     /// Returns what is known of an Instance as it is.
     #[must_use]
     pub fn of(instance: &Instance) -> Self {
