@@ -95,6 +95,9 @@ fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
+/// Number of servers for which HAProxy has room.
+const SLOTS: usize = 20;
+
 /// HAProxy with free server slots.
 pub struct Haproxy {
     /// Process and front address.
@@ -110,13 +113,22 @@ impl Haproxy {
     ///
     /// If it does not listen in time.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::with_slots(dir, SLOTS).await
+    }
+
+    /// As [`start`](Self::start), with room for this number of servers.
+    ///
+    /// # Errors
+    ///
+    /// If it does not listen in time.
+    pub async fn with_slots(dir: &Path, slots: usize) -> anyhow::Result<Self> {
         let [front, runtime] = free_ports()?.map(local);
         // Without retries, so that every failed request is counted.
         let config = format!(
             "global\n  stats socket ipv4@{runtime} level admin\n  maxconn 4000\n\
              defaults\n  mode http\n  retries 0\n  timeout connect 1s\n  timeout client 20s\n  timeout server 20s\n\
              frontend web\n  bind {front}\n  default_backend web\n\
-             backend web\n  balance roundrobin\n  server-template web 1-20 127.0.0.1:{} disabled\n",
+             backend web\n  balance roundrobin\n  server-template web 1-{slots} 127.0.0.1:{} disabled\n",
             server::PORT
         );
         let path = dir.join(format!("haproxy-{}.cfg", front.port()));

@@ -394,11 +394,20 @@ impl TestCluster {
     /// If a component does not start.
     pub async fn start_with_packages(programs: &Path) -> anyhow::Result<Self> {
         let mut cluster = Self::start_empty(programs).await?;
-        cluster.install_definitions("crds/kudo").await?;
-        cluster.install("deploy/overlays/packages").await?;
-        cluster.start_operator(INSTANCE_OPERATOR).await?;
-        cluster.wait_for_leader(INSTANCE_OPERATOR).await?;
+        cluster.add_instance_operator().await?;
         Ok(cluster)
+    }
+
+    /// Adds [`INSTANCE_OPERATOR`] as the leader.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub async fn add_instance_operator(&mut self) -> anyhow::Result<()> {
+        self.install_definitions("crds/kudo").await?;
+        self.install("deploy/overlays/packages").await?;
+        self.start_operator(INSTANCE_OPERATOR).await?;
+        self.wait_for_leader(INSTANCE_OPERATOR).await
     }
 
     /// Permits Instances without a ServiceAccount everything, as the component `package-admin` does.

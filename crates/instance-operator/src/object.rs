@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use podops_api::well_known::{CONTROL, CONTROL_ON};
 use serde_json::{Map, Value};
 
 pub mod enhance;
 pub mod expressions;
 pub mod file;
+pub mod graceful;
 pub mod hash;
 pub mod health;
 pub mod leave;
@@ -118,6 +120,18 @@ pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 #[must_use]
 pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/labels")?.get(key)?.as_str()
+}
+
+/// Returns whether a Pod or Pod template has the label that puts it under control.
+#[must_use]
+pub fn is_controlled(object: &Value) -> bool {
+    label(object, CONTROL) == Some(CONTROL_ON)
+}
+
+/// Returns whether the deletion of an object has begun.
+#[must_use]
+pub fn is_deleted(object: &Value) -> bool {
+    !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
 /// Returns a condition of an object; `None` if there is none of this type.

@@ -23,6 +23,13 @@ pub enum ObjectWrite {
         /// Identity of the run, for the inventory.
         run: String,
     },
+    /// Sets the number of Pods of a workload to 0. It counts as done when the API server has answered.
+    ScaleToZero {
+        /// Identity of the workload.
+        id: ObjectId,
+        /// UID of the workload; another one of this name is not changed.
+        uid: String,
+    },
     /// Deletes the object in the foreground. It counts as done when the object does not exist.
     Delete {
         /// Identity of the object.
@@ -38,7 +45,7 @@ impl ObjectWrite {
     pub fn id(&self) -> ObjectId {
         match self {
             Self::Apply { object, .. } => ObjectId::of(object),
-            Self::Delete { id, .. } => id.clone(),
+            Self::ScaleToZero { id, .. } | Self::Delete { id, .. } => id.clone(),
         }
     }
 }
@@ -131,6 +138,7 @@ pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option
                 None => status.inventory.push(entry),
             }
         }
+        ObjectWrite::ScaleToZero { .. } => {}
         ObjectWrite::Delete { .. } => {
             if response.is_none() {
                 status.inventory.retain(|entry| !is_of(entry, &id));

@@ -271,6 +271,12 @@ impl World {
                 self.objects.insert(id, stored.clone());
                 Some(stored)
             }
+            ObjectWrite::ScaleToZero { .. } => {
+                self.log.push(format!("scale {id} to 0"));
+                let live = self.objects.get_mut(&id)?;
+                live["spec"]["replicas"] = json!(0);
+                Some(live.clone())
+            }
             ObjectWrite::Delete { uid, .. } => {
                 self.log.push(format!("delete {id}"));
                 let live = self.objects.get(&id);

@@ -20,7 +20,10 @@ impl Cluster {
         let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
         let resources = "configmaps,secrets,pods,pods/exec,jobs.batch";
         cluster.create_writer("writer", resources).await.unwrap();
-        Self { cluster }
+        let cluster = Self { cluster };
+        // The audit log is written in batches: the requests of the start belong to no test.
+        cluster.settled_requests(0).await;
+        cluster
     }
 
     pub(crate) async fn kubectl(&self, args: &[&str]) -> String {

@@ -1,8 +1,13 @@
 //! Whether objects are healthy: a step is complete when those that it applied are.
 
+mod kusionstack;
+mod state;
+
 use podops_api::kudo::{ExecutionStatus, Instance};
 use serde_json::Value;
 
+pub use self::state::Health;
+use self::state::count;
 use crate::run;
 
 use super::{
@@ -10,27 +15,6 @@ use super::{
     expressions::{Annotated, FAILED_WHEN, HEALTHY_WHEN, annotated},
     integer, is_true, items, object_type, text,
 };
-
-/// Health of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// Nothing is to wait for.
-    Healthy,
-    /// It becomes healthy later; what is missing.
-    Waiting(String),
-    /// It never becomes healthy; why.
-    Failed(String),
-}
-
-impl Health {
-    fn waiting(reason: impl Into<String>) -> Self {
-        Self::Waiting(reason.into())
-    }
-
-    fn unless(is_waiting: bool, reason: impl FnOnce() -> String) -> Self {
-        if is_waiting { Self::Waiting(reason()) } else { Self::Healthy }
-    }
-}
 
 /// Returns whether the health of an object depends on its status: by its kind, or by its annotations.
 /// All others are healthy once they exist.
@@ -79,7 +63,8 @@ fn workload(object_type: &ObjectType) -> Option<Judge> {
         ("apps", "Deployment") => deployment,
         ("apps", "DaemonSet") => daemon_set,
         ("apps", "ReplicaSet") => replica_set,
-        ("apps.kusionstack.io", "CollaSet") => colla_set,
+        ("apps.kusionstack.io", "CollaSet") => kusionstack::colla_set,
+        ("apps.kusionstack.io", "OperationJob") => kusionstack::operation_job,
         _ => return None,
     })
 }
@@ -96,11 +81,6 @@ fn other(object_type: &ObjectType) -> Option<Judge> {
     })
 }
 
-/// A number of the status; absent is 0.
-fn count(object: &Value, field: &str) -> i64 {
-    integer(object, &format!("/status/{field}")).unwrap_or_default()
-}
-
 /// Number of Pods in the spec; absent is 1, as for the API server.
 fn replicas(object: &Value) -> i64 {
     integer(object, "/spec/replicas").unwrap_or(1)
@@ -112,7 +92,7 @@ fn is_outdated(object: &Value) -> bool {
 }
 
 /// Returns whether a status names an earlier generation.
-fn lags_behind(object: &Value) -> bool {
+pub(super) fn lags_behind(object: &Value) -> bool {
     let observed = integer(object, "/status/observedGeneration");
     let generation = integer(object, "/metadata/generation").unwrap_or_default();
     observed.is_some_and(|observed| observed < generation)
@@ -170,20 +150,6 @@ fn replica_set(object: &Value) -> Health {
     Health::unless(ready < replicas, || format!("{ready} of {replicas} Pods are ready"))
 }
 
-/// Ready is reported once all Pods are available at their revision and no operation is under way.
-fn colla_set(object: &Value) -> Health {
-    let ready = condition(object, "Ready");
-    if ready.is_some_and(|found| found["status"] == "True") {
-        return Health::Healthy;
-    }
-    let message = ready.map(|found| text(found, "/message")).unwrap_or_default();
-    Health::Waiting(if message.is_empty() {
-        "it is not Ready".to_owned()
-    } else {
-        message.to_owned()
-    })
-}
-
 fn job(object: &Value) -> Health {
     if let Some(failed) = condition(object, "Failed").filter(|found| found["status"] == "True") {
         let (reason, message) = (text(failed, "/reason"), text(failed, "/message"));
@@ -202,8 +168,8 @@ fn pod(object: &Value) -> Health {
         "Failed" => {
             Health::Failed(format!("its phase is Failed: {}", text(object, "/status/message")))
         }
-        "Running" if is_true(object, "Ready") => Health::Healthy,
-        "Running" => Health::waiting("it is not Ready"),
+        "Running" if !is_true(object, "Ready") => Health::waiting("it is not Ready"),
+        "Running" => kusionstack::operations(object).map_or(Health::Healthy, Health::Waiting),
         phase => Health::Waiting(format!("its phase is {phase:?}")),
     }
 }

@@ -74,14 +74,14 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     let mut work = Work::new(&observed.status.inventory);
     let mut result = run.plan(spec, &mut advanced, &mut work);
     if result == Some(ExecutionStatus::Complete)
-        && !run.prune(spec, &advanced, &mut plan, &mut work)
+        && !run.prune(spec, &mut advanced, &mut plan, &mut work)
     {
         result = None;
     }
-    let changed =
-        observed.status.plan_status.get(run.plan).is_none_or(|known| {
-            (known.status, &known.phases) != (advanced.status, &advanced.phases)
-        });
+    let changed = observed.status.plan_status.get(run.plan).is_none_or(|known| {
+        (known.status, &known.phases) != (advanced.status, &advanced.phases)
+            || known.message != advanced.message
+    });
     if changed {
         advanced.last_updated_timestamp = Some(Time(now));
     }
@@ -215,18 +215,27 @@ impl Run<'_> {
     fn prune(
         &self,
         spec: &InstancePlan,
-        status: &PlanStatus,
+        status: &mut PlanStatus,
         plan: &mut Plan,
         work: &mut Work,
     ) -> bool {
         let completed = Completed { version: self.version, plan: spec, status, run: &self.uid };
-        let Pruning { needs, mut writes, forgotten, failures } = prune(self.observed, completed);
+        let Pruning { needs, waits, mut writes, forgotten, failures } =
+            prune(self.observed, completed);
         plan.status.inventory.retain(|entry| !forgotten.contains(&id_of(entry)));
-        let is_done = needs.is_empty() && writes.is_empty();
+        let is_known = needs.is_empty() && writes.is_empty();
+        let is_done = is_known && waits.is_empty();
+        // What was reported stays until more is known.
+        if is_known {
+            let shown: Vec<String> = waits.iter().map(|(id, why)| format!("{id}: {why}")).collect();
+            status.message = shown.join("; ");
+        }
         if is_done && !failures.is_empty() {
             plan.events.push(reasons::PRUNE_FAILED.with(failures.join("; ")));
         }
         work.needs.metadata.extend(needs.metadata);
+        work.needs.objects.extend(needs.objects);
+        work.awaited.extend(waits.into_keys());
         work.writes.append(&mut writes);
         is_done
     }

@@ -1,7 +1,7 @@
 //! Deletes what left the templates: objects that the tasks of a completed run applied before, and not in
 //! this run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use podops_api::kudo::{ExecutionStatus, InstancePlan, InventoryEntry, PlanStatus};
 use serde_json::Value;
@@ -10,7 +10,8 @@ use crate::{
     object::{
         ObjectId, annotation,
         enhance::{INSTANCE, PLAN},
-        label, text,
+        graceful::{BeforeDeletion, before_deletion, is_scalable},
+        is_deleted, label, text,
     },
     object_write::{Needs, ObjectWrite, id_of},
     run,
@@ -34,6 +35,8 @@ const WITH_DATA: [(&str, &str); 4] = [
 pub(super) struct Pruning {
     /// What is to be read.
     pub(super) needs: Needs,
+    /// Workloads whose Pods are leaving, and what they wait for.
+    pub(super) waits: BTreeMap<ObjectId, String>,
     /// Deletions.
     pub(super) writes: Vec<ObjectWrite>,
     /// Objects that the inventory need not have any more.
@@ -96,23 +99,35 @@ impl Pruning {
             self.failures.push(format!("{id}: {failure}"));
             return;
         }
-        let live = observed.objects.get(&id).or_else(|| observed.metadata.get(&id));
+        let is_scalable = is_scalable(&id.object_type);
+        let known = observed.objects.get(&id);
+        let live = known.or_else(|| observed.metadata.get(&id).filter(|_| !is_scalable));
         match live {
+            None if is_scalable => drop(self.needs.objects.insert(id)),
             None => drop(self.needs.metadata.insert(id)),
             Some(None) => drop(self.forgotten.insert(id)),
             Some(Some(live)) if text(live, "/metadata/uid") != entry.uid => {
                 self.forgotten.insert(id);
             }
-            Some(Some(live)) if !text(live, "/metadata/deletionTimestamp").is_empty() => {
+            Some(Some(live)) if is_deleted(live) => {
                 self.forgotten.insert(id);
             }
             // Another Instance may have taken it over.
             Some(Some(live)) => {
                 let is_own = label(live, INSTANCE) == Some(observed.name.as_str());
                 if is_own && may_be_deleted(&id, live, &plan.name) {
-                    self.writes.push(ObjectWrite::Delete { id, uid: entry.uid.clone() });
+                    self.delete(id, live, entry.uid.clone());
                 }
             }
+        }
+    }
+
+    /// Deletes an object, a workload after its Pods have left.
+    fn delete(&mut self, id: ObjectId, live: &Value, uid: String) {
+        match before_deletion(live, None) {
+            BeforeDeletion::Nothing => self.writes.push(ObjectWrite::Delete { id, uid }),
+            BeforeDeletion::Scale => self.writes.push(ObjectWrite::ScaleToZero { id, uid }),
+            BeforeDeletion::Wait(reason) => drop(self.waits.insert(id, reason)),
         }
     }
 }

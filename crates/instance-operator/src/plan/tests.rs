@@ -1,5 +1,7 @@
 //! Tests of whole runs, with the objects of a simulated cluster.
 
+mod graceful;
+
 use serde_json::{Value, json};
 
 use crate::{

@@ -199,6 +199,10 @@ impl Access<'_> {
                     });
                     ("apply", object)
                 }
+                ObjectWrite::ScaleToZero { id, uid } => {
+                    let scaled = self.objects.scale_to_zero(id, uid, version.as_deref()).await;
+                    ("scale", scaled.map(Some))
+                }
                 ObjectWrite::Delete { id, uid } => {
                     ("delete", self.objects.delete(id, uid, version.as_deref()).await)
                 }

@@ -202,21 +202,45 @@ impl Objects<'_> {
         {
             metadata.insert("resourceVersion".to_owned(), json!(version));
         }
-        match self.apply_with(&object, "").await {
+        match self.apply_as(&object, NAME).await {
             Err(Error::Kube(kube::Error::Api(status)))
                 if status.code == CONFLICT && is_of_fields(&status) =>
             {
                 let taken = Some(status.message.clone());
-                let object = self.apply_with(&object, "&force=true").await?;
+                let object = self.apply_as(&object, &format!("{NAME}&force=true")).await?;
                 Ok(Applied { object, taken })
             }
             applied => Ok(Applied { object: applied?, taken: None }),
         }
     }
 
-    async fn apply_with(&self, object: &Value, force: &str) -> Result<Value, Error> {
+    /// Sets the number of Pods of a workload of this UID to 0. The field has a manager of its own, so that
+    /// the other fields of the workload keep theirs.
+    ///
+    /// # Errors
+    ///
+    /// If the request fails, or the API server rejects it.
+    pub(super) async fn scale_to_zero(
+        &self,
+        id: &ObjectId,
+        uid: &str,
+        version: Option<&str>,
+    ) -> Result<Value, Error> {
+        let ObjectType { api_version, kind } = &id.object_type;
+        let object = json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": {
+                "namespace": id.namespace, "name": id.name, "uid": uid, "resourceVersion": version,
+            },
+            "spec": { "replicas": 0 },
+        });
+        self.apply_as(&object, &format!("{NAME}-scale&force=true")).await
+    }
+
+    /// Applies an object with this field manager, and further parameters of the request.
+    async fn apply_as(&self, object: &Value, manager: &str) -> Result<Value, Error> {
         let id = ObjectId::of(object);
-        let path = format!("{}?fieldManager={NAME}{force}", self.known_path(&id)?);
+        let path = format!("{}?fieldManager={manager}", self.known_path(&id)?);
         let body = Some(object.clone());
         let applied = self.send(Call { method: Method::PATCH, path, accept: JSON, body }).await;
         if applied.as_ref().is_err_and(Error::is_not_found) {

@@ -20,7 +20,7 @@ use crate::{
         ObjectId, ObjectType, enhance,
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
-        is_true, object_type, text,
+        is_deleted, is_true, object_type, text,
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
@@ -198,6 +198,7 @@ fn advance_object(
 ) -> Result<(), TaskFailure> {
     let id = ObjectId::of(&object);
     let is_job = id.object_type.is("batch", "Job");
+    let ends = is_job || id.object_type.is("apps.kusionstack.io", "OperationJob");
     if is_job && prepare_job(&mut object, &id, context, work) {
         progress.is_incomplete = true;
         return Ok(());
@@ -210,9 +211,9 @@ fn advance_object(
     if is_applied && !is_judged(&object) {
         return Ok(());
     }
-    // A Job that failed in an earlier run or attempt would fail this one too. Nothing else is deleted
+    // A job that failed in an earlier run or attempt would fail this one too. Nothing else is deleted
     // for a failure, for example no Instance with its data.
-    let may_have_failed = is_job && entry.is_some();
+    let may_have_failed = ends && entry.is_some();
     let live = if is_applied || may_have_failed {
         live_object(&id, context, work)
     } else {
@@ -284,9 +285,8 @@ fn prepare_job(
 /// so one that has ended makes room for the new one.
 fn is_to_be_replaced(id: &ObjectId, live: &Value, context: &TaskContext<'_>) -> bool {
     let rejected = context.observed.failures.get(id);
-    let is_deleted = !text(live, "/metadata/deletionTimestamp").is_empty();
     let has_ended = is_true(live, "Complete") || is_true(live, "Failed");
-    rejected.is_some_and(|message| message.contains(IMMUTABLE)) && has_ended && !is_deleted
+    rejected.is_some_and(|message| message.contains(IMMUTABLE)) && has_ended && !is_deleted(live)
 }
 
 fn wait_for(

@@ -1,17 +1,22 @@
-//! Deletes objects, and waits until they do not exist.
+//! Deletes objects, workloads gracefully, and waits until they do not exist.
 
 use podops_api::kudo::Task;
 use serde_json::Value;
 
 use super::{
     context::{
-        Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata, scope_of,
+        Known, Live, Progress, TaskContext, TaskFailure, TaskState, Work, live_metadata,
+        live_object, scope_of,
     },
     ownership::{other_maker, own},
     render,
 };
 use crate::{
-    object::{ObjectId, object_type, text},
+    object::{
+        ObjectId,
+        graceful::{BeforeDeletion, before_deletion, is_scalable},
+        is_deleted, object_type, text,
+    },
     object_write::ObjectWrite,
 };
 
@@ -33,7 +38,12 @@ pub(super) fn advance(
         };
         own(&mut object, scope, context)?;
         let id = ObjectId::of(&object);
-        let state = match live_metadata(&id, context, work) {
+        let live = if is_scalable(&id.object_type) {
+            live_object(&id, context, work)
+        } else {
+            live_metadata(&id, context, work)
+        };
+        let state = match live {
             Live::Unknown => TaskState::Unknown,
             Live::Failed(error) => TaskState::Error(error),
             Live::Absent => TaskState::Done,
@@ -41,12 +51,34 @@ pub(super) fn advance(
                 Some(other) => {
                     TaskState::Error(format!("{id} was made by {other}, and is not deleted"))
                 }
-                None => delete_object(&id, live, context, work),
+                None => delete_workload(&id, live, context, work, task.spec.graceful),
             },
         };
         progress.add(state)?;
     }
     Ok(progress.into_state())
+}
+
+/// Deletes an object that exists, a workload after its Pods have left.
+fn delete_workload(
+    id: &ObjectId,
+    live: &Value,
+    context: &TaskContext<'_>,
+    work: &mut Work<'_>,
+    graceful: Option<bool>,
+) -> TaskState {
+    match before_deletion(live, graceful) {
+        BeforeDeletion::Nothing => delete_object(id, live, context, work),
+        BeforeDeletion::Scale => {
+            let uid = text(live, "/metadata/uid").to_owned();
+            work.writes.push(ObjectWrite::ScaleToZero { id: id.clone(), uid });
+            TaskState::Unknown
+        }
+        BeforeDeletion::Wait(reason) => {
+            work.awaited.insert(id.clone());
+            TaskState::Waiting(vec![format!("{id}: {reason}")])
+        }
+    }
 }
 
 /// Deletes an object that exists, and waits until it does not.
@@ -59,7 +91,7 @@ pub(super) fn delete_object(
     if let Some(failure) = context.observed.failures.get(id) {
         return TaskState::Error(format!("{id}: {failure}"));
     }
-    if text(live, "/metadata/deletionTimestamp").is_empty() {
+    if !is_deleted(live) {
         let uid = text(live, "/metadata/uid").to_owned();
         work.writes.push(ObjectWrite::Delete { id: id.clone(), uid });
         return TaskState::Unknown;

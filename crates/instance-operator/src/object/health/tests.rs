@@ -115,6 +115,41 @@ fn other_workloads_are_healthy_when_their_pods_are() {
     );
 }
 
+/// Kuperator reports counts and no condition Ready.
+#[test]
+fn a_colla_set_of_kuperator_is_healthy_by_its_counts() {
+    let check = |strategy: Value, counts: [i64; 4], expected: &str| {
+        let [replicas, available, updated, operating] = counts;
+        let status = json!({
+            "observedGeneration": 2, "replicas": replicas, "availableReplicas": available,
+            "updatedAvailableReplicas": updated, "operatingReplicas": operating,
+        });
+        let spec = json!({ "replicas": 3, "updateStrategy": { "rollingUpdate": strategy } });
+        check("apps.kusionstack.io/v1alpha1", "CollaSet", &spec, &status, expected);
+    };
+    check(json!({}), [3, 3, 3, 0], "");
+    check(json!({}), [2, 2, 2, 0], "2 of 3 Pods exist");
+    check(json!({}), [3, 2, 2, 0], "2 of 3 Pods are available");
+    check(json!({}), [3, 3, 3, 1], "operations on 1 Pods");
+    check(json!({}), [3, 3, 2, 0], "2 of 3 Pods are updated");
+    check(json!({ "byPartition": { "partition": 1 } }), [3, 3, 2, 0], "");
+    check(json!({ "byLabel": {} }), [3, 3, 0, 0], "");
+}
+
+#[test]
+fn an_operation_job_ends_like_a_job() {
+    let check = |progress: &str, expected: &str| {
+        let status = json!({
+            "observedGeneration": 2, "progress": progress, "totalPodCount": 3,
+            "succeededPodCount": 2, "failedPodCount": 1,
+        });
+        check("apps.kusionstack.io/v1alpha1", "OperationJob", &json!({}), &status, expected);
+    };
+    check("Processing", "succeeded on 2 of 3 Pods");
+    check("Succeeded", "");
+    check("Failed", "!failed on 1 of 3 Pods");
+}
+
 /// K17: KUDO takes a Job with several completions for unhealthy forever.
 #[test]
 fn a_job_is_healthy_when_complete_and_may_fail() {
@@ -149,6 +184,22 @@ fn a_pod_is_healthy_when_ready_or_succeeded() {
     check("Pending", "False", "Pending");
     check("Succeeded", "False", "");
     check("Failed", "False", "!Failed");
+}
+
+#[test]
+fn a_pod_under_control_is_healthy_once_its_operations_completed() {
+    let pod = |labels: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a", "labels": labels },
+            "status": { "phase": "Running", "conditions": ready("True") },
+        })
+    };
+    let mut labels = json!({ "operating.podopslifecycle.kusionstack.io/restart": "1" });
+    assert_eq!(health(&pod(labels.clone())), Health::Healthy, "it is not under control");
+    labels["kusionstack.io/control"] = json!("true");
+    let expected = Health::Waiting("operation restart is in Requested".to_owned());
+    assert_eq!(health(&pod(labels)), expected);
+    assert_eq!(health(&pod(json!({ "kusionstack.io/control": "true" }))), Health::Healthy);
 }
 
 #[test]

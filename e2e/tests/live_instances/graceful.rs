@@ -1,0 +1,147 @@
+//! Plans that update, scale and delete a CollaSet behind HAProxy: no request fails, and no step is
+//! complete before its rollout is.
+
+use std::time::Duration;
+
+use podops_api::collaset::CollaSetStatus;
+use podops_e2e::{
+    availability::{AvailabilityMonitor, TEAM},
+    balancers::Haproxy,
+    cluster::{TIMEOUT, TestCluster, image, programs},
+    server,
+    traffic::Load,
+};
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, apply, config_map, plan, step};
+
+/// Time limit of a plan that operates on all Pods.
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Number of Pods, and of those that the rule permits to be out of service.
+const PODS: usize = 20;
+const OUT_MAX: usize = 2;
+
+fn colla_set(name: &str, replicas: usize, image: &str) -> Value {
+    let labels = json!({ "app": "web", "set": name, TEAM: name });
+    json!({
+        "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet", "metadata": { "name": name },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "set": name } },
+            "updateStrategy": { "podUpgradePolicy": "InPlaceIfPossible" },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "terminationGracePeriodSeconds": 5,
+                    "containers": [{ "name": "web", "image": image }],
+                },
+            },
+        },
+    })
+}
+
+/// A package with a CollaSet `web`, which a parameter switches off, and then a ConfigMap.
+fn package() -> Value {
+    let web = colla_set("web", PODS, "{{ .Params.IMAGE }}").to_string();
+    let toggle = json!({
+        "name": "web", "kind": "Toggle", "spec": { "resources": ["web"], "parameter": "ON" },
+    });
+    json!({
+        "parameters": [
+            { "name": "IMAGE", "default": format!("{}:1", server::IMAGE) },
+            { "name": "ON", "default": "true" },
+        ],
+        "templates": { "web": web, "after": config_map("after").replace("P }}", "IMAGE }}") },
+        "tasks": [toggle, apply("after")],
+        "plans": { "deploy": plan(&[step("web"), step("after")]) },
+    })
+}
+
+impl Cluster {
+    /// Starts all operators, HAProxy, and a rule that permits a tenth of the Pods of `web` to be out of
+    /// service. Beside `web`, two Pods are behind HAProxy, which no plan touches.
+    async fn start_with_traffic() -> (Self, Haproxy) {
+        let programs = programs().unwrap();
+        let mut cluster = TestCluster::start_with_graceful_deletion(&programs).await.unwrap();
+        cluster.add_instance_operator().await.unwrap();
+        let resources = "configmaps,collasets.apps.kusionstack.io";
+        cluster.create_writer("writer", resources).await.unwrap();
+        let haproxy = Haproxy::with_slots(cluster.plane.dir.path(), PODS + 2).await.unwrap();
+        let annotations = Haproxy::annotations(&[haproxy.runtime]);
+        cluster.create_managed_service("web", json!({ "app": "web" }), &annotations).await.unwrap();
+        let selector = json!({ "matchLabels": { "set": "web" } });
+        let budget =
+            json!([{ "name": "tenth", "availablePolicy": { "maxUnavailableValue": "10%" } }]);
+        cluster.create_rule("web", selector, budget).await.unwrap();
+        let cluster = Self { cluster };
+        cluster.create(&colla_set("base", 2, &format!("{}:1", server::IMAGE))).await;
+        let is_available = |status: &CollaSetStatus| status.available_replicas == 2;
+        cluster.cluster.wait_for_status("base", TIMEOUT, is_available).await.unwrap();
+        (cluster, haproxy)
+    }
+
+    /// Sets a parameter, waits until `deploy` has run again, and returns what the first step waited for.
+    async fn deploy_with(&self, parameter: &str, value: &str) -> Vec<String> {
+        let before = self.plan_of("toy", "deploy").await.unwrap()["uid"].clone();
+        self.patch("toy", json!({ "spec": { "parameters": { parameter: value } } })).await;
+        let mut messages = Vec::new();
+        let deadline = tokio::time::Instant::now() + ROLLOUT_TIMEOUT;
+        loop {
+            let plan = self.plan_of("toy", "deploy").await.unwrap();
+            assert_ne!(plan["status"], "FATAL_ERROR", "{plan:#}");
+            let is_new = plan["uid"] != before;
+            if is_new && plan["status"] == "COMPLETE" {
+                return messages;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{plan:#}");
+            let message = &plan["phases"][0]["steps"][0]["message"];
+            if let Some(message) = message.as_str().filter(|message| is_new && !message.is_empty())
+            {
+                messages.push(message.to_owned());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_cost_no_request_behind_haproxy() {
+    let (cluster, haproxy) = Cluster::start_with_traffic().await;
+    cluster.version("toy", package()).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let load = Load::start(haproxy.balancer.front);
+    let monitor = AvailabilityMonitor::start(&cluster.cluster).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    load.assert_no_failed_requests("before any change").unwrap();
+
+    let second = format!("{}:2", server::IMAGE);
+    let messages = cluster.deploy_with("IMAGE", &second).await;
+    let pods = cluster.cluster.pods_of("web").await.unwrap();
+    let of_web = pods.iter().filter(|pod| pod.metadata.labels.as_ref().unwrap()["set"] == "web");
+    let images: Vec<&str> = of_web.map(image).collect();
+    assert_eq!(images, vec![second.as_str(); PODS], "the step was complete before its rollout");
+    load.assert_no_failed_requests("updated by a plan").unwrap();
+    let out = monitor.max_unavailable("web");
+    eprintln!("Pods out of service at a time while a plan updated {PODS}: {out}");
+    assert!((1..=OUT_MAX).contains(&out), "{out}");
+    let about_web = |message: &String| message.contains("CollaSet default/web: ");
+    assert!(messages.iter().any(about_web), "{messages:?}");
+
+    let since = cluster.log_end();
+    let messages = cluster.deploy_with("ON", "false").await;
+    let scaled = |message: &String| message.contains("it is scaled to 0 before it is deleted");
+    assert!(messages.iter().any(scaled), "{messages:?}");
+    assert!(cluster.get("collasets", "web").await.is_err(), "it is deleted");
+    load.assert_no_failed_requests("deleted by a plan").unwrap();
+    load.assert_minimum_rate().unwrap();
+    let pods = cluster.cluster.pods_of("web").await.unwrap();
+    let left = pods.iter().filter(|pod| pod.metadata.labels.as_ref().unwrap()["set"] == "web");
+    assert_eq!(left.count(), 0, "its Pods left first");
+    let requests = cluster.settled_requests(since).await;
+    let of_sets: Vec<&String> = requests.iter().filter(|r| r.contains(" collasets ")).collect();
+    assert_eq!(of_sets.iter().filter(|r| r.starts_with("patch")).count(), 1, "{of_sets:?}");
+    assert_eq!(of_sets.iter().filter(|r| r.starts_with("delete")).count(), 1, "{of_sets:?}");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
