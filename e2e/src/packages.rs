@@ -24,6 +24,8 @@ use crate::cluster::{INSTANCE_OPERATOR, TestCluster, eventually};
 
 /// Timeout of one plan, in seconds.
 const PLAN_TIMEOUT: &str = "60";
+/// Exit status of `plan diff` if an object would change.
+const DIFFERENCES: i32 = 5;
 /// Timeout until the objects of a deleted Instance are gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// StatefulSets keep the claims that they make, and with them the data.
@@ -206,6 +208,17 @@ impl Lab {
         archives.pop().context("no archive")
     }
 
+    /// Shows what a change would do: there may be differences, and no error.
+    async fn preview(&self, args: &[&str]) -> anyhow::Result<()> {
+        let args = [&["plan", "diff"], args].concat();
+        let output = self.output(&args).await?;
+        let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        let is_shown = matches!(output.status.code(), Some(0 | DIFFERENCES));
+        let has_error = text.iter().any(|text| text.contains("Error:") || text.contains(" ! "));
+        ensure!(is_shown && !has_error, "kubectl kudo {}: {}{}", args.join(" "), text[0], text[1]);
+        Ok(())
+    }
+
     async fn try_package(
         &self,
         package: &PackageFolder,
@@ -232,6 +245,8 @@ impl Lab {
         tried.objects = self.inventory(package).await?;
         for plan in package.plans.iter().filter(|plan| *plan != "deploy") {
             let trigger = ["plan", "trigger", "--name", plan];
+            let name = ["--name", plan];
+            self.preview(&[&name[..], &instance, &in_namespace].concat()).await?;
             if plan == NOT_ALLOWED && package.not_allowed_never_ends {
                 run(&[&trigger[..], &instance].concat()).await?;
                 self.cancel(package).await?;
@@ -243,6 +258,7 @@ impl Lab {
         }
         let ChangedParameter { name, value } = package.changed_parameter()?;
         let change = format!("{name}={value}");
+        self.preview(&[&["-p", &change][..], &instance, &in_namespace].concat()).await?;
         run(&[&["update", "-p", &change][..], &instance, &waits].concat()).await?;
         tried.changed = change;
         let version = ["--operator-version", next.operator_version.as_str()];

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Stdio,
@@ -62,6 +63,35 @@ impl Lab {
         assert!(ran.errors.starts_with("Error: ") && ran.errors.lines().count() == 1, "{ran:?}");
     }
 
+    /// Runs `plan diff`, which finds differences and writes nothing; returns what it printed.
+    async fn differs(&self, args: &[&str]) -> String {
+        let before = self.versions().await;
+        let ran = self.run(args).await;
+        assert_eq!((ran.status, ran.errors.as_str()), (5, ""), "{args:?}: {ran:?}");
+        assert_eq!(self.versions().await, before, "{args:?} must not write");
+        ran.output
+    }
+
+    /// resourceVersions of the objects of packages, by kind and name; those of Instances, whose status is
+    /// written, and of Deployments, whose status is reported, are generations.
+    async fn versions(&self) -> BTreeMap<String, String> {
+        let kinds = "operators.kudo.dev,operatorversions.kudo.dev,instances.kudo.dev,configmaps,\
+                     services,deployments";
+        let list = self.cluster.plane.kubectl(&["get", kinds, "-o", "json"]).await.unwrap();
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let version = |object: &Value| {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            let metadata = &object["metadata"];
+            let field = match kind {
+                "Deployment" | "Instance" => "generation",
+                _ => "resourceVersion",
+            };
+            let name = metadata["name"].as_str().unwrap_or_default();
+            (format!("{kind} default/{name}"), metadata[field].to_string())
+        };
+        list["items"].as_array().unwrap().iter().map(version).collect()
+    }
+
     async fn get(&self, kind: &str, name: &str) -> Value {
         let object = self.cluster.plane.kubectl(&["get", kind, name, "-o", "json"]).await.unwrap();
         serde_json::from_str(&object).unwrap()
@@ -107,6 +137,27 @@ fn commands_of_page(page: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
+/// Shows a difference, makes the change, and compares what has changed with what was shown.
+async fn a_preview_names_what_an_update_changes(lab: &Lab, args: &[&str]) {
+    let shown = lab.differs(args).await;
+    assert!(shown.starts_with("Plan deploy would run: parameters changed: GREETING\n"), "{shown}");
+    assert!(shown.contains("-> \"good morning\"\n"), "{shown}");
+    assert!(shown.contains("    … waits for Deployment default/first-web\n"), "{shown}");
+    let before = lab.versions().await;
+    let update: Vec<&str> =
+        ["update"].iter().chain(&args[2..]).chain(&["--wait"]).copied().collect();
+    lab.kudo(&update).await;
+    let after = lab.versions().await;
+    let changed = after.iter().filter(|(name, version)| before.get(*name) != Some(*version));
+    let mut changed: Vec<String> = changed.map(|(name, _)| name.clone()).collect();
+    changed.retain(|name| !name.starts_with("Instance"));
+    let named = shown.lines().filter_map(|line| line.strip_prefix("    ~ "));
+    let mut named: Vec<String> = named.map(ToOwned::to_owned).collect();
+    named.sort();
+    assert_eq!(named, changed, "{shown}");
+    assert!(!changed.is_empty());
+}
+
 /// A newcomer writes the package of the documentation, installs, changes and upgrades it, with its commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_package_of_the_documentation_works() {
@@ -128,6 +179,10 @@ async fn the_package_of_the_documentation_works() {
         if args[..2] == ["package", "create"] {
             lab.write("hello/operator.yaml", &files[0].1);
         }
+        if args[..2] == ["plan", "diff"] {
+            a_preview_names_what_an_update_changes(&lab, &args).await;
+            continue;
+        }
         let output = lab.kudo(&args).await;
         match args[..2] {
             ["package", "verify"] => assert_eq!(output, "package is valid\n"),
@@ -141,6 +196,14 @@ async fn the_package_of_the_documentation_works() {
             _ => {}
         }
     }
+    let new = lab.differs(&["plan", "diff", "./hello", "--instance", "second"]).await;
+    assert!(new.contains("    + ConfigMap default/second-config\n"), "{new}");
+    let none = lab.kudo(&["plan", "diff", "--instance", "first"]).await;
+    assert_eq!(none, "No plan would run.\n");
+    let again = lab.kudo(&["plan", "diff", "--instance", "first", "--name", "deploy"]).await;
+    assert!(again.ends_with("  no object would change\n"), "{again}");
+    let unknown = ["plan", "diff", "--instance", "first", "--name", "party"];
+    lab.fails(&unknown, 1, "plan party does not exist").await;
     let config = lab.get("configmap", "first-config").await;
     assert_eq!(config["data"]["index.html"], "good morning");
     let web = lab.get("deployment", "first-web").await;

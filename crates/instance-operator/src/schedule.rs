@@ -23,7 +23,7 @@ pub use self::{
 use crate::{
     reasons, run,
     values::{self, SetValues},
-    view::{Observed, Version},
+    view::{CLEANUP_FINALIZER, Observed, Version},
 };
 
 /// Change of the Instance itself, beside its status.
@@ -46,6 +46,28 @@ impl InstanceChange {
     #[must_use]
     pub const fn is_first(&self) -> bool {
         !matches!(self, Self::ClearRequest)
+    }
+
+    /// Makes the change of an observed Instance, as the API server does.
+    pub fn apply_to(&self, observed: &mut Observed) {
+        match self {
+            Self::AddFinalizer => observed.finalizers.push(CLEANUP_FINALIZER.to_owned()),
+            Self::RemoveFinalizer => {
+                observed.finalizers.retain(|finalizer| finalizer != CLEANUP_FINALIZER);
+            }
+            Self::SetParameters(values) => {
+                observed.spec.parameters.extend(values.clone());
+                observed.generation += 1;
+            }
+            Self::SetRequestUid(uid) => {
+                observed.spec.plan_execution.uid.clone_from(uid);
+                observed.generation += 1;
+            }
+            Self::ClearRequest => {
+                observed.spec.plan_execution = PlanExecution::default();
+                observed.generation += 1;
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     plan::{self, Plan},
     run::shown,
     schedule::InstanceChange,
-    view::{CLEANUP_FINALIZER, Observed, Version},
+    view::{Observed, Version},
 };
 
 /// Turns of the operator after which a reconcile counts as endless.
@@ -178,7 +178,7 @@ impl World {
             events.append(&mut self.last.events);
             observed.status = self.last.status.clone();
             if let Some(change) = self.last.change.clone().filter(InstanceChange::is_first) {
-                self.change(&change);
+                change.apply_to(&mut self.observed);
                 return true;
             }
             if !self.last.needs.is_empty() {
@@ -215,7 +215,7 @@ impl World {
         }
         let change = self.last.change.clone();
         if let Some(change) = &change {
-            self.change(change);
+            change.apply_to(&mut self.observed);
         }
         is_changed || change.is_some()
     }
@@ -284,25 +284,6 @@ impl World {
                     self.objects.remove(&id);
                 }
                 None
-            }
-        }
-    }
-
-    fn change(&mut self, change: &InstanceChange) {
-        match change {
-            InstanceChange::AddFinalizer => {
-                self.observed.finalizers.push(CLEANUP_FINALIZER.to_owned());
-            }
-            InstanceChange::RemoveFinalizer => self.observed.finalizers.clear(),
-            InstanceChange::SetParameters(values) => {
-                let values = values.clone();
-                self.edit(|spec| spec.parameters.extend(values));
-            }
-            InstanceChange::SetRequestUid(uid) => {
-                self.edit(|spec| uid.clone_into(&mut spec.plan_execution.uid));
-            }
-            InstanceChange::ClearRequest => {
-                self.edit(|spec| spec.plan_execution = PlanExecution::default());
             }
         }
     }

@@ -1,8 +1,9 @@
 //! What the tasks of a step do next. A task is evaluated again until it is done, and not any more once
 //! it is.
 
+pub mod artifact_names;
+
 mod apply;
-mod artifact_names;
 mod child;
 mod context;
 mod delete;

@@ -250,6 +250,11 @@ pub enum PlanCommand {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Show which plans a change would run, and what each step would do; nothing is written
+    ///
+    /// The change is another package, values of parameters, or a plan by its name. The exit status is 0 if no
+    /// object would change, and 5 otherwise.
+    Diff(Diff),
     /// Wait until the plans that are due have run
     Wait {
         /// Instance that is waited for.
@@ -280,6 +285,28 @@ pub enum PlanCommand {
         #[command(flatten)]
         instance: InstanceName,
     },
+}
+
+/// Arguments of `plan diff`.
+#[derive(Args, Debug)]
+pub struct Diff {
+    /// Package that the Instance would be moved to, or be created of
+    pub package: Option<String>,
+    /// Instance that would be changed.
+    #[command(flatten)]
+    pub instance: InstanceName,
+    /// Name of a plan that would be requested
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Values of parameters.
+    #[command(flatten)]
+    pub values: Values,
+    /// Which package.
+    #[command(flatten)]
+    pub search: Search,
+    /// Format of the output
+    #[arg(short, long)]
+    pub output: Option<String>,
 }
 
 /// What to wait for.

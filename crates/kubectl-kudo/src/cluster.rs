@@ -127,15 +127,35 @@ impl Cluster {
         instance: &Instance,
         version: &OperatorVersion,
     ) -> anyhow::Result<()> {
+        let mut observed = self.observed(instance, version).await?;
+        // The operator adds it first.
+        observed.finalizers = vec![CLEANUP_FINALIZER.to_owned()];
+        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))
+    }
+
+    /// Returns an Instance as the operator observes it.
+    ///
+    /// # Errors
+    ///
+    /// If a value that `parametersFrom` refers to cannot be read.
+    pub(crate) async fn observed(
+        &self,
+        instance: &Instance,
+        version: &OperatorVersion,
+    ) -> anyhow::Result<Observed> {
+        let generation = version.metadata.generation.unwrap_or_default();
+        let metadata = &instance.metadata;
         let mut observed = Observed {
             namespace: self.namespace.clone(),
             name: instance.name_any(),
-            finalizers: vec![CLEANUP_FINALIZER.to_owned()],
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            generation: metadata.generation.unwrap_or_default(),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
             spec: instance.spec.clone(),
             status: instance.status.clone().unwrap_or_default(),
             version: Some(Arc::new(Version {
                 namespace: version.namespace().unwrap_or_else(|| self.namespace.clone()),
-                identity: String::new(),
+                identity: format!("{}/{generation}", version.uid().unwrap_or_default()),
                 spec: version.spec.clone(),
             })),
             ..Observed::default()
@@ -154,7 +174,7 @@ impl Cluster {
             let value = sources::value(source, object.as_ref());
             observed.sources.insert(source.name.clone(), value);
         }
-        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))
+        Ok(observed)
     }
 
     /// Changes an Instance by a merge patch.

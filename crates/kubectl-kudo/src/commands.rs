@@ -1,5 +1,6 @@
 //! Commands.
 
+pub(crate) mod diff;
 pub(crate) mod get;
 pub(crate) mod install;
 pub(crate) mod package;
@@ -14,12 +15,13 @@ mod wait;
 use std::{collections::BTreeMap, fs};
 
 use anyhow::Context as _;
+use kube::ResourceExt as _;
 use kubectl_kudo::{
     cli::Values,
     parameters,
     text::{Format, object},
 };
-use podops_api::kudo::{InstanceSpec, ParameterSource};
+use podops_api::kudo::{InstanceSpec, OperatorVersion, ParameterSource};
 use serde_json::{Value, json};
 
 use crate::output::{print, print_line};
@@ -75,6 +77,18 @@ impl Given {
             spec.parameters_from.push(source.clone());
         }
     }
+}
+
+/// Moves an Instance to another OperatorVersion. Returns the parameters that it does not have, which are
+/// removed as KUDO does.
+fn move_to(spec: &mut InstanceSpec, version: &OperatorVersion) -> Vec<String> {
+    spec.operator_version.name = Some(version.name_any());
+    spec.operator_version.namespace = None;
+    let is_known = |name: &String| version.spec.parameters.iter().any(|known| known.name == *name);
+    let unknown = spec.parameters.keys().filter(|name| !is_known(name));
+    let removed: Vec<String> = unknown.cloned().collect();
+    spec.parameters.retain(|name, _| !removed.contains(name));
+    removed
 }
 
 /// Prints the version of this program.

@@ -15,6 +15,9 @@ pub enum Failure {
     /// The plan that the command waited for has failed.
     #[error("{0}")]
     PlanFailed(String),
+    /// There are differences, which were shown.
+    #[error("there are differences")]
+    Differences,
 }
 
 impl Failure {
@@ -25,6 +28,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::TimedOut(_) => 3,
             Self::PlanFailed(_) => 4,
+            Self::Differences => 5,
         }
     }
 }

@@ -1,13 +1,14 @@
 //! `kubectl kudo`: the command line for packages of KUDO.
 //!
 //! `cli` has the commands. What they decide is pure: `parameters`, `source`, `repository`, `resolve`,
-//! `plans` and `text`.
+//! `plans`, `preview` and `text`.
 
 pub mod cli;
 pub mod failure;
 
 pub mod parameters;
 pub mod plans;
+pub mod preview;
 pub mod repository;
 pub mod resolve;
 pub mod source;

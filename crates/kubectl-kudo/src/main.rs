@@ -15,9 +15,11 @@ use crate::cluster::Cluster;
 
 mod commands;
 
+mod clock;
 mod cluster;
 mod download;
 mod find;
+mod live;
 mod output;
 
 #[tokio::main(flavor = "current_thread")]
@@ -25,13 +27,18 @@ async fn main() -> ExitCode {
     match run(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            let failure = error.downcast_ref::<Failure>();
+            let status = ExitCode::from(failure.map_or(FAILED, Failure::status));
+            if matches!(failure, Some(Failure::Differences)) {
+                return status;
+            }
             let message = if is_closed_pipe(&error) {
                 "the reader of the output has ended".to_owned()
             } else {
                 one_line(&error)
             };
             drop(writeln!(io::stderr(), "Error: {message}"));
-            ExitCode::from(error.downcast_ref::<Failure>().map_or(FAILED, Failure::status))
+            status
         }
     }
 }
@@ -53,6 +60,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Get { what, output } => {
             commands::get::get(&connection, what.as_deref(), output.as_deref()).await
         }
+        Command::Plan(PlanCommand::Diff(diff)) => commands::diff::diff(&connection, diff).await,
         Command::Plan(command) => plan(&Cluster::connect(&connection).await?, command).await,
     }
 }
@@ -72,6 +80,8 @@ async fn plan(cluster: &Cluster, command: PlanCommand) -> anyhow::Result<()> {
         PlanCommand::Pause { instance } => commands::plan::pause(cluster, &instance, true).await,
         PlanCommand::Resume { instance } => commands::plan::pause(cluster, &instance, false).await,
         PlanCommand::Cancel { instance } => commands::plan::cancel(cluster, &instance).await,
+        // It needs the connection for packages, too.
+        PlanCommand::Diff(_) => Ok(()),
     }
 }
 

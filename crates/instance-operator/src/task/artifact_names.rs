@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::context::{TaskContext, TaskPath};
 
-/// Returns the name of an artifact, or of the Pod with the suffix `pipepod`.
-pub(super) fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
+/// Returns the name of the Secret or ConfigMap of a Pipe task with this key, or of its Pod, with `pipepod`.
+#[must_use]
+pub fn name(instance: &str, path: &TaskPath<'_>, suffix: &str) -> String {
     let parts = [instance, path.plan, path.phase, path.step, path.task, suffix];
     parts.map(part).join(".")
 }

@@ -12,7 +12,7 @@ use podops_packages::template::compare_versions;
 use serde_json::json;
 
 use super::{
-    given,
+    given, move_to,
     versions::{self, plan_all},
     wait::wait_until_ready,
 };
@@ -39,15 +39,7 @@ pub(crate) async fn upgrade(connection: &Connection, upgrade: PackageArgs) -> an
     let version = planned.last().context("there is no package")?.version().clone();
     let (namespace, name) = (cluster.namespace.clone(), instance.name_any());
     let before = Baseline::of(&instance);
-    instance.spec.operator_version.name = Some(version.name_any());
-    instance.spec.operator_version.namespace = None;
-    // As KUDO does: values of parameters that the new version does not have are removed.
-    let removed: Vec<String> = {
-        let is_known =
-            |name: &String| version.spec.parameters.iter().any(|known| known.name == *name);
-        instance.spec.parameters.keys().filter(|name| !is_known(name)).cloned().collect()
-    };
-    instance.spec.parameters.retain(|name, _| !removed.contains(name));
+    let removed = move_to(&mut instance.spec, &version);
     let given = given(&upgrade.values)?;
     let mut patch = given.patch(&instance.spec);
     given.set(&mut instance.spec);

@@ -1,0 +1,113 @@
+//! Objects of any type, as the cluster has them and as it would store them.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use instance_operator::object::{ObjectId, ObjectType, Scope};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, Patch, PatchParams},
+    core::{ApiResource, GroupVersionKind},
+    discovery::{self, Scope as ApiScope},
+    error::DiscoveryError,
+};
+use kubectl_kudo::preview::Rejected;
+use serde_json::Value;
+
+/// Field manager of the operator, which would write the objects.
+const OPERATOR: &str = "instance-operator";
+/// HTTP status of what does not exist.
+const NOT_FOUND: u16 = 404;
+
+/// Objects of the cluster.
+pub(crate) struct Live {
+    client: Client,
+    types: BTreeMap<ObjectType, Option<(ApiResource, Scope)>>,
+}
+
+impl Live {
+    pub(crate) const fn new(client: Client) -> Self {
+        Self { client, types: BTreeMap::new() }
+    }
+
+    /// Returns the scope of a type; `None` if it is not served.
+    ///
+    /// # Errors
+    ///
+    /// If discovery fails.
+    pub(crate) async fn scope(
+        &mut self,
+        object_type: &ObjectType,
+    ) -> anyhow::Result<Option<Scope>> {
+        Ok(self.find(object_type).await?.map(|(_, scope)| scope))
+    }
+
+    async fn find(
+        &mut self,
+        object_type: &ObjectType,
+    ) -> anyhow::Result<Option<(ApiResource, Scope)>> {
+        if let Some(known) = self.types.get(object_type) {
+            return Ok(known.clone());
+        }
+        let api_version = &object_type.api_version;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let kind = GroupVersionKind::gvk(group, version, &object_type.kind);
+        let found = match discovery::pinned_kind(&self.client, &kind).await {
+            Ok((resource, capabilities)) => {
+                let is_cluster = capabilities.scope == ApiScope::Cluster;
+                Some((resource, if is_cluster { Scope::Cluster } else { Scope::Namespaced }))
+            }
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => None,
+            Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => None,
+            Err(error) => return Err(error).with_context(|| format!("cannot find {object_type}")),
+        };
+        self.types.insert(object_type.clone(), found.clone());
+        Ok(found)
+    }
+
+    /// API of the objects beside one; `None` if its type is not served.
+    async fn api(&mut self, id: &ObjectId) -> anyhow::Result<Option<Api<DynamicObject>>> {
+        let found = self.find(&id.object_type).await?;
+        Ok(found.map(|(resource, scope)| match scope {
+            Scope::Namespaced => {
+                Api::namespaced_with(self.client.clone(), &id.namespace, &resource)
+            }
+            Scope::Cluster => Api::all_with(self.client.clone(), &resource),
+        }))
+    }
+
+    /// Reads an object; `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub(crate) async fn read(&mut self, id: &ObjectId) -> anyhow::Result<Option<Value>> {
+        let Some(api) = self.api(id).await? else { return Ok(None) };
+        let read = api.get_opt(&id.name).await;
+        let object = read.with_context(|| format!("cannot read {id}"))?;
+        Ok(object.map(serde_json::to_value).transpose()?)
+    }
+
+    /// Returns an object as the API server would store it, or why it would reject it. In a namespace that does
+    /// not exist yet, or of a type that is not served yet, the object is what was passed.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not respond.
+    pub(crate) async fn try_apply(
+        &mut self,
+        object: &Value,
+    ) -> anyhow::Result<Result<Option<Value>, Rejected>> {
+        let id = ObjectId::of(object);
+        let Some(api) = self.api(&id).await? else { return Ok(Ok(Some(object.clone()))) };
+        let params = PatchParams { dry_run: true, force: true, ..PatchParams::apply(OPERATOR) };
+        match api.patch(&id.name, &params, &Patch::Apply(object)).await {
+            Ok(stored) => Ok(Ok(Some(serde_json::to_value(stored)?))),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
+                Ok(Ok(Some(object.clone())))
+            }
+            Err(kube::Error::Api(status)) => Ok(Err(Rejected { message: status.message.clone() })),
+            Err(error) => Err(error).with_context(|| format!("cannot try {id}")),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What a change of an Instance would do: its plans are made as instance-operator makes them, on objects
+//! as the API server would store them. The caller of a [`Preview`] reads objects and tries writes; nothing
+//! is written.
+
+mod difference;
+mod outcome;
+mod text;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use instance_operator::{
+    object::{ObjectType, Scope, items, object_type, text as text_at},
+    object_write::{Needs, ObjectWrite, record},
+    plan,
+    redaction::Redaction,
+    run,
+    schedule::InstanceChange,
+    task::{TaskPath, artifact_names},
+    view::{Observed, Version},
+};
+use jiff::Timestamp;
+use podops_api::kudo::{ExecutionStatus, PlanStatus, Step, Strategy};
+use serde_json::{Value, json};
+
+pub use self::{
+    difference::FieldChange,
+    outcome::{Action, ObjectChange, PreviewedRun, PreviewedStep},
+    text::text,
+};
+
+/// Turns after which a preview ends: a package may request plans without end.
+const TURNS_MAX: usize = 10_000;
+
+/// What a preview needs next.
+#[derive(Debug)]
+pub enum Turn {
+    /// Objects and types are to be read, into [`Preview::observed`].
+    Read(Needs),
+    /// Writes are to be tried, in their order, and passed to [`Preview::tried`].
+    Try(Vec<ObjectWrite>),
+    /// Nothing: it is complete.
+    End,
+}
+
+/// Preview of the plans of one Instance.
+#[derive(Debug)]
+pub struct Preview {
+    /// The Instance with its change, and what is known of its objects.
+    pub observed: Observed,
+    redaction: Redaction,
+    runs: Vec<PreviewedRun>,
+    /// Identities of the runs that ended before.
+    earlier: Vec<String>,
+    turns: usize,
+    now: Timestamp,
+}
+
+impl Preview {
+    /// Begins with a changed Instance, which is [valid](instance_operator::schedule::check).
+    #[must_use]
+    pub fn new(mut observed: Observed, now: Timestamp) -> Self {
+        observed.version = observed.version.map(|version| Arc::new(serial(&version)));
+        observed.spec.paused = false;
+        let earlier = observed.status.history.iter().map(|run| run.uid.clone()).collect();
+        let redaction = Redaction::of(&observed);
+        Self { observed, redaction, runs: Vec::new(), earlier, turns: 0, now }
+    }
+
+    /// Goes on until something is to be read or tried, or nothing is left.
+    pub fn turn(&mut self) -> Turn {
+        while self.turns < TURNS_MAX {
+            self.turns += 1;
+            let plan = plan::plan(&self.observed, self.now);
+            if let Some(change) = plan.change.filter(InstanceChange::is_first) {
+                change.apply_to(&mut self.observed);
+                continue;
+            }
+            let is_same = self.observed.status == plan.status;
+            self.observed.status = plan.status;
+            self.note_runs();
+            if !plan.needs.is_empty() && plan.needs.files.is_empty() {
+                return Turn::Read(plan.needs);
+            }
+            if !plan.writes.is_empty() {
+                return Turn::Try(plan.writes);
+            }
+            let awaited = plan.awaited.iter().map(ToString::to_string).collect();
+            if !self.skip_wait(awaited) && is_same {
+                return Turn::End;
+            }
+        }
+        Turn::End
+    }
+
+    /// Takes the result of a write that was tried: the object as it would be stored, `None` if it would not
+    /// exist, or why it would be rejected.
+    pub fn tried(&mut self, write: &ObjectWrite, result: Result<Option<Value>, Rejected>) {
+        let id = write.id();
+        let response = match result {
+            Ok(response) => response,
+            Err(rejected) => return drop(self.observed.failures.insert(id, rejected.message)),
+        };
+        let before = self.observed.objects.get(&id).and_then(Option::clone);
+        let response = match write {
+            ObjectWrite::ScaleToZero { .. } => before.as_deref().map(without_pods),
+            ObjectWrite::Apply { .. } | ObjectWrite::Delete { .. } => response,
+        };
+        self.note_write(write, before.as_deref(), response.as_ref());
+        record(&mut self.observed.status, write, response.as_ref());
+        for (object_type, scope) in response.iter().flat_map(defined_types) {
+            self.observed.types.insert(object_type, Some(scope));
+        }
+        self.observed.objects.insert(id, response.map(Arc::new));
+    }
+
+    /// What the change would do, without the values of Secrets.
+    #[must_use]
+    pub fn into_runs(mut self) -> Vec<PreviewedRun> {
+        for run in &mut self.runs {
+            run.redact(&self.redaction);
+        }
+        self.runs
+    }
+
+    /// Adds runs that have begun, and what became of those that have ended.
+    fn note_runs(&mut self) {
+        let status = &self.observed.status;
+        let running = run::running(status).map(|run| (&run.name, &run.uid, &run.reason));
+        let ended = status.history.iter().rev().map(|run| (&run.plan, &run.uid, &run.reason));
+        for (plan, uid, reason) in ended.chain(running) {
+            let is_known = self.earlier.contains(uid) || self.runs.iter().any(|r| r.uid == *uid);
+            if !is_known {
+                self.runs.push(PreviewedRun::new(plan, uid, reason));
+            }
+        }
+        for ended in status.history.iter().filter(|run| run.status == ExecutionStatus::FatalError) {
+            let known = self.runs.iter_mut().find(|run| run.uid == ended.uid);
+            if let Some(run) = known {
+                run.error.clone_from(&ended.message);
+            }
+        }
+    }
+
+    /// Plan that runs, and its step that is not complete. All strategies are serial, so there is one.
+    fn place(&self) -> Option<Place> {
+        let running = run::running(&self.observed.status)?;
+        let step = current_step(running);
+        let (phase, step) = step.unwrap_or_default();
+        Some(Place { plan: running.name.clone(), phase, step })
+    }
+
+    /// The step whose objects are changed; `None` while the run prunes.
+    fn step_mut(&mut self, place: &Place) -> Option<&mut PreviewedStep> {
+        let run = self.runs.last_mut()?;
+        (!place.step.is_empty()).then(|| run.step_mut(&place.phase, &place.step))
+    }
+
+    fn note_write(&mut self, write: &ObjectWrite, before: Option<&Value>, after: Option<&Value>) {
+        let Some(place) = self.place() else { return };
+        let id = write.id();
+        let Some(change) = outcome::change(write, before, after) else {
+            if let Some(step) = self.step_mut(&place) {
+                step.unchanged.push(id.to_string());
+            }
+            return;
+        };
+        if let Some(step) = self.step_mut(&place) {
+            step.objects.push(change);
+        } else if let Some(run) = self.runs.last_mut() {
+            run.pruned.push(change);
+        }
+    }
+
+    /// Completes the step that waits, as if what it waits for had happened. Returns false if there is none,
+    /// or it fails.
+    fn skip_wait(&mut self, awaited: Vec<String>) -> bool {
+        let Some(place) = self.place().filter(|place| !place.step.is_empty()) else { return false };
+        let artifacts = self.artifacts(&place);
+        let Some(status) = self.observed.status.plan_status.get_mut(&place.plan) else {
+            return false;
+        };
+        let phase = status.phases.iter_mut().find(|phase| phase.name == place.phase);
+        let step = phase.and_then(|p| p.steps.iter_mut().find(|step| step.name == place.step));
+        let Some(step) = step else { return false };
+        let (message, is_error) = (step.message.clone(), step.status == ExecutionStatus::Error);
+        if !is_error && let Some(spec) = spec_of(self.observed.version.as_deref(), &place) {
+            step.done.clone_from(&spec.tasks);
+        }
+        let Some(previewed) = self.step_mut(&place) else { return false };
+        if is_error {
+            previewed.error = message;
+            return false;
+        }
+        previewed.waits = if awaited.is_empty() { vec![message] } else { awaited };
+        previewed.objects.extend(artifacts);
+        true
+    }
+
+    /// What the Pipe tasks of a step would make.
+    fn artifacts(&self, place: &Place) -> Vec<ObjectChange> {
+        let (observed, version) = (&self.observed, self.observed.version.as_deref());
+        let tasks = spec_of(version, place).map(|step| step.tasks.as_slice()).unwrap_or_default();
+        let mut artifacts = Vec::new();
+        for task in tasks.iter().filter_map(|name| version?.task(name)) {
+            let Place { plan, phase, step } = place;
+            let path = TaskPath { plan, phase, step, task: &task.name };
+            for file in &task.spec.pipe {
+                let (namespace, kind) = (&observed.namespace, &file.kind);
+                let name = artifact_names::name(&observed.name, &path, &file.key);
+                let source = if file.file.is_empty() { &file.env_file } else { &file.file };
+                let object = format!("{kind} {namespace}/{name}, from {source}");
+                artifacts.push(ObjectChange { action: Action::Create, object, fields: Vec::new() });
+            }
+        }
+        artifacts
+    }
+}
+
+/// Why a write would be rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// The API server's message.
+    pub message: String,
+}
+
+/// Place of a step; without phase and step while the run prunes.
+#[derive(Clone, Debug)]
+struct Place {
+    plan: String,
+    phase: String,
+    step: String,
+}
+
+/// A version whose steps run one after another, so that each change is that of one step.
+fn serial(version: &Version) -> Version {
+    let mut version = version.clone();
+    for plan in version.spec.plans.values_mut() {
+        plan.strategy = Strategy::Serial;
+        for phase in &mut plan.phases {
+            phase.strategy = Strategy::Serial;
+        }
+    }
+    version
+}
+
+/// Names of the phase and step that are not complete.
+fn current_step(plan: &PlanStatus) -> Option<(String, String)> {
+    let phase = plan.phases.iter().find(|phase| phase.status != ExecutionStatus::Complete)?;
+    let step = phase.steps.iter().find(|step| !step.status.is_terminal())?;
+    Some((phase.name.clone(), step.name.clone()))
+}
+
+fn spec_of<'a>(version: Option<&'a Version>, place: &Place) -> Option<&'a Step> {
+    let plan = version?.spec.plans.get(&place.plan)?;
+    let phase = plan.phases.iter().find(|phase| phase.name == place.phase)?;
+    phase.steps.iter().find(|step| step.name == place.step)
+}
+
+/// A workload that was scaled to 0, once its Pods have left.
+fn without_pods(live: &Value) -> Value {
+    let mut scaled = live.clone();
+    scaled["spec"]["replicas"] = json!(0);
+    scaled["status"] = json!({ "observedGeneration": live["metadata"]["generation"] });
+    scaled
+}
+
+/// Types that a CustomResourceDefinition defines.
+fn defined_types(object: &Value) -> BTreeMap<ObjectType, Scope> {
+    if !object_type(object).is("apiextensions.k8s.io", "CustomResourceDefinition") {
+        return BTreeMap::new();
+    }
+    let scope = match text_at(object, "/spec/scope") {
+        "Cluster" => Scope::Cluster,
+        _ => Scope::Namespaced,
+    };
+    let (group, kind) = (text_at(object, "/spec/group"), text_at(object, "/spec/names/kind"));
+    let types = items(object, "/spec/versions").map(|version| {
+        let api_version = format!("{group}/{}", text_at(version, "/name"));
+        (ObjectType { api_version, kind: kind.to_owned() }, scope)
+    });
+    types.collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! What a preview has found.
+
+use instance_operator::{object::object_type, object_write::ObjectWrite, redaction::Redaction};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::difference::{FieldChange, changes};
+
+/// What stands for a value of a Secret.
+const REDACTED: &str = "[redacted]";
+
+/// Run of a plan, as it would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewedRun {
+    /// Name of the plan.
+    pub plan: String,
+    /// Why it would run.
+    pub reason: String,
+    /// What its steps would do, in order.
+    pub steps: Vec<PreviewedStep>,
+    /// Objects that left the templates, which would be deleted at the end.
+    pub pruned: Vec<ObjectChange>,
+    /// Why it would fail; empty if it would not.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// Identity of the run.
+    #[serde(skip)]
+    pub(super) uid: String,
+}
+
+/// Step of a run, as it would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewedStep {
+    /// Name of the phase.
+    pub phase: String,
+    /// Name of the step.
+    pub step: String,
+    /// Changes of objects, in order.
+    pub objects: Vec<ObjectChange>,
+    /// Objects that would be applied and not change.
+    pub unchanged: Vec<String>,
+    /// What the step would wait for.
+    pub waits: Vec<String>,
+    /// Why the step would not go on; empty if it would.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub error: String,
+}
+
+/// What would happen to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Action {
+    /// It would be created.
+    Create,
+    /// Fields would change.
+    Change,
+    /// Its Pods would leave through PodOpsLifecycle, before it is deleted.
+    ScaleToZero,
+    /// It would be deleted.
+    Delete,
+}
+
+/// Change of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectChange {
+    /// What would happen.
+    pub action: Action,
+    /// The object, such as `ConfigMap default/a`.
+    pub object: String,
+    /// Fields that would change.
+    pub fields: Vec<FieldChange>,
+}
+
+/// Returns the change of an object by a write; `None` if nothing would change.
+pub(super) fn change(
+    write: &ObjectWrite,
+    before: Option<&Value>,
+    after: Option<&Value>,
+) -> Option<ObjectChange> {
+    let object = write.id().to_string();
+    let of = |action| ObjectChange { action, object, fields: Vec::new() };
+    match (write, before, after) {
+        (ObjectWrite::Delete { .. }, ..) => Some(of(Action::Delete)),
+        (ObjectWrite::ScaleToZero { .. }, ..) => Some(of(Action::ScaleToZero)),
+        (ObjectWrite::Apply { .. }, Some(before), Some(after)) => {
+            let mut fields = changes(before, after);
+            if object_type(after).is("", "Secret") {
+                fields.iter_mut().for_each(hide_value);
+            }
+            (!fields.is_empty()).then(|| ObjectChange { fields, ..of(Action::Change) })
+        }
+        (ObjectWrite::Apply { .. }, ..) => Some(of(Action::Create)),
+    }
+}
+
+/// Hides the value of a key of a Secret.
+fn hide_value(field: &mut FieldChange) {
+    if field.path.starts_with("data") || field.path.starts_with("stringData") {
+        for value in [&mut field.before, &mut field.after].into_iter().flatten() {
+            REDACTED.clone_into(value);
+        }
+    }
+}
+
+impl PreviewedRun {
+    pub(super) fn new(plan: &str, uid: &str, reason: &str) -> Self {
+        Self {
+            plan: plan.to_owned(),
+            uid: uid.to_owned(),
+            reason: reason.to_owned(),
+            steps: Vec::new(),
+            pruned: Vec::new(),
+            error: String::new(),
+        }
+    }
+
+    /// Returns a step, which is added if it is not known yet.
+    pub(super) fn step_mut(&mut self, phase: &str, step: &str) -> &mut PreviewedStep {
+        let known = self.steps.iter().position(|s| s.phase == phase && s.step == step);
+        let index = known.unwrap_or_else(|| {
+            let (phase, step) = (phase.to_owned(), step.to_owned());
+            self.steps.push(PreviewedStep { phase, step, ..PreviewedStep::default() });
+            self.steps.len() - 1
+        });
+        &mut self.steps[index]
+    }
+
+    /// Returns whether the run would change an object, or fail.
+    #[must_use]
+    pub fn has_effect(&self) -> bool {
+        let has_effect = |step: &PreviewedStep| !step.objects.is_empty() || !step.error.is_empty();
+        !self.pruned.is_empty() || !self.error.is_empty() || self.steps.iter().any(has_effect)
+    }
+
+    /// Removes the values of Secrets from everything.
+    pub(super) fn redact(&mut self, redaction: &Redaction) {
+        redaction.apply(&mut self.error);
+        for step in &mut self.steps {
+            redaction.apply(&mut step.error);
+            for wait in &mut step.waits {
+                redaction.apply(wait);
+            }
+        }
+        let of_steps = self.steps.iter_mut().flat_map(|step| &mut step.objects);
+        for field in of_steps.chain(&mut self.pruned).flat_map(|object| &mut object.fields) {
+            for value in [&mut field.before, &mut field.after].into_iter().flatten() {
+                redaction.apply(value);
+            }
+        }
+    }
+}
