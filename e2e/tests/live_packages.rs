@@ -389,3 +389,111 @@ async fn a_namespace_is_created_from_the_manifest() {
     let instance: Value = serde_json::from_str(&instance).unwrap();
     assert_eq!(instance["spec"]["operatorVersion"]["name"], "toy-0.1.0", "K7");
 }
+
+/// What a cluster with KUDO holds beside its kinds, with a webhook whose manager does not run.
+const OF_KUDO: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: { name: kudo-system, labels: { app: kudo-manager } }
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: { name: kudo-controller-manager, namespace: kudo-system, labels: { app: kudo-manager } }
+spec:
+  replicas: 0
+  serviceName: kudo-controller-manager-service
+  selector: { matchLabels: { app: kudo-manager } }
+  template:
+    metadata: { labels: { app: kudo-manager } }
+    spec: { containers: [{ name: manager, image: "kudobuilder/controller:v0.19.0" }] }
+---
+apiVersion: v1
+kind: Service
+metadata: { name: kudo-controller-manager-service, namespace: kudo-system, labels: { app: kudo-manager } }
+spec: { selector: { app: kudo-manager }, ports: [{ port: 443 }] }
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: kudo-manager-rolebinding }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin }
+subjects: [{ kind: ServiceAccount, name: kudo-manager, namespace: kudo-system }]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: { name: kudo-manager-instance-admission-webhook-config }
+webhooks:
+- name: instance-admission.kudo.dev
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  clientConfig:
+    service:
+      name: kudo-controller-manager-service
+      namespace: kudo-system
+      path: /admit-kudo-dev-v1beta1-instance
+  rules:
+  - { apiGroups: [kudo.dev], apiVersions: [v1beta1], operations: [CREATE, UPDATE], resources: [instances] }
+"#;
+
+/// Names of objects of these kinds, with their versions.
+async fn names_of(lab: &Lab, kinds: &str, selector: &str) -> Vec<String> {
+    let columns =
+        "-o=custom-columns=:kind,:metadata.name,:metadata.resourceVersion,:metadata.generation";
+    let args = ["get", kinds, "--all-namespaces", "--no-headers", "-l", selector, columns];
+    let list = lab.cluster.plane.kubectl(&args).await.unwrap();
+    // The version of a Deployment changes with its status.
+    let stable = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let version = if fields[0] == "Deployment" { fields[3] } else { fields[2] };
+        format!("{} {} {version}", fields[0], fields[1])
+    };
+    list.lines().filter(|line| !line.trim().is_empty()).map(stable).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_installs_the_overlay_removes_kudo_and_is_undone() {
+    let cluster = TestCluster::start_empty(&programs().unwrap()).await.unwrap();
+    let lab = Lab { cluster, work: tempfile::tempdir().unwrap() };
+    let kudo = lab.write("kudo.yaml", OF_KUDO);
+    let kubectl = async |args: &[&str]| lab.cluster.plane.kubectl(args).await;
+    kubectl(&["create", "-f", kudo.to_str().unwrap()]).await.unwrap();
+    lab.fails(&["init"], 2, "needs the image of instance-operator").await;
+    lab.fails(&["get", "instances"], 1, "install instance-operator first").await;
+    let init = ["init", "--image", "instance-operator:latest", "--wait", "--wait-time", "60"];
+    let output = lab.kudo(&init).await;
+    for line in
+        ["removed the manager of KUDO", "installed crds", "installed kudo controller", "is ready"]
+    {
+        assert!(output.contains(line), "{output}");
+    }
+    let left = ["statefulsets,services", "clusterrolebindings,mutatingwebhookconfigurations"];
+    for kinds in left {
+        let list = kubectl(&["get", kinds, "-A", "-o", "name"]).await.unwrap();
+        assert!(!list.contains("kudo-"), "{list}");
+    }
+    // The overlay would change nothing.
+    let overlay = root().join("deploy/overlays/packages").display().to_string();
+    kubectl(&["diff", "-k", &overlay]).await.unwrap();
+    let kinds = "deployments,services,serviceaccounts,clusterroles,clusterrolebindings,roles,\
+                 rolebindings,networkpolicies,poddisruptionbudgets,namespaces";
+    let of_podops = "app.kubernetes.io/part-of=podops";
+    let installed = names_of(&lab, kinds, of_podops).await;
+    assert_eq!(installed.len(), 10, "{installed:?}");
+    lab.kudo(&init).await;
+    assert_eq!(names_of(&lab, kinds, of_podops).await, installed, "nothing changes");
+
+    let instance = "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata: { name: old }\n";
+    let instance = lab.write("instance.yaml", instance);
+    kubectl(&["create", "-f", instance.to_str().unwrap()]).await.unwrap();
+    let output = lab.kudo(&["init", "--uninstall"]).await;
+    assert!(output.contains("stay, because there are 1 Instances"), "{output}");
+    kubectl(&["get", "instances.kudo.dev", "old"]).await.unwrap();
+    kubectl(&["delete", "instances.kudo.dev", "old"]).await.unwrap();
+    lab.kudo(&["init", "--uninstall"]).await;
+    let is_gone = async || {
+        let definitions = kubectl(&["get", "crds", "-o", "name"]).await?;
+        Ok(!definitions.contains("kudo.dev") && names_of(&lab, kinds, of_podops).await.is_empty())
+    };
+    eventually(TIMEOUT, is_gone).await.unwrap();
+    assert_eq!(lab.kudo(&["init", "--uninstall"]).await, "", "nothing is left");
+}

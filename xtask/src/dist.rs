@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::{
-    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo},
+    cargo::{self, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with},
     prerequisites, sources,
 };
 
@@ -42,6 +42,10 @@ const COMMAND_LINES: [CommandLine; 2] = [
     CommandLine { name: "kubectl-podops", aliases: &["podops"] },
     CommandLine { name: "kubectl-kudo", aliases: &[] },
 ];
+
+/// Operator that `kubectl kudo init` installs, and the variable with which its image is built into it.
+const INSTANCE_OPERATOR: &str = "instance-operator";
+const IMAGE_VARIABLE: &str = "PODOPS_INSTANCE_OPERATOR_IMAGE";
 
 /// File with the checksums of the other files; the digests of images cover their directories.
 const CHECKSUMS: &str = "SHA256SUMS";
@@ -128,7 +132,8 @@ fn build(args: &DistArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
     }
     cargo(&BUILD_RELEASE)?;
     if args.files.is_none() && args.published.is_none() {
-        cargo(&BUILD_COMMAND_LINES)?;
+        let image = format!("{}/{INSTANCE_OPERATOR}:{}", args.registry, args.version);
+        cargo_with(&BUILD_COMMAND_LINES, &[(IMAGE_VARIABLE, image.into())])?;
     }
     Ok((cargo::release()?, cargo::command_lines()?))
 }

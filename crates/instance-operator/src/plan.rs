@@ -7,6 +7,7 @@
 //! written the status plans the same writes again.
 
 mod attempts;
+mod cluster_objects;
 mod engine;
 mod outcome;
 mod pruning;
@@ -20,19 +21,26 @@ pub use self::outcome::Plan;
 use crate::{
     redaction::Redaction,
     schedule::{self, InstanceChange},
-    view::Observed,
+    view::{Finalizer, Observed},
 };
 
 /// Plans the next changes of one Instance.
 #[must_use]
 pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
+    if observed.deleting && !observed.has(Finalizer::Cleanup) {
+        return cluster_objects::remove(observed, now);
+    }
     let mut plan = match schedule::schedule(observed, now) {
         Ok(schedule) => {
             let plan = Plan { status: schedule.status, change: schedule.change, ..Plan::default() };
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
                 return plan;
             }
-            let mut plan = engine::run(observed, &schedule.set, plan, now);
+            let plan = engine::run(observed, &schedule.set, plan, now);
+            let mut plan = match cluster_objects::finalizer(observed, &plan.writes) {
+                Some(change) => return change,
+                None => plan,
+            };
             status::report_valid(&mut plan.status, observed, now);
             plan
         }

@@ -115,6 +115,12 @@ pub const PRUNE_FAILED: EventReason = EventReason::warning(
     INSTANCE,
     "An object that left the templates cannot be deleted. Fix what the message names; the next run tries again.",
 );
+/// Cluster-scoped objects of an Instance that was deleted could not be deleted.
+pub const CLUSTER_OBJECTS_LEFT: EventReason = EventReason::warning(
+    "ClusterObjectsLeft",
+    INSTANCE,
+    "Cluster-scoped objects could not be deleted for five minutes, and stay without their Instance. Delete what the message names.",
+);
 /// A step or a run has taken longer than its time limit.
 pub const TIMED_OUT: EventReason = EventReason::warning(
     "TimedOut",
@@ -149,7 +155,7 @@ pub const API_VERSION_TRANSLATED: EventReason = EventReason::warning(
 );
 
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 22] = [
+pub const EVENTS: [&EventReason; 23] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -167,6 +173,7 @@ pub const EVENTS: [&EventReason; 22] = [
     &RESOURCE_VALIDATION_ERROR,
     &PIPE_TASK_ERROR,
     &PRUNE_FAILED,
+    &CLUSTER_OBJECTS_LEFT,
     &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
     &CIRCULAR_DEPENDENCY,
@@ -243,8 +250,16 @@ const PARAMETERS_REJECTED: ConditionReason = reason(
     "Parameters have no valid values, so nothing runs.",
 );
 
+/// An Instance is being deleted, and cluster-scoped objects of it cannot be.
+pub const CLUSTER_OBJECTS_REMAIN: ConditionReason = reason(
+    "Degraded",
+    True,
+    "ClusterObjectsRemain",
+    "The Instance is being deleted, and the API server does not permit to delete its cluster-scoped objects. Grant the right; after five minutes they stay.",
+);
+
 /// Conditions of Instances.
-pub const CONDITIONS: [&ConditionReason; 12] = [
+pub const CONDITIONS: [&ConditionReason; 13] = [
     &READY,
     &UNHEALTHY,
     &READY_UNKNOWN,
@@ -257,6 +272,7 @@ pub const CONDITIONS: [&ConditionReason; 12] = [
     &VERSION_MISSING,
     &PLAN_REJECTED,
     &PARAMETERS_REJECTED,
+    &CLUSTER_OBJECTS_REMAIN,
 ];
 
 /// A run begins.

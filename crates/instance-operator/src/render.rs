@@ -4,10 +4,7 @@ use podops_api::kudo::{GROUP, InstanceStatus, VERSION};
 use podops_client::write::{Change, JsonPatch, Resource, Target, Write};
 use serde_json::{Value, json};
 
-use crate::{
-    schedule::InstanceChange,
-    view::{CLEANUP_FINALIZER, Observed},
-};
+use crate::{schedule::InstanceChange, view::Observed};
 
 /// Instances.
 pub const INSTANCES: Resource = Resource { group: GROUP, version: VERSION, plural: "instances" };
@@ -31,11 +28,12 @@ pub fn status(observed: &Observed, reported: &InstanceStatus, status: &InstanceS
 #[must_use]
 pub fn change(observed: &Observed, change: &InstanceChange) -> Write {
     let change = match change {
-        InstanceChange::AddFinalizer | InstanceChange::RemoveFinalizer => {
-            let known = observed.finalizers.iter().filter(|known| *known != CLEANUP_FINALIZER);
+        InstanceChange::AddFinalizer(finalizer) | InstanceChange::RemoveFinalizer(finalizer) => {
+            let name = finalizer.as_str();
+            let known = observed.finalizers.iter().filter(|known| *known != name);
             let mut finalizers: Vec<Value> = known.map(|known| json!(known)).collect();
-            if *change == InstanceChange::AddFinalizer {
-                finalizers.push(json!(CLEANUP_FINALIZER));
+            if matches!(change, InstanceChange::AddFinalizer(_)) {
+                finalizers.push(json!(name));
             }
             merge(observed, &json!({ "finalizers": finalizers }), None)
         }

@@ -23,16 +23,16 @@ pub use self::{
 use crate::{
     reasons, run,
     values::{self, SetValues},
-    view::{CLEANUP_FINALIZER, Observed, Version},
+    view::{Finalizer, Observed, Version},
 };
 
 /// Change of the Instance itself, beside its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceChange {
-    /// Adds the finalizer for the plan `cleanup`.
-    AddFinalizer,
-    /// Removes the finalizer: the plan is complete, or there is none.
-    RemoveFinalizer,
+    /// Adds a finalizer.
+    AddFinalizer(Finalizer),
+    /// Removes a finalizer: what it is for is done, or there is nothing to do.
+    RemoveFinalizer(Finalizer),
     /// Copies the defaults of immutable parameters, so that another default does not change them.
     SetParameters(Vec<(String, String)>),
     /// Gives the requested run an identity, so that it is the same after a restart.
@@ -51,9 +51,11 @@ impl InstanceChange {
     /// Makes the change of an observed Instance, as the API server does.
     pub fn apply_to(&self, observed: &mut Observed) {
         match self {
-            Self::AddFinalizer => observed.finalizers.push(CLEANUP_FINALIZER.to_owned()),
-            Self::RemoveFinalizer => {
-                observed.finalizers.retain(|finalizer| finalizer != CLEANUP_FINALIZER);
+            Self::AddFinalizer(finalizer) => {
+                observed.finalizers.push(finalizer.as_str().to_owned());
+            }
+            Self::RemoveFinalizer(finalizer) => {
+                observed.finalizers.retain(|known| known != finalizer.as_str());
             }
             Self::SetParameters(values) => {
                 observed.spec.parameters.extend(values.clone());
@@ -132,8 +134,9 @@ fn missing_version(observed: &Observed) -> Invalid {
 
 impl Scheduler<'_> {
     fn run_what_is_due(&mut self) -> Result<Option<InstanceChange>, Invalid> {
-        if self.version.spec.plans.contains_key(CLEANUP) && !self.observed.has_cleanup_finalizer() {
-            return Ok(Some(InstanceChange::AddFinalizer));
+        let has_cleanup = self.version.spec.plans.contains_key(CLEANUP);
+        if has_cleanup && !self.observed.has(Finalizer::Cleanup) {
+            return Ok(Some(InstanceChange::AddFinalizer(Finalizer::Cleanup)));
         }
         if let Some(defaults) = self.immutable_defaults() {
             return Ok(Some(InstanceChange::SetParameters(defaults)));

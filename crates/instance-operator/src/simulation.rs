@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::{InstanceSpec, InstanceStatus, PlanExecution};
+use podops_client::event::ObjectEvent;
 use serde_json::{Value, json};
 
 use crate::{
@@ -129,6 +130,7 @@ impl World {
 
     pub(crate) fn delete(&mut self) {
         self.observed.deleting = true;
+        self.observed.deleted_at = Some(self.now);
         self.observed.generation += 1;
     }
 
@@ -178,6 +180,9 @@ impl World {
             events.append(&mut self.last.events);
             observed.status = self.last.status.clone();
             if let Some(change) = self.last.change.clone().filter(InstanceChange::is_first) {
+                if matches!(change, InstanceChange::RemoveFinalizer(_)) {
+                    self.note(events);
+                }
                 change.apply_to(&mut self.observed);
                 return true;
             }
@@ -206,8 +211,7 @@ impl World {
                 observed.objects.insert(write.id(), response.map(Arc::new));
             }
         }
-        let known = events.into_iter().map(|e| format!("{}: {}", e.reason.name, e.message));
-        self.events.extend(known);
+        self.note(events);
         let is_changed = self.observed.status != observed.status;
         if is_changed {
             self.status_writes += 1;
@@ -218,6 +222,11 @@ impl World {
             change.apply_to(&mut self.observed);
         }
         is_changed || change.is_some()
+    }
+
+    fn note(&mut self, events: Vec<ObjectEvent>) {
+        let shown = events.into_iter().map(|e| format!("{}: {}", e.reason.name, e.message));
+        self.events.extend(shown);
     }
 
     fn read(&mut self, observed: &mut Observed) {

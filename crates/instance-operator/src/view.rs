@@ -1,7 +1,11 @@
 //! Input of planning: one Instance, its OperatorVersion, and the objects that its plans concern.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use jiff::Timestamp;
 use podops_api::{
     ids::{ResourceVersion, Uid},
     kudo::{InstanceSpec, InstanceStatus, OperatorVersionSpec, Parameter, Task},
@@ -13,8 +17,25 @@ use crate::object::{
     file::{FileRead, ReadFile},
 };
 
-/// Finalizer of Instances whose OperatorVersion has the plan `cleanup`.
-pub const CLEANUP_FINALIZER: &str = "kudo.dev.instance.cleanup";
+/// Finalizer of Instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finalizer {
+    /// The OperatorVersion has the plan `cleanup`.
+    Cleanup,
+    /// The Instance applies cluster-scoped objects, which no owner reference deletes.
+    ClusterObjects,
+}
+
+impl Finalizer {
+    /// Name in the metadata.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cleanup => "kudo.dev.instance.cleanup",
+            Self::ClusterObjects => "kudo.dev/cluster-objects",
+        }
+    }
+}
 
 /// OperatorVersions that exist, by `<namespace>/<name>`.
 pub type Dependencies = BTreeMap<String, Arc<Version>>;
@@ -34,6 +55,8 @@ pub struct Observed {
     pub generation: i64,
     /// True if the Instance has a deletion timestamp.
     pub deleting: bool,
+    /// Time at which the deletion was requested, if it is known.
+    pub deleted_at: Option<Timestamp>,
     /// Finalizers of the Instance.
     pub finalizers: Vec<String>,
     /// Desired state.
@@ -46,6 +69,8 @@ pub struct Observed {
     pub version_of_run: Option<Arc<Version>>,
     /// OperatorVersions that the OperatorVersion depends on, directly or not.
     pub dependencies: Dependencies,
+    /// Cluster-scoped objects that other Instances have applied, which are not being deleted.
+    pub applied_by_others: BTreeSet<ObjectId>,
     /// Values of `parametersFrom`, by parameter.
     pub sources: BTreeMap<String, SourceValue>,
     /// Types that were discovered: their scope, or `None` if they are not served.
@@ -87,10 +112,10 @@ pub struct SourceValue {
 }
 
 impl Observed {
-    /// Returns whether the Instance has the finalizer for its cleanup.
+    /// Returns whether the Instance has a finalizer.
     #[must_use]
-    pub fn has_cleanup_finalizer(&self) -> bool {
-        self.finalizers.iter().any(|finalizer| finalizer == CLEANUP_FINALIZER)
+    pub fn has(&self, finalizer: Finalizer) -> bool {
+        self.finalizers.iter().any(|known| known == finalizer.as_str())
     }
 
     /// OperatorVersion that the spec names, as `<namespace>/<name>`.

@@ -52,6 +52,10 @@ pub struct Connection {
 /// Command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Install instance-operator and the kinds of KUDO, and remove the manager of KUDO if there is one
+    ///
+    /// What is installed already is brought up to date. The objects of packages are not touched.
+    Init(Init),
     /// Install a package: create its Operator, its OperatorVersion and an Instance
     ///
     /// PACKAGE is a folder or an archive (a path with a separator), the URL of an archive, or a name in
@@ -104,10 +108,10 @@ pub struct InstanceName {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Wait {
     /// Wait until it is done
-    #[arg(long)]
+    #[arg(short, long)]
     pub wait: bool,
     /// How long to wait, in seconds
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    #[arg(long, alias = "wait-timeout", default_value_t = 300, value_name = "SECONDS")]
     pub wait_time: u64,
 }
 
@@ -181,6 +185,44 @@ impl PackageArgs {
             Failure::Usage(format!("expecting exactly one argument - {argument}"))
         })
     }
+}
+
+/// Arguments of `init`.
+#[derive(Args, Debug)]
+pub struct Init {
+    /// Image of instance-operator; that of this release by default
+    #[arg(short, long, alias = "kudo-image", value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// What is installed.
+    #[command(flatten)]
+    pub scope: InitScope,
+    /// Write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the objects
+    #[arg(short, long)]
+    pub output: Option<String>,
+    /// Accepted as by KUDO, and without effect: what is installed is always brought up to date
+    #[arg(long)]
+    pub upgrade: bool,
+    /// Remove what `init` installs; the kinds of KUDO stay while there are Instances
+    #[arg(long, conflicts_with_all = ["image", "package_admin", "upgrade", "output", "wait"])]
+    pub uninstall: bool,
+    /// Whether and how long to wait until instance-operator is available.
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+/// What `init` installs.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct InitScope {
+    /// Only the CustomResourceDefinitions
+    #[arg(long)]
+    pub crd_only: bool,
+    /// Grant instance-operator the rights of a cluster administrator, as KUDO had, for Instances without a
+    /// ServiceAccount
+    #[arg(long)]
+    pub package_admin: bool,
 }
 
 /// Arguments of `install`.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, bail};
 use instance_operator::{
     schedule, sources,
-    view::{CLEANUP_FINALIZER, Observed, Version, version_key},
+    view::{Finalizer, Observed, Version, version_key},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -129,7 +129,7 @@ impl Cluster {
     ) -> anyhow::Result<()> {
         let mut observed = self.observed(instance, version).await?;
         // The operator adds it first.
-        observed.finalizers = vec![CLEANUP_FINALIZER.to_owned()];
+        observed.finalizers = vec![Finalizer::Cleanup.as_str().to_owned()];
         schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))
     }
 

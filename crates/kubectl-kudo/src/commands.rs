@@ -2,6 +2,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod get;
+pub(crate) mod init;
 pub(crate) mod install;
 pub(crate) mod package;
 pub(crate) mod plan;

@@ -1,11 +1,12 @@
 //! `kubectl kudo`: the command line for packages of KUDO.
 //!
-//! `cli` has the commands. What they decide is pure: `parameters`, `source`, `repository`, `resolve`,
+//! `cli` has the commands. What they decide is pure: `manifests`, `parameters`, `source`, `repository`, `resolve`,
 //! `plans`, `preview` and `text`.
 
 pub mod cli;
 pub mod failure;
 
+pub mod manifests;
 pub mod parameters;
 pub mod plans;
 pub mod preview;

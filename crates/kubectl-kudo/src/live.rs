@@ -6,13 +6,15 @@ use anyhow::Context as _;
 use instance_operator::object::{ObjectId, ObjectType, Scope};
 use kube::{
     Api, Client,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
     discovery::{self, Scope as ApiScope},
     error::DiscoveryError,
 };
 use kubectl_kudo::preview::Rejected;
 use serde_json::Value;
+
+use crate::cluster::MANAGER;
 
 /// Field manager of the operator, which would write the objects.
 const OPERATOR: &str = "instance-operator";
@@ -86,6 +88,34 @@ impl Live {
         let read = api.get_opt(&id.name).await;
         let object = read.with_context(|| format!("cannot read {id}"))?;
         Ok(object.map(serde_json::to_value).transpose()?)
+    }
+
+    /// Applies an object of this program, whatever others have set.
+    ///
+    /// # Errors
+    ///
+    /// If its type is not served, or the API server rejects it.
+    pub(crate) async fn apply(&mut self, object: &Value) -> anyhow::Result<()> {
+        let id = ObjectId::of(object);
+        let api = self.api(&id).await?;
+        let api = api.with_context(|| format!("{} is not served", id.object_type))?;
+        let params = PatchParams { force: true, ..PatchParams::apply(MANAGER) };
+        let applied = api.patch(&id.name, &params, &Patch::Apply(object)).await;
+        applied.map(drop).with_context(|| format!("cannot apply {id}"))
+    }
+
+    /// Deletes an object, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// If the API server rejects it.
+    pub(crate) async fn delete(&mut self, id: &ObjectId) -> anyhow::Result<()> {
+        let Some(api) = self.api(id).await? else { return Ok(()) };
+        match api.delete(&id.name, &DeleteParams::background()).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("cannot delete {id}")),
+        }
     }
 
     /// Returns an object as the API server would store it, or why it would reject it. In a namespace that does

@@ -48,6 +48,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Package(command) => commands::package::run(&connection, command),
         Command::Version { output } => commands::version(output.as_deref()),
+        Command::Init(init) => commands::init::init(connection, init).await,
         Command::Install(install) => commands::install::install(&connection, install).await,
         Command::Upgrade(upgrade) => commands::upgrade::upgrade(&connection, upgrade).await,
         Command::Update(update) => {

@@ -6,10 +6,13 @@ mod difference;
 mod outcome;
 mod text;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use instance_operator::{
-    object::{ObjectType, Scope, items, object_type, text as text_at},
+    object::{ObjectId, ObjectType, Scope, items, object_type, text as text_at},
     object_write::{Needs, ObjectWrite, record},
     plan,
     redaction::Redaction,
@@ -51,6 +54,8 @@ pub struct Preview {
     runs: Vec<PreviewedRun>,
     /// Identities of the runs that ended before.
     earlier: Vec<String>,
+    /// Objects that would be deleted, and exist.
+    deleted: BTreeSet<ObjectId>,
     turns: usize,
     now: Timestamp,
 }
@@ -63,7 +68,8 @@ impl Preview {
         observed.spec.paused = false;
         let earlier = observed.status.history.iter().map(|run| run.uid.clone()).collect();
         let redaction = Redaction::of(&observed);
-        Self { observed, redaction, runs: Vec::new(), earlier, turns: 0, now }
+        let deleted = BTreeSet::new();
+        Self { observed, redaction, runs: Vec::new(), earlier, deleted, turns: 0, now }
     }
 
     /// Goes on until something is to be read or tried, or nothing is left.
@@ -92,6 +98,12 @@ impl Preview {
         Turn::End
     }
 
+    /// Returns whether an object would not exist any more, so that writing it cannot be tried.
+    #[must_use]
+    pub fn is_deleted(&self, id: &ObjectId) -> bool {
+        self.deleted.contains(id)
+    }
+
     /// Takes the result of a write that was tried: the object as it would be stored, `None` if it would not
     /// exist, or why it would be rejected.
     pub fn tried(&mut self, write: &ObjectWrite, result: Result<Option<Value>, Rejected>) {
@@ -109,6 +121,11 @@ impl Preview {
         record(&mut self.observed.status, write, response.as_ref());
         for (object_type, scope) in response.iter().flat_map(defined_types) {
             self.observed.types.insert(object_type, Some(scope));
+        }
+        if response.is_none() {
+            // What was rejected for the old object does not count for a new one.
+            self.observed.failures.remove(&id);
+            self.deleted.insert(id.clone());
         }
         self.observed.objects.insert(id, response.map(Arc::new));
     }

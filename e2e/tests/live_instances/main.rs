@@ -289,3 +289,29 @@ async fn fields_of_other_clients_are_taken_unless_left() {
     eventually(TIMEOUT, event).await.unwrap();
     cluster.cluster.assert_no_forbidden_requests().unwrap();
 }
+
+/// A ClusterRole that two Instances apply stays until the second is deleted, and delays neither deletion.
+#[tokio::test(flavor = "multi_thread")]
+async fn cluster_objects_are_deleted_with_the_last_instance() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+    let mut shared = toy();
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": "toy-shared" },
+        "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }],
+    });
+    shared["templates"]["config"] = json!(role.to_string());
+    cluster.version("toy", shared).await;
+    let role = async || cluster.get("clusterroles", "toy-shared").await;
+    for name in ["first", "second"] {
+        cluster.instance(name, json!({ "serviceAccountName": "" })).await;
+        cluster.wait_for_plan(name, "deploy", "COMPLETE").await;
+    }
+    let created = role().await.unwrap()["metadata"]["uid"].clone();
+    cluster.kubectl(&["delete", "instances.kudo.dev", "first", "--timeout=30s"]).await;
+    assert_eq!(role().await.unwrap()["metadata"]["uid"], created, "the second applies it");
+    cluster.kubectl(&["delete", "instances.kudo.dev", "second", "--timeout=30s"]).await;
+    assert!(role().await.is_err(), "no Instance applies it any more");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}

@@ -112,6 +112,9 @@ impl Pruning {
             Some(Some(live)) if is_deleted(live) => {
                 self.forgotten.insert(id);
             }
+            Some(Some(_)) if observed.applied_by_others.contains(&id) => {
+                self.forgotten.insert(id);
+            }
             // Another Instance may have taken it over.
             Some(Some(live)) => {
                 let is_own = label(live, INSTANCE) == Some(observed.name.as_str());
@@ -134,15 +137,17 @@ impl Pruning {
 
 /// Returns whether an object is deleted once its template is gone.
 fn may_be_deleted(id: &ObjectId, live: &Value, plan: &str) -> bool {
-    let has_data = WITH_DATA.iter().any(|(group, kind)| id.object_type.is(group, kind));
     // A template may depend on the name of the plan.
     let is_of_plan = annotation(live, PLAN)
         .is_some_and(|known| known == plan || is_rollout(known) && is_rollout(plan));
-    match annotation(live, PRUNE) {
-        Some("true") => is_of_plan,
-        Some(_) => false,
-        None => is_of_plan && !has_data,
-    }
+    is_of_plan && !is_kept(id, live)
+}
+
+/// Returns whether an object is only deleted by a task or a user: it contains data, and no template
+/// permits its deletion, or a template forbids it.
+pub(super) fn is_kept(id: &ObjectId, live: &Value) -> bool {
+    let has_data = WITH_DATA.iter().any(|(group, kind)| id.object_type.is(group, kind));
+    annotation(live, PRUNE).map_or(has_data, |prune| prune != "true")
 }
 
 #[cfg(test)]

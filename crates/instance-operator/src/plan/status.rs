@@ -70,6 +70,11 @@ pub(super) fn report_invalid(
     is_new
 }
 
+/// Reports why cluster-scoped objects of an Instance that is being deleted still exist.
+pub(super) fn report_objects_remain(status: &mut InstanceStatus, message: &str, now: Timestamp) {
+    report(status, &reasons::CLUSTER_OBJECTS_REMAIN, message, now);
+}
+
 /// Reports what runs, and whether the last run failed.
 pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now: Timestamp) {
     let running = run::running(status).map(|run| run.name.clone());

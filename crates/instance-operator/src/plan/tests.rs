@@ -1,5 +1,6 @@
 //! Tests of whole runs, with the objects of a simulated cluster.
 
+mod cluster_objects;
 mod graceful;
 
 use serde_json::{Value, json};

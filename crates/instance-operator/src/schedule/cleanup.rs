@@ -3,17 +3,17 @@
 use podops_api::kudo::ExecutionStatus;
 
 use super::{CLEANUP, InstanceChange, Scheduler};
-use crate::run;
+use crate::{run, view::Finalizer};
 
 impl Scheduler<'_> {
     /// Runs the plan `cleanup` over whatever runs; the finalizer is removed when it is complete. After
     /// a failure, another run can be requested.
     pub(super) fn clean_up(&mut self) -> Option<InstanceChange> {
-        if !self.observed.has_cleanup_finalizer() {
+        if !self.observed.has(Finalizer::Cleanup) {
             return None;
         }
         if !self.version.spec.plans.contains_key(CLEANUP) {
-            return Some(InstanceChange::RemoveFinalizer);
+            return Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
         }
         self.status.pending.clear();
         let running = run::running(&self.status).map(|run| run.name.clone());
@@ -24,7 +24,9 @@ impl Scheduler<'_> {
         let result = cleanup.map(|plan| plan.status).unwrap_or_default();
         let is_requested = self.requested_uid(CLEANUP).is_some();
         match result {
-            ExecutionStatus::Complete => return Some(InstanceChange::RemoveFinalizer),
+            ExecutionStatus::Complete => {
+                return Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
+            }
             ExecutionStatus::NeverRun => self.begin(CLEANUP, "the Instance is being deleted"),
             _ if is_requested => self.begin(CLEANUP, "requested"),
             ExecutionStatus::Pending

@@ -1,6 +1,7 @@
 //! Reconciles Instances: observes, attempts what is due, and reports the status.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -52,6 +53,7 @@ use super::{
 };
 use crate::{
     object::ObjectId,
+    object_write::id_of,
     plan::Plan,
     reasons,
     render::{self, INSTANCES},
@@ -169,6 +171,7 @@ fn observed(instance: &Instance) -> Observed {
         resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
         generation: metadata.generation.unwrap_or_default(),
         deleting: metadata.deletion_timestamp.is_some(),
+        deleted_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: metadata.finalizers.clone().unwrap_or_default(),
         spec: instance.spec.clone(),
         status: instance.status.clone().unwrap_or_default(),
@@ -228,6 +231,7 @@ async fn reconcile(
     let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
     let first = plan.change.as_ref().filter(|change| change.is_first());
     if error.is_some() || first.is_some() || is_outdated {
+        let events = context.publish_last(&reference, first, events).await;
         // The next reconcile continues with what was done.
         let status = observed.status.clone();
         context.statuses.keep(&observed.uid, Unwritten { stored, status, events });
@@ -309,11 +313,34 @@ impl Context {
         let found = self.versions.add_to(observed).await;
         found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
         self.failures.add_to(observed, Instant::now());
+        observed.applied_by_others = self.applied_by_others(observed);
         // While a plan runs, and right after it, the caches may lag behind what it has waited for.
         if [stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
             observed.problems = self.workloads.problems(key);
         }
         Ok(())
+    }
+
+    /// Cluster-scoped objects of an Instance that others have applied, which are not being deleted.
+    fn applied_by_others(&self, observed: &Observed) -> BTreeSet<ObjectId> {
+        let cluster_scoped = |status: &InstanceStatus| -> BTreeSet<ObjectId> {
+            let entries = status.inventory.iter().filter(|entry| entry.namespace.is_empty());
+            entries.map(id_of).collect()
+        };
+        let own = cluster_scoped(&observed.status);
+        if own.is_empty() {
+            return own;
+        }
+        let mut shared = BTreeSet::new();
+        for other in self.instances.all() {
+            let Ok(other) = other.as_result() else { continue };
+            let is_deleted = other.metadata.deletion_timestamp.is_some();
+            let is_own = other.metadata.uid.as_deref() == Some(observed.uid.as_str());
+            if let Some(status) = other.status.as_ref().filter(|_| !is_deleted && !is_own) {
+                shared.extend(cluster_scoped(status).intersection(&own).cloned());
+            }
+        }
+        shared
     }
 
     fn forget(&self, key: &ObjectKey, uid: &Uid) {
@@ -354,6 +381,21 @@ impl Context {
         }
     }
 
+    /// Publishes events before a finalizer is removed, because there may be no other reconcile. Returns those
+    /// that are not due yet.
+    async fn publish_last(
+        &self,
+        instance: &ObjectReference,
+        change: Option<&InstanceChange>,
+        events: Vec<ObjectEvent>,
+    ) -> Vec<ObjectEvent> {
+        if !matches!(change, Some(InstanceChange::RemoveFinalizer(_))) {
+            return events;
+        }
+        self.publish(instance, &events).await;
+        Vec::new()
+    }
+
     /// Changes the Instance itself.
     ///
     /// # Errors
@@ -365,7 +407,8 @@ impl Context {
         change: &InstanceChange,
     ) -> Result<(), ReconcileError> {
         self.writer.write(&observed.uid, &render::change(observed, change)).await?;
-        if *change == InstanceChange::RemoveFinalizer {
+        let is_gone = observed.finalizers.len() == 1;
+        if is_gone && matches!(change, InstanceChange::RemoveFinalizer(_)) {
             self.writer.forget(&observed.uid);
         }
         Ok(())

@@ -70,8 +70,8 @@ pub(super) fn other_maker(
         return Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")));
     }
     match label(live, INSTANCE) {
-        // What KUDO made for a cluster-scoped object of this Instance.
-        Some(instance) if instance == context.observed.name && is_cluster_scoped(object) => None,
+        // Instances share cluster-scoped objects; it may also be what KUDO made for this one.
+        Some(_) if is_cluster_scoped(object) => None,
         Some(instance) => Some(format!("Instance {instance}")),
         None => Some("another client".to_owned()),
     }

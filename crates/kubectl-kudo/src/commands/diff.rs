@@ -107,6 +107,9 @@ async fn complete(preview: &mut Preview, live: &mut Live) -> anyhow::Result<()> 
             Turn::Try(writes) => {
                 for write in writes {
                     let result = match &write {
+                        ObjectWrite::Apply { object, .. } if preview.is_deleted(&write.id()) => {
+                            Ok(Some((**object).clone()))
+                        }
                         ObjectWrite::Apply { object, .. } => live.try_apply(object).await?,
                         ObjectWrite::ScaleToZero { .. } | ObjectWrite::Delete { .. } => Ok(None),
                     };

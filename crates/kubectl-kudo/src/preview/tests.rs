@@ -60,7 +60,8 @@ fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, Ins
             }
             Turn::Try(writes) => {
                 for write in writes {
-                    let result = tried(&write, objects);
+                    let is_deleted = preview.is_deleted(&write.id());
+                    let result = tried(&write, objects, is_deleted);
                     preview.tried(&write, result);
                 }
             }
@@ -70,7 +71,12 @@ fn preview(observed: Observed, objects: &mut Objects) -> (Vec<PreviewedRun>, Ins
     (preview.into_runs(), status)
 }
 
-fn tried(write: &ObjectWrite, objects: &mut Objects) -> Result<Option<Value>, Rejected> {
+/// Result of a write: a Job cannot be changed while it exists.
+fn tried(
+    write: &ObjectWrite,
+    objects: &mut Objects,
+    is_deleted: bool,
+) -> Result<Option<Value>, Rejected> {
     let id = write.id().to_string();
     let ObjectWrite::Apply { object, .. } = write else {
         objects.remove(&id);
@@ -78,6 +84,10 @@ fn tried(write: &ObjectWrite, objects: &mut Objects) -> Result<Option<Value>, Re
     };
     if object_type(object).kind == "Quota" {
         return Err(Rejected { message: "exceeded quota".to_owned() });
+    }
+    let live = objects.get(&id).filter(|_| !is_deleted);
+    if live.is_some_and(|live| id.starts_with("Job") && live["spec"] != object["spec"]) {
+        return Err(Rejected { message: "spec.template: field is immutable".to_owned() });
     }
     let mut stored = (**object).clone();
     stored["metadata"]["uid"] = json!(id);
@@ -153,6 +163,22 @@ fn what_would_be_rejected_is_shown_and_ends_the_preview() {
     let found = text(&runs);
     assert!(found.contains("! would not go on: ") && found.contains("exceeded quota"), "{found}");
     assert!(!found.contains("ConfigMap"), "{found}");
+}
+
+#[test]
+fn a_job_that_has_ended_is_replaced() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job\nspec:\n  p: \"{{ .Params.P }}\"\n";
+    let version = version(&json!([apply("job")]), &json!({ "job": job }), &["job"]);
+    let mut objects = Objects::new();
+    let (_, status) = preview(observed(&version), &mut objects);
+    let conditions = json!([{ "type": "Complete", "status": "True" }]);
+    objects.get_mut("Job default/job").unwrap()["status"] = json!({ "conditions": conditions });
+    let mut changed = Observed { status, generation: 2, ..observed(&version) };
+    changed.spec.parameters.insert("P".to_owned(), "2".to_owned());
+    let (runs, _) = preview(changed, &mut objects);
+    let expected = "Plan deploy would run: parameters changed: P\n  main.job\n    - Job default/job\n    + Job \
+                    default/job\n    … waits for Job default/job\n";
+    assert_eq!(text(&runs), expected);
 }
 
 #[test]

@@ -7,6 +7,9 @@ use super::{
     outcome::{Action, ObjectChange, PreviewedRun, PreviewedStep},
 };
 
+/// Length of the begin and the end of a message that are shown, in characters.
+const PART_MAX: usize = 250;
+
 /// Returns the runs with their steps, and what each would do.
 #[must_use]
 pub fn text(runs: &[PreviewedRun]) -> String {
@@ -27,7 +30,7 @@ fn run_text(run: &PreviewedRun) -> String {
         lines.extend(run.pruned.iter().flat_map(object_lines));
     }
     if !run.error.is_empty() {
-        lines.push(format!("  ! it would fail: {}", run.error));
+        lines.push(format!("  ! it would fail: {}", shortened(&run.error)));
     }
     if !run.has_effect() {
         lines.push("  no object would change".to_owned());
@@ -42,9 +45,20 @@ fn step_lines(step: &PreviewedStep) -> Vec<String> {
     }
     lines.extend(step.waits.iter().map(|wait| format!("    … waits for {wait}")));
     if !step.error.is_empty() {
-        lines.push(format!("    ! would not go on: {}", step.error));
+        lines.push(format!("    ! would not go on: {}", shortened(&step.error)));
     }
     lines
+}
+
+/// The begin and the end of a message: the API server quotes whole templates between them.
+fn shortened(message: &str) -> String {
+    let length = message.chars().count();
+    if length <= 2 * PART_MAX {
+        return message.to_owned();
+    }
+    let begin: String = message.chars().take(PART_MAX).collect();
+    let end: String = message.chars().skip(length - PART_MAX).collect();
+    format!("{begin} … {end}")
 }
 
 fn object_lines(change: &ObjectChange) -> Vec<String> {

@@ -1,0 +1,172 @@
+//! `init`, and its undoing.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use instance_operator::object::{ObjectId, label};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{
+    Api,
+    api::ListParams,
+    runtime::wait::{await_condition, conditions::is_deployment_completed},
+};
+use kubectl_kudo::{
+    cli::{Connection, Init},
+    failure::Failure,
+    manifests::{self, NAME, NAMESPACE_NAME, PART_OF, Part},
+    text::{Format, list},
+};
+use podops_api::kudo::Instance;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::{
+    cluster::Cluster,
+    live::Live,
+    output::{print, print_line},
+};
+
+/// Image of instance-operator, in a release.
+const IMAGE: Option<&str> = option_env!("PODOPS_INSTANCE_OPERATOR_IMAGE");
+/// Label of everything that KUDO installs.
+const OF_KUDO: (&str, &str) = ("app", "kudo-manager");
+
+/// Installs instance-operator, or removes it.
+///
+/// # Errors
+///
+/// If the API server rejects an object, or the operator does not become available in time.
+pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Result<()> {
+    let format = Format::parse(init.output.as_deref())?;
+    // The kinds of KUDO are what is installed.
+    connection.validate_install = false;
+    if init.uninstall {
+        return uninstall(&Cluster::connect(&connection).await?, init.dry_run).await;
+    }
+    let parts = parts(&init)?;
+    if format != Format::Text {
+        let objects: Vec<Value> = parts.iter().flat_map(|part| part.objects.clone()).collect();
+        print(&list(&objects, format)?)?;
+    }
+    if init.dry_run {
+        let objects =
+            parts.iter().flat_map(|part| &part.objects).filter(|_| format == Format::Text);
+        for object in objects {
+            print_line(&format!("{} would be installed", ObjectId::of(object)))?;
+        }
+        return Ok(());
+    }
+    let cluster = Cluster::connect(&connection).await?;
+    let mut live = Live::new(cluster.client.clone());
+    if !init.scope.crd_only {
+        remove_kudo(&mut live).await?;
+    }
+    for part in parts {
+        for object in part.objects {
+            live.apply(&object).await?;
+        }
+        if format == Format::Text {
+            print_line(&format!("✅ installed {}", part.name))?;
+        }
+    }
+    if init.wait.wait && !init.scope.crd_only {
+        wait(&cluster, init.wait.wait_time).await?;
+    }
+    Ok(())
+}
+
+/// What is installed, in order.
+fn parts(init: &Init) -> anyhow::Result<Vec<Part>> {
+    let mut parts = vec![manifests::definitions()?];
+    if !init.scope.crd_only {
+        let image = init.image.as_deref().or(IMAGE).ok_or_else(|| {
+            let message = "this is no release, so it needs the image of instance-operator: --image";
+            Failure::Usage(message.to_owned())
+        })?;
+        parts.extend(manifests::operator(image, init.scope.package_admin)?);
+    }
+    Ok(parts)
+}
+
+/// Removes the manager of KUDO and its webhook; the kinds and objects stay.
+async fn remove_kudo(live: &mut Live) -> anyhow::Result<()> {
+    let mut is_removed = false;
+    for id in manifests::of_kudo() {
+        let Some(object) = live.read(&id).await? else { continue };
+        // Others may use the names in a namespace; the names of the rest are KUDO's.
+        if !id.namespace.is_empty() && label(&object, OF_KUDO.0) != Some(OF_KUDO.1) {
+            continue;
+        }
+        live.delete(&id).await?;
+        is_removed = true;
+    }
+    if is_removed { print_line("✅ removed the manager of KUDO and its webhook") } else { Ok(()) }
+}
+
+async fn wait(cluster: &Cluster, seconds: u64) -> anyhow::Result<()> {
+    print_line("⌛ Waiting for instance-operator to be available in your cluster...")?;
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE_NAME);
+    let available = await_condition(deployments, NAME, is_deployment_completed());
+    let Ok(waited) = timeout(Duration::from_secs(seconds), available).await else {
+        let message =
+            "watch timed out, readiness uncertain: Deployment instance-operator is not complete";
+        return Err(Failure::TimedOut(message.to_owned()).into());
+    };
+    waited.context("cannot watch the Deployment")?;
+    print_line("✅ KUDO is ready!")
+}
+
+/// Removes what `init` installs, the operator first. Nothing that others need is removed: the definitions
+/// while there are Instances, and the namespace while another operator is in it.
+async fn uninstall(cluster: &Cluster, is_dry_run: bool) -> anyhow::Result<()> {
+    let mut live = Live::new(cluster.client.clone());
+    let instances = count_instances(cluster).await?;
+    let has_neighbours = has_neighbours(cluster).await?;
+    let mut parts = manifests::operator("", true)?;
+    if instances == 0 {
+        parts.insert(0, manifests::definitions()?);
+    } else {
+        print_line(&format!(
+            "the CustomResourceDefinitions of KUDO stay, because there are {instances} Instances"
+        ))?;
+    }
+    for part in parts.into_iter().rev() {
+        for object in part.objects.into_iter().rev() {
+            let id = ObjectId::of(&object);
+            if has_neighbours && is_shared(&id) || live.read(&id).await?.is_none() {
+                continue;
+            }
+            if !is_dry_run {
+                live.delete(&id).await?;
+            }
+            print_line(&format!(
+                "{id} {}",
+                if is_dry_run { "would be removed" } else { "removed" }
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether an object is for all operators of Podops.
+fn is_shared(id: &ObjectId) -> bool {
+    let kind = id.object_type.kind.as_str();
+    matches!(kind, "Namespace" | "NetworkPolicy" | "PodDisruptionBudget")
+}
+
+async fn count_instances(cluster: &Cluster) -> anyhow::Result<usize> {
+    let instances: Api<Instance> = Api::all(cluster.client.clone());
+    match instances.list_metadata(&ListParams::default()).await {
+        Ok(list) => Ok(list.items.len()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(0),
+        Err(error) => bail!(anyhow::Error::from(error).context("cannot list Instances")),
+    }
+}
+
+/// Returns whether another operator of Podops is in the namespace.
+async fn has_neighbours(cluster: &Cluster) -> anyhow::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE_NAME);
+    let of_podops = ListParams::default().labels(&format!("{}={}", PART_OF.0, PART_OF.1));
+    let found = deployments.list_metadata(&of_podops).await.context("cannot list Deployments")?;
+    Ok(found.items.iter().any(|found| found.metadata.name.as_deref() != Some(NAME)))
+}

@@ -1,0 +1,142 @@
+//! The manifests that `init` applies: those of the kustomize overlay `packages`.
+
+use instance_operator::object::{ObjectId, ObjectType, map_at};
+use serde_json::{Value, json};
+
+/// A manifest is no YAML; one of the tests fails then.
+pub type Invalid = serde_saphyr::Error;
+
+const DEFINITIONS: [&str; 3] = [
+    include_str!("../../../crds/kudo/kudo.dev_operators.yaml"),
+    include_str!("../../../crds/kudo/kudo.dev_operatorversions.yaml"),
+    include_str!("../../../crds/kudo/kudo.dev_instances.yaml"),
+];
+const NAMESPACE: &str = include_str!("../../../deploy/namespace/namespace.yaml");
+const ACCESS: &str = include_str!("../../../deploy/instance-operator/rbac.yaml");
+const ADMIN: &str =
+    include_str!("../../../deploy/components/package-admin/cluster-role-binding.yaml");
+const CONTROLLER: [&str; 3] = [
+    include_str!("../../../deploy/instance-operator/deployment.yaml"),
+    include_str!("../../../deploy/components/network-policy/network-policy.yaml"),
+    include_str!("../../../deploy/components/pod-disruption-budget/pod-disruption-budget.yaml"),
+];
+
+/// Name of the Deployment, and of its image in the manifest.
+pub const NAME: &str = "instance-operator";
+/// Namespace of the operator.
+pub const NAMESPACE_NAME: &str = "podops-system";
+/// Label of everything that belongs to Podops, which kustomize adds.
+pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "podops");
+
+/// Objects that are installed together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// What they are, in KUDO's words.
+    pub name: &'static str,
+    /// The objects.
+    pub objects: Vec<Value>,
+}
+
+/// Returns the CustomResourceDefinitions of KUDO.
+///
+/// # Errors
+///
+/// [`Invalid`] if one is no YAML.
+pub fn definitions() -> Result<Part, Invalid> {
+    Ok(Part { name: "crds", objects: objects(&DEFINITIONS)? })
+}
+
+/// Returns instance-operator with an image, in the order of its installation.
+///
+/// # Errors
+///
+/// [`Invalid`] if a manifest is no YAML.
+pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
+    let mut access = objects(&[ACCESS])?;
+    if is_admin {
+        access.extend(objects(&[ADMIN])?);
+    }
+    let mut controller = objects(&CONTROLLER)?;
+    for object in &mut controller {
+        if let Some(container) = object.pointer_mut("/spec/template/spec/containers/0") {
+            container["image"] = json!(image);
+        }
+    }
+    let mut parts = vec![
+        Part { name: "namespace", objects: objects(&[NAMESPACE])? },
+        Part { name: "service account", objects: access },
+        Part { name: "kudo controller", objects: controller },
+    ];
+    for object in parts.iter_mut().flat_map(|part| &mut part.objects) {
+        let (key, value) = PART_OF;
+        if let Some(labels) = map_at(object, &["metadata", "labels"]) {
+            labels.insert(key.to_owned(), json!(value));
+        }
+    }
+    Ok(parts)
+}
+
+/// What a cluster with KUDO has, and must not have any more: a manager that does not run blocks every
+/// write of Instances by its webhook, and one that runs would write what instance-operator does.
+#[must_use]
+pub fn of_kudo() -> Vec<ObjectId> {
+    let id = |api_version: &str, kind: &str, namespace: &str, name: &str| ObjectId {
+        object_type: ObjectType { api_version: api_version.to_owned(), kind: kind.to_owned() },
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    vec![
+        id(
+            "admissionregistration.k8s.io/v1",
+            "MutatingWebhookConfiguration",
+            "",
+            "kudo-manager-instance-admission-webhook-config",
+        ),
+        id("apps/v1", "StatefulSet", "kudo-system", "kudo-controller-manager"),
+        id("v1", "Service", "kudo-system", "kudo-controller-manager-service"),
+        id("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "kudo-manager-rolebinding"),
+    ]
+}
+
+fn objects(texts: &[&str]) -> Result<Vec<Value>, Invalid> {
+    let documents = texts.iter().flat_map(|text| text.split("\n---\n"));
+    documents.map(serde_saphyr::from_str).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_manifest_is_an_object_of_its_kind() {
+        let parts = operator("registry/image:1", true).unwrap();
+        let ids: Vec<String> = std::iter::once(definitions().unwrap())
+            .chain(parts.clone())
+            .flat_map(|part| part.objects)
+            .map(|object| ObjectId::of(&object).to_string())
+            .collect();
+        let expected = [
+            "CustomResourceDefinition operators.kudo.dev",
+            "CustomResourceDefinition operatorversions.kudo.dev",
+            "CustomResourceDefinition instances.kudo.dev",
+            "Namespace podops-system",
+            "ServiceAccount podops-system/instance-operator",
+            "ClusterRole podops-instance-operator",
+            "ClusterRoleBinding podops-instance-operator",
+            "Role podops-system/instance-operator",
+            "RoleBinding podops-system/instance-operator",
+            "ClusterRoleBinding podops-package-admin",
+            "Deployment podops-system/instance-operator",
+            "Service podops-system/instance-operator",
+            "NetworkPolicy podops-system/podops",
+            "PodDisruptionBudget podops-system/podops",
+        ];
+        assert_eq!(ids, expected);
+        let deployment = &parts[2].objects[0];
+        assert_eq!(
+            deployment["spec"]["template"]["spec"]["containers"][0]["image"],
+            "registry/image:1"
+        );
+        assert_eq!(operator("a", false).unwrap()[1].objects.len(), 5);
+    }
+}
