@@ -26,14 +26,19 @@ use crate::{
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
 
+mod packages;
 mod rollouts;
 mod rows;
 mod sets;
 mod terminal;
 
-use rows::{Row, Rows, at_most, count_at_most, without_target, zero};
+use rows::{
+    BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, without_target, zero,
+};
 use sets::{SMALL, WAIT_TIMEOUT, delete_all_sets, wait_until_rolled_out};
 
+/// Title of the page.
+const TITLE: &str = "Benchmarks";
 /// Number of timed rollouts of the small CollaSet and of the Deployment.
 const ROUNDS: usize = 9;
 /// Number of Pods for memory and steady state, in CollaSets of [`SMALL`].
@@ -51,8 +56,6 @@ const SETS: usize = 100;
 const ROLLOUTS: u32 = 20;
 /// Number of Pods after the large CollaSet is scaled out.
 const HUGE: usize = 10_000;
-/// Largest stripped release binary of an operator, in megabytes.
-const BINARY_SIZE_LIMIT_MB: f64 = 12.0;
 
 /// Runs the benchmark with the operators in `programs`, only its short part if `quick`; returns a
 /// Markdown page.
@@ -77,7 +80,7 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     print_step("100 Pods updated to an image that cannot be pulled");
     rollouts::failing_rollout(programs, &mut rows).await?;
     if quick {
-        return table(&rows);
+        return table(TITLE, "bench", &rows);
     }
     print_step("1,000 Pods: memory");
     memory(&cluster, &mut rows).await?;
@@ -103,21 +106,27 @@ pub async fn run(programs: &Path, quick: bool) -> anyhow::Result<String> {
     many_sets(&cluster, &mut rows).await?;
     print_step("5,000 Pods in one CollaSet: create, update in place, scale out to 10,000");
     big(&cluster, &mut rows).await.context("CollaSet of 5,000 Pods")?;
-    table(&rows)
+    table(TITLE, "bench", &rows)
 }
 
-fn print_step(step: &str) {
-    eprintln!("==> {step}");
+/// Runs the benchmark of packages with the operators in `programs`; the community packages are in
+/// `community`, if they are there. Returns a Markdown page.
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn run_packages(programs: &Path, community: &Path) -> anyhow::Result<String> {
+    table("Benchmarks of packages", "bench --packages", &packages::run(programs, community).await?)
 }
 
-fn table(rows: &Rows) -> anyhow::Result<String> {
+fn table(title: &str, command: &str, rows: &Rows) -> anyhow::Result<String> {
     #[allow(clippy::disallowed_methods, reason = "the page states the date of the measurement")]
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     let memory = procfs::Meminfo::current()?.mem_total >> 30;
     let cores = std::thread::available_parallelism()?;
     let head = format!(
-        "# Benchmarks\n\n\
-         Written by `cargo xtask bench` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver v1.36, fake nodes and release builds of the operators.\n\
+        "# {title}\n\n\
+         Written by `cargo xtask {command}` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver v1.36, fake nodes and release builds of the operators.\n\
          Requests are counted in the API server's audit log.\n\n"
     );
     let mut table = Table::new();

@@ -10,6 +10,7 @@ pub mod control_plane;
 pub mod kuperator;
 pub mod measure;
 pub mod nodes;
+pub mod package_demo;
 pub mod packages;
 pub mod panels;
 pub mod plots;

@@ -13,8 +13,10 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use podops_e2e::{
     balancers::Haproxy,
     bench,
-    cluster::{TestCluster, is_rolled_out},
-    packages, plots,
+    cluster::{TestCluster, is_rolled_out, root},
+    package_demo,
+    packages::{self, COMMUNITY},
+    plots,
     programs::Programs,
     progress_view::ProgressView,
     recording, server, soak,
@@ -38,6 +40,9 @@ enum Command {
         /// Run servers behind HAProxy under load instead, and count failed requests
         #[arg(long, conflicts_with_all = ["context", "keep"])]
         traffic: bool,
+        /// Deploy, reconfigure, upgrade and remove a package instead
+        #[arg(long, conflicts_with_all = ["context", "keep", "traffic"])]
+        package: bool,
         /// Keep the cluster running until Ctrl-C, and print how to use it
         #[arg(long)]
         keep: bool,
@@ -80,6 +85,9 @@ enum Command {
         /// Measure only CollaSets of 100 Pods
         #[arg(long)]
         quick: bool,
+        /// Measure instance-operator and the command line for packages instead
+        #[arg(long, conflicts_with = "quick")]
+        packages: bool,
     },
 }
 
@@ -111,6 +119,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         .context("path of this program has no parent")?;
     match command {
         Command::Demo { traffic: true, .. } => traffic_demo(&programs).await,
+        Command::Demo { package: true, .. } => package_demo::run(&programs).await,
         Command::Demo { keep, context, .. } => demo(&programs, keep, context.as_deref()).await,
         Command::Soak { rounds, seed } => {
             let cluster = TestCluster::start(&programs).await?;
@@ -124,7 +133,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
             output(&Programs::find_kubectl()?.display().to_string());
             Ok(())
         }
-        Command::Bench { quick } => {
+        Command::Bench { packages: true, .. } => {
+            let community = root().join(COMMUNITY);
+            output(&Box::pin(bench::run_packages(&programs, &community)).await?);
+            Ok(())
+        }
+        Command::Bench { quick, .. } => {
             output(&Box::pin(bench::run(&programs, quick)).await?);
             Ok(())
         }

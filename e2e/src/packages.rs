@@ -22,6 +22,9 @@ use self::{
 };
 use crate::cluster::{INSTANCE_OPERATOR, TestCluster, eventually};
 
+/// Folder of the community packages, which are data that is not committed, from the root of the repository.
+pub const COMMUNITY: &str = "../shared/kudo/packages";
+
 /// Timeout of one plan, in seconds.
 const PLAN_TIMEOUT: &str = "60";
 /// Exit status of `plan diff` if an object would change.

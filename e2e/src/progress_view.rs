@@ -109,7 +109,8 @@ impl ProgressView {
 }
 
 /// State of a Pod: the phase of its operation, or its availability.
-fn state_of(pod: &Pod) -> &'static str {
+#[must_use]
+pub fn state_of(pod: &Pod) -> &'static str {
     let operation = PodLifecycle::parse(pod.labels()).ok();
     let operation = operation.as_ref().and_then(|l| l.operations.values().next());
     match operation.map(Phase::of) {

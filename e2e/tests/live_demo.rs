@@ -26,3 +26,20 @@ async fn the_demo_runs_on_an_existing_cluster_and_cleans_up() {
     assert_eq!(remaining, "");
     cluster.plane.kubectl(&["wait", "--for=delete", "namespace/podops-demo"]).await.unwrap();
 }
+
+/// A package is deployed, reconfigured, upgraded and removed; its Pods keep their claims.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_of_a_package_runs() {
+    let programs = programs().unwrap();
+    let mut demo = Command::new(programs.join("podops-e2e"));
+    let demo = demo.args(["demo", "--package"]).kill_on_drop(true).output().await.unwrap();
+    let output = String::from_utf8_lossy(&demo.stderr);
+    assert!(demo.status.success(), "{output}");
+    let steps = ["deployed", "reconfigured", "backed up", "upgraded", "removed"];
+    for step in steps.map(|step| format!("==> {step} after ")) {
+        assert!(output.contains(&step), "no {step:?} in {output}");
+    }
+    assert!(output.contains("the Pods have kept their 3 claims"), "{output}");
+    assert!(output.contains("spec.template.spec.containers[store].env[CACHE].value"), "{output}");
+    assert!(output.contains("scaled to 0 before it is deleted"), "{output}");
+}

@@ -10,7 +10,10 @@ use std::{
     process::Stdio,
 };
 
-use podops_e2e::cluster::{TIMEOUT, TestCluster, eventually, programs, root};
+use podops_e2e::{
+    cluster::{TIMEOUT, TestCluster, eventually, programs, root},
+    packages::COMMUNITY,
+};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -351,7 +354,7 @@ async fn failures_have_a_line_and_a_status() {
 /// The community packages of KUDO, which are not committed: without them, nothing is tested.
 #[tokio::test(flavor = "multi_thread")]
 async fn community_packages_run() {
-    let folder = root().join("../shared/kudo/packages");
+    let folder = root().join(COMMUNITY);
     if !folder.is_dir() {
         eprintln!("there are no community packages");
         return;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use cargo::{BUILD, BUILD_RELEASE, cargo, cargo_with, release};
+use cargo::{BUILD, BUILD_COMMAND_LINES, BUILD_RELEASE, cargo, cargo_with, release};
 
 mod cargo;
 mod code_map;
@@ -27,6 +27,8 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   bench            Measure the performance targets with release builds; writes docs/benchmarks.md
+  bench --packages Measure those of instance-operator and the command line for packages; writes
+                   docs/benchmarks-packages.md
   crds [--check]   Generate crds/, their reference pages and the code map in docs/ARCHITECTURE.md;
                    with --check, fail if they differ
   dashboards [--check]
@@ -65,6 +67,7 @@ fn main() -> anyhow::Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["bench"] => write_page("bench", &[], "docs/benchmarks.md"),
+        ["bench", "--packages"] => bench_packages(),
         ["crds"] => generated::write(crds::files()?),
         ["crds", "--check"] => generated::check(crds::files()?, "crds"),
         ["dashboards"] => generated::write(dashboards::files()?),
@@ -120,6 +123,12 @@ fn write_page(command: &str, args: &[&str], page: &str) -> anyhow::Result<()> {
     }
     io::stdout().write_all(&output.stdout)?;
     fs::write(sources::root().join(page), output.stdout).with_context(|| format!("writing {page}"))
+}
+
+/// Measures instance-operator and the command line for packages.
+fn bench_packages() -> anyhow::Result<()> {
+    cargo(&BUILD_COMMAND_LINES)?;
+    write_page("bench", &["--packages"], "docs/benchmarks-packages.md")
 }
 
 /// Live tests of hostile objects, tenants and large numbers.

@@ -13,7 +13,8 @@ use podops_api::{
 use serde_json::Value;
 
 use crate::object::{
-    ObjectId, ObjectType, Scope,
+    ObjectId, ObjectType, Scope, annotation,
+    enhance::GENERATION,
     file::{FileRead, ReadFile},
 };
 
@@ -116,6 +117,17 @@ impl Observed {
     #[must_use]
     pub fn has(&self, finalizer: Finalizer) -> bool {
         self.finalizers.iter().any(|known| known == finalizer.as_str())
+    }
+
+    /// Returns whether an object was changed for a later generation of the Instance than the observed one:
+    /// another operator was leader meanwhile, and what this one would write is outdated.
+    #[must_use]
+    pub fn lags_behind(&self, object: &Value) -> bool {
+        let recorded = annotation(object, GENERATION).and_then(|value| value.split_once('/'));
+        recorded.is_some_and(|(uid, generation)| {
+            let generation = generation.parse().unwrap_or(i64::MIN);
+            uid == self.uid.as_str() && generation > self.generation
+        })
     }
 
     /// OperatorVersion that the spec names, as `<namespace>/<name>`.

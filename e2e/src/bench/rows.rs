@@ -1,5 +1,13 @@
 //! Rows of the table.
 
+/// Largest stripped release binary, in megabytes.
+pub(super) const BINARY_SIZE_LIMIT_MB: f64 = 12.0;
+
+/// Prints what is measured next.
+pub(super) fn print_step(step: &str) {
+    eprintln!("==> {step}");
+}
+
 /// One metric with its target.
 pub(super) struct Row {
     pub(super) metric: &'static str,

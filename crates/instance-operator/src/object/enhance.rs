@@ -18,11 +18,15 @@ pub const PHASE: &str = "kudo.dev/phase";
 pub const STEP: &str = "kudo.dev/step";
 /// Annotation with the identity of the run that last changed the object.
 pub const RUN: &str = "kudo.dev/last-plan-execution-uid";
+/// Annotation with the Instance's UID and the generation that the object was last changed for, as
+/// `<uid>/<generation>`: an operator that has observed only an earlier one does not change it back. Not
+/// KUDO's.
+pub const GENERATION: &str = "kudo.dev/instance-generation";
 /// Annotation of Pod templates with the version of the operator.
 pub const OPERATOR_VERSION: &str = "kudo.dev/operator-version";
 
 /// Annotations that differ with each run.
-pub const OF_RUN: [&str; 4] = [PLAN, PHASE, STEP, RUN];
+pub const OF_RUN: [&str; 5] = [PLAN, PHASE, STEP, RUN, GENERATION];
 
 /// Instance and step that apply an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Context<'a> {
     pub instance: &'a str,
     /// UID of the Instance.
     pub instance_uid: &'a str,
+    /// Generation of the Instance.
+    pub generation: i64,
     /// Name of the operator.
     pub operator: &'a str,
     /// Version of the operator.
@@ -70,8 +76,14 @@ pub fn enhance(
     let object_type = object_type(object);
     let labels =
         [(HERITAGE.0, HERITAGE.1), (OPERATOR, context.operator), (INSTANCE, context.instance)];
-    let of_run =
-        [(PLAN, context.plan), (PHASE, context.phase), (STEP, context.step), (RUN, context.run)];
+    let generation = format!("{}/{}", context.instance_uid, context.generation);
+    let of_run = [
+        (PLAN, context.plan),
+        (PHASE, context.phase),
+        (STEP, context.step),
+        (RUN, context.run),
+        (GENERATION, &generation),
+    ];
     add(object, &["metadata", "labels"], &labels);
     add(object, &["metadata", "annotations"], &of_run);
     for path in template_paths(&object_type).iter().copied() {
@@ -178,6 +190,7 @@ mod tests {
             namespace: "default",
             instance: "zk",
             instance_uid: "uid",
+            generation: 3,
             operator: "zookeeper",
             operator_version: "0.1.0",
             plan: "deploy",
@@ -208,7 +221,7 @@ mod tests {
         assert_eq!(metadata["labels"]["kudo.dev/instance"], "zk");
         let annotations = json!({
             "kudo.dev/plan": "deploy", "kudo.dev/phase": "nodes", "kudo.dev/step": "everything",
-            "kudo.dev/last-plan-execution-uid": "run",
+            "kudo.dev/last-plan-execution-uid": "run", "kudo.dev/instance-generation": "uid/3",
         });
         assert_eq!(metadata["annotations"], annotations);
         let owners = json!([{
@@ -284,7 +297,7 @@ mod tests {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "labels": { "a": 1 }, "annotations": null },
         }));
         assert_eq!(object["metadata"]["labels"], json!({ "a": 1 }));
-        assert_eq!(object["metadata"]["annotations"].as_object().unwrap().len(), 4);
+        assert_eq!(object["metadata"]["annotations"].as_object().unwrap().len(), OF_RUN.len());
     }
 
     #[test]

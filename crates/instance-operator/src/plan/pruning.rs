@@ -112,6 +112,9 @@ impl Pruning {
             Some(Some(live)) if is_deleted(live) => {
                 self.forgotten.insert(id);
             }
+            Some(Some(live)) if observed.lags_behind(live) => {
+                self.failures.push(format!("{id} was changed for a later generation"));
+            }
             Some(Some(_)) if observed.applied_by_others.contains(&id) => {
                 self.forgotten.insert(id);
             }

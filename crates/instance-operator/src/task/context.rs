@@ -203,6 +203,9 @@ fn live<'a>(
         return Live::Failed(format!("{id}: {failure}"));
     }
     match read {
+        Some(Some(object)) if context.observed.lags_behind(object) => {
+            Live::Failed(format!("{id} was changed for a later generation of the Instance"))
+        }
         Some(Some(object)) => Live::Exists(object),
         Some(None) => Live::Absent,
         None => Live::Unknown,

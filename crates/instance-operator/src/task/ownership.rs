@@ -43,6 +43,7 @@ fn enhancement<'a>(context: &TaskContext<'a>) -> enhance::Context<'a> {
         namespace: &context.observed.namespace,
         instance: &context.observed.name,
         instance_uid: &context.observed.uid,
+        generation: context.observed.generation,
         operator: context.version.operator(),
         operator_version: &context.version.spec.version,
         plan: context.path.plan,

@@ -1,0 +1,415 @@
+//! `podops-e2e bench --packages`: the targets of instance-operator and `kubectl kudo`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use instance_operator::{values::template_values, view::Version};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersion};
+use podops_packages::{
+    convert,
+    package::{Files, Package},
+    template::{Data, Environment, Limits, Template},
+};
+use serde_json::{Value, json};
+
+use super::rows::{BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, zero};
+use crate::{
+    audit::Request,
+    cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually},
+    measure::Process,
+    process::cpu_time,
+};
+
+/// Number of Instances at rest, and of objects of each.
+const INSTANCES: usize = 500;
+const OBJECTS: usize = 10;
+/// Number of rounds of which the median counts.
+const ROUNDS: usize = 20;
+/// Number of reconciles of a waiting run that are measured.
+const RECONCILES: u32 = 200;
+/// Number of times that the largest package is rendered.
+const RENDERS: u32 = 20;
+/// Time limit of the creation of all Instances.
+const MANY_TIMEOUT: Duration = Duration::from_secs(600);
+/// Period of observation.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// The cluster, and its Instances.
+struct Lab {
+    cluster: TestCluster,
+    instances: Api<Instance>,
+    versions: Api<OperatorVersion>,
+}
+
+/// Measures the targets with the programs of a directory. Cassandra's package is rendered if it is in
+/// `community`.
+///
+/// # Errors
+///
+/// If the cluster does not start, a request fails or a wait times out.
+pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Rows> {
+    let mut rows = Rows::default();
+    sizes(programs, &mut rows)?;
+    print_step("Cassandra: rendering");
+    render(community, &mut rows)?;
+    let cluster = TestCluster::start_with_packages(programs).await?;
+    let resources = "configmaps,secrets,jobs.batch";
+    cluster.create_writer("writer", resources).await?;
+    let (instances, versions) = (cluster.api(), cluster.api());
+    let lab = Lab { cluster, instances, versions };
+    print_step("one ConfigMap, and 20");
+    lab.small_plans(&mut rows).await?;
+    print_step("a step that waits");
+    lab.waiting(&mut rows).await?;
+    print_step("500 Instances with 5,000 ConfigMaps");
+    lab.many(&mut rows).await?;
+    lab.cluster.assert_no_forbidden_requests()?;
+    rows.push(zero("requests that were forbidden", 0));
+    Ok(rows)
+}
+
+fn sizes(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {
+    let command_lines = programs.with_file_name("command-line");
+    let programs = [
+        ("stripped release, instance-operator", programs.join(INSTANCE_OPERATOR)),
+        ("stripped release, kubectl-kudo", command_lines.join("kubectl-kudo")),
+    ];
+    for (metric, path) in programs {
+        let size = path.metadata().with_context(|| path.display().to_string())?.len();
+        #[allow(clippy::cast_precision_loss, reason = "programs are small")]
+        rows.push(at_most(metric, size as f64 / 1e6, BINARY_SIZE_LIMIT_MB, " MB"));
+    }
+    Ok(())
+}
+
+/// Renders all templates of Cassandra's plan `deploy` with its defaults.
+fn render(community: &Path, rows: &mut Rows) -> anyhow::Result<()> {
+    let Some(folder) = find(community, "cassandra")? else {
+        eprintln!("there is no package of Cassandra in {}", community.display());
+        return Ok(());
+    };
+    let mut files = Files::new();
+    read(&folder, &folder, &mut files)?;
+    let spec = convert::operator_version(&Package::read(&files)?)?.spec;
+    let steps = spec.plans["deploy"].phases.iter().flat_map(|phase| &phase.steps);
+    let tasks: BTreeSet<&String> = steps.flat_map(|step| &step.tasks).collect();
+    let of_deploy = spec.tasks.iter().filter(|task| tasks.contains(&task.name));
+    let templates: Vec<&String> = of_deploy.flat_map(|task| &task.spec.resources).collect();
+    let version = Version { spec: spec.clone(), ..Version::default() };
+    let names = ["Name", "Namespace", "OperatorName", "PlanName", "PhaseName", "StepName"];
+    let data = Data {
+        names: names.map(|name| (name.to_owned(), "cassandra".to_owned())).into(),
+        parameters: template_values(&version, &BTreeMap::new()),
+        pipes: None,
+    };
+    let environment =
+        Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
+    let own = std::process::id();
+    let before = cpu_time(own)?;
+    let mut length = 0;
+    for _ in 0..RENDERS {
+        for name in &templates {
+            let template = Template::parse(name, &spec.templates[*name])?;
+            length += template.render(&data, &environment)?.len();
+        }
+    }
+    let each = cpu_time(own)?.saturating_sub(before) / RENDERS;
+    eprintln!("    {} templates, {length} bytes in {RENDERS} rounds", templates.len());
+    rows.push(at_most(
+        "processor time to render Cassandra's deploy",
+        each.as_secs_f64() * 1e3,
+        20.0,
+        " ms",
+    ));
+    Ok(())
+}
+
+/// Returns the folder of a package below another one.
+fn find(folder: &Path, name: &str) -> anyhow::Result<Option<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let is_package = path.join("operator.yaml").is_file();
+        let is_named = path.iter().any(|part| part == name);
+        if is_package && is_named {
+            return Ok(Some(path));
+        }
+        if let Some(found) = find(&path, name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn read(root: &Path, folder: &Path, files: &mut Files) -> anyhow::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            read(root, &path, files)?;
+        } else {
+            let name = path.strip_prefix(root)?.to_str().context("a name is not UTF-8")?.to_owned();
+            files.insert(name, fs::read(&path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Template of ConfigMaps with names that begin with that of the Instance.
+fn config_maps(count: usize) -> String {
+    let map = |n| {
+        let name = format!("{{{{ .Name }}}}-{n}");
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name },
+            "data": { "p": "{{ .Params.P }}" },
+        })
+        .to_string()
+    };
+    (0..count).map(map).collect::<Vec<_>>().join("\n---\n")
+}
+
+/// Content of an OperatorVersion with one plan, whose steps have a task for the template of their name.
+fn package(steps: &[&str], templates: &Value) -> Value {
+    let tasks: Vec<Value> = steps
+        .iter()
+        .map(|name| json!({ "name": name, "kind": "Apply", "spec": { "resources": [name] } }))
+        .collect();
+    let steps: Vec<Value> =
+        steps.iter().map(|name| json!({ "name": name, "tasks": [name] })).collect();
+    let phase = json!({ "name": "main", "strategy": "serial", "steps": steps });
+    json!({
+        "operator": { "name": "toy" }, "version": "0.1.0",
+        "parameters": [{ "name": "P", "default": "before" }],
+        "templates": templates, "tasks": tasks,
+        "plans": { "deploy": { "strategy": "serial", "phases": [phase] } },
+    })
+}
+
+fn is_deployed(instance: &Instance) -> bool {
+    let deploy = instance.status.as_ref().and_then(|status| status.plan_status.get("deploy"));
+    deploy.is_some_and(|plan| plan.status == ExecutionStatus::Complete)
+}
+
+impl Lab {
+    async fn version(&self, name: &str, spec: Value) -> anyhow::Result<()> {
+        let version = json!({ "metadata": { "name": name }, "spec": spec });
+        let version = serde_json::from_value(version)?;
+        self.versions.create(&PostParams::default(), &version).await?;
+        Ok(())
+    }
+
+    async fn create(&self, name: &str, version: &str) -> anyhow::Result<()> {
+        let spec =
+            json!({ "operatorVersion": { "name": version }, "serviceAccountName": "writer" });
+        let instance =
+            serde_json::from_value(json!({ "metadata": { "name": name }, "spec": spec }))?;
+        self.instances.create(&PostParams::default(), &instance).await?;
+        Ok(())
+    }
+
+    /// Waits until `deploy` of an Instance is complete.
+    async fn wait_until_deployed(&self, name: &str) -> anyhow::Result<()> {
+        let deployed = async || Ok(is_deployed(&self.instances.get(name).await?));
+        eventually(TIMEOUT, deployed).await.with_context(|| format!("deploy of {name}"))
+    }
+
+    /// Requests of the operator since an offset of the audit log, once there are no more for some time.
+    async fn requests(&self, since: u64) -> anyhow::Result<Vec<Request>> {
+        let of_operator = |request: &Request| {
+            request.operator() == Some(INSTANCE_OPERATOR)
+                && request.is_operator_request()
+                && request.verb != "watch"
+        };
+        let mut count = usize::MAX;
+        loop {
+            let (mut requests, _) = self.cluster.requests(since)?;
+            requests.retain(of_operator);
+            if requests.len() == count {
+                return Ok(requests);
+            }
+            count = requests.len();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+
+    async fn small_plans(&self, rows: &mut Rows) -> anyhow::Result<()> {
+        self.version("one", package(&["a"], &json!({ "a": config_maps(1) }))).await?;
+        self.version("twenty", package(&["a"], &json!({ "a": config_maps(20) }))).await?;
+        self.requests(0).await?;
+        let since = self.cluster.audit_log_end()?;
+        self.create("one", "one").await?;
+        self.wait_until_deployed("one").await?;
+        let writes = self.requests(since).await?.iter().filter(|r| r.is_write()).count();
+        rows.push(count_at_most("writes for the smallest deploy, events included", writes, 4));
+
+        let since = self.cluster.audit_log_end()?;
+        self.create("twenty", "twenty").await?;
+        self.wait_until_deployed("twenty").await?;
+        let requests = self.requests(since).await?;
+        let is_status = |request: &Request| request.subresource() == "status";
+        let last = requests.iter().position(is_status).context("no status was written")?;
+        let metric = "requests for a step that applies 20 new objects, until COMPLETE";
+        rows.push(count_at_most(metric, last + 1, 23));
+
+        let before = self.config_map_versions().await?;
+        let request = json!({ "planName": "deploy", "uid": "again" });
+        let patch = json!({ "spec": { "planExecution": request } });
+        let merge = Patch::Merge(patch);
+        self.instances.patch("twenty", &PatchParams::default(), &merge).await?;
+        let is_again = async || {
+            let status = self.instances.get("twenty").await?.status.unwrap_or_default();
+            Ok(status.history.iter().any(|run| run.uid == "again"))
+        };
+        eventually(TIMEOUT, is_again).await?;
+        let after = self.config_map_versions().await?;
+        let moved = after.iter().filter(|(name, version)| before.get(*name) != Some(*version));
+        let metric = "the same plan again: objects whose resourceVersion moves";
+        rows.push(zero(metric, moved.count()));
+        Ok(())
+    }
+
+    /// resourceVersions of ConfigMaps by name.
+    async fn config_map_versions(&self) -> anyhow::Result<BTreeMap<String, String>> {
+        let maps: Api<ConfigMap> = self.cluster.api();
+        let list = maps.list_metadata(&ListParams::default()).await?;
+        let versions = list.items.into_iter().map(|map| {
+            let metadata = map.metadata;
+            (metadata.name.unwrap_or_default(), metadata.resource_version.unwrap_or_default())
+        });
+        Ok(versions.collect())
+    }
+
+    async fn waiting(&self, rows: &mut Rows) -> anyhow::Result<()> {
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "{{ .Name }}" },
+            "spec": { "suspend": true, "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "a", "image": "busybox" }],
+            } } },
+        });
+        let templates = json!({ "job": job.to_string(), "after": config_maps(1) });
+        self.version("waits", package(&["job", "after"], &templates)).await?;
+        self.create("waits", "waits").await?;
+        self.wait_for_job("waits").await?;
+        self.requests(0).await?;
+        let since = self.cluster.audit_log_end()?;
+        tokio::time::sleep(PERIOD).await;
+        let requests = self.requests(since).await?.len();
+        rows.push(zero("requests in 60 s for a step that waits", requests));
+
+        let before = Process::of(&self.cluster, INSTANCE_OPERATOR)?;
+        for n in 0..RECONCILES {
+            let annotations = json!({ "bench": n.to_string() });
+            let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+            self.instances.patch("waits", &PatchParams::default(), &patch).await?;
+            // Longer than the minimum interval between reconciles of an object.
+            tokio::time::sleep(Duration::from_millis(120)).await;
+        }
+        let cpu = Process::of(&self.cluster, INSTANCE_OPERATOR)?.cpu_since(&before)?;
+        let each = cpu.as_secs_f64() * 1e3 / f64::from(RECONCILES);
+        rows.push(at_most("processor time of a reconcile of a waiting run", each, 2.0, " ms"));
+        self.complete_job("waits").await?;
+        self.wait_until_deployed("waits").await?;
+
+        let mut delays = Vec::new();
+        for n in 0..ROUNDS {
+            let name = format!("waits-{n}");
+            self.create(&name, "waits").await?;
+            self.wait_for_job(&name).await?;
+            let since = self.cluster.audit_log_end()?;
+            self.complete_job(&name).await?;
+            self.wait_until_deployed(&name).await?;
+            self.requests(since).await?;
+            delays.push(self.delay(since)?);
+        }
+        delays.sort_by(f64::total_cmp);
+        let metric = "from the last object's health to the next step's first write, median of 20";
+        rows.push(at_most(metric, delays[ROUNDS / 2], 200.0, " ms"));
+        Ok(())
+    }
+
+    /// Milliseconds between the report of a Job and the ConfigMap that follows it.
+    fn delay(&self, since: u64) -> anyhow::Result<f64> {
+        let (requests, _) = self.cluster.requests(since)?;
+        let at = |resource: &str| {
+            let mut found =
+                requests.iter().filter(|r| r.verb == "patch" && r.resource() == resource);
+            found.next().map(|request| request.at)
+        };
+        let (job, next) = at("jobs").zip(at("configmaps")).context("a request is missing")?;
+        Ok(next.duration_since(job).as_secs_f64() * 1e3)
+    }
+
+    async fn wait_for_job(&self, name: &str) -> anyhow::Result<()> {
+        let waits = async || {
+            let status = self.instances.get(name).await?.status.unwrap_or_default();
+            let steps = status.plan_status.values().flat_map(|p| &p.phases).flat_map(|p| &p.steps);
+            Ok(steps.into_iter().any(|step| step.message.contains("Job default/")))
+        };
+        eventually(TIMEOUT, waits).await.with_context(|| format!("the Job of {name}"))
+    }
+
+    async fn complete_job(&self, name: &str) -> anyhow::Result<()> {
+        let status = json!({ "status": { "succeeded": 1 } }).to_string();
+        let patch = ["patch", "job", name, "--subresource=status", "--type=merge", "-p", &status];
+        self.cluster.plane.kubectl(&patch).await.map(drop)
+    }
+
+    async fn many(&self, rows: &mut Rows) -> anyhow::Result<()> {
+        let maps = package(&["a"], &json!({ "a": config_maps(OBJECTS) }));
+        self.version("many", maps).await?;
+        let since = self.cluster.audit_log_end()?;
+        let started = Instant::now();
+        for n in 0..INSTANCES {
+            self.create(&format!("many-{n}"), "many").await?;
+        }
+        let all = async || {
+            let list = self.instances.list(&ListParams::default()).await?;
+            Ok(list.items.iter().filter(|instance| is_deployed(instance)).count() >= INSTANCES)
+        };
+        eventually(MANY_TIMEOUT, all).await.context("500 Instances")?;
+        eprintln!("    created and deployed in {:.0?}", started.elapsed());
+        let requests = self.requests(since).await?;
+        rows.push(max_status_writes(&requests));
+        let before = self.cluster.audit_log_end()?;
+        tokio::time::sleep(PERIOD).await;
+        let writes = self.requests(before).await?.iter().filter(|r| r.is_write()).count();
+        rows.push(zero("writes in 60 s, 500 settled Instances with 5,000 objects", writes));
+        let now = Process::of(&self.cluster, INSTANCE_OPERATOR)?;
+        rows.push(at_most(
+            "resident memory with these",
+            now.memory.resident_mebibytes,
+            40.0,
+            " MiB",
+        ));
+        self.cluster.kill_and_restart(INSTANCE_OPERATOR).await?;
+        // The Lease of the killed leader has to expire first.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let again = Process::of(&self.cluster, INSTANCE_OPERATOR)?;
+        let metric = "peak memory after a restart with these";
+        rows.push(at_most(metric, again.memory.peak_mebibytes, 40.0, " MiB"));
+        Ok(())
+    }
+}
+
+/// The most status writes of an Instance in a second, without the one that ends its run.
+fn max_status_writes(requests: &[Request]) -> Row {
+    let mut seconds: BTreeMap<(String, i64), usize> = BTreeMap::new();
+    for request in requests.iter().filter(|request| request.subresource() == "status") {
+        let second = request.at.as_second();
+        *seconds.entry((request.name().to_owned(), second)).or_default() += 1;
+    }
+    let most = seconds.values().max().copied().unwrap_or_default();
+    count_at_most("status writes of an Instance in any second, while 500 are deployed", most, 1)
+}
