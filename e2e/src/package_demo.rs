@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Write as _,
     fs,
     io::IsTerminal as _,
     path::{Path, PathBuf},
@@ -55,18 +56,20 @@ pub async fn run(programs: &Path) -> anyhow::Result<()> {
     let of_store = ["--instance", NAME];
     let wait = ["--wait"];
     let account = ["--service-account", NAME];
-    demo.step("deployed", &[&["install", &package], &of_store, &account, &wait].concat()).await?;
+    let install = ["install", package.as_str()];
+    demo.step("deployed", &[&install[..], &of_store, &account, &wait].concat()).await?;
     let claims = demo.claims().await?;
     let cache = ["-p", "CACHE=512Mi"];
     demo.show_difference(&[&of_store[..], &cache].concat()).await?;
-    demo.step("reconfigured", &[&["update"], &of_store[..], &cache, &wait].concat()).await?;
+    demo.step("reconfigured", &[&["update"][..], &of_store, &cache, &wait].concat()).await?;
     let trigger = ["plan", "trigger", "--name", "backup"];
-    demo.step("backed up", &[&trigger, &of_store[..], &wait].concat()).await?;
+    demo.step("backed up", &[&trigger[..], &of_store, &wait].concat()).await?;
     let newer = demo.newer_package()?;
-    demo.step("upgraded", &[&["upgrade", &newer], &of_store[..], &wait].concat()).await?;
+    let upgrade = ["upgrade", newer.as_str()];
+    demo.step("upgraded", &[&upgrade[..], &of_store, &wait].concat()).await?;
     ensure!(demo.claims().await? == claims, "the Pods have other claims than before");
     eprintln!("==> the Pods have kept their {} claims", claims.len());
-    demo.step("removed", &[&["uninstall"], &of_store[..], &wait].concat()).await?;
+    demo.step("removed", &[&["uninstall"][..], &of_store, &wait].concat()).await?;
     demo.cluster.assert_no_forbidden_requests()?;
     demo.cluster.clean_up().await
 }
@@ -124,7 +127,7 @@ impl Demo {
         let plans = kubectl_kudo::plans::status(&instance, &version.spec);
         let mut text = plans.map(|plans| plans.to_string()).unwrap_or_default();
         for pod in self.cluster.pods_of(NAME).await? {
-            text += &format!("{:12} {}\n", pod.name_any(), state_of(&pod));
+            writeln!(text, "{:12} {}", pod.name_any(), state_of(&pod))?;
         }
         Ok(text)
     }

@@ -160,7 +160,8 @@ impl Access<'_> {
                 None
             } else {
                 // A ServiceAccount without the verb list may still read single objects.
-                self.objects.list(object_type, namespace).await.ok()
+                let names = ids.iter().map(|id| id.name.as_str()).collect();
+                self.objects.list(object_type, namespace, &names).await.ok()
             };
             for id in ids {
                 let listed = list.as_ref().and_then(|list| {

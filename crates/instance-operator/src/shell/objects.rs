@@ -1,10 +1,14 @@
 //! Reads, applies and deletes the objects of packages, whose types are known only at run time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use http::{HeaderValue, Method, Request, header};
 use kube::{Client, core::Status};
 use podops_client::error::Chain;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -103,6 +107,38 @@ fn is_of_fields(status: &Status) -> bool {
     details.is_some_and(|details| details.causes.iter().any(|cause| cause.reason == FIELD_CONFLICT))
 }
 
+/// List of metadata. What is not needed of many objects is not kept, not even for a moment.
+#[derive(Deserialize)]
+struct List {
+    metadata: ListMetadata,
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct ListMetadata {
+    #[serde(default)]
+    r#continue: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Item {
+    metadata: ItemMetadata,
+}
+
+/// The metadata that decide whose an object is, and which one it is.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ItemMetadata {
+    name: String,
+    uid: String,
+    resource_version: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deletion_timestamp: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    owner_references: Vec<Value>,
+}
+
 /// Metadata of the objects of one type and namespace.
 pub(super) struct Listed {
     /// The objects, of which only the metadata were read.
@@ -155,7 +191,8 @@ impl Objects<'_> {
         found(self.send(Call::get(path(id, &served)?, accept)).await)
     }
 
-    /// Lists the metadata of the objects of a type in a namespace, at most [`LIST_LIMIT`].
+    /// Lists the metadata of the objects of a type in a namespace, at most [`LIST_LIMIT`], and returns those
+    /// of these names.
     ///
     /// # Errors
     ///
@@ -164,25 +201,25 @@ impl Objects<'_> {
         &self,
         object_type: &ObjectType,
         namespace: &str,
+        names: &BTreeSet<&str>,
     ) -> Result<Listed, Error> {
         let served = self.types.find(object_type).await?;
         let served = served.ok_or_else(|| Error::NotServed(object_type.clone()))?;
         let path = format!("{}?limit={LIST_LIMIT}", collection(namespace, &served));
-        let mut list = self.send(Call::get(path, METADATA_LIST)).await?;
-        let is_complete = text(&list, "/metadata/continue").is_empty();
-        let items = list.get_mut("items").map(Value::take);
-        let items = items.and_then(|items| serde_json::from_value::<Vec<Value>>(items).ok());
+        let list: List =
+            serde_json::from_str(&self.request(Call::get(path, METADATA_LIST)).await?)?;
+        let wanted =
+            list.items.into_iter().filter(|item| names.contains(item.metadata.name.as_str()));
         let mut objects = BTreeMap::new();
-        for mut object in items.unwrap_or_default() {
-            trim(&mut object);
+        for item in wanted {
             let id = ObjectId {
                 object_type: object_type.clone(),
                 namespace: namespace.to_owned(),
-                name: text(&object, "/metadata/name").to_owned(),
+                name: item.metadata.name.clone(),
             };
-            objects.insert(id, object);
+            objects.insert(id, serde_json::to_value(item)?);
         }
-        Ok(Listed { objects, is_complete })
+        Ok(Listed { objects, is_complete: list.metadata.r#continue.is_empty() })
     }
 
     /// Applies an object by server-side apply, unless it has another resourceVersion than `version`; an
@@ -281,16 +318,19 @@ impl Objects<'_> {
     }
 
     async fn send(&self, call: Call) -> Result<Value, Error> {
+        let mut object = serde_json::from_str(&self.request(call).await?)?;
+        trim(&mut object);
+        Ok(object)
+    }
+
+    async fn request(&self, call: Call) -> Result<String, Error> {
         let media_type = if call.method == Method::PATCH { APPLY } else { JSON };
         let request = Request::builder().method(call.method).uri(call.path);
         let request =
             request.header(header::CONTENT_TYPE, media_type).header(header::ACCEPT, call.accept);
         let body = call.body.as_ref().map(Value::to_string).unwrap_or_default();
         let response = self.client.request_text(request.body(body.into_bytes())?);
-        let response = timeout(REQUEST_TIMEOUT, response).await.map_err(|_| Error::Timeout)??;
-        let mut object = serde_json::from_str(&response)?;
-        trim(&mut object);
-        Ok(object)
+        Ok(timeout(REQUEST_TIMEOUT, response).await.map_err(|_| Error::Timeout)??)
     }
 }
 
