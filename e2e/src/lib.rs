@@ -7,6 +7,7 @@ pub mod balancers;
 pub mod bench;
 pub mod cluster;
 pub mod control_plane;
+pub mod folders;
 pub mod kuperator;
 pub mod measure;
 pub mod nodes;

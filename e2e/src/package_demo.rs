@@ -19,6 +19,7 @@ use tokio::process::Command;
 
 use crate::{
     cluster::{TestCluster, root},
+    folders,
     progress_view::state_of,
 };
 
@@ -141,15 +142,10 @@ impl Demo {
     /// Copy of the package with a higher version of the operator and the application.
     fn newer_package(&self) -> anyhow::Result<String> {
         let (from, to) = (root().join(PACKAGE), self.work.path().join("store"));
-        fs::create_dir_all(to.join("templates"))?;
+        folders::copy(&from, &to)?;
         let operator = fs::read_to_string(from.join("operator.yaml"))?;
         let operator = operator.replace("\"0.1.0\"", "\"0.2.0\"").replace("\"1.27\"", "\"1.28\"");
         fs::write(to.join("operator.yaml"), operator)?;
-        fs::copy(from.join("params.yaml"), to.join("params.yaml"))?;
-        for entry in fs::read_dir(from.join("templates"))? {
-            let entry = entry?;
-            fs::copy(entry.path(), to.join("templates").join(entry.file_name()))?;
-        }
         Ok(to.display().to_string())
     }
 }

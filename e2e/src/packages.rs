@@ -74,6 +74,19 @@ struct Lab {
     work: tempfile::TempDir,
 }
 
+/// Returns the folder of the package of an operator below another folder, if there is one.
+///
+/// # Errors
+///
+/// If a package cannot be read.
+pub fn folder_of(operator: &str, folder: &Path) -> anyhow::Result<Option<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let mut packages = package::find(folder)?.into_iter();
+    Ok(packages.find(|package| package.operator == operator).map(|package| package.folder))
+}
+
 /// Tries all packages below a folder; returns a Markdown page.
 ///
 /// # Errors

@@ -176,6 +176,9 @@ async fn the_package_of_the_documentation_works() {
         let args: Vec<&str> = command.iter().map(String::as_str).collect();
         if args[0] == "upgrade" {
             lab.fails(&args, 1, "upgraded version 0.1.0 is the same or smaller").await;
+            // K38: the Operator is created again.
+            let operator = ["delete", "operators.kudo.dev", "hello"];
+            lab.cluster.plane.kubectl(&operator).await.unwrap();
             let operator = files[0].1.replace("0.1.0", "0.2.0");
             lab.write("hello/operator.yaml", &operator);
         }
@@ -199,6 +202,15 @@ async fn the_package_of_the_documentation_works() {
             _ => {}
         }
     }
+    // K32: an archive is verified, too.
+    let archive = ["package", "verify", "./hello-1.27.0_0.1.0.tgz"];
+    assert_eq!(lab.kudo(&archive).await, "package is valid\n");
+    // K19: required parameters are listed, and no others.
+    let needed = format!("{}- name: SECRET\n  required: true\n", files[1].1);
+    lab.write("hello/params.yaml", &needed);
+    let required = lab.kudo(&["package", "list", "parameters", "./hello", "--required"]).await;
+    assert!(required.contains("SECRET") && !required.contains("GREETING"), "{required}");
+    lab.write("hello/params.yaml", &files[1].1);
     let new = lab.differs(&["plan", "diff", "./hello", "--instance", "second"]).await;
     assert!(new.contains("    + ConfigMap default/second-config\n"), "{new}");
     let none = lab.kudo(&["plan", "diff", "--instance", "first"]).await;

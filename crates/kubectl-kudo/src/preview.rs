@@ -208,7 +208,8 @@ impl Preview {
             previewed.error = message;
             return false;
         }
-        previewed.waits = if awaited.is_empty() { vec![message] } else { awaited };
+        let message = Some(message).filter(|message| !message.is_empty());
+        previewed.waits = if awaited.is_empty() { message.into_iter().collect() } else { awaited };
         previewed.objects.extend(artifacts);
         true
     }

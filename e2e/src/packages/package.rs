@@ -6,8 +6,12 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use podops_packages::manifest::{OperatorManifest, ParametersManifest};
-use podops_packages::template::printed;
+use podops_packages::{
+    manifest::{OperatorManifest, ParametersManifest},
+    template::printed,
+};
+
+use crate::folders;
 
 const OPERATOR_FILE: &str = "operator.yaml";
 const PARAMETERS_FILE: &str = "params.yaml";
@@ -17,7 +21,7 @@ pub(super) const NOT_ALLOWED: &str = "not-allowed";
 /// A package in a folder.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PackageFolder {
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     /// Name of the operator.
     pub(super) operator: String,
     pub(super) operator_version: String,
@@ -87,7 +91,7 @@ impl PackageFolder {
 
     /// Copies the package. The versions of the packages that it depends on become those of `others`.
     pub(super) fn copy_to(&self, target: &Path, others: &[Self]) -> anyhow::Result<Self> {
-        copy(&self.folder, target)?;
+        folders::copy(&self.folder, target)?;
         let file = target.join(OPERATOR_FILE);
         let mut text = fs::read_to_string(&file)?;
         let manifest = OperatorManifest::read(&text)?;
@@ -142,18 +146,4 @@ impl PackageFolder {
         let (name, value) = (other.name.clone(), format!("{}x", printed(&other.default)?));
         Ok(ChangedParameter { name, value })
     }
-}
-
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let path = entry?.path();
-        let target = to.join(path.file_name().context("no file name")?);
-        if path.is_dir() {
-            copy(&path, &target)?;
-        } else {
-            fs::copy(&path, &target)?;
-        }
-    }
-    Ok(())
 }

@@ -3,12 +3,14 @@
 mod cluster_objects;
 mod graceful;
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::{
     object::ObjectId,
     simulation::{World, config_map},
-    view::SourceValue,
+    view::{SourceValue, Version},
 };
 
 const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  replicas: 1\n  template:\n    spec:\n      volumes:\n      - configMap:\n          name: a\n";
@@ -343,6 +345,22 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(world.plan("deploy"), "FATAL_ERROR");
     let mut deletions = world.log.iter().filter(|change| change.starts_with("delete"));
     assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
+}
+
+/// K20: KUDO looks for the OperatorVersion of a child in the namespace of the Instance.
+#[test]
+fn a_child_names_the_namespace_of_its_version() {
+    let mut version = version(&json!([phase("serial", &[step("child", &["child"])])]), &json!({}));
+    let spec = json!({ "package": "zoo", "operatorVersion": "0.2.0" });
+    version["tasks"] = json!([{ "name": "child", "kind": "KudoOperator", "spec": spec }]);
+    let mut world = World::new(&version, &json!({}));
+    let known = world.observed.version.take().unwrap();
+    let elsewhere = Version { namespace: "operators".to_owned(), ..(*known).clone() };
+    world.observed.version = Some(Arc::new(elsewhere));
+    world.reconcile();
+    let child = world.object("Instance", "app-zoo").unwrap();
+    let expected = json!({ "name": "zoo-0.2.0", "namespace": "operators" });
+    assert_eq!(child["spec"]["operatorVersion"], expected);
 }
 
 /// K42: KUDO goes on with the new content in the middle of a run.

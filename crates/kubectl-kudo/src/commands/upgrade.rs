@@ -69,3 +69,21 @@ fn check_order(operator: [&String; 2], app: [&String; 2]) -> anyhow::Result<()> 
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K8: for KUDO, only the version of the operator counts.
+    #[test]
+    fn another_version_of_the_application_is_higher() {
+        let is_higher = |operator: [&str; 2], app: [&str; 2]| {
+            let [operator, app] = [operator, app].map(|pair| pair.map(ToOwned::to_owned));
+            check_order([&operator[0], &operator[1]], [&app[0], &app[1]]).is_ok()
+        };
+        assert!(is_higher(["0.1.0", "0.2.0"], ["1.0", "1.0"]));
+        assert!(is_higher(["0.1.0", "0.1.0"], ["1.0", "1.1"]));
+        assert!(!is_higher(["0.1.0", "0.1.0"], ["1.1", "1.1"]));
+        assert!(!is_higher(["0.2.0", "0.1.0"], ["1.0", "1.1"]));
+    }
+}

@@ -1,0 +1,46 @@
+//! The page about KUDO names a test, or a reason, for each of its weaknesses, and these tests exist.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use podops_e2e::cluster::root;
+
+/// Number of weaknesses in our specification.
+const WEAKNESSES: usize = 52;
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn each_weakness_of_kudo_has_a_test_or_a_reason() {
+    let mut files = Vec::new();
+    for folder in ["crates", "e2e/tests"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let code: Vec<String> = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let page = fs::read_to_string(root().join("docs/KUDO.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| K")).collect();
+    assert_eq!(rows.len(), WEAKNESSES);
+    for (index, row) in rows.into_iter().enumerate() {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[1], format!("K{}", index + 1));
+        let named = cells[3].split('`').skip(1).step_by(2).filter(|name| name.contains('_'));
+        for test in named {
+            let function = format!("fn {test}() {{");
+            assert!(code.iter().any(|code| code.contains(&function)), "{row}: no test {test}");
+        }
+        assert!(cells[3].contains('`') || cells[3].starts_with("the command is missing"), "{row}");
+    }
+}
