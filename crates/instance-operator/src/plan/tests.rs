@@ -347,7 +347,7 @@ fn a_child_belongs_to_its_parent_which_waits_for_its_plans() {
     assert_eq!(deletions.next(), None, "only a Job is replaced because it failed");
 }
 
-/// K20: KUDO looks for the OperatorVersion of a child in the namespace of the Instance.
+/// K20: KUDO reads the OperatorVersion of a child from the namespace of the Instance.
 #[test]
 fn a_child_names_the_namespace_of_its_version() {
     let mut version = version(&json!([phase("serial", &[step("child", &["child"])])]), &json!({}));
