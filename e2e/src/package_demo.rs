@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use indicatif::ProgressBar;
 use kube::{Api, ResourceExt as _};
+use kubectl_kudo::failure::Failure;
 use podops_api::kudo::{Instance, OperatorVersion};
 use tokio::process::Command;
 
@@ -32,8 +33,6 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// What the package applies, beside what its ServiceAccount may always read.
 const RESOURCES: &str =
     "services,collasets.apps.kusionstack.io,podtransitionrules.apps.kusionstack.io,jobs.batch";
-/// Exit status of `plan diff` if an object would change.
-const DIFFERENCES: i32 = 5;
 
 /// The cluster and the command line.
 struct Demo {
@@ -113,7 +112,7 @@ impl Demo {
         let args = [&["plan", "diff"], args].concat();
         eprintln!("$ kubectl kudo {}", shown(&args));
         let output = self.command(&args).output().await.context("starting kubectl-kudo")?;
-        ensure!(output.status.code() == Some(DIFFERENCES), "{output:?}");
+        ensure!(output.status.code() == Some(Failure::Differences.status().into()), "{output:?}");
         eprint!("{}", String::from_utf8_lossy(&output.stdout));
         Ok(())
     }

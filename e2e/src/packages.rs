@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use kubectl_kudo::failure::Failure;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -27,8 +28,6 @@ pub const COMMUNITY: &str = "../shared/kudo/packages";
 
 /// Timeout of one plan, in seconds.
 const PLAN_TIMEOUT: &str = "60";
-/// Exit status of `plan diff` if an object would change.
-const DIFFERENCES: i32 = 5;
 /// Timeout until the objects of a deleted Instance are gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(60);
 /// StatefulSets keep the claims that they make, and with them the data.
@@ -229,7 +228,8 @@ impl Lab {
         let args = [&["plan", "diff"], args].concat();
         let output = self.output(&args).await?;
         let text = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        let is_shown = matches!(output.status.code(), Some(0 | DIFFERENCES));
+        let differences = i32::from(Failure::Differences.status());
+        let is_shown = output.status.code().is_some_and(|code| [0, differences].contains(&code));
         let has_error = text.iter().any(|text| text.contains("Error:") || text.contains(" ! "));
         ensure!(is_shown && !has_error, "kubectl kudo {}: {}{}", args.join(" "), text[0], text[1]);
         Ok(())

@@ -36,11 +36,10 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
             if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
                 return plan;
             }
-            let plan = engine::run(observed, &schedule.set, plan, now);
-            let mut plan = match cluster_objects::finalizer(observed, &plan.writes) {
-                Some(change) => return change,
-                None => plan,
-            };
+            let mut plan = engine::run(observed, &schedule.set, plan, now);
+            if let Some(first) = cluster_objects::finalizer(observed, &plan.writes) {
+                return first;
+            }
             status::report_valid(&mut plan.status, observed, now);
             plan
         }

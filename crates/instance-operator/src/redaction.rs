@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::view::Observed;
 
 /// What stands for a value.
-const REDACTED: &str = "[redacted]";
+pub const REDACTED: &str = "[redacted]";
 /// Length from which a value is replaced wherever it occurs, in bytes; a shorter one only in quotes, because
 /// it is a part of other words.
 const LENGTH_MIN: usize = 4;

@@ -8,7 +8,10 @@ use std::{
 use jiff::Timestamp;
 use podops_api::{
     ids::{ResourceVersion, Uid},
-    kudo::{InstanceSpec, InstanceStatus, OperatorVersionSpec, Parameter, Task},
+    kudo::{
+        Instance, InstanceSpec, InstanceStatus, OperatorVersion, OperatorVersionSpec, Parameter,
+        Task,
+    },
 };
 use serde_json::Value;
 
@@ -113,6 +116,32 @@ pub struct SourceValue {
 }
 
 impl Observed {
+    /// Returns what an Instance itself shows.
+    #[must_use]
+    pub fn of(instance: &Instance) -> Self {
+        let metadata = &instance.metadata;
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default().into(),
+            resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
+            generation: metadata.generation.unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            deleted_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+            spec: instance.spec.clone(),
+            status: instance.status.clone().unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns what is known of an object's metadata, whether or not more of it was read: `None` if it was not
+    /// read, `Some(None)` if it does not exist.
+    #[must_use]
+    pub fn metadata_of(&self, id: &ObjectId) -> Option<&Option<Arc<Value>>> {
+        self.objects.get(id).or_else(|| self.metadata.get(id))
+    }
+
     /// Returns whether the Instance has a finalizer.
     #[must_use]
     pub fn has(&self, finalizer: Finalizer) -> bool {
@@ -147,6 +176,23 @@ pub fn version_key(spec: &InstanceSpec, namespace: &str) -> String {
 }
 
 impl Version {
+    /// Returns an OperatorVersion of a namespace, as planning needs it.
+    #[must_use]
+    pub fn of(namespace: &str, version: &OperatorVersion) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            identity: Self::identity_of(version),
+            spec: version.spec.clone(),
+        }
+    }
+
+    /// UID and generation of an OperatorVersion: another one is another content.
+    #[must_use]
+    pub fn identity_of(version: &OperatorVersion) -> String {
+        let generation = version.metadata.generation.unwrap_or_default();
+        format!("{}/{generation}", version.metadata.uid.as_deref().unwrap_or_default())
+    }
+
     /// Returns a parameter; `None` if there is none of this name.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, bail};
 use instance_operator::{
     schedule, sources,
-    view::{Finalizer, Observed, Version, version_key},
+    view::{Observed, Version, version_key},
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -23,6 +23,9 @@ use serde_json::{Value, json};
 
 /// Field manager of changes.
 pub(crate) const MANAGER: &str = "kubectl-kudo";
+
+/// HTTP status of what does not exist.
+pub(crate) const NOT_FOUND: u16 = 404;
 
 /// Message without a kubeconfig.
 const UNREADABLE: &str = "no cluster: the kubeconfig cannot be read";
@@ -117,7 +120,8 @@ impl Cluster {
         })
     }
 
-    /// Checks an Instance as the operator will, with the values that `parametersFrom` refers to.
+    /// Checks an Instance as the operator will, with the values that `parametersFrom` refers to. Returns it as
+    /// the operator observes it.
     ///
     /// # Errors
     ///
@@ -126,39 +130,12 @@ impl Cluster {
         &self,
         instance: &Instance,
         version: &OperatorVersion,
-    ) -> anyhow::Result<()> {
-        let mut observed = self.observed(instance, version).await?;
-        // The operator adds it first.
-        observed.finalizers = vec![Finalizer::Cleanup.as_str().to_owned()];
-        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))
-    }
-
-    /// Returns an Instance as the operator observes it.
-    ///
-    /// # Errors
-    ///
-    /// If a value that `parametersFrom` refers to cannot be read.
-    pub(crate) async fn observed(
-        &self,
-        instance: &Instance,
-        version: &OperatorVersion,
     ) -> anyhow::Result<Observed> {
-        let generation = version.metadata.generation.unwrap_or_default();
-        let metadata = &instance.metadata;
+        let version_namespace = version.namespace().unwrap_or_else(|| self.namespace.clone());
         let mut observed = Observed {
             namespace: self.namespace.clone(),
-            name: instance.name_any(),
-            uid: metadata.uid.clone().unwrap_or_default().into(),
-            generation: metadata.generation.unwrap_or_default(),
-            finalizers: metadata.finalizers.clone().unwrap_or_default(),
-            spec: instance.spec.clone(),
-            status: instance.status.clone().unwrap_or_default(),
-            version: Some(Arc::new(Version {
-                namespace: version.namespace().unwrap_or_else(|| self.namespace.clone()),
-                identity: format!("{}/{generation}", version.uid().unwrap_or_default()),
-                spec: version.spec.clone(),
-            })),
-            ..Observed::default()
+            version: Some(Arc::new(Version::of(&version_namespace, version))),
+            ..Observed::of(instance)
         };
         for source in &instance.spec.parameters_from {
             let Some(id) = sources::object_of(source, &self.namespace) else { continue };
@@ -174,6 +151,7 @@ impl Cluster {
             let value = sources::value(source, object.as_ref());
             observed.sources.insert(source.name.clone(), value);
         }
+        schedule::check(&observed).map_err(|invalid| anyhow::anyhow!("{}", invalid.message))?;
         Ok(observed)
     }
 

@@ -14,12 +14,10 @@ use kube::{
 use kubectl_kudo::preview::Rejected;
 use serde_json::Value;
 
-use crate::cluster::MANAGER;
+use crate::cluster::{MANAGER, NOT_FOUND};
 
 /// Field manager of the operator, which would write the objects.
 const OPERATOR: &str = "instance-operator";
-/// HTTP status of what does not exist.
-const NOT_FOUND: u16 = 404;
 
 /// Objects of the cluster.
 pub(crate) struct Live {

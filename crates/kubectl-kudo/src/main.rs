@@ -7,7 +7,7 @@ use std::{
 
 use clap::Parser as _;
 use kubectl_kudo::{
-    cli::{Cli, Command, PlanCommand},
+    cli::{Cli, Command, Connection, PlanCommand},
     failure::{FAILED, Failure},
 };
 
@@ -61,12 +61,12 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Get { what, output } => {
             commands::get::get(&connection, what.as_deref(), output.as_deref()).await
         }
-        Command::Plan(PlanCommand::Diff(diff)) => commands::diff::diff(&connection, diff).await,
-        Command::Plan(command) => plan(&Cluster::connect(&connection).await?, command).await,
+        Command::Plan(command) => plan(&connection, command).await,
     }
 }
 
-async fn plan(cluster: &Cluster, command: PlanCommand) -> anyhow::Result<()> {
+async fn plan(connection: &Connection, command: PlanCommand) -> anyhow::Result<()> {
+    let cluster = &Cluster::connect(connection).await?;
     match command {
         PlanCommand::Status { instance, wait, output } => {
             commands::plan::status(cluster, &instance, wait, output.as_deref()).await
@@ -81,8 +81,7 @@ async fn plan(cluster: &Cluster, command: PlanCommand) -> anyhow::Result<()> {
         PlanCommand::Pause { instance } => commands::plan::pause(cluster, &instance, true).await,
         PlanCommand::Resume { instance } => commands::plan::pause(cluster, &instance, false).await,
         PlanCommand::Cancel { instance } => commands::plan::cancel(cluster, &instance).await,
-        // It needs the connection for packages, too.
-        PlanCommand::Diff(_) => Ok(()),
+        PlanCommand::Diff(diff) => commands::diff::diff(connection, cluster, diff).await,
     }
 }
 

@@ -50,8 +50,7 @@ pub fn before_deletion(live: &Value, requested: Option<bool>) -> BeforeDeletion 
     if integer(live, "/spec/replicas") != Some(0) {
         return BeforeDeletion::Scale;
     }
-    let count = |field| integer(live, field).unwrap_or_default();
-    let pods = count("/status/replicas");
+    let pods = integer(live, "/status/replicas").unwrap_or_default();
     if pods == 0 && !lags_behind(live) {
         return BeforeDeletion::Nothing;
     }

@@ -19,7 +19,7 @@ const INVENTORY_DELAY: SignedDuration = SignedDuration::from_secs(10);
 /// Time after which objects that cannot be deleted are left, so that the Instance can go.
 const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
-/// Returns the change that adds the finalizer, if a write is the first that needs it. Nothing else is
+/// Returns the plan that adds the finalizer, if a write is the first that needs it. Nothing else is
 /// written before it.
 pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<Plan> {
     let is_needed = |write: &ObjectWrite| {
@@ -89,7 +89,7 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
     if let Some(failure) = observed.failures.get(&id) {
         return Next::Failed(format!("{id}: {failure}"));
     }
-    let live = match observed.objects.get(&id).or_else(|| observed.metadata.get(&id)) {
+    let live = match observed.metadata_of(&id) {
         None => return Next::Read,
         Some(None) => return Next::Leave,
         Some(Some(live)) => live,

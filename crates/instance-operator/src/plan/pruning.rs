@@ -100,8 +100,7 @@ impl Pruning {
             return;
         }
         let is_scalable = is_scalable(&id.object_type);
-        let known = observed.objects.get(&id);
-        let live = known.or_else(|| observed.metadata.get(&id).filter(|_| !is_scalable));
+        let live = if is_scalable { observed.objects.get(&id) } else { observed.metadata_of(&id) };
         match live {
             None if is_scalable => drop(self.needs.objects.insert(id)),
             None => drop(self.needs.metadata.insert(id)),

@@ -238,7 +238,7 @@ struct Written {
 
 /// resourceVersion of an object as it was read; `None` if it did not exist.
 fn version(observed: &Observed, id: &ObjectId) -> Option<String> {
-    let known = observed.objects.get(id).or_else(|| observed.metadata.get(id))?.as_ref()?;
+    let known = observed.metadata_of(id)?.as_ref()?;
     let version = text(known, "/metadata/resourceVersion");
     (!version.is_empty()).then(|| version.to_owned())
 }

@@ -162,23 +162,6 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
     Ok(())
 }
 
-fn observed(instance: &Instance) -> Observed {
-    let metadata = &instance.metadata;
-    Observed {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-        uid: metadata.uid.clone().unwrap_or_default().into(),
-        resource_version: metadata.resource_version.clone().unwrap_or_default().into(),
-        generation: metadata.generation.unwrap_or_default(),
-        deleting: metadata.deletion_timestamp.is_some(),
-        deleted_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
-        finalizers: metadata.finalizers.clone().unwrap_or_default(),
-        spec: instance.spec.clone(),
-        status: instance.status.clone().unwrap_or_default(),
-        ..Observed::default()
-    }
-}
-
 /// Reconciles one Instance. Idempotent: it may be interrupted at any point and run again.
 ///
 /// # Errors
@@ -202,7 +185,7 @@ async fn reconcile(
     if !context.has_listed() {
         return Ok(Requeue::After(Duration::from_millis(100)));
     }
-    let mut observed = observed(instance);
+    let mut observed = Observed::of(instance);
     if !context.writer.is_observed(&observed.uid) {
         return Ok(Requeue::AwaitCache);
     }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client};
 use parking_lot::Mutex;
 use podops_api::{
     ids::Uid,
@@ -20,17 +20,6 @@ use crate::{
     dependencies, run,
     view::{Dependencies, Observed, Version},
 };
-
-/// UID and generation: another one is another content.
-fn identity(version: &OperatorVersion) -> String {
-    let generation = version.metadata.generation.unwrap_or_default();
-    format!("{}/{generation}", version.uid().unwrap_or_default())
-}
-
-fn content(namespace: &str, version: &OperatorVersion) -> Version {
-    let (identity, spec) = (identity(version), version.spec.clone());
-    Version { namespace: namespace.to_owned(), identity, spec }
-}
 
 /// OperatorVersions of the cluster.
 pub(super) struct Versions {
@@ -65,7 +54,7 @@ impl Versions {
         if observed.version.is_none() && !name.is_empty() {
             let versions: Api<OperatorVersion> = Api::namespaced(self.client.clone(), namespace);
             let found = versions.get_opt(name).await?;
-            observed.version = found.map(|found| Arc::new(content(namespace, &found)));
+            observed.version = found.map(|found| Arc::new(Version::of(namespace, &found)));
         }
         observed.dependencies = self.dependencies(observed.version.as_deref());
         observed.version_of_run = self.of_runs.lock().get(&observed.uid).cloned();
@@ -93,11 +82,11 @@ impl Versions {
             known.remove(key);
             return None;
         };
-        let identity = identity(&stored);
+        let identity = Version::identity_of(&stored);
         if let Some(version) = known.get(key).filter(|version| version.identity == identity) {
             return Some(version.clone());
         }
-        let version = Arc::new(content(&key.namespace, &stored));
+        let version = Arc::new(Version::of(&key.namespace, &stored));
         known.insert(key.clone(), version.clone());
         Some(version)
     }

@@ -186,8 +186,7 @@ pub(super) fn live_metadata<'a>(
     context: &TaskContext<'a>,
     work: &mut Work<'_>,
 ) -> Live<'a> {
-    let observed = context.observed;
-    let live = live(id, observed.objects.get(id).or_else(|| observed.metadata.get(id)), context);
+    let live = live(id, context.observed.metadata_of(id), context);
     if matches!(live, Live::Unknown) {
         work.needs.metadata.insert(id.clone());
     }

@@ -162,7 +162,7 @@ fn artifact_id(file: &PipeFile, context: &TaskContext<'_>) -> ObjectId {
 /// Returns whether an object was made in this run.
 fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let observed = context.observed;
-    let live = observed.objects.get(id).or_else(|| observed.metadata.get(id));
+    let live = observed.metadata_of(id);
     let live = live.and_then(Option::as_ref);
     let is_recorded =
         entry(work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));

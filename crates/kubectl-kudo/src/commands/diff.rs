@@ -30,18 +30,21 @@ use crate::{
 ///
 /// [`Failure::Differences`] if an object would change; others if the change would be invalid, or something
 /// cannot be read.
-pub(crate) async fn diff(connection: &Connection, diff: Diff) -> anyhow::Result<()> {
+pub(crate) async fn diff(
+    connection: &Connection,
+    cluster: &Cluster,
+    diff: Diff,
+) -> anyhow::Result<()> {
     let format = Format::parse(diff.output.as_deref())?;
-    let cluster = Cluster::connect(connection).await?;
-    let (mut instance, version) = changed(connection, &cluster, &diff).await?;
+    let (mut instance, version) = changed(connection, cluster, &diff).await?;
     given(&diff.values)?.set(&mut instance.spec);
     if let Some(plan) = diff.name {
         instance.spec.plan_execution.plan_name = plan;
         instance.spec.plan_execution.uid = Uuid::new_v4().to_string();
     }
     instance.metadata.generation = instance.metadata.generation.map(|known| known + 1);
-    cluster.check(&instance, &version).await?;
-    let mut preview = Preview::new(cluster.observed(&instance, &version).await?, clock::now());
+    let observed = cluster.check(&instance, &version).await?;
+    let mut preview = Preview::new(observed, clock::now());
     complete(&mut preview, &mut Live::new(cluster.client.clone())).await?;
     let runs = preview.into_runs();
     let has_effect = runs.iter().any(PreviewedRun::has_effect);
@@ -53,7 +56,7 @@ pub(crate) async fn diff(connection: &Connection, diff: Diff) -> anyhow::Result<
     if has_effect { Err(Failure::Differences.into()) } else { Ok(()) }
 }
 
-/// Returns the Instance, of the package if one is given, and its OperatorVersion.
+/// Returns the Instance, of the package that the command names, if it does, and its OperatorVersion.
 async fn changed(
     connection: &Connection,
     cluster: &Cluster,

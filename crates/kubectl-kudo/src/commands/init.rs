@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::{
-    cluster::Cluster,
+    cluster::{Cluster, NOT_FOUND},
     live::Live,
     output::{print, print_line},
 };
@@ -158,7 +158,7 @@ async fn count_instances(cluster: &Cluster) -> anyhow::Result<usize> {
     let instances: Api<Instance> = Api::all(cluster.client.clone());
     match instances.list_metadata(&ListParams::default()).await {
         Ok(list) => Ok(list.items.len()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(0),
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => Ok(0),
         Err(error) => bail!(anyhow::Error::from(error).context("cannot list Instances")),
     }
 }

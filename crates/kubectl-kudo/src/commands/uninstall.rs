@@ -6,12 +6,9 @@ use kubectl_kudo::cli::{InstanceName, Wait};
 
 use super::wait::{Until, wait};
 use crate::{
-    cluster::{Cluster, instance_name},
+    cluster::{Cluster, NOT_FOUND, instance_name},
     output::print_line,
 };
-
-/// Status of a request for something that does not exist.
-const NOT_FOUND: u16 = 404;
 
 /// Deletes an Instance.
 ///

@@ -1,13 +1,14 @@
 //! What a preview has found.
 
-use instance_operator::{object::object_type, object_write::ObjectWrite, redaction::Redaction};
+use instance_operator::{
+    object::object_type,
+    object_write::ObjectWrite,
+    redaction::{REDACTED, Redaction},
+};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::difference::{FieldChange, changes};
-
-/// What stands for a value of a Secret.
-const REDACTED: &str = "[redacted]";
 
 /// Run of a plan, as it would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
