@@ -4,7 +4,7 @@
 //! The API server accepts what typed decoders reject: fields nested up to 10,000 deep, and times
 //! after the year 9999. serde_json and jiff reject them, and with them the whole list.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -15,8 +15,9 @@ use serde_json::{json, value::RawValue};
 /// An object, or why it cannot be decoded.
 #[derive(Clone, Debug)]
 pub enum Decoded<K> {
-    /// The object, without `metadata.managedFields`.
-    Object(K),
+    /// The object, without `metadata.managedFields`. Shared, because caches with an index contain it
+    /// besides the cache of the watch.
+    Object(Arc<K>),
     /// The object cannot be decoded.
     Invalid(Box<InvalidObject>),
 }
@@ -54,7 +55,9 @@ impl<K: Resource + DeserializeOwned> Decoded<K> {
     fn decode(text: &str) -> Self {
         let decoded = without_managed_fields(text).and_then(|text| serde_json::from_str(&text));
         let error = match decoded {
-            Ok(object) if size_of_labels(&object) <= LABELS_MAX => return Self::Object(object),
+            Ok(object) if size_of_labels(&object) <= LABELS_MAX => {
+                return Self::Object(Arc::new(object));
+            }
             Ok(_) => format!("labels of more than {} KiB", LABELS_MAX >> 10),
             Err(error) => error.to_string(),
         };
@@ -65,6 +68,25 @@ impl<K: Resource + DeserializeOwned> Decoded<K> {
 fn size_of_labels<K: Resource>(object: &K) -> usize {
     let labels = object.meta().labels.iter().flatten();
     labels.map(|(key, value)| key.len() + value.len()).sum()
+}
+
+impl<K: Clone> Decoded<K> {
+    /// Returns the object, if it could be decoded.
+    pub fn ok(self) -> Option<K> {
+        self.into_result().ok()
+    }
+
+    /// Returns the object, or why it cannot be decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidObject`] if it cannot be decoded.
+    pub fn into_result(self) -> Result<K, Box<InvalidObject>> {
+        match self {
+            Self::Object(object) => Ok(Arc::unwrap_or_clone(object)),
+            Self::Invalid(invalid) => Err(invalid),
+        }
+    }
 }
 
 impl<K> Decoded<K> {
@@ -79,18 +101,10 @@ impl<K> Decoded<K> {
             Self::Invalid(invalid) => Err(invalid),
         }
     }
-
-    /// Returns the object, if it could be decoded.
-    pub fn ok(self) -> Option<K> {
-        match self {
-            Self::Object(object) => Some(object),
-            Self::Invalid(_) => None,
-        }
-    }
 }
 
 /// For watches: the kind is that of the object.
-impl<K: Resource> Resource for Decoded<K> {
+impl<K: Resource + Clone> Resource for Decoded<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
@@ -119,7 +133,7 @@ impl<K: Resource> Resource for Decoded<K> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         match self {
-            Self::Object(object) => object.meta_mut(),
+            Self::Object(object) => Arc::make_mut(object).meta_mut(),
             Self::Invalid(invalid) => &mut invalid.metadata,
         }
     }
@@ -190,11 +204,9 @@ mod tests {
     /// Decodes a list of Pods; an error counts as its object's name and its cause.
     fn decode(list: &str) -> Vec<Result<String, String>> {
         let list: ObjectList<Decoded<Pod>> = serde_json::from_str(list).unwrap();
-        let items = list.items.into_iter().map(|item| match item {
-            Decoded::Object(pod) => Ok(pod.metadata.name.unwrap()),
-            Decoded::Invalid(invalid) => {
-                Err(format!("{}: {}", invalid.metadata.name.unwrap(), invalid.error))
-            }
+        let items = list.items.into_iter().map(|item| match item.into_result() {
+            Ok(pod) => Ok(pod.metadata.name.unwrap()),
+            Err(invalid) => Err(format!("{}: {}", invalid.metadata.name.unwrap(), invalid.error)),
         });
         items.collect()
     }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 pub mod enhance;
 pub mod expressions;
+pub mod field_managers;
 pub mod file;
 pub mod graceful;
 pub mod hash;

@@ -22,6 +22,8 @@ pub enum ObjectWrite {
         task: String,
         /// Identity of the run, for the inventory.
         run: String,
+        /// Whether KUDO has applied the object; the fields that it has written are taken first.
+        is_takeover: bool,
     },
     /// Sets the number of Pods of a workload to 0. It counts as done when the API server has answered.
     ScaleToZero {
@@ -116,7 +118,7 @@ fn is_of(entry: &InventoryEntry, id: &ObjectId) -> bool {
 pub fn record(status: &mut InstanceStatus, write: &ObjectWrite, response: Option<&Value>) {
     let id = write.id();
     match write {
-        ObjectWrite::Apply { object, task, run } => {
+        ObjectWrite::Apply { object, task, run, .. } => {
             let is_dependency = hash::is_dependency(object);
             let content = is_dependency.then(|| hash::content(object).unwrap_or(hash::NO_CONTENT));
             let entry = InventoryEntry {

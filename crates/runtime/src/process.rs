@@ -62,7 +62,7 @@ impl Process {
         progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         self.watch_api(Api::all(self.client.clone()), config, plural, progress)
     }
@@ -76,7 +76,7 @@ impl Process {
         progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let api = Api::all(self.client.clone());
         store::decoded_events(api, config, plural, &self.client_metrics, progress)
@@ -91,7 +91,7 @@ impl Process {
         progress: &WatchProgress,
     ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
     where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         store::events(api, config, plural, &self.client_metrics, progress)
     }

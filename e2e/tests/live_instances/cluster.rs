@@ -18,7 +18,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) async fn start() -> Self {
         let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
-        let resources = "configmaps,secrets,pods,pods/exec,jobs.batch";
+        let resources = "configmaps,secrets,pods,pods/exec,jobs.batch,deployments.apps";
         cluster.create_writer("writer", resources).await.unwrap();
         let cluster = Self { cluster };
         // The audit log is written in batches: the requests of the start belong to no test.

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod graceful;
+mod kudo;
 mod leaders;
 mod pipes;
 

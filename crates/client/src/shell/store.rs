@@ -63,7 +63,7 @@ pub fn decoded_events<K>(
     progress: &WatchProgress,
 ) -> impl Stream<Item = Result<Event<Decoded<K>>, watcher::Error>> + Send + use<K>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let errors = metrics.watch_errors.with_label_values(&[resource]);
     let invalid_objects = metrics.invalid_objects.with_label_values(&[resource]);
@@ -126,7 +126,7 @@ pub fn events<K>(
     progress: &WatchProgress,
 ) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let events = decoded_events(api, config, resource, metrics, progress);
     events.filter_map(|event| std::future::ready(event.map(valid).transpose()))
@@ -135,14 +135,16 @@ where
 /// Returns the event of an object that could be decoded. The deletion of one that could not is an
 /// event nevertheless, so that it does not remain in a cache.
 #[must_use]
-pub fn valid<K: DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Event<K>> {
+pub fn valid<K: Clone + DeserializeOwned>(event: Event<Decoded<K>>) -> Option<Event<K>> {
     match event {
         Event::Init => Some(Event::Init),
         Event::InitDone => Some(Event::InitDone),
         Event::InitApply(decoded) => decoded.ok().map(Event::InitApply),
         Event::Apply(decoded) => decoded.ok().map(Event::Apply),
-        Event::Delete(Decoded::Object(object)) => Some(Event::Delete(object)),
-        Event::Delete(Decoded::Invalid(invalid)) => invalid.metadata_only().map(Event::Delete),
+        Event::Delete(decoded) => match decoded.into_result() {
+            Ok(object) => Some(Event::Delete(object)),
+            Err(invalid) => invalid.metadata_only().map(Event::Delete),
+        },
     }
 }
 

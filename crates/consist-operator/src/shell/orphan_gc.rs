@@ -58,12 +58,10 @@ impl OrphanCollector {
         let all: Api<Decoded<DynamicObject>> =
             Api::namespaced_with(self.process.client.clone(), &namespace, &self.kind.api);
         let Ok(found) = all.get_opt(employer).await else { return };
-        let is_bound = match found {
-            Some(Decoded::Object(found)) => {
-                SlimEmployer::new(&self.kind, found).is_managed_or_releasing()
-            }
+        let is_bound = match found.map(Decoded::into_result) {
+            Some(Ok(found)) => SlimEmployer::new(&self.kind, found).is_managed_or_releasing(),
             // It exists, and may be under control.
-            Some(Decoded::Invalid(_)) => true,
+            Some(Err(_)) => true,
             None => false,
         };
         if is_bound {

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{
     files,
-    objects::{Error, Objects},
+    objects::{Applied, Error, Objects},
     watches::{Sighting, Watches},
 };
 use crate::{
@@ -184,6 +184,22 @@ impl Access<'_> {
         record_reads(read, &mut observed.metadata, &mut observed.failures);
     }
 
+    /// Applies an object, and takes the fields of KUDO first if it has applied the object.
+    async fn apply(
+        &self,
+        object: &Value,
+        version: Option<String>,
+        is_takeover: bool,
+    ) -> Result<Applied, Error> {
+        let version = match version {
+            Some(version) if is_takeover => {
+                Some(self.objects.take_fields_from_kudo(&ObjectId::of(object), version).await?)
+            }
+            version => version,
+        };
+        self.objects.apply(object, version.as_deref()).await
+    }
+
     /// Writes objects in their order: others may depend on the first. Each must be as it was read: a
     /// leader that was paused does not undo what its successor has done.
     async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) -> Written {
@@ -192,8 +208,8 @@ impl Access<'_> {
             let id = write.id();
             let version = version(observed, &id);
             let (verb, result) = match &write {
-                ObjectWrite::Apply { object, .. } => {
-                    let applied = self.objects.apply(object, version.as_deref()).await;
+                ObjectWrite::Apply { object, is_takeover, .. } => {
+                    let applied = self.apply(object, version, *is_takeover).await;
                     let object = applied.map(|applied| {
                         events.extend(applied.taken.map(|taken| fields_taken(&id, &taken)));
                         Some(applied.object)

@@ -16,7 +16,7 @@ use super::{
     NAME,
     types::{NOT_FOUND, ServedType, Types},
 };
-use crate::object::{ObjectId, ObjectType, Scope, map_at, text};
+use crate::object::{ObjectId, ObjectType, Scope, field_managers::taken_from_kudo, map_at, text};
 
 /// Timeout of one request; that of the API server is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,6 +31,7 @@ const OUTDATED: [&str; 2] = ["the object has been modified", "recondition failed
 const FIELD_CONFLICT: &str = "FieldManagerConflict";
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON_PATCH: HeaderValue = HeaderValue::from_static("application/json-patch+json");
 const APPLY: HeaderValue = HeaderValue::from_static("application/apply-patch+yaml");
 const METADATA: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
@@ -158,12 +159,13 @@ struct Call {
     method: Method,
     path: String,
     accept: HeaderValue,
+    content: HeaderValue,
     body: Option<Value>,
 }
 
 impl Call {
     fn get(path: String, accept: HeaderValue) -> Self {
-        Self { method: Method::GET, path, accept, body: None }
+        Self { method: Method::GET, path, accept, content: JSON, body: None }
     }
 }
 
@@ -251,6 +253,31 @@ impl Objects<'_> {
         }
     }
 
+    /// Makes the fields that KUDO has written those of the operator, unless the object has another
+    /// resourceVersion than `version`. Returns the resourceVersion that it has then.
+    ///
+    /// # Errors
+    ///
+    /// If a request fails, or the API server rejects the change.
+    pub(super) async fn take_fields_from_kudo(
+        &self,
+        id: &ObjectId,
+        version: String,
+    ) -> Result<String, Error> {
+        let path = self.known_path(id)?;
+        let found = self.request(Call::get(path.clone(), METADATA)).await?;
+        let Some(managed_fields) = taken_from_kudo(&serde_json::from_str(&found)?, NAME) else {
+            return Ok(version);
+        };
+        let patch = json!([
+            { "op": "replace", "path": "/metadata/managedFields", "value": managed_fields },
+            { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
+        ]);
+        let (method, body) = (Method::PATCH, Some(patch));
+        let call = Call { method, path, accept: METADATA, content: JSON_PATCH, body };
+        Ok(text(&self.send(call).await?, "/metadata/resourceVersion").to_owned())
+    }
+
     /// Sets the number of Pods of a workload of this UID to 0. The field has a manager of its own, so that
     /// the other fields of the workload keep theirs.
     ///
@@ -279,7 +306,8 @@ impl Objects<'_> {
         let id = ObjectId::of(object);
         let path = format!("{}?fieldManager={manager}", self.known_path(&id)?);
         let body = Some(object.clone());
-        let applied = self.send(Call { method: Method::PATCH, path, accept: JSON, body }).await;
+        let call = Call { method: Method::PATCH, path, accept: JSON, content: APPLY, body };
+        let applied = self.send(call).await;
         if applied.as_ref().is_err_and(Error::is_not_found) {
             // The namespace does not exist, or the type is not served any more.
             self.types.forget(&id.object_type.api_version);
@@ -304,7 +332,8 @@ impl Objects<'_> {
             "preconditions": { "uid": uid, "resourceVersion": version },
         });
         let path = self.known_path(id)?;
-        let call = Call { method: Method::DELETE, path, accept: JSON, body: Some(options) };
+        let method = Method::DELETE;
+        let call = Call { method, path, accept: JSON, content: JSON, body: Some(options) };
         let deleted = found(self.send(call).await)?;
         // Once it does not exist any more, the response may be a Status.
         Ok(deleted.filter(|object| text(object, "/kind") != "Status"))
@@ -324,10 +353,9 @@ impl Objects<'_> {
     }
 
     async fn request(&self, call: Call) -> Result<String, Error> {
-        let media_type = if call.method == Method::PATCH { APPLY } else { JSON };
         let request = Request::builder().method(call.method).uri(call.path);
-        let request =
-            request.header(header::CONTENT_TYPE, media_type).header(header::ACCEPT, call.accept);
+        let request = request.header(header::CONTENT_TYPE, call.content);
+        let request = request.header(header::ACCEPT, call.accept);
         let body = call.body.as_ref().map(Value::to_string).unwrap_or_default();
         let response = self.client.request_text(request.body(body.into_bytes())?);
         Ok(timeout(REQUEST_TIMEOUT, response).await.map_err(|_| Error::Timeout)??)

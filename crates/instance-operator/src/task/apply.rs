@@ -18,6 +18,7 @@ use super::{
 use crate::{
     object::{
         ObjectId, ObjectType, enhance,
+        field_managers::is_applied_by_kudo,
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
         is_deleted, is_true, object_type, text,
@@ -219,6 +220,7 @@ fn advance_object(
     } else {
         live_metadata(&id, context, work)
     };
+    let mut is_takeover = false;
     match live {
         Live::Unknown => {
             progress.is_incomplete = true;
@@ -237,6 +239,7 @@ fn advance_object(
             return progress.add(delete_object(&id, live, context, work));
         }
         Live::Exists(live) => {
+            is_takeover = is_applied_by_kudo(live);
             if let Some(other) = other_maker(live, &object, context, work) {
                 work.awaited.insert(id.clone());
                 progress.errors.push(format!(
@@ -257,6 +260,7 @@ fn advance_object(
         object: Box::new(object),
         task: context.path.task.to_owned(),
         run,
+        is_takeover,
     });
     Ok(())
 }

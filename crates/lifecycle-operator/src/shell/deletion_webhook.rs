@@ -221,12 +221,9 @@ impl DeletionWebhook {
 }
 
 /// Returns the object, or the error that it cannot be decoded.
-fn decoded<K: Resource>(kind: &'static str, object: Decoded<K>) -> Result<K, ReviewError> {
-    match object {
-        Decoded::Object(object) => Ok(object),
-        Decoded::Invalid(invalid) => {
-            let name = invalid.metadata.name.unwrap_or_default();
-            Err(ReviewError::Invalid { kind, name, error: invalid.error })
-        }
-    }
+fn decoded<K: Clone>(kind: &'static str, object: Decoded<K>) -> Result<K, ReviewError> {
+    object.into_result().map_err(|invalid| {
+        let name = invalid.metadata.name.unwrap_or_default();
+        ReviewError::Invalid { kind, name, error: invalid.error }
+    })
 }

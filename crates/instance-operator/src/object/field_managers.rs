@@ -1,0 +1,105 @@
+//! Takes the fields that KUDO's manager has written, so that server-side apply removes those that left
+//! the templates. KUDO updated objects, and such fields would keep it as their manager.
+
+use serde_json::{Map, Value, json};
+
+use super::{annotation, items};
+
+/// Annotation in which KUDO kept what it had applied.
+const LAST_APPLIED: &str = "kudo.dev/last-applied-configuration";
+/// The same annotation in the fields of a manager.
+const LAST_APPLIED_FIELD: &str =
+    "/fieldsV1/f:metadata/f:annotations/f:kudo.dev~1last-applied-configuration";
+
+/// Returns whether KUDO has applied an object, and its annotation is still there.
+#[must_use]
+pub fn is_applied_by_kudo(object: &Value) -> bool {
+    annotation(object, LAST_APPLIED).is_some()
+}
+
+/// Returns the `managedFields` of an object once `manager` has all fields of the manager that wrote KUDO's
+/// annotation; `None` if nothing changes. `metadata` is the object or its metadata, with `managedFields`.
+#[must_use]
+pub fn taken_from_kudo(metadata: &Value, manager: &str) -> Option<Value> {
+    let entries: Vec<&Value> = items(metadata, "/metadata/managedFields").collect();
+    let (of_kudo, others): (Vec<&Value>, Vec<&Value>) =
+        entries.into_iter().partition(|entry| is_of_kudo(entry));
+    let (own, others): (Vec<&Value>, Vec<&Value>) =
+        others.into_iter().partition(|entry| is_applied_by(entry, manager));
+    let first = of_kudo.first()?;
+    let mut fields = Map::new();
+    for entry in of_kudo.iter().chain(&own) {
+        merge(&mut fields, entry["fieldsV1"].as_object()?);
+    }
+    let taken = json!({
+        "manager": manager, "operation": "Apply", "apiVersion": first["apiVersion"],
+        "time": first["time"], "fieldsType": "FieldsV1", "fieldsV1": fields,
+    });
+    Some(others.into_iter().cloned().chain([taken]).collect())
+}
+
+fn is_of_kudo(entry: &Value) -> bool {
+    entry["operation"] == "Update"
+        && entry.get("subresource").is_none()
+        && entry.pointer(LAST_APPLIED_FIELD).is_some()
+}
+
+fn is_applied_by(entry: &Value, manager: &str) -> bool {
+    entry["operation"] == "Apply"
+        && entry.get("subresource").is_none()
+        && entry["manager"] == manager
+}
+
+/// Adds the fields of one set to another.
+fn merge(fields: &mut Map<String, Value>, more: &Map<String, Value>) {
+    for (name, below) in more {
+        let known = fields.entry(name).or_insert_with(|| json!({}));
+        if let (Value::Object(known), Value::Object(below)) = (known, below) {
+            merge(known, below);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
+        json!({
+            "manager": manager, "operation": operation, "apiVersion": "v1",
+            "time": "2021-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields,
+        })
+    }
+
+    fn object(entries: &[Value]) -> Value {
+        json!({ "metadata": { "managedFields": entries } })
+    }
+
+    #[test]
+    fn fields_of_the_manager_with_the_annotation_are_taken() {
+        let annotated = json!({
+            "f:metadata": { "f:annotations": { format!("f:{LAST_APPLIED}"): {} } },
+            "f:data": { "f:a": {} },
+        });
+        let other = entry("kubectl", "Update", &json!({ "f:data": { "f:c": {} } }));
+        let own = entry("ours", "Apply", &json!({ "f:data": { "f:b": {} } }));
+        let found = object(&[entry("manager", "Update", &annotated), other.clone(), own]);
+        let all = json!({
+            "f:metadata": { "f:annotations": { format!("f:{LAST_APPLIED}"): {} } },
+            "f:data": { "f:a": {}, "f:b": {} },
+        });
+        let expected = json!([other, entry("ours", "Apply", &all)]);
+        assert_eq!(taken_from_kudo(&found, "ours"), Some(expected));
+    }
+
+    #[test]
+    fn nothing_is_taken_without_the_annotation_or_twice() {
+        let other = entry("manager", "Update", &json!({ "f:data": { "f:a": {} } }));
+        assert_eq!(taken_from_kudo(&object(&[other]), "ours"), None);
+        let annotated =
+            json!({ "f:metadata": { "f:annotations": { format!("f:{LAST_APPLIED}"): {} } } });
+        let taken = entry("ours", "Apply", &annotated);
+        assert_eq!(taken_from_kudo(&object(&[taken]), "ours"), None);
+        assert_eq!(taken_from_kudo(&json!({}), "ours"), None);
+    }
+}
