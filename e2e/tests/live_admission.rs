@@ -310,12 +310,9 @@ fn invalid_rules() -> Vec<(Value, &'static str)> {
         ),
         (
             available(json!({ "maxUnavailableValue": "5" })),
-            "maxUnavailableValue should be a number not smaller than 0",
+            "spec.rules[0].availablePolicy.maxUnavailableValue: Invalid value: \"5\"",
         ),
-        (
-            available(json!({ "minAvailableValue": -1 })),
-            "minAvailableValue should be a number not smaller than 0",
-        ),
+        (available(json!({ "minAvailableValue": -1 })), "should be greater than or equal to 0"),
         (
             available(json!({ "maxUnavailablePolicy": { "expFunc": { "pow": "-1" } } })),
             "expFunc.pow: Invalid value",

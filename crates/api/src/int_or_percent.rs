@@ -20,7 +20,8 @@ pub(crate) const RULE: &str = concat!(
 );
 
 /// Adds the bounds of [`RULE`] to the schema of such a field in a list, where the estimated cost of the
-/// rule would exceed what the API server permits.
+/// rule would exceed what the API server permits: up to Kubernetes 1.33 it does not consider `maxLength`
+/// of a field that may be a number.
 pub(crate) fn bounds(schema: &mut Schema) {
     schema.insert("minimum".to_owned(), json!(0));
     schema.insert("maximum".to_owned(), json!(i32::MAX));

@@ -170,13 +170,11 @@ pub struct TransitionRuleFilter {
 pub struct AvailableRule {
     /// Maximum number of unavailable Pods: a number, or a percentage, rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "int_or_string_schema")]
-    #[x_kube(validation = (int_or_percent::RULE, "spec.rules[].availablePolicy.maxUnavailableValue: maxUnavailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[schemars(transform = int_or_percent::bounds)]
     pub max_unavailable_value: Option<IntOrString>,
     /// Minimum number of available Pods: a number, or a percentage, rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "int_or_string_schema")]
-    #[x_kube(validation = (int_or_percent::RULE, "spec.rules[].availablePolicy.minAvailableValue: minAvailableValue should be a number not smaller than 0, or a percentage up to 100%"))]
+    #[schemars(transform = int_or_percent::bounds)]
     pub min_available_value: Option<IntOrString>,
     /// Maximum number of unavailable Pods as a function of the number of Pods, rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,11 +182,6 @@ pub struct AvailableRule {
     /// Minimum number of available Pods as a function of the number of Pods, rounded down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_available_policy: Option<AvailablePolicy>,
-}
-
-fn int_or_string_schema(_: &mut SchemaGenerator) -> Schema {
-    // maxLength lets the API server bound the cost of validation rules; the longest value is 100%.
-    json_schema!({ "x-kubernetes-int-or-string": true, "maxLength": 4 })
 }
 
 /// Function of the number of Pods.

@@ -15,6 +15,8 @@ const NAMESPACE: &str = include_str!("../../../deploy/namespace/namespace.yaml")
 const ACCESS: &str = include_str!("../../../deploy/instance-operator/rbac.yaml");
 const ADMIN: &str =
     include_str!("../../../deploy/components/package-admin/cluster-role-binding.yaml");
+const ADMISSION: &str =
+    include_str!("../../../deploy/components/instance-admission/instance-admission.yaml");
 const CONTROLLER: [&str; 3] = [
     include_str!("../../../deploy/instance-operator/deployment.yaml"),
     include_str!("../../../deploy/components/network-policy/network-policy.yaml"),
@@ -65,6 +67,7 @@ pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
     let mut parts = vec![
         Part { name: "namespace", objects: objects(&[NAMESPACE])? },
         Part { name: "service account", objects: access },
+        Part { name: "admission policy", objects: objects(&[ADMISSION])? },
         Part { name: "kudo controller", objects: controller },
     ];
     for object in parts.iter_mut().flat_map(|part| &mut part.objects) {
