@@ -25,6 +25,7 @@ pub struct Request {
     #[serde(default)]
     stage: String,
     user: User,
+    impersonated_user: Option<User>,
     object_ref: Option<Object>,
     response_status: Option<Status>,
 }
@@ -60,6 +61,12 @@ impl Request {
     #[must_use]
     pub fn operator(&self) -> Option<&str> {
         self.user.username.strip_prefix("system:serviceaccount:podops-system:")
+    }
+
+    /// Returns whether the request was made for another user, with that user's rights.
+    #[must_use]
+    pub fn is_impersonated(&self) -> bool {
+        self.impersonated_user.is_some()
     }
 
     /// Plural resource name; empty for requests without an object.

@@ -72,6 +72,7 @@ fn size_of_labels<K: Resource>(object: &K) -> usize {
 
 impl<K: Clone> Decoded<K> {
     /// Returns the object, if it could be decoded.
+    #[must_use]
     pub fn ok(self) -> Option<K> {
         self.into_result().ok()
     }

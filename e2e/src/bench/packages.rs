@@ -22,19 +22,25 @@ use podops_packages::{
 };
 use serde_json::{Value, json};
 
-use super::rows::{BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, zero};
+use super::rows::{
+    BINARY_SIZE_LIMIT_MB, Row, Rows, at_most, count_at_most, print_step, without_target, zero,
+};
 use crate::{
     audit::Request,
     cluster::{INSTANCE_OPERATOR, TIMEOUT, TestCluster, eventually},
     folders,
     measure::Process,
+    package_kills,
     packages::folder_of,
+    permissions,
     process::cpu_time,
 };
 
 /// Number of Instances at rest, and of objects of each.
 const INSTANCES: usize = 500;
 const OBJECTS: usize = 10;
+/// Number of times that the operator is killed.
+const KILLS: usize = 200;
 /// Number of rounds of which the median counts.
 const ROUNDS: usize = 20;
 /// Number of reconciles of a waiting run that are measured.
@@ -75,10 +81,31 @@ pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Row
     lab.waiting(&mut rows).await?;
     print_step("500 Instances with 5,000 ConfigMaps");
     lab.many(&mut rows).await?;
-    let (requests, _) = lab.cluster.requests(0)?;
+    let (mut requests, _) = lab.cluster.requests(0)?;
+    print_step("200 kills, half of them with two operators");
+    requests.extend(kills(programs, &mut rows).await?);
     let forbidden = requests.iter().filter(|r| r.is_operator_request() && r.is_unauthorized());
     rows.push(zero("requests that were forbidden", forbidden.count()));
+    let unused = permissions::unused(&lab.cluster, INSTANCE_OPERATOR, &requests).await?;
+    eprintln!("    never used: {unused:?}");
+    rows.push(zero("verbs granted and never used", unused.len()));
     Ok(rows)
+}
+
+/// Kills the operator at random points of runs, in a cluster of its own. Returns the requests.
+async fn kills(programs: &Path, rows: &mut Rows) -> anyhow::Result<Vec<Request>> {
+    let mut cluster = TestCluster::start_with_packages(programs).await?;
+    let started = Instant::now();
+    let killed = package_kills::run(&mut cluster, KILLS).await?;
+    eprintln!("    {KILLS} kills in {:.0?}: {killed:?}", started.elapsed());
+    rows.push(without_target(
+        "`kill -9` at random points, half of them with two operators",
+        format!("{KILLS} in {} runs, all COMPLETE", killed.runs),
+    ));
+    let metric = "after these: Secrets and Pods of Pipe tasks made again in a run";
+    rows.push(zero(metric, killed.made_again));
+    rows.push(zero("after these: complete steps entered again", killed.entered_again));
+    Ok(cluster.requests(0)?.0)
 }
 
 fn sizes(programs: &Path, rows: &mut Rows) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@
 mod admission;
 mod cluster;
 mod graceful;
+mod kills;
 mod kudo;
 mod leaders;
 mod pipes;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client,
     api::{AttachParams, AttachedProcess},
@@ -68,16 +68,17 @@ async fn result_of(mut process: AttachedProcess) -> Result<FileRead, Error> {
         return Ok(FileRead::TooLarge);
     }
     let status = status.await.ok_or(Error::Interrupted)?;
-    if is_success(&status) {
-        return Ok(FileRead::Content(content));
+    match status.status.as_deref() {
+        Some("Success") => Ok(FileRead::Content(content)),
+        Some("Failure") => {
+            let printed = String::from_utf8_lossy(&message).trim().to_owned();
+            let parts = [status.message, status.reason, Some(printed)];
+            let parts: Vec<String> =
+                parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+            Ok(FileRead::CommandFailed(parts.join(": ")))
+        }
+        _ => Err(Error::Interrupted),
     }
-    let printed = String::from_utf8_lossy(&message);
-    let reported = status.message.unwrap_or_default();
-    Ok(FileRead::CommandFailed(format!("{reported}: {}", printed.trim())))
-}
-
-fn is_success(status: &Status) -> bool {
-    status.status.as_deref() == Some("Success")
 }
 
 /// Reads the first bytes of an output. The rest of it is read up to the same limit, so that the command

@@ -269,11 +269,11 @@ impl Objects<'_> {
         let Some(managed_fields) = taken_from_kudo(&serde_json::from_str(&found)?, NAME) else {
             return Ok(version);
         };
-        let patch = json!([
+        let changes = json!([
             { "op": "replace", "path": "/metadata/managedFields", "value": managed_fields },
             { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
         ]);
-        let (method, body) = (Method::PATCH, Some(patch));
+        let (method, body) = (Method::PATCH, Some(changes));
         let call = Call { method, path, accept: METADATA, content: JSON_PATCH, body };
         Ok(text(&self.send(call).await?, "/metadata/resourceVersion").to_owned())
     }
