@@ -2,12 +2,13 @@
 //! containers. Only containers of the image [`server::IMAGE`] run, as processes that listen at
 //! their Pods' addresses.
 //!
-//! Faults are selected by image and CPU request: the tag `non-exist` cannot be pulled, a tag that
-//! contains `crash` crashes, and a tag that ends in `-again` has the same image ID as the tag
+//! Faults are selected by image and CPU request: the tag `non-exist` and an image without a tag whose name
+//! contains `nonexist` cannot be pulled, a tag that contains `crash` crashes, and a tag that ends in `-again` has the same image ID as the tag
 //! without that suffix. A node has 8 CPUs, of which 4 are free for resizes. A node can be
 //! disconnected or cordoned, and every PersistentVolumeClaim is bound at once. Init containers end
-//! before the others start, the containers of a Job's Pods end soon after they started, with an error
-//! if the tag of the image contains `fail`, and commands are run by [`kubelet`]. [`next_action`]
+//! before the others start. The containers of a Job's Pods end soon after they started, with an error
+//! if the tag of the image contains `fail` or the command is `false`; the command `sleep` does not end.
+//! Commands of other clients are run by [`kubelet`]. [`next_action`]
 //! decides as a pure function; the other code waits and writes.
 
 mod kubelet;
@@ -109,8 +110,9 @@ pub fn next_action(pod: &Pod, delays: Delays, now: Timestamp) -> Option<(Duratio
     let status = pod.status.clone().unwrap_or_default();
     match status.phase.as_deref() {
         Some("Succeeded" | "Failed") => None,
-        Some("Running") if is_of_job(pod) => {
-            let report = ended(pod, &status, image_fails(pod), now);
+        Some("Running") if is_of_job(pod) && !runs(pod, "sleep") => {
+            let fails = image_fails(pod) || runs(pod, "false");
+            let report = ended(pod, &status, fails, now);
             Some((delays.start, Action::ReportStatus(report)))
         }
         _ => next_report(pod, &status, delays, now),
@@ -230,7 +232,14 @@ fn is_of_job(pod: &Pod) -> bool {
     pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Job")
 }
 
-/// Returns whether the containers of a Job's Pod end with an error.
+/// Returns whether a container runs a command.
+fn runs(pod: &Pod, command: &str) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut commands = containers.filter_map(|container| container.command.as_ref()?.first());
+    commands.any(|first| first == command)
+}
+
+/// Returns whether the image of a Job's Pod ends with an error.
 fn image_fails(pod: &Pod) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut tags =
@@ -327,6 +336,7 @@ fn container(
     let fails = match image.rsplit_once(':').map(|(_, tag)| tag) {
         Some("non-exist") => Some("ImagePullBackOff"),
         Some(tag) if tag.contains("crash") => Some("CrashLoopBackOff"),
+        None if image.contains("nonexist") => Some("ImagePullBackOff"),
         _ => None,
     };
     if let (Some(reason), true) = (fails, !running) {

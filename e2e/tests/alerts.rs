@@ -31,7 +31,7 @@ const fn case(
 }
 
 /// Times are Unix seconds, and the first sample is at 0.
-const CASES: [Case; 19] = [
+const CASES: [Case; 20] = [
     case("PodopsOperatorDown", r#"up{job="podops",operator="a"}"#, "1 0x20", [5, 6]),
     case("PodopsNoLeader", r#"podops_leader{operator="a"}"#, "1 0x20", [2, 3]),
     case(
@@ -76,6 +76,12 @@ const CASES: [Case; 19] = [
         r#"podops_collaset_degraded_collasets{namespace="a",reason="PodsNotStarting"}"#,
         "1x20",
         [9, 10],
+    ),
+    case(
+        "PodopsInstanceFailed",
+        r#"podops_instance_instances{namespace="a",state="Failed"}"#,
+        "0x5 1x20",
+        [5, 7],
     ),
     case(
         "PodopsJobFailed",

@@ -38,7 +38,6 @@ impl Release {
         let directory = tempfile::tempdir().unwrap();
         let digests = directory.path().join("digests");
         let digest = "0123456789abcdef".repeat(4);
-        // The chart does not contain instance-operator, but the release has its image.
         let images = OPERATORS.into_iter().chain([INSTANCE_OPERATOR]);
         let list: Vec<String> =
             images.map(|operator| format!("{operator} sha256:{digest}\n")).collect();
@@ -149,13 +148,22 @@ async fn the_chart_is_installed_changed_and_uninstalled() {
     assert!(image.starts_with("registry.example/podops/collaset-operator@sha256:"), "{image}");
     assert_eq!(release.names::<Deployment>().await.len(), OPERATORS.len() - 1);
     assert!(release.names::<MutatingAdmissionPolicy>().await.len() > 2, "of this API server");
-    release.plane.kubectl(&["get", "collasets,podtransitionrules,operationjobs"]).await.unwrap();
+    let kinds = "collasets,podtransitionrules,operationjobs,instances.kudo.dev";
+    release.plane.kubectl(&["get", kinds]).await.unwrap();
 
     let upgrade = ["upgrade", "podops", "CHART", "--reset-values"];
     release.helm(&[&upgrade[..], &["--set", "registry=other.example"]].concat());
     let mut names = release.names::<Deployment>().await;
     names.sort_unstable();
     assert_eq!(names, OPERATORS);
+    let packages = "operators.instance.enabled=true";
+    release.helm(&[&upgrade[..], &["--set", packages]].concat());
+    let mut names = release.names::<Deployment>().await;
+    names.retain(|name| !OPERATORS.contains(&name.as_str()));
+    assert_eq!(names, [INSTANCE_OPERATOR]);
+    let account = format!("system:serviceaccount:{NAMESPACE}:instance-operator");
+    let get = ["get", "validatingadmissionpolicy", "podops-instance-admission", "-o", "yaml"];
+    assert!(release.plane.kubectl(&get).await.unwrap().contains(&account));
     release.helm(&["rollback", "podops", "1"]);
     assert_eq!(release.names::<Deployment>().await.len(), OPERATORS.len() - 1);
 

@@ -1,5 +1,6 @@
-//! KUDO's own integration suite, by its test tool, with `kubectl-kudo` and instance-operator as programs
-//! and without a webhook. Nodes take no Pods, as in the environment that the suite was written for.
+//! KUDO's own integration and end-to-end suites, by its test tool, with `kubectl-kudo` and
+//! instance-operator as programs and without a webhook. In the integration suite, nodes take no Pods, as in
+//! the environment that it was written for.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,19 +12,31 @@ use podops_e2e::{
 };
 use tokio::process::Command;
 
-/// Cases of the suite.
-const CASES: usize = 27;
-/// Manifests that the cases need. The suite's webhook is not among them.
-const MANIFESTS: [&str; 3] = ["configmap-operator.yaml", "test-operator.yaml", "toy-operator.yaml"];
+/// A suite of KUDO.
+struct Suite {
+    /// Folder of the test cases.
+    folder: &'static str,
+    /// Number of test cases.
+    cases: usize,
+    /// Manifests that the cases need. The suite's webhook is not among them.
+    manifests: &'static [&'static str],
+}
+
+const INTEGRATION: Suite = Suite {
+    folder: "integration",
+    cases: 27,
+    manifests: &["configmap-operator.yaml", "test-operator.yaml", "toy-operator.yaml"],
+};
+const END_TO_END: Suite = Suite { folder: "e2e", cases: 11, manifests: &[] };
 
 const SUITE: &str = "\
 apiVersion: kuttl.dev/v1beta1
 kind: TestSuite
 manifestDirs: [manifests]
-testDirs: [integration]
+testDirs: [cases]
 skipDelete: true
 parallel: 4
-timeout: 60
+timeout: 120
 ";
 
 /// Steps of the test tool, in the group that it had before it left KUDO, and has now.
@@ -51,18 +64,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_integration_suite_of_kudo_passes() {
+/// Runs a folder of test cases with the test tool, each of which must pass.
+async fn run_suite(cluster: &TestCluster, suite: &Suite) {
     let (kuttl, source) = (kuttl().unwrap(), kudo_source().unwrap());
-    let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
-    cluster.add_package_admin().await.unwrap();
-    cluster.plane.kubectl(&["cordon", "--selector", "topology.kubernetes.io/zone"]).await.unwrap();
-
     let work = tempfile::tempdir().unwrap();
     let at = |name: &str| work.path().join(name);
-    copy(&source.join("test/integration"), &at("integration"));
+    copy(&source.join("test").join(suite.folder), &at("cases"));
     fs::create_dir(at("manifests")).unwrap();
-    for name in MANIFESTS {
+    for name in suite.manifests {
         fs::copy(source.join("test/manifests").join(name), at("manifests").join(name)).unwrap();
     }
     fs::write(at("suite.yaml"), SUITE).unwrap();
@@ -82,6 +91,25 @@ async fn the_integration_suite_of_kudo_passes() {
     let failed: Vec<&&str> = results.iter().filter(|line| !line.contains("--- PASS")).collect();
     let log = fs::read_to_string(cluster.log(INSTANCE_OPERATOR)).unwrap();
     assert!(failed.is_empty() && output.status.success(), "{log}\n{text}\n{failed:#?}");
-    assert_eq!(results.len(), CASES, "{results:#?}");
+    assert_eq!(results.len(), suite.cases, "{results:#?}");
     cluster.assert_no_forbidden_requests().unwrap();
+}
+
+async fn start() -> TestCluster {
+    let cluster = TestCluster::start_with_packages(&programs().unwrap()).await.unwrap();
+    cluster.add_package_admin().await.unwrap();
+    cluster
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_integration_suite_of_kudo_passes() {
+    let cluster = start().await;
+    cluster.plane.kubectl(&["cordon", "--selector", "topology.kubernetes.io/zone"]).await.unwrap();
+    run_suite(&cluster, &INTEGRATION).await;
+}
+
+/// The suite for a cluster with controllers and Pods that run.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_to_end_suite_of_kudo_passes() {
+    run_suite(&start().await, &END_TO_END).await;
 }

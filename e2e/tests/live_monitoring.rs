@@ -14,12 +14,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::PostParams};
 use podops_api::{
     collaset::CollaSetStatus,
+    kudo::{ExecutionStatus, Instance, OperatorVersion},
     operation_job::{OperationJob, Progress},
     well_known,
 };
 use podops_e2e::{
     balancers::Haproxy,
-    cluster::{OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
+    cluster::{INSTANCE_OPERATOR, OPERATORS, TIMEOUT, TestCluster, app, eventually, programs},
     panels::{Query, panels},
     programs::prometheus_operator_crds,
     prometheus::Prometheus,
@@ -41,6 +42,7 @@ const RULES: &str = "transition-rule-operator";
 async fn alerts_fire_in_their_situations_and_panels_have_data() {
     let mut cluster =
         TestCluster::start_with_graceful_deletion(&programs().unwrap()).await.unwrap();
+    cluster.add_instance_operator().await.unwrap();
     let began = Instant::now();
     let rules = install_monitoring(&cluster).await;
     let directory = cluster.plane.dir.path().join("prometheus");
@@ -104,7 +106,8 @@ async fn install_monitoring(cluster: &TestCluster) -> Value {
 
 /// Addresses of the operators' metrics.
 fn addresses(cluster: &TestCluster) -> BTreeMap<&'static str, SocketAddr> {
-    OPERATORS.into_iter().map(|name| (name, cluster.metrics_address(name).unwrap())).collect()
+    let all = OPERATORS.into_iter().chain([INSTANCE_OPERATOR]);
+    all.map(|name| (name, cluster.metrics_address(name).unwrap())).collect()
 }
 
 /// The alerts of rules; each has its runbook.
@@ -170,6 +173,7 @@ async fn roll_out(cluster: &TestCluster) {
         run_job(cluster, name, &pods, Progress::Succeeded).await;
     }
     cluster.wait_until_rolled_out("web", PODS, TIMEOUT).await.unwrap();
+    run_plan(cluster, "deployed", "ConfigMap", ExecutionStatus::Complete).await;
     // Two scrapes and evaluations.
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
@@ -188,8 +192,35 @@ async fn run_job(cluster: &TestCluster, name: &str, pods: &[String], end: Progre
     eventually(TIMEOUT * 2, has_ended).await.unwrap();
 }
 
-/// PodopsRolloutStopped, PodopsRolloutOverdue, PodopsCollaSetDegraded, PodopsJobFailed and
-/// PodopsObjectsInvalid.
+/// An Instance whose `deploy` applies an object of a kind.
+async fn run_plan(cluster: &TestCluster, name: &str, kind: &str, end: ExecutionStatus) {
+    cluster.create_writer(name, "configmaps").await.unwrap();
+    let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
+    let step = json!({ "name": "only", "tasks": ["only"] });
+    let phase = json!({ "name": "only", "strategy": "serial", "steps": [step] });
+    let version = json!({ "metadata": { "name": name }, "spec": {
+        "operator": { "name": name }, "version": "1.0.0",
+        "templates": { "object": object.to_string() },
+        "tasks": [{ "name": "only", "kind": "Apply", "spec": { "resources": ["object"] } }],
+        "plans": { "deploy": { "strategy": "serial", "phases": [phase] } },
+    } });
+    let versions: Api<OperatorVersion> = cluster.api();
+    let version = serde_json::from_value(version).unwrap();
+    versions.create(&PostParams::default(), &version).await.unwrap();
+    let spec = json!({ "operatorVersion": { "name": name }, "serviceAccountName": name });
+    let instance = json!({ "metadata": { "name": name }, "spec": spec });
+    let instances: Api<Instance> = cluster.api();
+    let instance = serde_json::from_value(instance).unwrap();
+    instances.create(&PostParams::default(), &instance).await.unwrap();
+    let has_ended = async || {
+        let status = instances.get(name).await?.status.unwrap_or_default();
+        Ok(status.plan_status.get("deploy").is_some_and(|deploy| deploy.status == end))
+    };
+    eventually(TIMEOUT, has_ended).await.unwrap();
+}
+
+/// PodopsRolloutStopped, PodopsRolloutOverdue, PodopsCollaSetDegraded, PodopsJobFailed,
+/// PodopsInstanceFailed and PodopsObjectsInvalid.
 async fn workload_situations(cluster: &TestCluster) {
     let halt = json!({
         "progressDeadlineSeconds": 60,
@@ -202,6 +233,7 @@ async fn workload_situations(cluster: &TestCluster) {
     let deadline = json!({ "progressDeadlineSeconds": 3 });
     cluster.create_with("overdue", 1, "nginx:non-exist", &deadline).await.unwrap();
     run_job(cluster, "failed", &["missing".to_owned()], Progress::Failed).await;
+    run_plan(cluster, "unserved", "Unserved", ExecutionStatus::FatalError).await;
     let deep = format!("{}1{}", r#"{"a":"#.repeat(DEPTH), "}".repeat(DEPTH));
     let set = json!({
         "apiVersion": "apps.kusionstack.io/v1alpha1", "kind": "CollaSet",

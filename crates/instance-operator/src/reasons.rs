@@ -219,11 +219,6 @@ pub const PAUSED: ConditionReason = reason(
     "Paused",
     "A plan runs, and no further step begins, because `spec.paused` is true.",
 );
-/// No plan runs.
-pub const IDLE: ConditionReason = reason("Progressing", False, "Idle", "No plan runs.");
-/// The last run did not fail.
-pub const AS_EXPECTED: ConditionReason =
-    reason("Degraded", False, "AsExpected", "The last run did not fail, or another one runs.");
 /// The last run failed.
 pub const DEGRADED: ConditionReason = reason(
     "Degraded",
@@ -259,15 +254,13 @@ pub const CLUSTER_OBJECTS_REMAIN: ConditionReason = reason(
 );
 
 /// Conditions of Instances.
-pub const CONDITIONS: [&ConditionReason; 13] = [
+pub const CONDITIONS: [&ConditionReason; 11] = [
     &READY,
     &UNHEALTHY,
     &READY_UNKNOWN,
     &NOT_READY,
     &PROGRESSING,
     &PAUSED,
-    &IDLE,
-    &AS_EXPECTED,
     &DEGRADED,
     &VERSION_MISSING,
     &PLAN_REJECTED,

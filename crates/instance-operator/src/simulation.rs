@@ -46,6 +46,8 @@ pub(crate) struct World {
     pub(crate) rejected: Vec<ObjectId>,
     /// Objects of which the API server rejects a changed content.
     pub(crate) immutable: Vec<ObjectId>,
+    /// Whether deleted objects exist until [`World::finish_deletions`].
+    pub(crate) has_slow_deletions: bool,
     /// Changes of objects, in order: `apply ConfigMap default/a`.
     pub(crate) log: Vec<String>,
     /// Events, in order: reason and message.
@@ -75,6 +77,7 @@ impl World {
             served: Vec::new(),
             rejected: Vec::new(),
             immutable: Vec::new(),
+            has_slow_deletions: false,
             log: Vec::new(),
             events: Vec::new(),
             status_writes: 0,
@@ -288,13 +291,21 @@ impl World {
             }
             ObjectWrite::Delete { uid, .. } => {
                 self.log.push(format!("delete {id}"));
-                let live = self.objects.get(&id);
-                if live.is_some_and(|live| text(live, "/metadata/uid") == uid) {
-                    self.objects.remove(&id);
+                let live = self.objects.get_mut(&id);
+                let live = live.filter(|live| text(live, "/metadata/uid") == uid)?;
+                if self.has_slow_deletions {
+                    live["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                    return Some(live.clone());
                 }
+                self.objects.remove(&id);
                 None
             }
         }
+    }
+
+    /// Removes the objects that are being deleted.
+    pub(crate) fn finish_deletions(&mut self) {
+        self.objects.retain(|_, object| object["metadata"].get("deletionTimestamp").is_none());
     }
 
     pub(crate) fn status(&self) -> &InstanceStatus {

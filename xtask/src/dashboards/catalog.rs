@@ -76,7 +76,7 @@ const fn query(expression: &'static str, legend: &'static str) -> Query {
 
 /// All dashboards.
 pub(super) const DASHBOARDS: &[Dashboard] =
-    &[OVERVIEW, COLLASET, CONSIST, LIFECYCLE, OPERATION_JOB, TRANSITION_RULE];
+    &[OVERVIEW, COLLASET, CONSIST, INSTANCE, LIFECYCLE, OPERATION_JOB, TRANSITION_RULE];
 
 const OVERVIEW: Dashboard = Dashboard {
     name: "overview",
@@ -307,6 +307,75 @@ const COLLASET: Dashboard = Dashboard {
         },
         OPERATORS,
         REQUESTS,
+    ],
+};
+
+const INSTANCE: Dashboard = Dashboard {
+    name: "instance-operator",
+    title: "Podops / Instances of packages",
+    description: "Runs of the plans of Instances, and the objects that they write.",
+    rows: &[
+        Row {
+            title: "Instances",
+            panels: &[
+                number(
+                    "Failed",
+                    "Instances whose last run failed.",
+                    "short",
+                    &[query(
+                        "sum(podops_instance_instances{namespace=~\"$namespace\",state=\"Failed\"}) or vector(0)",
+                        "Instances",
+                    )],
+                ),
+                graph(
+                    "Instances by namespace and state",
+                    "Instances whose plan runs, whose last run failed, and all others.",
+                    "short",
+                    &[query(
+                        "podops_instance_instances{namespace=~\"$namespace\"}",
+                        "{{namespace}} {{state}}",
+                    )],
+                ),
+            ],
+        },
+        Row {
+            title: "Runs",
+            panels: &[
+                graph(
+                    "Ended",
+                    "Runs of plans that ended each second, by result.",
+                    "ops",
+                    &[query(
+                        "sum by (result) (rate(podops_instance_runs_total[$__rate_interval]))",
+                        "{{result}}",
+                    )],
+                ),
+                graph(
+                    "Duration",
+                    "Median and 95th percentile of the time from the start of a run until its end.",
+                    "s",
+                    &[
+                        query(
+                            "histogram_quantile(0.5, sum by (le) (podops_instance_run_duration_seconds_bucket))",
+                            "median",
+                        ),
+                        query(
+                            "histogram_quantile(0.95, sum by (le) (podops_instance_run_duration_seconds_bucket))",
+                            "95 %",
+                        ),
+                    ],
+                ),
+                graph(
+                    "Writes of objects",
+                    "Writes of the objects of packages each second, by verb and result.",
+                    "ops",
+                    &[query(
+                        "sum by (verb, result) (rate(podops_instance_object_writes_total[$__rate_interval]))",
+                        "{{verb}} {{result}}",
+                    )],
+                ),
+            ],
+        },
     ],
 };
 

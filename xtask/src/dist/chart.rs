@@ -1,7 +1,7 @@
-//! The Helm chart: the manifests of the overlay with all operators, with templates in place of what its
+//! The Helm chart: the manifests of the overlays with all operators, with templates in place of what its
 //! values set.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Map, Value, json};
@@ -15,15 +15,19 @@ use super::{
 pub(super) const REGISTRY: &str = "podops-chart-registry";
 
 /// Objects that belong to an operator and are not named after it: policies of components.
-const POLICIES: [(&str, &str); 7] = [
+const POLICIES: [(&str, &str); 8] = [
     ("podops-employer-annotations", "consist-operator"),
     ("podops-employers", "consist-operator"),
     ("podops-fast-operate", "lifecycle-operator"),
+    ("podops-instance-admission", "instance-operator"),
     ("podops-lifecycle-labels", "lifecycle-operator"),
     ("podops-readiness-gate", "lifecycle-operator"),
     ("podops-traffic-readiness", "consist-operator"),
     ("podops-transition-rule-gates", "transition-rule-operator"),
 ];
+
+/// Operator that is disabled unless a user enables it: it is for packages, and depends on no other.
+const OPTIONAL: &str = "instance-operator";
 
 /// Name of the objects that all operators share.
 const SHARED: &str = "podops";
@@ -57,8 +61,8 @@ struct Chart {
     templates: BTreeMap<String, String>,
 }
 
-/// Writes the chart as `podops-<version>.tgz`. `manifests` have [`REGISTRY`] as registry; `crds` are
-/// the CustomResourceDefinitions.
+/// Writes the chart as `podops-<version>.tgz`. `manifests` have [`REGISTRY`] as registry, and may contain the
+/// objects that operators share more than once; `crds` are the CustomResourceDefinitions.
 ///
 /// # Errors
 ///
@@ -89,7 +93,7 @@ impl Chart {
         let owner = owner(&object)?;
         let mut substitutions = vec![(REGISTRY.to_owned(), "{{ .Values.registry }}".to_owned())];
         if object["kind"] == "Deployment" {
-            let mut defaults = Map::from_iter([("enabled".to_owned(), json!(true))]);
+            let mut defaults = Map::from_iter([("enabled".to_owned(), json!(owner != OPTIONAL))]);
             for (pointer, name, template) in VALUES {
                 let value = object.pointer_mut(pointer).with_context(|| format!("no {pointer}"))?;
                 let placeholder = format!("podops-chart-{name}");
@@ -108,8 +112,12 @@ impl Chart {
         for (placeholder, template) in substitutions {
             text = text.replace(&placeholder, &template);
         }
+        let document = format!("---\n{text}");
         let template = self.templates.entry(owner.to_owned()).or_default();
-        Ok(write!(template, "---\n{text}")?)
+        if !template.contains(&document) {
+            template.push_str(&document);
+        }
+        Ok(())
     }
 
     /// Path and content of each file of the chart.

@@ -25,8 +25,8 @@ const KUSTOMIZATIONS: [(&str, &str); 5] = [
     ("deploy/monitoring", "monitoring.yaml"),
 ];
 
-/// Kustomization that the Helm chart is made of.
-const CHART: &str = "deploy/overlays/all";
+/// Kustomizations that the Helm chart is made of.
+const CHART: [&str; 2] = ["deploy/overlays/all", "deploy/overlays/packages"];
 
 /// Writes the manifests and the Helm chart of a release, with the digests of its images.
 ///
@@ -38,14 +38,19 @@ pub(super) fn write(release: &Release, images: &[Digest], programs: &Path) -> an
     let crds = kustomize(&kubectl, &sources::root().join("crds"))?;
     fs::write(release.output.join(DEFINITIONS), &crds)?;
     let of_kudo = kustomize(&kubectl, &sources::root().join("crds/kudo"))?;
-    fs::write(release.output.join(DEFINITIONS_OF_KUDO), of_kudo)?;
+    fs::write(release.output.join(DEFINITIONS_OF_KUDO), &of_kudo)?;
     for (directory, file) in KUSTOMIZATIONS {
         let kustomization = kustomization(release, &release.registry, directory, images);
         let manifests = render(&kubectl, &kustomization).with_context(|| directory.to_owned())?;
         fs::write(release.output.join(file), manifests)?;
     }
-    let kustomization = kustomization(release, chart::REGISTRY, CHART, images);
-    let manifests = String::from_utf8(render(&kubectl, &kustomization)?)?;
+    let of_overlays = CHART.map(|directory| {
+        let kustomization = kustomization(release, chart::REGISTRY, directory, images);
+        anyhow::Ok(String::from_utf8(render(&kubectl, &kustomization)?)?)
+    });
+    let [all, packages] = of_overlays;
+    let manifests = format!("{}---\n{}", all?, packages?);
+    let crds = [&crds[..], b"---\n", &of_kudo].concat();
     chart::write(release, &manifests, crds).context("writing the Helm chart")
 }
 

@@ -1,6 +1,6 @@
 //! Runs phases and steps. A step that is complete is never entered again in its run.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -73,6 +73,9 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     let mut advanced = plan.status.plan_status.remove(run.plan).unwrap_or_default();
     let mut work = Work::new(&observed.status.inventory);
     let mut result = run.plan(spec, &mut advanced, &mut work);
+    if let Cow::Owned(inventory) = &work.inventory {
+        plan.status.inventory.clone_from(inventory);
+    }
     if result == Some(ExecutionStatus::Complete)
         && !run.prune(spec, &mut advanced, &mut plan, &mut work)
     {

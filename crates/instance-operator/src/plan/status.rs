@@ -34,6 +34,12 @@ fn report(status: &mut InstanceStatus, reason: &ConditionReason, message: &str, 
     set(status, condition(reason.condition, reason.status.as_str(), reason.name, message), now);
 }
 
+/// Removes a condition that an Instance has only while it is true. KUDO's Instances have the condition
+/// Ready only, and users' tests compare the whole list.
+fn remove(status: &mut InstanceStatus, reason: &ConditionReason) {
+    status.conditions.retain(|known| known.type_ != reason.condition);
+}
+
 fn condition(type_: &str, status: &str, reason: &str, message: &str) -> InstanceCondition {
     InstanceCondition {
         type_: type_.to_owned(),
@@ -57,16 +63,7 @@ pub(super) fn report_invalid(
         condition(reasons::DEGRADED.condition, "True", invalid.reason.name, &invalid.message);
     degraded.observed_generation = Some(observed.generation);
     set(status, degraded, now);
-    set(
-        status,
-        condition(
-            reasons::PROGRESSING.condition,
-            "False",
-            invalid.reason.name,
-            "nothing runs until it is fixed",
-        ),
-        now,
-    );
+    remove(status, &reasons::PROGRESSING);
     is_new
 }
 
@@ -86,7 +83,7 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
         let reason = if observed.spec.paused { reasons::PAUSED } else { reasons::PROGRESSING };
         report(status, &reason, &message, now);
     } else {
-        report(status, &reasons::IDLE, "no plan runs", now);
+        remove(status, &reasons::PROGRESSING);
         if let Some(problems) = &observed.problems {
             report_readiness(status, problems, now);
         }
@@ -97,7 +94,7 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
             let message = format!("plan {} failed: {}", run.plan, run.message);
             report(status, &reasons::DEGRADED, &message, now);
         }
-        None => report(status, &reasons::AS_EXPECTED, "", now),
+        None => remove(status, &reasons::DEGRADED),
     }
 }
 

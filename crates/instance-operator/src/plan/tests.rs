@@ -119,6 +119,32 @@ fn serial_phases_wait_for_one_another() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
+/// KUDO's test `apply-delete-apply`. A deletion takes a moment, and the API server's response to it contains
+/// the object.
+#[test]
+fn an_object_deleted_in_a_run_is_applied_again_by_it() {
+    let phases = json!([phase(
+        "serial",
+        &[step("first", &["a"]), step("remove", &["remove"]), step("again", &["a"])]
+    )]);
+    let mut version = version(&phases, &json!({ "a": config_map("a") }));
+    let tasks = version["tasks"].as_array_mut().unwrap();
+    tasks.push(json!({ "name": "remove", "kind": "Delete", "spec": { "resources": ["a"] } }));
+    let mut world = World::new(&version, &json!({}));
+    world.has_slow_deletions = true;
+    world.reconcile();
+    assert_eq!(world.step("remove").1, "ConfigMap default/a is being deleted");
+    world.finish_deletions();
+    world.reconcile();
+    let changes =
+        ["apply ConfigMap default/a", "delete ConfigMap default/a", "apply ConfigMap default/a"];
+    assert_eq!(
+        (world.plan("deploy").as_str(), &world.log[..]),
+        ("COMPLETE", &changes.map(str::to_owned)[..])
+    );
+    assert!(world.object("ConfigMap", "a").is_some());
+}
+
 /// K29: KUDO repeats all tasks of a step until the last is done.
 #[test]
 fn a_task_that_is_done_is_not_repeated() {

@@ -178,7 +178,7 @@ fn dependency_hash(
     if let Some(object) = objects.iter().find(|object| ObjectId::of(object) == id) {
         return Ok(Some(hash_of(object)));
     }
-    let applied = entry(work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
+    let applied = entry(&work.inventory, &id).and_then(|entry| hex::decode(&entry.hash).ok());
     if let Some(applied) = applied.and_then(|bytes| ContentHash::try_from(bytes).ok()) {
         return Ok(Some(applied));
     }
@@ -205,7 +205,7 @@ fn advance_object(
         return Ok(());
     }
     let digest = applied_digest(&object);
-    let entry = entry(work.inventory, &id);
+    let entry = entry(&work.inventory, &id);
     let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
     let run = run_and_attempt(context.run, context.attempt);
     let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == run);

@@ -1,6 +1,7 @@
 //! What tasks depend on, need and change, and their states.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     object::{ObjectId, ObjectType, Scope},
-    object_write::{Needs, ObjectWrite},
+    object_write::{Needs, ObjectWrite, entry, id_of},
     view::{Observed, Version},
 };
 
@@ -63,7 +64,7 @@ pub struct TaskContext<'a> {
 #[derive(Debug)]
 pub struct Work<'a> {
     /// Objects that the Instance has applied.
-    pub inventory: &'a [InventoryEntry],
+    pub inventory: Cow<'a, [InventoryEntry]>,
     /// What is to be read.
     pub needs: Needs,
     /// Changes of objects.
@@ -82,11 +83,19 @@ impl<'a> Work<'a> {
         self.due = Some(self.due.map_or(time, |due| due.min(time)));
     }
 
+    /// Removes an object that does not exist any more from the inventory, so that a later step applies it
+    /// again.
+    pub fn forget(&mut self, id: &ObjectId) {
+        if entry(&self.inventory, id).is_some() {
+            self.inventory.to_mut().retain(|entry| id_of(entry) != *id);
+        }
+    }
+
     /// Returns work that needs and changes nothing.
     #[must_use]
     pub fn new(inventory: &'a [InventoryEntry]) -> Self {
         Self {
-            inventory,
+            inventory: Cow::Borrowed(inventory),
             needs: Needs::default(),
             writes: Vec::new(),
             awaited: BTreeSet::new(),

@@ -46,7 +46,10 @@ pub(super) fn advance(
         let state = match live {
             Live::Unknown => TaskState::Unknown,
             Live::Failed(error) => TaskState::Error(error),
-            Live::Absent => TaskState::Done,
+            Live::Absent => {
+                work.forget(&id);
+                TaskState::Done
+            }
             Live::Exists(live) => match other_maker(live, &object, context, work) {
                 Some(other) => {
                     TaskState::Error(format!("{id} was made by {other}, and is not deleted"))

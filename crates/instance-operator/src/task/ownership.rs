@@ -62,7 +62,7 @@ pub(super) fn other_maker(
 ) -> Option<String> {
     let uid = context.observed.uid.as_str();
     let is_owned = items(live, "/metadata/ownerReferences").any(|owner| owner["uid"] == uid);
-    let is_known = entry(work.inventory, &ObjectId::of(object))
+    let is_known = entry(&work.inventory, &ObjectId::of(object))
         .is_some_and(|entry| !entry.uid.is_empty() && entry.uid == text(live, "/metadata/uid"));
     if is_owned || is_known || annotation(object, ADOPT) == Some("true") {
         return None;

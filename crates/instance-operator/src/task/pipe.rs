@@ -165,7 +165,7 @@ fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool 
     let live = observed.metadata_of(id);
     let live = live.and_then(Option::as_ref);
     let is_recorded =
-        entry(work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));
+        entry(&work.inventory, id).is_some_and(|entry| run::is_of_run(&entry.run, context.run));
     // An operator that was killed has not recorded it.
     live.is_some_and(|live| is_recorded || annotation(live, RUN) == Some(context.run))
 }
@@ -173,7 +173,7 @@ fn is_of_run(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool 
 /// Returns whether this attempt of the step made an object that was made in this run.
 fn is_of_attempt(id: &ObjectId, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
     let run = run_and_attempt(context.run, context.attempt);
-    context.attempt <= 1 || entry(work.inventory, id).is_some_and(|entry| entry.run == run)
+    context.attempt <= 1 || entry(&work.inventory, id).is_some_and(|entry| entry.run == run)
 }
 
 fn apply_pod(
