@@ -47,11 +47,29 @@ fn check_server(installation: &Installation, findings: &mut Findings) {
     }
 }
 
-/// CRDs that each operator reads.
-const DEFINITIONS: [(&str, &[&str]); 3] = [
-    ("collaset-operator", &["collasets", "poddecorations", "resourcecontexts"]),
-    ("operationjob-operator", &["operationjobs"]),
-    ("transition-rule-operator", &["podtransitionrules"]),
+/// CRDs that an operator reads.
+struct Definitions {
+    operator: &'static str,
+    plurals: &'static [&'static str],
+    group: &'static str,
+    /// Manifest of a release that contains them.
+    manifest: &'static str,
+}
+
+const fn definitions(operator: &'static str, plurals: &'static [&'static str]) -> Definitions {
+    Definitions { operator, plurals, group: podops_api::GROUP, manifest: "install-crds.yaml" }
+}
+
+const DEFINITIONS: [Definitions; 4] = [
+    definitions("collaset-operator", &["collasets", "poddecorations", "resourcecontexts"]),
+    Definitions {
+        operator: "instance-operator",
+        plurals: &["instances", "operators", "operatorversions"],
+        group: "kudo.dev",
+        manifest: "install-kudo-crds.yaml",
+    },
+    definitions("operationjob-operator", &["operationjobs"]),
+    definitions("transition-rule-operator", &["podtransitionrules"]),
 ];
 
 fn check_definitions(installation: &Installation, findings: &mut Findings) {
@@ -59,18 +77,18 @@ fn check_definitions(installation: &Installation, findings: &mut Findings) {
         let mut deployments = installation.installed("Deployment");
         !installation.is_absent(operator) || deployments.any(|d| d.name == operator)
     };
-    let needed = DEFINITIONS.iter().filter(|(operator, _)| is_needed(operator));
-    for plural in needed.flat_map(|(_, plurals)| plurals.iter()) {
-        let name = format!("{plural}.{}", podops_api::GROUP);
+    let needed = DEFINITIONS.iter().filter(|definitions| is_needed(definitions.operator));
+    let needed = needed.flat_map(|definitions| {
+        definitions.plurals.iter().map(move |plural| (plural, definitions))
+    });
+    for (plural, Definitions { group, manifest, .. }) in needed {
+        let name = format!("{plural}.{group}");
         let known = installation.of("CustomResourceDefinition").find(|crd| crd.name == name);
         let subject = format!("CustomResourceDefinition {name}");
         match known {
             None => {
-                findings.error(
-                    subject,
-                    "is missing",
-                    "kubectl apply --server-side -f install-crds.yaml",
-                );
+                let remedy = format!("kubectl apply --server-side -f {manifest}");
+                findings.error(subject, "is missing", &remedy);
             }
             Some(crd) if crd.is_deleting() => findings.error(
                 subject,

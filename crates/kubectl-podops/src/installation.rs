@@ -48,12 +48,13 @@ const VERSION: &str = podops_api::VERSION;
 
 /// All kinds that are read.
 #[rustfmt::skip]
-static ALL: [Kind; 32] = [
+static ALL: [Kind; 33] = [
     kind(GROUP, VERSION, "CollaSet", "collasets", Scope::Namespaces),
     kind(GROUP, VERSION, "PodDecoration", "poddecorations", Scope::Namespaces),
     kind(GROUP, VERSION, "OperationJob", "operationjobs", Scope::Namespaces),
     kind(GROUP, VERSION, "PodTransitionRule", "podtransitionrules", Scope::Namespaces),
     kind(GROUP, VERSION, "ResourceContext", "resourcecontexts", Scope::Namespaces),
+    kind("kudo.dev", "v1beta1", "Instance", "instances", Scope::Namespaces),
     kind("", "v1", "Pod", "pods", Scope::Namespaces),
     kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", Scope::Namespaces),
     kind("", "v1", "Service", "services", Scope::Namespaces),
@@ -84,9 +85,10 @@ static ALL: [Kind; 32] = [
 ];
 
 /// Operators of Podops.
-pub(crate) const OPERATORS: [&str; 5] = [
+pub(crate) const OPERATORS: [&str; 6] = [
     "collaset-operator",
     "consist-operator",
+    "instance-operator",
     "lifecycle-operator",
     "operationjob-operator",
     "transition-rule-operator",
@@ -203,6 +205,11 @@ impl Object {
     pub(crate) fn has_condition(&self, type_: &str) -> bool {
         let mut conditions = items(&self.value["status"]["conditions"]);
         conditions.any(|condition| condition["type"] == type_ && condition["status"] == "True")
+    }
+
+    /// Returns whether the object has this finalizer.
+    pub(crate) fn has_finalizer(&self, finalizer: &str) -> bool {
+        items(&self.value["metadata"]["finalizers"]).any(|known| known == finalizer)
     }
 
     pub(crate) fn is_deleting(&self) -> bool {

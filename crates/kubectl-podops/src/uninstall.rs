@@ -19,6 +19,9 @@ use crate::installation::{
 /// Flag and environment variable of consist-operator for employers other than Services.
 const EMPLOYER_KINDS: [&str; 2] = ["--employer-kinds", "PODOPS_EMPLOYER_KINDS"];
 
+/// Finalizers that only instance-operator removes, once it has run a plan or deleted objects.
+const INSTANCE_FINALIZERS: [&str; 2] = ["kudo.dev.instance.cleanup", "kudo.dev/cluster-objects"];
+
 /// What happens to the Pods of CollaSets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workloads {
@@ -59,6 +62,17 @@ pub enum Refusal {
          kusionstack.io/control from them, then remove the flag"
     )]
     OtherEmployers(String),
+    /// Nothing would remove the finalizers of Instances.
+    #[error(
+        "{count} Instances have finalizers that only instance-operator removes, such as {first}; delete \
+         them first"
+    )]
+    Instances {
+        /// One of the Instances.
+        first: String,
+        /// Number of Instances.
+        count: usize,
+    },
     /// It is not known whether its operators have stopped.
     #[error("{object} is not in namespace {namespace}; use --operator-namespace")]
     OtherNamespace {
@@ -118,6 +132,7 @@ fn check(installation: &Installation) -> Result<(), Refusal> {
     if let Some(workload) = find(release::has_gate) {
         return Err(Refusal::GateInTemplate(workload.to_string()));
     }
+    check_instances(installation)?;
     for deployment in installation.installed("Deployment") {
         let namespace = &installation.operator_namespace;
         if deployment.namespace.as_ref() != Some(namespace) {
@@ -144,6 +159,20 @@ pub fn concerns(object: &Object) -> bool {
         }
         _ => true,
     }
+}
+
+/// Returns an error if instance-operator would be removed and Instances have its finalizers.
+fn check_instances(installation: &Installation) -> Result<(), Refusal> {
+    let mut deployments = installation.installed("Deployment");
+    if deployments.all(|deployment| deployment.name != "instance-operator") {
+        return Ok(());
+    }
+    let finalized = installation.of("Instance").filter(|instance| {
+        INSTANCE_FINALIZERS.iter().any(|finalizer| instance.has_finalizer(finalizer))
+    });
+    let finalized: Vec<&Object> = finalized.collect();
+    let Some(first) = finalized.first() else { return Ok(()) };
+    Err(Refusal::Instances { first: first.to_string(), count: finalized.len() })
 }
 
 /// Deletes CollaSets, and waits until their Pods are deleted.

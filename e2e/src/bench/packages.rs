@@ -14,7 +14,7 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersion};
+use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, OperatorVersion};
 use podops_packages::{
     convert,
     package::Package,
@@ -79,6 +79,7 @@ pub(super) async fn run(programs: &Path, community: &Path) -> anyhow::Result<Row
     lab.small_plans(&mut rows).await?;
     print_step("a step that waits");
     lab.waiting(&mut rows).await?;
+    lab.rare_requests().await?;
     print_step("500 Instances with 5,000 ConfigMaps");
     lab.many(&mut rows).await?;
     let (mut requests, _) = lab.cluster.requests(0)?;
@@ -264,16 +265,44 @@ impl Lab {
         let patch = json!({ "spec": { "planExecution": request } });
         let merge = Patch::Merge(patch);
         self.instances.patch("twenty", &PatchParams::default(), &merge).await?;
-        let is_again = async || {
-            let status = self.instances.get("twenty").await?.status.unwrap_or_default();
-            Ok(status.history.iter().any(|run| run.uid == "again"))
-        };
-        eventually(TIMEOUT, is_again).await?;
+        self.wait_for("twenty", |status| status.history.iter().any(|run| run.uid == "again"))
+            .await?;
         let after = self.config_map_versions().await?;
         let moved = after.iter().filter(|(name, version)| before.get(*name) != Some(*version));
         let metric = "the same plan again: objects whose resourceVersion moves";
         rows.push(zero(metric, moved.count()));
         Ok(())
+    }
+
+    /// Requests that most plans do not need: the OperatorVersion that an Instance names does not exist, and
+    /// the events of two plans alternate.
+    async fn rare_requests(&self) -> anyhow::Result<()> {
+        let mut two = package(&["a"], &json!({ "a": config_maps(1) }));
+        two["plans"]["other"] = two["plans"]["deploy"].clone();
+        self.create("two", "two").await?;
+        self.wait_for("two", |status| !status.conditions.is_empty()).await?;
+        self.version("two", two).await?;
+        self.wait_until_deployed("two").await?;
+        for (plan, uid) in [("other", "first"), ("deploy", "second"), ("other", "third")] {
+            let request = json!({ "planName": plan, "uid": uid });
+            let patch = Patch::Merge(json!({ "spec": { "planExecution": request } }));
+            self.instances.patch("two", &PatchParams::default(), &patch).await?;
+            self.wait_for("two", |status| status.history.iter().any(|run| run.uid == uid)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the status of an Instance is as expected.
+    async fn wait_for(
+        &self,
+        name: &str,
+        is_expected: impl Fn(&InstanceStatus) -> bool,
+    ) -> anyhow::Result<()> {
+        let reached = async || {
+            let status = self.instances.get(name).await?.status.unwrap_or_default();
+            Ok(is_expected(&status))
+        };
+        eventually(TIMEOUT, reached).await.with_context(|| name.to_owned())
     }
 
     /// resourceVersions of ConfigMaps by name.

@@ -81,11 +81,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     {
         result = None;
     }
-    let changed = observed.status.plan_status.get(run.plan).is_none_or(|known| {
-        (known.status, &known.phases) != (advanced.status, &advanced.phases)
-            || known.message != advanced.message
-    });
-    if changed {
+    if is_changed(observed.status.plan_status.get(run.plan), &advanced) {
         advanced.last_updated_timestamp = Some(Time(now));
     }
     plan.status.plan_status.insert(run.plan.to_owned(), advanced);
@@ -112,6 +108,14 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
     plan.writes = work.writes;
     plan.awaited = work.awaited;
     plan
+}
+
+/// Returns whether the status of a plan has changed, apart from its times.
+fn is_changed(known: Option<&PlanStatus>, advanced: &PlanStatus) -> bool {
+    known.is_none_or(|known| {
+        (known.status, &known.phases) != (advanced.status, &advanced.phases)
+            || known.message != advanced.message
+    })
 }
 
 /// Why a run cannot be continued.

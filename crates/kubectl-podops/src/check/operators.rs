@@ -7,8 +7,9 @@ use crate::{
     installation::{Installation, OPERATORS, Object, items},
 };
 
-/// Operators without which no operation on a Pod proceeds, and what then waits.
-const REQUIRED: [(&str, &str, &str); 2] = [
+/// Operators without which objects of a kind wait, and for what.
+const REQUIRED: [(&str, &str, &str); 3] = [
+    ("instance-operator", "Instance", "their plans do not run"),
     ("collaset-operator", "CollaSet", "CollaSets are neither created nor updated"),
     ("lifecycle-operator", "CollaSet", "operations on Pods do not proceed"),
 ];

@@ -32,7 +32,8 @@ fn installed() -> Installation {
         json!({ "webhooks": [{ "failurePolicy": "Fail", "clientConfig": { "caBundle": "a" } }] });
     objects.push(part("ValidatingWebhookConfiguration", "podops-lifecycle-operator", &webhooks));
     objects.push(part("MutatingAdmissionPolicyBinding", "podops-readiness-gate", &json!({})));
-    for name in custom_definitions() {
+    let of_kudo = ["instances", "operators", "operatorversions"].map(|p| format!("{p}.kudo.dev"));
+    for name in custom_definitions().chain(of_kudo) {
         let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
         let crd = json!({ "metadata": { "name": name }, "status": established });
         objects.push(object("CustomResourceDefinition", crd));
@@ -82,6 +83,21 @@ fn a_cluster_without_podops_is_no_error() {
     assert!(findings.to_string().contains("is not installed"), "{findings}");
     let old = Installation { server_minor: 30, ..empty };
     assert!(check(&old).to_string().contains("older than 1.33"));
+}
+
+#[test]
+fn instances_without_their_operator_or_definitions_are_named() {
+    let missing = after(|installation| {
+        installation.objects.retain(|object| object.name != "instance-operator");
+        absent(installation, "instance-operator");
+        installation.objects.push(object("Instance", json!({ "metadata": { "name": "app" } })));
+    });
+    let expected = "Error instance-operator: is not running, and there are 1 Instances: their plans do not run";
+    assert_eq!(missing, [expected]);
+    let undefined = after(|installation| {
+        installation.objects.retain(|object| object.name != "operators.kudo.dev");
+    });
+    assert_eq!(undefined, ["Error CustomResourceDefinition operators.kudo.dev: is missing"]);
 }
 
 #[test]

@@ -208,3 +208,17 @@ fn a_gate_in_a_template_prevents_the_uninstallation() {
     let expected = Refusal::GateInTemplate("deployment/api in namespace shop".to_owned());
     assert_eq!(refusal, Err(expected));
 }
+
+#[test]
+fn instances_with_finalizers_are_not_stranded() {
+    let finalizers = json!(["kudo.dev/cluster-objects"]);
+    let metadata = json!({ "namespace": "shop", "name": "app", "finalizers": finalizers });
+    let instance = object("Instance", &metadata);
+    let of_kudo = installation(vec![instance.clone()]);
+    assert!(next(&of_kudo, Workloads::Keep).is_ok(), "another program runs its plans");
+    let deployment = installed("Deployment", "instance-operator");
+    let refusal = next(&installation(vec![instance, deployment.clone()]), Workloads::Keep);
+    assert!(matches!(refusal, Err(Refusal::Instances { count: 1, .. })), "{refusal:?}");
+    let plain = object("Instance", &json!({ "namespace": "shop", "name": "app" }));
+    assert!(next(&installation(vec![plain, deployment]), Workloads::Keep).is_ok());
+}
