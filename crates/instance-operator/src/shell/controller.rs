@@ -44,7 +44,7 @@ use super::{
     failures::Failures,
     metrics::Metrics,
     objects::Objects,
-    service_account::client_for,
+    service_account::ServiceAccounts,
     types::Types,
     unwritten::{Last, Statuses, Unwritten},
     versions::Versions,
@@ -65,8 +65,6 @@ use crate::{
 
 /// Minimum interval between two reconciles of one Instance.
 const RECONCILE_INTERVAL: Duration = Duration::from_millis(20);
-/// Time until an attempt is repeated because an object had changed.
-const OUTDATED_RETRY: Duration = Duration::from_millis(100);
 /// Interval of reconciles when nothing changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -85,6 +83,7 @@ pub struct InstanceArgs {
 struct Context {
     client: Client,
     default_service_account: String,
+    accounts: ServiceAccounts,
     types: Types,
     watches: Watches,
     workloads: Workloads,
@@ -118,6 +117,7 @@ pub(super) fn start(operator: &mut Operator, args: &InstanceArgs) -> Result<(), 
     let context = Arc::new(Context {
         client: process.client.clone(),
         default_service_account: args.default_service_account.clone().unwrap_or_default(),
+        accounts: ServiceAccounts::new(process.client.clone()),
         types: Types::new(process.client.clone()),
         watches: Watches::new(process.clone(), changed),
         workloads,
@@ -224,8 +224,10 @@ async fn reconcile(
         if let Some(change) = first {
             context.change(&observed, change).await?;
         }
-        let again = is_outdated.then_some(Requeue::After(OUTDATED_RETRY));
-        return Ok(again.unwrap_or(Requeue::AwaitChange));
+        if is_outdated {
+            return Ok(Requeue::After(context.failures.record_outdated(&observed.uid)));
+        }
+        return Ok(Requeue::AwaitChange);
     }
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     context.await_changes(&key, &plan, sources, &objects);
@@ -342,7 +344,7 @@ impl Context {
         if name.is_empty() {
             return Ok(self.client.clone());
         }
-        client_for(&self.client, &observed.namespace, name)
+        self.accounts.client(&observed.namespace, name)
     }
 
     /// Continues with the last status if it is not stored yet. Returns the events of the stored one,

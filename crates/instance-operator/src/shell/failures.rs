@@ -25,6 +25,8 @@ struct Attempt {
 #[derive(Default)]
 pub(super) struct Failures {
     attempts: Mutex<BTreeMap<Uid, Attempt>>,
+    /// Numbers of consecutive attempts that found an object changed.
+    outdated: Mutex<BTreeMap<Uid, u32>>,
 }
 
 fn input(observed: &Observed) -> (i64, String) {
@@ -46,6 +48,7 @@ impl Failures {
     /// Records the failures of an attempt; returns the time until they are retried, `None` if there
     /// are none.
     pub(super) fn record(&self, observed: &Observed, now: Instant) -> Option<Duration> {
+        self.outdated.lock().remove(&observed.uid);
         let mut attempts = self.attempts.lock();
         if observed.failures.is_empty() {
             attempts.remove(&observed.uid);
@@ -66,8 +69,18 @@ impl Failures {
         Some(retry_at.duration_since(now))
     }
 
+    /// Records that an object had changed since it was read; returns the time until the next attempt, which
+    /// grows while another client changes objects all the time.
+    pub(super) fn record_outdated(&self, uid: &Uid) -> Duration {
+        let mut outdated = self.outdated.lock();
+        let consecutive = outdated.entry(uid.clone()).or_default();
+        *consecutive = consecutive.saturating_add(1);
+        backoff::wait(Kind::Transient, *consecutive)
+    }
+
     /// Forgets an Instance that does not exist any more.
     pub(super) fn forget(&self, uid: &Uid) {
+        self.outdated.lock().remove(uid);
         self.attempts.lock().remove(uid);
     }
 }
@@ -96,6 +109,16 @@ mod tests {
         failures.add_to(&mut observed, due);
         assert!(observed.failures.is_empty(), "it is retried now");
         assert_eq!(attempt(&failures, &mut observed, due), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn attempts_on_outdated_objects_become_rarer_until_one_ends() {
+        let failures = Failures::default();
+        let observed = Observed { uid: "u".into(), ..Observed::default() };
+        let waits = [(); 3].map(|()| failures.record_outdated(&observed.uid).as_millis());
+        assert_eq!(waits, [50, 100, 200]);
+        assert_eq!(failures.record(&observed, Instant::now()), None);
+        assert_eq!(failures.record_outdated(&observed.uid).as_millis(), 50);
     }
 
     #[test]
