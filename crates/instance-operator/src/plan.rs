@@ -19,10 +19,24 @@ use jiff::Timestamp;
 
 pub use self::outcome::Plan;
 use crate::{
+    reasons,
     redaction::Redaction,
     schedule::{self, InstanceChange},
     view::{Finalizer, Observed},
 };
+
+/// Removes the finalizer of an Instance whose OperatorVersion has been missing for five minutes, as in a
+/// namespace that is being deleted: nobody can create it there again.
+fn give_up_cleanup(plan: &mut Plan, observed: &Observed, now: Timestamp) {
+    let Some(age) = cluster_objects::age(observed, now) else { return };
+    if age < cluster_objects::GIVE_UP {
+        plan.requeue_after = (cluster_objects::GIVE_UP - age).try_into().ok();
+        return;
+    }
+    plan.change = Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
+    let message = format!("OperatorVersion {} does not exist", observed.version_key());
+    plan.events.push(reasons::CLEANUP_LEFT.with(message));
+}
 
 /// Plans the next changes of one Instance.
 #[must_use]
@@ -47,6 +61,9 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
             let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
             if status::report_invalid(&mut plan.status, observed, &invalid, now) {
                 plan.events.push(invalid.reason.with(invalid.message));
+            }
+            if observed.deleting && observed.version.is_none() {
+                give_up_cleanup(&mut plan, observed, now);
             }
             plan
         }

@@ -121,6 +121,12 @@ pub const CLUSTER_OBJECTS_LEFT: EventReason = EventReason::warning(
     INSTANCE,
     "Cluster-scoped objects could not be deleted for five minutes, and stay without their Instance. Delete what the message names.",
 );
+/// An Instance was deleted without its plan `cleanup`.
+pub const CLEANUP_LEFT: EventReason = EventReason::warning(
+    "CleanupLeft",
+    INSTANCE,
+    "The plan cleanup of an Instance that is being deleted did not run, because its OperatorVersion has not existed for five minutes. Delete by hand what the plan would have deleted.",
+);
 /// A step or a run has taken longer than its time limit.
 pub const TIMED_OUT: EventReason = EventReason::warning(
     "TimedOut",
@@ -155,7 +161,7 @@ pub const API_VERSION_TRANSLATED: EventReason = EventReason::warning(
 );
 
 /// Events of this operator.
-pub const EVENTS: [&EventReason; 23] = [
+pub const EVENTS: [&EventReason; 24] = [
     &INSTANCE_INVALID,
     &PLAN_STARTED,
     &PLAN_FINISHED,
@@ -174,6 +180,7 @@ pub const EVENTS: [&EventReason; 23] = [
     &PIPE_TASK_ERROR,
     &PRUNE_FAILED,
     &CLUSTER_OBJECTS_LEFT,
+    &CLEANUP_LEFT,
     &TIMED_OUT,
     &UNSERVED_VERSION_ERROR,
     &CIRCULAR_DEPENDENCY,

@@ -99,7 +99,11 @@ struct Scheduler<'a> {
 ///
 /// [`Invalid`] if the spec can never be right; what runs is held.
 pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid> {
-    let version = observed.version.as_deref().ok_or_else(|| missing_version(observed))?;
+    // A run under way goes on with the OperatorVersion that it began with, although that was deleted.
+    let of_run =
+        observed.version_of_run.as_deref().filter(|_| run::running(&observed.status).is_some());
+    let version = observed.version.as_deref().or(of_run);
+    let version = version.ok_or_else(|| missing_version(observed))?;
     let set = values::set_values(observed);
     let status = observed.status.clone();
     let mut scheduler = Scheduler { observed, version, set, status, now };

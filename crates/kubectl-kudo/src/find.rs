@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     env, fs,
+    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -127,10 +128,26 @@ pub(crate) fn at_path(path: &Path) -> anyhow::Result<Located> {
     let named = || path.display().to_string();
     let metadata = fs::metadata(path).with_context(named)?;
     if !metadata.is_dir() {
-        return of_archive(&fs::read(path).with_context(named)?).with_context(named);
+        return of_archive(&read_up_to(path, SIZE_MAX)?).with_context(named);
     }
     let files = Arc::new(of_folder(path)?);
     Ok(Located { files, folder: String::new(), base: Some(path.to_owned()) })
+}
+
+/// Reads a file, which may be a device without an end.
+///
+/// # Errors
+///
+/// If it cannot be read, or has more than `limit` bytes.
+fn read_up_to(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+    let named = || path.display().to_string();
+    let mut content = Vec::new();
+    let file = fs::File::open(path).with_context(named)?;
+    file.take(limit + 1).read_to_end(&mut content).with_context(named)?;
+    if u64::try_from(content.len())? > limit {
+        bail!("{}: the package has more than {} MiB", path.display(), SIZE_MAX >> 20);
+    }
+    Ok(content)
 }
 
 /// Returns the files of a folder.
@@ -151,14 +168,13 @@ pub(crate) fn of_folder(root: &Path) -> anyhow::Result<Files> {
                 open.push((path, depth + 1));
                 continue;
             }
-            let named = || path.display().to_string();
-            let size = fs::metadata(&path).with_context(named)?.len();
-            left = left.checked_sub(size).context("the folder has more than 32 MiB")?;
+            let content = read_up_to(&path, left)?;
+            left -= u64::try_from(content.len())?;
             let relative = path
                 .strip_prefix(root)?
                 .to_str()
                 .with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
-            files.insert(relative.to_owned(), fs::read(&path).with_context(named)?);
+            files.insert(relative.to_owned(), content);
         }
     }
     Ok(files)

@@ -129,13 +129,15 @@ mod tests {
             "Role podops-system/instance-operator",
             "RoleBinding podops-system/instance-operator",
             "ClusterRoleBinding podops-package-admin",
+            "ValidatingAdmissionPolicy podops-instance-admission",
+            "ValidatingAdmissionPolicyBinding podops-instance-admission",
             "Deployment podops-system/instance-operator",
             "Service podops-system/instance-operator",
             "NetworkPolicy podops-system/podops",
             "PodDisruptionBudget podops-system/podops",
         ];
         assert_eq!(ids, expected);
-        let deployment = &parts[2].objects[0];
+        let deployment = &parts[3].objects[0];
         assert_eq!(
             deployment["spec"]["template"]["spec"]["containers"][0]["image"],
             "registry/image:1"

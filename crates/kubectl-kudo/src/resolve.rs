@@ -111,6 +111,10 @@ impl Resolver<'_> {
             let from = self.chain.last().cloned().unwrap_or_default();
             return Err(Error::Cycle { from, to: name });
         }
+        let mut known = self.resolved.iter();
+        if let Some(known) = known.find(|known| known.operator_version_name() == name) {
+            return Ok(known.operator.clone());
+        }
         if self.chain.len() == DEPTH_MAX {
             return Err(Error::TooDeep);
         }
@@ -138,9 +142,7 @@ impl Resolver<'_> {
         }
         self.chain.pop();
         let manifest = package.operator.clone();
-        if !self.resolved.iter().any(|known| known.operator_version_name() == name) {
-            self.resolved.push(package);
-        }
+        self.resolved.push(package);
         Ok(manifest)
     }
 
@@ -179,6 +181,8 @@ fn files_of(located: &Located) -> Files {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// Packages by name and path, each with the packages of its tasks.
@@ -230,6 +234,27 @@ mod tests {
             (spec.package.as_str(), spec.app_version.as_str(), spec.operator_version.as_str()),
             ("b", "1.0.0", "0.1.0")
         );
+    }
+
+    /// Otherwise, the number of reads would double with each package.
+    #[test]
+    fn a_package_that_many_depend_on_is_read_once() {
+        const NAMES: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
+        struct Counted(Known, Cell<usize>);
+        impl Packages for Counted {
+            fn find(&self, source: &Source, versions: &Versions) -> anyhow::Result<Located> {
+                self.1.set(self.1.get() + 1);
+                self.0.find(source, versions)
+            }
+        }
+        let chain = NAMES.iter().enumerate().map(|(at, name)| {
+            let next = NAMES.get(at + 1).copied();
+            (*name, next.map_or(Vec::new(), |next| vec![next, next, next]))
+        });
+        let known = Counted(Known(chain.collect()), Cell::new(0));
+        let found = resolve(&known, &Source::parse("a"), &Versions::default()).unwrap();
+        assert_eq!(found.len(), NAMES.len());
+        assert!(known.1.get() < 4 * NAMES.len(), "{} reads", known.1.get());
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub fn verify(package: &Package) -> Report {
 /// [`verify`] finds, because packages with other errors were installed by KUDO.
 #[must_use]
 pub fn faults(package: &Package) -> Vec<String> {
-    tasks::faults(package)
+    let mut faults = tasks::faults(package);
+    faults.extend(plans::duplicate_names(&package.operator.plans));
+    faults
 }
 
 fn versions(package: &Package, report: &mut Report) {

@@ -78,6 +78,7 @@ async fn admission_rejects_what_can_never_be_right() {
         (json!({ "RATIO": "half" }), "the value of parameter RATIO has not the type number"),
         (json!({ "ON": "yes" }), "the value of parameter ON has not the type boolean"),
         (json!({ "PASSWORD": "plain" }), "must come from spec.parametersFrom"),
+        (json!({ "NEW": "1" }), "OperatorVersion toy has no parameter NEW"),
     ];
     for (parameters, expected) in rejected {
         let error = cluster.try_parameters(&parameters).await;
@@ -85,7 +86,7 @@ async fn admission_rejects_what_can_never_be_right() {
         assert!(!error.contains("plain"), "it contains a sensitive value: {error}");
     }
     let valid = json!({
-        "SIZE": "large", "COUNT": "+7", "RATIO": "-1.5e3", "ON": "T", "FIXED": "b", "NEW": "ignored",
+        "SIZE": "large", "COUNT": "+7", "RATIO": "-1.5e3", "ON": "T", "FIXED": "b",
     });
     assert_eq!(cluster.try_parameters(&valid).await, "");
     assert_eq!(cluster.try_parameters(&json!({ "RATIO": "0x1p-2", "SIZE": "" })).await, "");

@@ -17,7 +17,7 @@ use crate::{
 /// Time after which the inventory of every Instance that applies an object is known.
 const INVENTORY_DELAY: SignedDuration = SignedDuration::from_secs(10);
 /// Time after which objects that cannot be deleted are left, so that the Instance can go.
-const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const GIVE_UP: SignedDuration = SignedDuration::from_mins(5);
 
 /// Returns the plan that adds the finalizer, if a write is the first that needs it. Nothing else is
 /// written before it.
@@ -111,6 +111,6 @@ fn is_last_applied_by(live: &Value, observed: &Observed) -> bool {
 }
 
 /// Time since the deletion was requested.
-fn age(observed: &Observed, now: Timestamp) -> Option<SignedDuration> {
+pub(super) fn age(observed: &Observed, now: Timestamp) -> Option<SignedDuration> {
     Some(now.duration_since(observed.deleted_at?))
 }

@@ -1,6 +1,11 @@
 //! Runs phases and steps. A step that is complete is never entered again in its run.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -128,6 +133,8 @@ enum Unrunnable {
     Version,
     #[error("plan {0} does not exist")]
     Plan(String),
+    #[error("phase or step {0:?} exists more than once")]
+    Duplicate(String),
     #[error("OperatorVersions depend on each other: {}", .0.join(" -> "))]
     Cycle(Vec<String>),
 }
@@ -147,11 +154,26 @@ fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>,
     if !version.spec.plans.contains_key(&running.name) {
         return Err(Unrunnable::Plan(running.name.clone()));
     }
+    if let Some(name) = duplicate_name(&version.spec.plans[&running.name]) {
+        return Err(Unrunnable::Duplicate(name));
+    }
     let (key, known) = (observed.version_key(), &observed.dependencies);
     if let Some(cycle) = dependencies::cycle(&key, version, known) {
         return Err(Unrunnable::Cycle(cycle));
     }
     Ok(Arc::clone(version))
+}
+
+/// Returns a name of phases of a plan, or of steps of a phase, that is not unique. Their statuses are found
+/// by name.
+fn duplicate_name(plan: &InstancePlan) -> Option<String> {
+    let of_phases: Vec<&str> = plan.phases.iter().map(|phase| phase.name.as_str()).collect();
+    let of_steps = plan.phases.iter().map(|phase| phase.steps.iter().map(|s| s.name.as_str()));
+    let mut all = of_steps.map(Iterator::collect::<Vec<&str>>).chain([of_phases]);
+    all.find_map(|names| {
+        let mut seen = BTreeSet::new();
+        names.into_iter().find(|name| !seen.insert(*name)).map(ToOwned::to_owned)
+    })
 }
 
 /// Ends a run that cannot be continued.

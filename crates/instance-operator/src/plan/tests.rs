@@ -237,6 +237,50 @@ fn a_definition_is_applied_before_its_objects() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
+/// The API server serves a type some time after its definition is established.
+#[test]
+fn a_type_defined_by_an_earlier_step_is_waited_for() {
+    let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: toys.example.com\nspec:\n  group: example.com\n  names:\n    kind: Toy\n";
+    let toy = "apiVersion: example.com/v1\nkind: Toy\nmetadata:\n  name: toy\n";
+    let steps = [step("crd", &["crd"]), step("toy", &["toy"])];
+    let templates = json!({ "crd": definition, "toy": toy });
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
+    world.report("CustomResourceDefinition", "toys.example.com", established);
+    world.reconcile();
+    assert_eq!(world.step("toy").1, "example.com/v1 Toy is not served yet");
+    assert!(world.last.requeue_after.is_some(), "no event reports that it is served");
+    world.served.push(("example.com/v1".to_owned(), "Toy".to_owned()));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn steps_with_the_same_name_fail_the_plan() {
+    let steps = [step("a", &["a"]), step("a", &["b"])];
+    let templates = json!({ "a": config_map("a"), "b": config_map("b") });
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+    let message = &world.status().plan_status["deploy"].message;
+    assert_eq!(message, "phase or step \"a\" exists more than once");
+}
+
+#[test]
+fn a_run_goes_on_when_its_version_is_deleted() {
+    let steps = [step("web", &["web"]), step("a", &["a"])];
+    let templates = json!({ "web": DEPLOYMENT, "a": config_map("a") });
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    world.observed.version_of_run = world.observed.version.take();
+    world.report("Deployment", "web", healthy_deployment());
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    world.reconcile();
+    assert_eq!(world.condition("Degraded"), "True InvalidOperatorVersion");
+}
+
 /// K11: KUDO takes over objects of others without a word, or fails.
 #[test]
 fn an_object_of_somebody_else_is_not_touched_unless_asked() {

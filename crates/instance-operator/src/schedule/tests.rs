@@ -3,7 +3,10 @@
 use podops_api::kudo::{ExecutionStatus, PlanExecution, PlanStatus};
 use serde_json::{Value, json};
 
-use crate::{simulation::World, view::SourceValue};
+use crate::{
+    simulation::World,
+    view::{Finalizer, SourceValue},
+};
 
 /// Plans without phases are complete at once; those of `waiting` have a step that is never done.
 fn version(plans: &[&str], waiting: &[&str]) -> Value {
@@ -77,6 +80,24 @@ fn a_missing_version_is_reported_until_it_exists() {
     world.observed.version = version;
     world.reconcile();
     assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+/// As in a namespace that is being deleted, where nobody can create the OperatorVersion again.
+#[test]
+fn a_deleted_instance_without_version_goes_after_a_while() {
+    let mut world = World::new(&version(&["deploy", "cleanup"], &[]), &json!({}));
+    world.reconcile();
+    assert!(world.observed.has(Finalizer::Cleanup));
+    world.observed.version = None;
+    world.delete();
+    world.reconcile();
+    assert!(world.observed.has(Finalizer::Cleanup), "it may be created again");
+    assert!(world.last.requeue_after.is_some());
+    world.sleep(301);
+    world.reconcile();
+    assert!(!world.observed.has(Finalizer::Cleanup));
+    let expected = "CleanupLeft: OperatorVersion default/op-1 does not exist";
+    assert_eq!(world.events.last().unwrap(), expected);
 }
 
 #[test]

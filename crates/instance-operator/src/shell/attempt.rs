@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, stream};
@@ -35,6 +36,9 @@ use crate::{
 
 /// Turns of planning, reading and writing in one attempt; another one follows.
 const TURNS_MAX: usize = 100;
+/// Time after which an attempt writes no more objects, so that what it has done is recorded: a reconcile is
+/// abandoned after a minute.
+const ATTEMPT_MAX: Duration = Duration::from_secs(20);
 /// Number of objects of one type from which a list of their metadata is cheaper than single requests.
 const LIST_MIN: usize = 3;
 /// Number of concurrent reads.
@@ -51,6 +55,8 @@ pub(super) struct Attempted {
     pub(super) error: Option<ReconcileError>,
     /// An object has changed since it was read: what was decided may be outdated too.
     pub(super) is_outdated: bool,
+    /// The attempt took too long, and another one continues it.
+    pub(super) is_unfinished: bool,
 }
 
 /// What an attempt reads and writes with.
@@ -66,6 +72,7 @@ impl Access<'_> {
     /// Plans, reads and writes until nothing is left to do.
     pub(super) async fn attempt(&self, observed: &mut Arc<Observed>) -> Attempted {
         let mut attempted = Attempted::default();
+        let deadline = Instant::now() + ATTEMPT_MAX;
         for _ in 0..TURNS_MAX {
             attempted.plan = match plan_off_thread(observed.clone()).await {
                 Ok(plan) => plan,
@@ -90,11 +97,18 @@ impl Access<'_> {
                 return attempted;
             }
             let writes = std::mem::take(&mut plan.writes);
-            let Written { events, is_outdated } = self.write(observed, writes).await;
+            let Written { events, end } = self.write(observed, writes, deadline).await;
             attempted.events.extend(events);
-            if is_outdated {
-                attempted.is_outdated = true;
-                return attempted;
+            match end {
+                End::All => {}
+                End::Outdated => {
+                    attempted.is_outdated = true;
+                    return attempted;
+                }
+                End::Deadline => {
+                    attempted.is_unfinished = true;
+                    return attempted;
+                }
             }
         }
         attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
@@ -202,9 +216,17 @@ impl Access<'_> {
 
     /// Writes objects in their order: others may depend on the first. Each must be as it was read: a
     /// leader that was paused does not undo what its successor has done.
-    async fn write(&self, observed: &mut Observed, writes: Vec<ObjectWrite>) -> Written {
+    async fn write(
+        &self,
+        observed: &mut Observed,
+        writes: Vec<ObjectWrite>,
+        deadline: Instant,
+    ) -> Written {
         let mut events = Vec::new();
         for write in writes {
+            if Instant::now() > deadline {
+                return Written { events, end: End::Deadline };
+            }
             let id = write.id();
             let version = version(observed, &id);
             let (verb, result) = match &write {
@@ -235,12 +257,12 @@ impl Access<'_> {
                 Err(error) if error.is_outdated() => {
                     // What a watch has seen of it is not used any more.
                     self.watches.written(self.instance, &id, None);
-                    return Written { events, is_outdated: true };
+                    return Written { events, end: End::Outdated };
                 }
                 Err(error) => drop(observed.failures.insert(id, error.message())),
             }
         }
-        Written { events, is_outdated: false }
+        Written { events, end: End::All }
     }
 }
 
@@ -248,8 +270,17 @@ impl Access<'_> {
 struct Written {
     /// Events of what was taken from other clients.
     events: Vec<ObjectEvent>,
+    end: End,
+}
+
+/// How far writes went.
+enum End {
+    /// All were sent.
+    All,
     /// An object had changed, so the rest was not written.
-    is_outdated: bool,
+    Outdated,
+    /// There was no time for the rest.
+    Deadline,
 }
 
 /// resourceVersion of an object as it was read; `None` if it did not exist.

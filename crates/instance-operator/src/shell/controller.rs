@@ -210,10 +210,11 @@ async fn reconcile(
     context.add_known(&key, &stored, &mut observed).await?;
     let sources = read_sources(&access, &mut observed).await;
     let mut observed = Arc::new(observed);
-    let Attempted { plan, events, error, is_outdated } = access.attempt(&mut observed).await;
+    let Attempted { plan, events, error, is_outdated, is_unfinished } =
+        access.attempt(&mut observed).await;
     let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
     let first = plan.change.as_ref().filter(|change| change.is_first());
-    if error.is_some() || first.is_some() || is_outdated {
+    if error.is_some() || first.is_some() || is_outdated || is_unfinished {
         let events = context.publish_last(&reference, first, events).await;
         // The next reconcile continues with what was done.
         let status = observed.status.clone();
@@ -227,7 +228,11 @@ async fn reconcile(
         if is_outdated {
             return Ok(Requeue::After(context.failures.record_outdated(&observed.uid)));
         }
-        return Ok(Requeue::AwaitChange);
+        return Ok(if is_unfinished {
+            Requeue::After(RECONCILE_INTERVAL)
+        } else {
+            Requeue::AwaitChange
+        });
     }
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     context.await_changes(&key, &plan, sources, &objects);

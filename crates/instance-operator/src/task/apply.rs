@@ -1,6 +1,6 @@
 //! Applies objects, and waits until they are healthy.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use podops_api::kudo::Task;
 use podops_packages::translate::Translated;
@@ -25,11 +25,14 @@ use crate::{
     },
     object_write::{ObjectWrite, applied_digest, entry},
     reasons,
-    run::run_and_attempt,
+    run::{self, run_and_attempt},
 };
 
 /// Part of the API server's message about a change that it never accepts.
 const IMMUTABLE: &str = "field is immutable";
+
+/// Interval at which discovery is tried again for a type that is being defined.
+const UNSERVED_RETRY: Duration = Duration::from_secs(2);
 
 /// Kinds that others depend on are applied first, in this order.
 const FIRST: [&str; 7] = [
@@ -92,7 +95,9 @@ pub(super) fn apply(
         let object_type = object_type(&object);
         match scope_of(&object_type, context, work) {
             Known::Unknown => progress.is_incomplete = true,
-            Known::NotServed if is_defined_in_step(&object_type, context) => {
+            Known::NotServed if is_being_defined(&object_type, context, work) => {
+                // The API server serves a type some time after its definition is established.
+                work.wait_until(context.now + UNSERVED_RETRY);
                 progress.waits.push(format!("{object_type} is not served yet"));
             }
             Known::NotServed => {
@@ -115,6 +120,15 @@ pub(super) fn apply(
         advance_object(object, context, work, &mut progress)?;
     }
     Ok(progress)
+}
+
+/// Returns whether the step defines a type, or the run has applied a definition of its group.
+fn is_being_defined(object_type: &ObjectType, context: &TaskContext<'_>, work: &Work<'_>) -> bool {
+    let suffix = format!(".{}", object_type.group());
+    let mut applied = work.inventory.iter().filter(|entry| {
+        entry.kind == "CustomResourceDefinition" && run::is_of_run(&entry.run, context.run)
+    });
+    applied.any(|entry| entry.name.ends_with(&suffix)) || is_defined_in_step(object_type, context)
 }
 
 /// Returns whether a template of the step defines a type, which is served once it is established.

@@ -1,5 +1,9 @@
 //! Plans of a package.
 
+use std::collections::BTreeMap;
+
+use podops_api::kudo::InstancePlan;
+
 use super::report::{Report, duplicates};
 use crate::package::Package;
 
@@ -18,17 +22,26 @@ pub(super) fn verify(package: &Package, report: &mut Report) {
     if !plans.contains_key(DEPLOY) {
         report.error("an operator is required to have 'deploy' plan");
     }
+    for duplicate in duplicate_names(plans) {
+        report.error(duplicate);
+    }
+}
+
+/// Returns the phases and steps whose names are not unique: their statuses are found by name.
+pub(super) fn duplicate_names(plans: &BTreeMap<String, InstancePlan>) -> Vec<String> {
+    let mut found = Vec::new();
     for (plan, content) in plans {
         for name in duplicates(content.phases.iter().map(|phase| phase.name.as_str())) {
-            report.error(format!("phase {name:?} of plan {plan:?} has a duplicate"));
+            found.push(format!("phase {name:?} of plan {plan:?} has a duplicate"));
         }
         for phase in &content.phases {
             for name in duplicates(phase.steps.iter().map(|step| step.name.as_str())) {
-                report.error(format!(
+                found.push(format!(
                     "step {name:?} of phase {:?} of plan {plan:?} has a duplicate",
                     phase.name
                 ));
             }
         }
     }
+    found
 }
