@@ -25,7 +25,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("kubectl kudo", "live_packages"),
     ("kusionstack-controller-manager", "live_migration"),
     ("kubectl-podops preflight", "live_migration"),
-    ("-k crds", "live_migration"),
+    ("--force-conflicts -k crds", "live_migration"),
     ("-k deploy/overlays/all", "live_migration"),
     ("kubectl label pods -A", "live_migration"),
     ("cargo build --release", "builds the command line, as the prerequisite of each live test"),
