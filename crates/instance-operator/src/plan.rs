@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Removes the finalizer of an Instance whose OperatorVersion has been missing for five minutes, as in a
-/// namespace that is being deleted: nobody can create it there again.
+/// namespace that is being deleted, in which it cannot be created again.
 fn give_up_cleanup(plan: &mut Plan, observed: &Observed, now: Timestamp) {
     let Some(age) = cluster_objects::age(observed, now) else { return };
     if age < cluster_objects::GIVE_UP {

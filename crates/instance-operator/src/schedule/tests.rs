@@ -82,7 +82,7 @@ fn a_missing_version_is_reported_until_it_exists() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
-/// As in a namespace that is being deleted, where nobody can create the OperatorVersion again.
+/// As in a namespace that is being deleted, in which no OperatorVersion can be created again.
 #[test]
 fn a_deleted_instance_without_version_goes_after_a_while() {
     let mut world = World::new(&version(&["deploy", "cleanup"], &[]), &json!({}));

@@ -59,6 +59,14 @@ pub(super) struct Attempted {
     pub(super) is_unfinished: bool,
 }
 
+impl Attempted {
+    /// Returns whether more is to be done before the status is written.
+    pub(super) fn is_interrupted(&self) -> bool {
+        let is_first = self.plan.change.as_ref().is_some_and(InstanceChange::is_first);
+        self.error.is_some() || is_first || self.is_outdated || self.is_unfinished
+    }
+}
+
 /// What an attempt reads and writes with.
 pub(super) struct Access<'a> {
     pub(super) instance: &'a ObjectKey,

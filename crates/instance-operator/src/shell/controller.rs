@@ -210,30 +210,12 @@ async fn reconcile(
     context.add_known(&key, &stored, &mut observed).await?;
     let sources = read_sources(&access, &mut observed).await;
     let mut observed = Arc::new(observed);
-    let Attempted { plan, events, error, is_outdated, is_unfinished } =
-        access.attempt(&mut observed).await;
-    let events: Vec<ObjectEvent> = earlier.into_iter().chain(events).collect();
-    let first = plan.change.as_ref().filter(|change| change.is_first());
-    if error.is_some() || first.is_some() || is_outdated || is_unfinished {
-        let events = context.publish_last(&reference, first, events).await;
-        // The next reconcile continues with what was done.
-        let status = observed.status.clone();
-        context.statuses.keep(&observed.uid, Unwritten { stored, status, events });
-        if let Some(error) = error {
-            return Err(error);
-        }
-        if let Some(change) = first {
-            context.change(&observed, change).await?;
-        }
-        if is_outdated {
-            return Ok(Requeue::After(context.failures.record_outdated(&observed.uid)));
-        }
-        return Ok(if is_unfinished {
-            Requeue::After(RECONCILE_INTERVAL)
-        } else {
-            Requeue::AwaitChange
-        });
+    let mut attempted = access.attempt(&mut observed).await;
+    attempted.events.splice(0..0, earlier);
+    if attempted.is_interrupted() {
+        return context.interrupt(&reference, &observed, stored, attempted).await;
     }
+    let Attempted { plan, events, .. } = attempted;
     let waits = [context.failures.record(&observed, Instant::now()), plan.requeue_after];
     context.await_changes(&key, &plan, sources, &objects);
     context.metrics.record(&key, &plan.status);
@@ -350,6 +332,38 @@ impl Context {
             return Ok(self.client.clone());
         }
         self.accounts.client(&observed.namespace, name)
+    }
+
+    /// Keeps what an interrupted attempt has done, so that the next reconcile continues with it.
+    ///
+    /// # Errors
+    ///
+    /// That of the attempt, or of a change of the Instance that comes first.
+    async fn interrupt(
+        &self,
+        reference: &ObjectReference,
+        observed: &Observed,
+        stored: InstanceStatus,
+        attempted: Attempted,
+    ) -> Result<Requeue, ReconcileError> {
+        let Attempted { plan, events, error, is_outdated, is_unfinished } = attempted;
+        let first = plan.change.as_ref().filter(|change| change.is_first());
+        let events = self.publish_last(reference, first, events).await;
+        let status = observed.status.clone();
+        self.statuses.keep(&observed.uid, Unwritten { stored, status, events });
+        if let Some(error) = error {
+            return Err(error);
+        }
+        if let Some(change) = first {
+            self.change(observed, change).await?;
+        }
+        Ok(if is_outdated {
+            Requeue::After(self.failures.record_outdated(&observed.uid))
+        } else if is_unfinished {
+            Requeue::After(RECONCILE_INTERVAL)
+        } else {
+            Requeue::AwaitChange
+        })
     }
 
     /// Continues with the last status if it is not stored yet. Returns the events of the stored one,
