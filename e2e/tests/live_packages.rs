@@ -328,7 +328,8 @@ async fn failures_have_a_line_and_a_status() {
     let toy = ["--instance", "toy"];
     lab.fails(&[&["update", "-p", "FIXED=y"][..], &toy].concat(), 1, "is immutable").await;
     assert_eq!(lab.get("instances.kudo.dev", "toy").await["spec"]["parameters"]["FIXED"], "x");
-    lab.fails(&[&["update"][..], &toy].concat(), 1, "need to specify at least one parameter").await;
+    lab.fails(&[&["update"][..], &toy].concat(), 2, "need to specify at least one parameter").await;
+    lab.fails(&[&["update", "-p", "P"][..], &toy].concat(), 2, "parameter not set: P").await;
     // K49: values that are set already need no run.
     lab.kudo(&[&["update", "-p", "P=a", "--wait"][..], &toy].concat()).await;
 
@@ -352,7 +353,7 @@ async fn failures_have_a_line_and_a_status() {
     lab.fails(&["plan", "status"], 2, "please use --instance").await;
     lab.fails(&["plan", "trigger", "--instance", "toy"], 2, "please choose the plan name").await;
     lab.fails(&["get", "pods"], 2, "expecting one of").await;
-    lab.fails(&["get", "all", "-o", "xml"], 1, "invalid output format").await;
+    lab.fails(&["get", "all", "-o", "xml"], 2, "invalid output format").await;
     lab.fails(&["install", "unknown", "--repo", "http://127.0.0.1:9"], 1, "cannot be reached")
         .await;
     lab.fails(&["package", "verify", "./gone"], 1, "./gone").await;

@@ -107,8 +107,12 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid
     let set = values::set_values(observed);
     let status = observed.status.clone();
     let mut scheduler = Scheduler { observed, version, set, status, now };
-    let change =
-        if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due()? };
+    let change = if observed.deleting {
+        scheduler.cancel();
+        scheduler.clean_up()
+    } else {
+        scheduler.run_what_is_due()?
+    };
     Ok(Schedule { status: scheduler.status, change, set: scheduler.set })
 }
 
@@ -290,6 +294,12 @@ impl Scheduler<'_> {
         if !self.version.spec.plans.contains_key(plan) {
             let message = format!("plan {plan} does not exist");
             return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
+        }
+        if self.observed.deleting {
+            let message = "the Instance is being deleted, so no plan but cleanup can be requested";
+            let is_retry = plan == CLEANUP;
+            let error = || Invalid { reason: &reasons::PLAN_INVALID, message: message.to_owned() };
+            return if is_retry { Ok(None) } else { Err(error()) };
         }
         if plan == CLEANUP {
             let message = "plan cleanup runs when the Instance is deleted, and not on request";

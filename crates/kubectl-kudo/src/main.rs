@@ -9,6 +9,8 @@ use clap::Parser as _;
 use kubectl_kudo::{
     cli::{Cli, Command, Connection, PlanCommand},
     failure::{FAILED, Failure},
+    parameters::InvalidValues,
+    text::UnknownFormat,
 };
 
 use crate::cluster::Cluster;
@@ -28,7 +30,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let failure = error.downcast_ref::<Failure>();
-            let status = ExitCode::from(failure.map_or(FAILED, Failure::status));
+            let status = ExitCode::from(status_of(&error));
             if matches!(failure, Some(Failure::Differences)) {
                 return status;
             }
@@ -82,6 +84,16 @@ async fn plan(connection: &Connection, command: PlanCommand) -> anyhow::Result<(
         PlanCommand::Resume { instance } => commands::plan::pause(cluster, &instance, false).await,
         PlanCommand::Cancel { instance } => commands::plan::cancel(cluster, &instance).await,
         PlanCommand::Diff(diff) => commands::diff::diff(connection, cluster, diff).await,
+    }
+}
+
+/// Exit status of an error.
+fn status_of(error: &anyhow::Error) -> u8 {
+    let is_usage = error.is::<InvalidValues>() || error.is::<UnknownFormat>();
+    match error.downcast_ref::<Failure>() {
+        Some(failure) => failure.status(),
+        None if is_usage => Failure::Usage(String::new()).status(),
+        None => FAILED,
     }
 }
 

@@ -3,6 +3,7 @@
 use podops_api::kudo::{ExecutionStatus, PlanExecution, PlanStatus};
 use serde_json::{Value, json};
 
+use super::check;
 use crate::{
     simulation::World,
     view::{Finalizer, SourceValue},
@@ -380,9 +381,26 @@ fn a_failed_cleanup_can_be_requested_again() {
     world.set_version("v1/1", &version(&["deploy", "cleanup"], &[]));
     world.reconcile();
     assert_eq!(world.plan("cleanup"), "FATAL_ERROR");
+    world.request("deploy", "other");
+    assert!(check(&world.observed).unwrap_err().message.contains("is being deleted"));
     world.request("cleanup", "again");
+    assert_eq!(check(&world.observed), Ok(()));
     world.reconcile();
     assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("COMPLETE".into(), 0));
+}
+
+#[test]
+fn a_stuck_cleanup_can_be_cancelled() {
+    let content = version(&["deploy", "cleanup"], &["cleanup"]);
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    world.delete();
+    world.reconcile();
+    assert_eq!(world.plan("cleanup"), "IN_PROGRESS");
+    let uid = world.status().plan_status["cleanup"].uid.clone();
+    world.edit(|spec| spec.plan_execution.cancel = uid);
+    world.reconcile();
+    assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("FATAL_ERROR".into(), 1));
 }
 
 /// An Instance as KUDO leaves it.

@@ -1,8 +1,8 @@
 //! `update`.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use kube::ResourceExt as _;
-use kubectl_kudo::{cli::Update, plans::Baseline};
+use kubectl_kudo::{cli::Update, failure::Failure, plans::Baseline};
 
 use super::{given, wait::wait_until_ready};
 use crate::{cluster::Cluster, output::print_line};
@@ -16,10 +16,9 @@ pub(crate) async fn update(cluster: &Cluster, update: Update) -> anyhow::Result<
     let mut instance = cluster.instance(&update.instance).await?;
     let given = given(&update.values)?;
     if given.is_empty() {
-        bail!(
-            "need to specify at least one parameter to override via -p otherwise there is nothing to \
-             update"
-        );
+        let message = "need to specify at least one parameter to override via -p otherwise there is \
+                       nothing to update";
+        return Err(Failure::Usage(message.to_owned()).into());
     }
     let version = cluster.version_of(&instance).await?;
     let (namespace, name) = (&cluster.namespace, instance.name_any());
