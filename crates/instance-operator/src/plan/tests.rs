@@ -256,6 +256,25 @@ fn a_type_defined_by_an_earlier_step_is_waited_for() {
     assert_eq!(world.plan("deploy"), "COMPLETE");
 }
 
+/// Each document is within the limits of one.
+#[test]
+fn documents_that_grow_together_fail_their_step() {
+    let text = "x".repeat(10_000);
+    let aliases = vec!["*x"; 200].join(", ");
+    let document = |n| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a{n}}}\nx: &x {text}\ny: [{aliases}]\n"
+        )
+    };
+    let many: Vec<String> = (0..20).map(document).collect();
+    let templates = json!({ "a": many.join("---\n") });
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let mut world = World::new(&version(&phases, &templates), &json!({}));
+    world.reconcile();
+    assert_eq!((world.plan("deploy").as_str(), world.log.len()), ("FATAL_ERROR", 0));
+    assert!(world.step("a").1.contains("have more than 16 MiB"), "{}", world.step("a").1);
+}
+
 #[test]
 fn steps_with_the_same_name_fail_the_plan() {
     let steps = [step("a", &["a"]), step("a", &["b"])];

@@ -19,6 +19,10 @@ use crate::{
     reasons,
 };
 
+/// Maximum size of the objects of a task as JSON, in bytes. A document with aliases may be much larger than
+/// its text, and a template may have many.
+const TASK_BYTES_MAX: usize = 16 << 20;
+
 /// Returns the objects of templates, in the order of the templates and their documents.
 pub(super) fn objects(
     resources: &[String],
@@ -26,6 +30,12 @@ pub(super) fn objects(
 ) -> Result<Vec<Value>, TaskFailure> {
     let rendered = rendered(resources, context)?;
     Ok(rendered.into_iter().map(|rendered| rendered.object).collect())
+}
+
+/// Error of a task whose objects would take too much memory.
+fn too_large() -> TaskFailure {
+    let message = format!("the objects of the task have more than {} MiB", TASK_BYTES_MAX >> 20);
+    TaskFailure::new(&reasons::RESOURCE_UNMARSHAL_ERROR, message)
 }
 
 /// As [`objects`], with the translations of their API versions.
@@ -41,7 +51,7 @@ pub(super) fn rendered(
         parameters: context.parameters.clone(),
         pipes: Some(artifact_names::names(context)),
     };
-    let mut objects = Vec::new();
+    let (mut objects, mut size_left) = (Vec::new(), TASK_BYTES_MAX);
     for resource in resources {
         let rendered = render(resource, &data, context)?;
         for document in yaml::documents(&rendered) {
@@ -51,6 +61,7 @@ pub(super) fn rendered(
                     format!("template {resource}: {error}"),
                 )
             })?;
+            size_left = size_left.checked_sub(object.to_string().len()).ok_or_else(too_large)?;
             if !object.is_null() {
                 objects.push(checked(object, resource)?);
             }
