@@ -3,8 +3,8 @@
 //! their Pods' addresses.
 //!
 //! Faults are selected by image and CPU request: the tag `non-exist` and an image without a tag whose name
-//! contains `nonexist` cannot be pulled, a tag that contains `crash` crashes, and a tag that ends in `-again` has the same image ID as the tag
-//! without that suffix. A node has 8 CPUs, of which 4 are free for resizes. A node can be
+//! contains `nonexist` cannot be pulled, a tag that contains `crash` crashes, and a tag that ends in
+//! `-again` has the same image ID as the tag without that suffix. A node has 8 CPUs, of which 4 are free for resizes. A node can be
 //! disconnected or cordoned, and every PersistentVolumeClaim is bound at once. Init containers end
 //! before the others start. The containers of a Job's Pods end soon after they started, with an error
 //! if the tag of the image contains `fail` or the command is `false`; the command `sleep` does not end.

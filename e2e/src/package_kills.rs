@@ -58,9 +58,7 @@ struct Seen {
     name: String,
     uid: String,
     version: u64,
-    instance: String,
-    run: String,
-    step: String,
+    step: StepRun,
     content: String,
 }
 
@@ -145,9 +143,11 @@ impl Seen {
             name: object.name_any(),
             uid: object.uid()?,
             version: version(object.resource_version().as_deref()),
-            instance: object.labels().get("kudo.dev/instance")?.clone(),
-            run: annotation("kudo.dev/last-plan-execution-uid")?,
-            step: annotation("kudo.dev/step")?,
+            step: StepRun {
+                instance: object.labels().get("kudo.dev/instance")?.clone(),
+                run: annotation("kudo.dev/last-plan-execution-uid")?,
+                step: annotation("kudo.dev/step")?,
+            },
             content: value["data"].to_string(),
         })
     }
@@ -207,18 +207,13 @@ impl History {
             }
         }
         for object in self.objects.iter().filter(|object| object.is_written()) {
-            let step_run = StepRun {
-                instance: object.instance.clone(),
-                run: object.run.clone(),
-                step: object.step.clone(),
-            };
-            if complete.get(&step_run).is_some_and(|at| object.version > *at) {
-                entered_again.insert(step_run);
+            if complete.get(&object.step).is_some_and(|at| object.version > *at) {
+                entered_again.insert(object.step.clone());
             }
         }
         let mut made: BTreeMap<OfRun<'_>, BTreeSet<(&str, &str)>> = BTreeMap::new();
         for object in self.objects.iter().filter(|object| object.kind != "ConfigMap") {
-            let key = OfRun { kind: &object.kind, name: &object.name, run: &object.run };
+            let key = OfRun { kind: &object.kind, name: &object.name, run: &object.step.run };
             made.entry(key).or_default().insert((&object.uid, &object.content));
         }
         Killed {
@@ -257,7 +252,10 @@ fn package() -> Value {
         "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [container] } } },
     });
     let pipe = json!([{ "file": "/data/key", "kind": "Secret", "key": "KEY" }]);
-    let apply = |name: &str, templates: &[&str]| json!({ "name": name, "kind": "Apply", "spec": { "resources": templates } });
+    let apply = |name: &str, templates: &[&str]| {
+        let spec = json!({ "resources": templates });
+        json!({ "name": name, "kind": "Apply", "spec": spec })
+    };
     let step = |name: &str| json!({ "name": name, "tasks": [name] });
     let steps = ["first", "pipe", "job", "both", "last"].map(step);
     let phase = json!({ "name": "main", "strategy": "serial", "steps": steps });
@@ -349,9 +347,11 @@ mod tests {
             name: "a".to_owned(),
             uid: "uid".to_owned(),
             version,
-            instance: "a".to_owned(),
-            run: "run".to_owned(),
-            step: "first".to_owned(),
+            step: StepRun {
+                instance: "a".to_owned(),
+                run: "run".to_owned(),
+                step: "first".to_owned(),
+            },
             content: content.to_owned(),
         }
     }

@@ -295,11 +295,12 @@ impl Scheduler<'_> {
             let message = format!("plan {plan} does not exist");
             return Err(Invalid { reason: &reasons::PLAN_INVALID, message });
         }
+        if self.observed.deleting && plan == CLEANUP {
+            return Ok(None);
+        }
         if self.observed.deleting {
             let message = "the Instance is being deleted, so no plan but cleanup can be requested";
-            let is_retry = plan == CLEANUP;
-            let error = || Invalid { reason: &reasons::PLAN_INVALID, message: message.to_owned() };
-            return if is_retry { Ok(None) } else { Err(error()) };
+            return Err(Invalid { reason: &reasons::PLAN_INVALID, message: message.to_owned() });
         }
         if plan == CLEANUP {
             let message = "plan cleanup runs when the Instance is deleted, and not on request";

@@ -6,7 +6,7 @@ mod report;
 mod tasks;
 mod templates;
 
-pub use self::report::Report;
+pub use self::report::{Report, duplicates};
 use crate::{convert, package::Package, template::is_version};
 
 /// Verifies a package.

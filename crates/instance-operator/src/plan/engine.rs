@@ -1,11 +1,6 @@
 //! Runs phases and steps. A step that is complete is never entered again in its run.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,6 +8,7 @@ use podops_api::kudo::{
     ExecutionStatus, InstancePlan, OnFailure, Phase, PhaseStatus, PlanStatus, Step, StepStatus,
     Strategy,
 };
+use podops_packages::verify::duplicates;
 use serde_json::Value;
 
 use super::{
@@ -21,6 +17,7 @@ use super::{
     pruning::{Completed, Pruning, prune},
     status,
 };
+
 use crate::{
     dependencies,
     object_write::id_of,
@@ -167,13 +164,12 @@ fn version_of(observed: &Observed, running: &PlanStatus) -> Result<Arc<Version>,
 /// Returns a name of phases of a plan, or of steps of a phase, that is not unique. Their statuses are found
 /// by name.
 fn duplicate_name(plan: &InstancePlan) -> Option<String> {
-    let of_phases: Vec<&str> = plan.phases.iter().map(|phase| phase.name.as_str()).collect();
-    let of_steps = plan.phases.iter().map(|phase| phase.steps.iter().map(|s| s.name.as_str()));
-    let mut all = of_steps.map(Iterator::collect::<Vec<&str>>).chain([of_phases]);
-    all.find_map(|names| {
-        let mut seen = BTreeSet::new();
-        names.into_iter().find(|name| !seen.insert(*name)).map(ToOwned::to_owned)
-    })
+    let of_phases = duplicates(plan.phases.iter().map(|phase| phase.name.as_str()));
+    let mut of_steps = plan
+        .phases
+        .iter()
+        .flat_map(|phase| duplicates(phase.steps.iter().map(|step| step.name.as_str())));
+    of_steps.next().or(of_phases.first().copied()).map(ToOwned::to_owned)
 }
 
 /// Ends a run that cannot be continued.

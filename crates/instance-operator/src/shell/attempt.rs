@@ -53,17 +53,15 @@ pub(super) struct Attempted {
     pub(super) events: Vec<ObjectEvent>,
     /// Why discovery failed, before anything of the last plan was written.
     pub(super) error: Option<ReconcileError>,
-    /// An object has changed since it was read: what was decided may be outdated too.
-    pub(super) is_outdated: bool,
-    /// The attempt took too long, and another one continues it.
-    pub(super) is_unfinished: bool,
+    /// How far the writes went.
+    pub(super) end: End,
 }
 
 impl Attempted {
     /// Returns whether more is to be done before the status is written.
     pub(super) fn is_interrupted(&self) -> bool {
         let is_first = self.plan.change.as_ref().is_some_and(InstanceChange::is_first);
-        self.error.is_some() || is_first || self.is_outdated || self.is_unfinished
+        self.error.is_some() || is_first || self.end != End::All
     }
 }
 
@@ -107,16 +105,9 @@ impl Access<'_> {
             let writes = std::mem::take(&mut plan.writes);
             let Written { events, end } = self.write(observed, writes, deadline).await;
             attempted.events.extend(events);
-            match end {
-                End::All => {}
-                End::Outdated => {
-                    attempted.is_outdated = true;
-                    return attempted;
-                }
-                End::Deadline => {
-                    attempted.is_unfinished = true;
-                    return attempted;
-                }
+            if end != End::All {
+                attempted.end = end;
+                return attempted;
             }
         }
         attempted.plan = Plan { status: observed.status.clone(), ..Plan::default() };
@@ -282,12 +273,15 @@ struct Written {
 }
 
 /// How far writes went.
-enum End {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum End {
     /// All were sent.
+    #[default]
     All,
-    /// An object had changed, so the rest was not written.
+    /// An object had changed since it was read, so the rest was not written: what was decided may be outdated
+    /// too.
     Outdated,
-    /// There was no time for the rest.
+    /// There was no time for the rest; another attempt continues.
     Deadline,
 }
 

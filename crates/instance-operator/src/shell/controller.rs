@@ -40,7 +40,7 @@ use podops_runtime::{
 };
 
 use super::{
-    attempt::{Access, Attempted},
+    attempt::{Access, Attempted, End},
     failures::Failures,
     metrics::Metrics,
     objects::Objects,
@@ -346,7 +346,7 @@ impl Context {
         stored: InstanceStatus,
         attempted: Attempted,
     ) -> Result<Requeue, ReconcileError> {
-        let Attempted { plan, events, error, is_outdated, is_unfinished } = attempted;
+        let Attempted { plan, events, error, end } = attempted;
         let first = plan.change.as_ref().filter(|change| change.is_first());
         let events = self.publish_last(reference, first, events).await;
         let status = observed.status.clone();
@@ -357,12 +357,10 @@ impl Context {
         if let Some(change) = first {
             self.change(observed, change).await?;
         }
-        Ok(if is_outdated {
-            Requeue::After(self.failures.record_outdated(&observed.uid))
-        } else if is_unfinished {
-            Requeue::After(RECONCILE_INTERVAL)
-        } else {
-            Requeue::AwaitChange
+        Ok(match end {
+            End::All => Requeue::AwaitChange,
+            End::Outdated => Requeue::After(self.failures.record_outdated(&observed.uid)),
+            End::Deadline => Requeue::After(RECONCILE_INTERVAL),
         })
     }
 

@@ -28,7 +28,8 @@ impl Report {
 }
 
 /// Returns the names that occur more than once, in the order in which they occur again.
-pub(super) fn duplicates<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+#[must_use]
+pub fn duplicates<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut known = BTreeSet::new();
     names.into_iter().filter(|name| !known.insert(*name)).collect()
 }
