@@ -8,6 +8,8 @@ pub mod object;
 
 pub mod object_write;
 
+pub mod messages;
+
 pub mod dependencies;
 
 pub mod sources;

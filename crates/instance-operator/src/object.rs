@@ -44,7 +44,7 @@ impl fmt::Display for ObjectType {
     }
 }
 
-/// Identity of an object.
+/// Identity of an object; without a name, it stands for all objects of the type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectId {
     /// API version and kind.
@@ -64,6 +64,12 @@ impl ObjectId {
             namespace: text(object, "/metadata/namespace").to_owned(),
             name: text(object, "/metadata/name").to_owned(),
         }
+    }
+
+    /// Returns the identity that stands for all objects of a type.
+    #[must_use]
+    pub fn any_of(object_type: &ObjectType) -> Self {
+        Self { object_type: object_type.clone(), ..Self::default() }
     }
 }
 

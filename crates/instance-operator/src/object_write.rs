@@ -50,6 +50,15 @@ impl ObjectWrite {
             Self::ScaleToZero { id, .. } | Self::Delete { id, .. } => id.clone(),
         }
     }
+
+    /// Name of the task that applies the object; `None` if it is not applied.
+    #[must_use]
+    pub fn task(&self) -> Option<&str> {
+        match self {
+            Self::Apply { task, .. } => Some(task),
+            Self::ScaleToZero { .. } | Self::Delete { .. } => None,
+        }
+    }
 }
 
 /// What is to be read before more can be planned.

@@ -15,27 +15,52 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 
 pub use self::outcome::Plan;
 use crate::{
     reasons,
     redaction::Redaction,
-    schedule::{self, InstanceChange},
+    run,
+    schedule::{self, CLEANUP, InstanceChange},
     view::{Finalizer, Observed},
 };
 
-/// Removes the finalizer of an Instance whose OperatorVersion has been missing for five minutes, as in a
-/// namespace that is being deleted, in which it cannot be created again.
+/// Time after which a cleanup that fails in a namespace that is being deleted is left. Nothing can be created
+/// there, and the rights of its ServiceAccounts are gone, so it can hardly succeed any more.
+const GIVE_UP_IN_DELETED_NAMESPACE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Why a cleanup cannot be completed.
+struct Hopeless {
+    message: String,
+    /// Time since the deletion of the Instance after which the cleanup is left.
+    limit: SignedDuration,
+}
+
+/// Returns why the cleanup of an Instance cannot be completed, as far as it is known.
+fn hopeless(plan: &Plan, observed: &Observed) -> Option<Hopeless> {
+    if schedule::version(observed).is_none() {
+        let message = format!("OperatorVersion {} does not exist", observed.version_key());
+        return Some(Hopeless { message, limit: cluster_objects::GIVE_UP });
+    }
+    let failure = run::failure(&plan.status, CLEANUP).filter(|_| observed.is_namespace_deleted)?;
+    let message = format!("namespace {} is being deleted, and {failure}", observed.namespace);
+    Some(Hopeless { message, limit: GIVE_UP_IN_DELETED_NAMESPACE })
+}
+
+/// Removes the finalizer of an Instance once its cleanup is left, so that it can go.
 fn give_up_cleanup(plan: &mut Plan, observed: &Observed, now: Timestamp) {
+    let Some(hopeless) = hopeless(plan, observed) else { return };
     let Some(age) = cluster_objects::age(observed, now) else { return };
-    if age < cluster_objects::GIVE_UP {
-        plan.requeue_after = (cluster_objects::GIVE_UP - age).try_into().ok();
+    if age < hopeless.limit {
+        let rest = Duration::try_from(hopeless.limit - age).ok();
+        plan.requeue_after = plan.requeue_after.into_iter().chain(rest).min();
         return;
     }
     plan.change = Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
-    let message = format!("OperatorVersion {} does not exist", observed.version_key());
-    plan.events.push(reasons::CLEANUP_LEFT.with(message));
+    plan.events.push(reasons::CLEANUP_LEFT.with(hopeless.message));
 }
 
 /// Plans the next changes of one Instance.
@@ -62,12 +87,12 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
             if status::report_invalid(&mut plan.status, observed, &invalid, now) {
                 plan.events.push(invalid.reason.with(invalid.message));
             }
-            if observed.deleting && observed.version.is_none() {
-                give_up_cleanup(&mut plan, observed, now);
-            }
             plan
         }
     };
+    if observed.deleting && plan.needs.is_empty() && plan.writes.is_empty() {
+        give_up_cleanup(&mut plan, observed, now);
+    }
     plan.status.observed_generation = Some(observed.generation);
     let redaction = Redaction::of(observed);
     redaction.apply_to_status(&mut plan.status);

@@ -121,11 +121,11 @@ pub const CLUSTER_OBJECTS_LEFT: EventReason = EventReason::warning(
     INSTANCE,
     "Cluster-scoped objects could not be deleted for five minutes, and stay without their Instance. Delete what the message names.",
 );
-/// An Instance was deleted without its plan `cleanup`.
+/// An Instance was deleted although its plan `cleanup` was not complete.
 pub const CLEANUP_LEFT: EventReason = EventReason::warning(
     "CleanupLeft",
     INSTANCE,
-    "The plan cleanup of an Instance that is being deleted did not run, because its OperatorVersion has not existed for five minutes. Delete by hand what the plan would have deleted.",
+    "The plan cleanup of an Instance that is being deleted could not be completed: its OperatorVersion has not existed for five minutes, or the plan fails in a namespace that is being deleted too. Delete by hand what the plan would have deleted outside of the namespace.",
 );
 /// A step or a run has taken longer than its time limit.
 pub const TIMED_OUT: EventReason = EventReason::warning(
@@ -252,6 +252,14 @@ const PARAMETERS_REJECTED: ConditionReason = reason(
     "Parameters have no valid values, so nothing runs.",
 );
 
+/// A step of the plan that runs fails, and is tried again.
+pub const STEP_FAILS: ConditionReason = reason(
+    "Degraded",
+    True,
+    "StepError",
+    "A step of the plan that runs fails, and is tried again, since `lastTransitionTime`. Fix the cause that the message names, or cancel the run.",
+);
+
 /// An Instance is being deleted, and cluster-scoped objects of it cannot be.
 pub const CLUSTER_OBJECTS_REMAIN: ConditionReason = reason(
     "Degraded",
@@ -261,7 +269,7 @@ pub const CLUSTER_OBJECTS_REMAIN: ConditionReason = reason(
 );
 
 /// Conditions of Instances.
-pub const CONDITIONS: [&ConditionReason; 11] = [
+pub const CONDITIONS: [&ConditionReason; 12] = [
     &READY,
     &UNHEALTHY,
     &READY_UNKNOWN,
@@ -272,6 +280,7 @@ pub const CONDITIONS: [&ConditionReason; 11] = [
     &VERSION_MISSING,
     &PLAN_REJECTED,
     &PARAMETERS_REJECTED,
+    &STEP_FAILS,
     &CLUSTER_OBJECTS_REMAIN,
 ];
 

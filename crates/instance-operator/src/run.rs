@@ -49,6 +49,27 @@ pub fn running(status: &InstanceStatus) -> Option<&PlanStatus> {
     status.plan_status.values().find(|plan| plan.status.is_running())
 }
 
+/// Messages of the steps of a run that fail, and are tried again.
+#[must_use]
+pub fn errors(run: &PlanStatus) -> Vec<String> {
+    let steps = run.phases.iter().flat_map(|phase| &phase.steps);
+    let failing = steps.filter(|step| step.status == ExecutionStatus::Error);
+    failing.map(|step| step.message.clone()).collect()
+}
+
+/// Returns why a plan has failed or fails; `None` if it does not.
+#[must_use]
+pub fn failure(status: &InstanceStatus, plan: &str) -> Option<String> {
+    let found = status.plan_status.get(plan)?;
+    if found.status == ExecutionStatus::FatalError {
+        let last = status.history.iter().find(|run| run.uid == found.uid);
+        let message = last.map(|run| run.message.as_str()).unwrap_or_default();
+        return Some(format!("plan {plan} failed: {message}"));
+    }
+    let errors = Some(found).filter(|found| found.status.is_running()).map(errors)?;
+    errors.first().map(|error| format!("plan {plan} fails: {error}"))
+}
+
 /// Returns a status as KUDO writes it, such as `IN_PROGRESS`.
 #[must_use]
 pub fn shown(status: ExecutionStatus) -> String {

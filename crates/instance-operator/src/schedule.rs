@@ -99,11 +99,7 @@ struct Scheduler<'a> {
 ///
 /// [`Invalid`] if the spec can never be right; what runs is held.
 pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid> {
-    // A run under way goes on with the OperatorVersion that it began with, although that was deleted.
-    let of_run =
-        observed.version_of_run.as_deref().filter(|_| run::running(&observed.status).is_some());
-    let version = observed.version.as_deref().or(of_run);
-    let version = version.ok_or_else(|| missing_version(observed))?;
+    let version = version(observed).ok_or_else(|| missing_version(observed))?;
     let set = values::set_values(observed);
     let status = observed.status.clone();
     let mut scheduler = Scheduler { observed, version, set, status, now };
@@ -130,6 +126,15 @@ pub fn check(observed: &Observed) -> Result<(), Invalid> {
     scheduler.take_over();
     scheduler.schedule_changes()?;
     scheduler.schedule_request().map(drop)
+}
+
+/// Returns the OperatorVersion of an Instance. A run under way goes on with the one that it began with,
+/// although that was deleted.
+#[must_use]
+pub fn version(observed: &Observed) -> Option<&Version> {
+    let of_run =
+        observed.version_of_run.as_deref().filter(|_| run::running(&observed.status).is_some());
+    observed.version.as_deref().or(of_run)
 }
 
 fn missing_version(observed: &Observed) -> Invalid {

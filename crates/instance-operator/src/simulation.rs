@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) objects: BTreeMap<ObjectId, Value>,
     /// Types beside [`SERVED`].
     pub(crate) served: Vec<(String, String)>,
+    /// API version of which discovery fails.
+    pub(crate) undiscovered: Option<String>,
     /// Objects whose changes the API server rejects.
     pub(crate) rejected: Vec<ObjectId>,
     /// Objects of which the API server rejects a changed content.
@@ -75,6 +77,7 @@ impl World {
             },
             objects: BTreeMap::new(),
             served: Vec::new(),
+            undiscovered: None,
             rejected: Vec::new(),
             immutable: Vec::new(),
             has_slow_deletions: false,
@@ -194,19 +197,25 @@ impl World {
             } else if self.last.writes.is_empty() {
                 break;
             }
+            let mut failed_tasks = Vec::new();
             for write in std::mem::take(&mut self.last.writes) {
                 if changes_left == 0 {
                     return true;
+                }
+                if write.task().is_some_and(|task| failed_tasks.iter().any(|known| known == task)) {
+                    continue;
                 }
                 changes_left -= 1;
                 check(&write, &self.last.status);
                 if self.rejected.contains(&write.id()) {
                     observed.failures.insert(write.id(), "not permitted".to_owned());
+                    failed_tasks.extend(write.task().map(ToOwned::to_owned));
                     continue;
                 }
                 if self.is_immutable(&write) {
                     let message = "spec.template: field is immutable".to_owned();
                     observed.failures.insert(write.id(), message);
+                    failed_tasks.extend(write.task().map(ToOwned::to_owned));
                     continue;
                 }
                 let response = self.apply(&write);
@@ -234,6 +243,11 @@ impl World {
 
     fn read(&mut self, observed: &mut Observed) {
         for object_type in &self.last.needs.types {
+            if self.undiscovered.as_ref() == Some(&object_type.api_version) {
+                let failure = "the server is unavailable".to_owned();
+                observed.failures.insert(ObjectId::any_of(object_type), failure);
+                continue;
+            }
             let is_of = |api_version: &str, kind: &str| {
                 object_type.api_version == api_version && object_type.kind == kind
             };

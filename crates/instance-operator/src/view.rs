@@ -61,6 +61,8 @@ pub struct Observed {
     pub deleting: bool,
     /// Time at which the deletion was requested, if it is known.
     pub deleted_at: Option<Timestamp>,
+    /// Whether its namespace is being deleted; known only while the plan `cleanup` fails.
+    pub is_namespace_deleted: bool,
     /// Finalizers of the Instance.
     pub finalizers: Vec<String>,
     /// Desired state.
@@ -88,7 +90,7 @@ pub struct Observed {
     /// What is not healthy among the workloads and Pods of the Instance, sorted; `None` if it is not
     /// known, or does not count because a plan runs.
     pub problems: Option<Vec<String>>,
-    /// Why the last read or write of an object failed, in this attempt.
+    /// Why the last read or write of an object, or the discovery of its type, failed in this attempt.
     pub failures: BTreeMap<ObjectId, String>,
 }
 

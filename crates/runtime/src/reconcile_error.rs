@@ -60,6 +60,14 @@ pub enum Cause {
         /// Cause.
         source: kube::Error,
     },
+    /// An object could not be read.
+    #[error("failed to get {resource}")]
+    Get {
+        /// Plural of the kind.
+        resource: &'static str,
+        /// Cause.
+        source: kube::Error,
+    },
     /// A blocking task of the reconcile panicked.
     #[error("reconcile panicked")]
     Panic(#[source] tokio::task::JoinError),
@@ -94,6 +102,7 @@ impl Cause {
             Self::Rejected { .. } => "rejected",
             Self::Discovery(_) => "discovery",
             Self::List { .. } => "list",
+            Self::Get { .. } => "get",
             Self::Panic(_) => "panic",
             Self::Timeout(_) => "timeout",
         }
@@ -110,6 +119,7 @@ impl Cause {
             | Self::Status(_)
             | Self::Discovery(_)
             | Self::List { .. }
+            | Self::Get { .. }
             | Self::Timeout(_) => Kind::Transient,
         }
     }

@@ -35,9 +35,6 @@ pub const KINDS: [WorkloadKind; 5] = [
     kind("", "Pod", "pods"),
 ];
 
-/// Number of problems that a message names.
-const NAMED: usize = 3;
-
 /// Returns why an Instance is not ready because of an object; `None` if it is healthy or does not count.
 #[must_use]
 pub fn problem(object: &Value) -> Option<String> {
@@ -51,16 +48,6 @@ pub fn problem(object: &Value) -> Option<String> {
         Health::Waiting(reason) | Health::Failed(reason) => {
             Some(format!("{}: {reason}", ObjectId::of(object)))
         }
-    }
-}
-
-/// Returns a message that names the first problems.
-#[must_use]
-pub fn message(problems: &[String]) -> String {
-    let named = problems.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
-    match problems.len().saturating_sub(NAMED) {
-        0 => named,
-        more => format!("{named}; and {more} more"),
     }
 }
 
@@ -92,12 +79,5 @@ mod tests {
         assert!(problem_of("Pending", json!({ "annotations": { SKIP: "false" } })).is_some());
         let owner = json!([{ "kind": "Job", "name": "j", "uid": "u", "controller": true }]);
         assert_eq!(problem_of("Failed", json!({ "ownerReferences": owner })), None);
-    }
-
-    #[test]
-    fn a_message_is_bounded() {
-        let problems: Vec<String> = ["a", "b", "c", "d", "e"].map(ToOwned::to_owned).to_vec();
-        assert_eq!(message(&problems), "a; b; c; and 2 more");
-        assert_eq!(message(&problems[..3]), "a; b; c");
     }
 }

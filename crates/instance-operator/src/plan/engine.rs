@@ -20,6 +20,7 @@ use super::{
 
 use crate::{
     dependencies,
+    messages::first_of,
     object_write::id_of,
     reasons, run,
     schedule::is_rollout,
@@ -333,7 +334,7 @@ impl Run<'_> {
             Tasks::Incomplete { waits, errors } => {
                 let has_errors = !errors.is_empty();
                 let lines = if has_errors { errors } else { waits };
-                status.message = lines.join("; ");
+                status.message = first_of(&lines);
                 status.status =
                     if has_errors { ExecutionStatus::Error } else { ExecutionStatus::InProgress };
                 if let Some(failure) = attempts::timed_out(step, status, work, self.now) {

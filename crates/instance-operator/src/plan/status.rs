@@ -8,7 +8,7 @@ use podops_api::{
 };
 
 use crate::{
-    object::readiness,
+    messages::first_of,
     reasons, run,
     schedule::{Invalid, is_rollout},
     view::Observed,
@@ -89,12 +89,14 @@ pub(super) fn report_valid(status: &mut InstanceStatus, observed: &Observed, now
         }
     }
     let failed = status.history.first().filter(|run| run.status == ExecutionStatus::FatalError);
+    let errors = run::running(status).map(run::errors).unwrap_or_default();
     match failed.filter(|_| running.is_none()) {
         Some(run) => {
             let message = format!("plan {} failed: {}", run.plan, run.message);
             report(status, &reasons::DEGRADED, &message, now);
         }
-        None => remove(status, &reasons::DEGRADED),
+        None if errors.is_empty() => remove(status, &reasons::DEGRADED),
+        None => report(status, &reasons::STEP_FAILS, &first_of(&errors), now),
     }
 }
 
@@ -110,7 +112,7 @@ fn report_readiness(status: &mut InstanceStatus, problems: &[String], now: Times
     if problems.is_empty() {
         report(status, &reasons::READY, "", now);
     } else {
-        report(status, &reasons::UNHEALTHY, &readiness::message(problems), now);
+        report(status, &reasons::UNHEALTHY, &first_of(problems), now);
     }
 }
 

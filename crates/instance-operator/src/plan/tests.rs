@@ -1,6 +1,7 @@
 //! Tests of whole runs, with the objects of a simulated cluster.
 
 mod cluster_objects;
+mod failures;
 mod graceful;
 
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{
     files,
-    objects::{Applied, Error, Objects},
+    objects::{Applied, Error, Objects, response_of},
     watches::{Sighting, Watches},
 };
 use crate::{
@@ -51,7 +51,7 @@ pub(super) struct Attempted {
     pub(super) plan: Plan,
     /// Events of all plans.
     pub(super) events: Vec<ObjectEvent>,
-    /// Why discovery failed, before anything of the last plan was written.
+    /// Why there is no plan.
     pub(super) error: Option<ReconcileError>,
     /// How far the writes went.
     pub(super) end: End,
@@ -98,10 +98,7 @@ impl Access<'_> {
             if plan.needs.is_empty() && plan.writes.is_empty() {
                 return attempted;
             }
-            if let Err(error) = self.read(observed, &plan.needs).await {
-                attempted.error = Some(error);
-                return attempted;
-            }
+            self.read(observed, &plan.needs).await;
             let writes = std::mem::take(&mut plan.writes);
             let Written { events, end } = self.write(observed, writes, deadline).await;
             attempted.events.extend(events);
@@ -114,10 +111,17 @@ impl Access<'_> {
         attempted
     }
 
-    async fn read(&self, observed: &mut Observed, needs: &Needs) -> Result<(), ReconcileError> {
+    async fn read(&self, observed: &mut Observed, needs: &Needs) {
         for object_type in &needs.types {
-            let found = self.objects.types.find(object_type).await.map_err(Cause::Discovery)?;
-            observed.types.insert(object_type.clone(), found.map(|found| found.scope));
+            match self.objects.types.find(object_type).await {
+                Ok(found) => {
+                    observed.types.insert(object_type.clone(), found.map(|found| found.scope));
+                }
+                Err(error) => {
+                    let failure = response_of(&error);
+                    observed.failures.insert(ObjectId::any_of(object_type), failure);
+                }
+            }
         }
         let files = needs.files.iter().cloned().map(|file| async move {
             let read = files::read(&self.objects.client, &file).await;
@@ -141,7 +145,6 @@ impl Access<'_> {
         let read: Reads = stream::iter(reads).buffer_unordered(READS).collect().await;
         record_reads(read, &mut observed.objects, &mut observed.failures);
         self.read_metadata(observed, &needs.metadata).await;
-        Ok(())
     }
 
     /// Returns an object as a watch has seen it, or reads it.
@@ -213,8 +216,9 @@ impl Access<'_> {
         self.objects.apply(object, version.as_deref()).await
     }
 
-    /// Writes objects in their order: others may depend on the first. Each must be as it was read: a
-    /// leader that was paused does not undo what its successor has done.
+    /// Writes objects in their order. Others may depend on the first, so after one that was rejected, no more
+    /// of its task are applied. Each must be as it was read: a leader that was paused does not undo what its
+    /// successor has done.
     async fn write(
         &self,
         observed: &mut Observed,
@@ -222,9 +226,13 @@ impl Access<'_> {
         deadline: Instant,
     ) -> Written {
         let mut events = Vec::new();
+        let mut failed_tasks = BTreeSet::new();
         for write in writes {
             if Instant::now() > deadline {
                 return Written { events, end: End::Deadline };
+            }
+            if write.task().is_some_and(|task| failed_tasks.contains(task)) {
+                continue;
             }
             let id = write.id();
             let version = version(observed, &id);
@@ -258,7 +266,10 @@ impl Access<'_> {
                     self.watches.written(self.instance, &id, None);
                     return Written { events, end: End::Outdated };
                 }
-                Err(error) => drop(observed.failures.insert(id, error.message())),
+                Err(error) => {
+                    failed_tasks.extend(write.task().map(ToOwned::to_owned));
+                    observed.failures.insert(id, error.message());
+                }
             }
         }
         Written { events, end: End::All }

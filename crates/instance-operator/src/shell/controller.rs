@@ -9,9 +9,9 @@ use std::{
 use clap::Args;
 use futures::{StreamExt as _, channel::mpsc, stream};
 use http::header::InvalidHeaderValue;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::{
-    Client, Resource as _,
+    Api, Client, Resource as _,
     runtime::{
         WatchStreamExt as _,
         reflector::{self, ObjectRef},
@@ -58,7 +58,7 @@ use crate::{
     reasons,
     render::{self, INSTANCES},
     run,
-    schedule::InstanceChange,
+    schedule::{CLEANUP, InstanceChange},
     sources,
     view::{Observed, SourceValue, version_key},
 };
@@ -285,12 +285,27 @@ impl Context {
         let found = self.versions.add_to(observed).await;
         found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
         self.failures.add_to(observed, Instant::now());
+        if observed.deleting && run::failure(&observed.status, CLEANUP).is_some() {
+            observed.is_namespace_deleted = self.is_namespace_deleted(&observed.namespace).await?;
+        }
         observed.applied_by_others = self.applied_by_others(observed);
         // While a plan runs, and right after it, the caches may lag behind what it has waited for.
         if [stored, &observed.status].into_iter().all(|status| run::running(status).is_none()) {
             observed.problems = self.workloads.problems(key);
         }
         Ok(())
+    }
+
+    /// Reads whether a namespace is being deleted.
+    ///
+    /// # Errors
+    ///
+    /// If the request fails.
+    async fn is_namespace_deleted(&self, name: &str) -> Result<bool, ReconcileError> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = namespaces.get_metadata_opt(name).await;
+        let found = found.map_err(|source| Cause::Get { resource: "namespaces", source })?;
+        Ok(found.is_none_or(|found| found.metadata.deletion_timestamp.is_some()))
     }
 
     /// Cluster-scoped objects of an Instance that others have applied, which are not being deleted.

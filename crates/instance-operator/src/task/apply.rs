@@ -95,6 +95,7 @@ pub(super) fn apply(
         let object_type = object_type(&object);
         match scope_of(&object_type, context, work) {
             Known::Unknown => progress.is_incomplete = true,
+            Known::Failed(error) => progress.errors.push(error),
             Known::NotServed if is_being_defined(&object_type, context, work) => {
                 // The API server serves a type some time after its definition is established.
                 work.wait_until(context.now + UNSERVED_RETRY);
@@ -118,6 +119,10 @@ pub(super) fn apply(
     }
     for object in prepared {
         advance_object(object, context, work, &mut progress)?;
+        // Those that follow may depend on it.
+        if !progress.errors.is_empty() {
+            break;
+        }
     }
     Ok(progress)
 }

@@ -148,6 +148,8 @@ pub(super) enum Known {
     NotServed,
     /// It has to be read.
     Unknown,
+    /// Discovery failed in this attempt.
+    Failed(String),
 }
 
 /// Returns what is known of a type; an unknown one is added to what has to be read.
@@ -156,6 +158,9 @@ pub(super) fn scope_of(
     context: &TaskContext<'_>,
     work: &mut Work<'_>,
 ) -> Known {
+    if let Some(failure) = context.observed.failures.get(&ObjectId::any_of(object_type)) {
+        return Known::Failed(format!("discovery of {object_type}: {failure}"));
+    }
     match context.observed.types.get(object_type) {
         Some(Some(scope)) => Known::Served(*scope),
         Some(None) => Known::NotServed,

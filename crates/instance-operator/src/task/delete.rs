@@ -31,6 +31,10 @@ pub(super) fn advance(
             Known::Served(scope) => scope,
             // No object of the type exists.
             Known::NotServed => continue,
+            Known::Failed(error) => {
+                progress.errors.push(error);
+                continue;
+            }
             Known::Unknown => {
                 progress.is_incomplete = true;
                 continue;

@@ -39,6 +39,10 @@ pub(super) fn advance(
                 progress.is_incomplete = true;
                 continue;
             }
+            Known::Failed(error) => {
+                progress.errors.push(error);
+                continue;
+            }
             Known::NotServed => {
                 work.wait_until(context.now + UNSERVED_RETRY);
                 progress.errors.push(format!("{} is not served by the cluster", id.object_type));

@@ -1,0 +1,140 @@
+//! Requests that fail: what is written after them, what the status reports, and when a cleanup is left.
+
+use serde_json::{Value, json};
+
+use super::{phase, step, version};
+use crate::{
+    object::ObjectId,
+    simulation::{World, config_map},
+};
+
+/// A package whose step applies the ConfigMaps `a`, `b` and `c` in this order.
+fn three() -> World {
+    let all = ["a", "b", "c"].map(config_map).join("---\n");
+    let templates = json!({ "all": all });
+    World::new(
+        &version(&json!([phase("serial", &[step("all", &["all"])])]), &templates),
+        &json!({}),
+    )
+}
+
+fn config_map_id(name: &str) -> ObjectId {
+    let metadata = json!({ "name": name, "namespace": "default" });
+    ObjectId::of(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }))
+}
+
+#[test]
+fn no_object_is_applied_after_one_that_was_rejected() {
+    let mut world = three();
+    world.rejected.push(config_map_id("b"));
+    world.reconcile();
+    assert_eq!(world.log, ["apply ConfigMap default/a"]);
+    assert_eq!(world.step("all").0, "ERROR");
+    world.rejected.clear();
+    world.reconcile();
+    assert_eq!(world.log[1..], ["apply ConfigMap default/b", "apply ConfigMap default/c"]);
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn a_step_that_fails_degrades_the_instance_since_its_first_failure() {
+    let mut world = three();
+    world.rejected.push(config_map_id("b"));
+    world.reconcile();
+    let degraded = |world: &World| {
+        let conditions = world.status().conditions.iter();
+        conditions.filter(|known| known.type_ == "Degraded").cloned().collect::<Vec<_>>()
+    };
+    let first = degraded(&world);
+    assert_eq!(first[0].reason, "StepError");
+    assert!(first[0].message.contains("ConfigMap default/b: not permitted"), "{first:?}");
+    assert!(first[0].last_transition_time.is_some());
+    world.sleep(60);
+    world.reconcile();
+    assert_eq!(degraded(&world), first);
+    world.rejected.clear();
+    world.reconcile();
+    assert_eq!(degraded(&world), []);
+}
+
+#[test]
+fn a_type_that_cannot_be_discovered_fails_its_step_only() {
+    let custom = "apiVersion: example.com/v1\nkind: Custom\nmetadata:\n  name: c\n";
+    let templates = json!({ "custom": custom, "a": config_map("a") });
+    let steps = [step("custom", &["custom"]), step("a", &["a"])];
+    let mut world =
+        World::new(&version(&json!([phase("parallel", &steps)]), &templates), &json!({}));
+    world.undiscovered = Some("example.com/v1".to_owned());
+    world.reconcile();
+    let (status, message) = world.step("custom");
+    assert_eq!(status, "ERROR");
+    let cause = "discovery of example.com/v1 Custom: the server is unavailable";
+    assert!(message.contains(cause), "{message}");
+    assert_eq!(world.step("a").0, "COMPLETE");
+    world.undiscovered = None;
+    world.served.push(("example.com/v1".to_owned(), "Custom".to_owned()));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+}
+
+#[test]
+fn a_step_that_waits_for_many_objects_names_the_first() {
+    let job = |n: i32| format!("apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job-{n}\n");
+    let templates = json!({ "jobs": (0..1000).map(job).collect::<Vec<_>>().join("---\n") });
+    let phases = json!([phase("serial", &[step("jobs", &["jobs"])])]);
+    let mut world = World::new(&version(&phases, &templates), &json!({}));
+    world.reconcile();
+    let (status, message) = world.step("jobs");
+    assert_eq!(status, "IN_PROGRESS");
+    assert!(message.ends_with("; and 997 more"), "{message}");
+    assert_eq!(world.last.awaited.len(), 1000);
+}
+
+/// An Instance that is being deleted, whose cleanup cannot write its object.
+fn failing_cleanup() -> World {
+    let phases = json!([phase("serial", &[step("a", &["a"])])]);
+    let templates = json!({ "a": config_map("a"), "clean": config_map("clean") });
+    let mut content = version(&phases, &templates);
+    content["plans"]["cleanup"] =
+        json!({ "phases": [phase("serial", &[step("clean", &["clean"])])] });
+    let mut world = World::new(&content, &json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    world.delete();
+    world.rejected.push(config_map_id("clean"));
+    world.reconcile();
+    assert_eq!(world.plan("cleanup"), "IN_PROGRESS");
+    world
+}
+
+fn finalizers(world: &World) -> Value {
+    json!(world.observed.finalizers)
+}
+
+#[test]
+fn a_cleanup_that_fails_is_left_only_in_a_namespace_that_is_being_deleted() {
+    let mut world = failing_cleanup();
+    world.sleep(3600);
+    world.reconcile();
+    assert_eq!(finalizers(&world), json!(["kudo.dev.instance.cleanup"]));
+    world.observed.is_namespace_deleted = true;
+    world.reconcile();
+    assert_eq!(finalizers(&world), json!([]));
+    let left = "CleanupLeft: namespace default is being deleted, and plan cleanup fails: A transient \
+                error when executing task cleanup.serial.clean.clean. Will retry. ConfigMap \
+                default/clean: not permitted";
+    assert!(world.events.iter().any(|event| event == left), "{:#?}", world.events);
+}
+
+#[test]
+fn a_cleanup_in_a_namespace_that_is_being_deleted_has_30_seconds() {
+    let mut world = failing_cleanup();
+    world.observed.is_namespace_deleted = true;
+    world.reconcile();
+    assert_eq!(finalizers(&world), json!(["kudo.dev.instance.cleanup"]));
+    assert!(world.last.requeue_after.is_some());
+    world.rejected.clear();
+    world.reconcile();
+    assert_eq!(world.plan("cleanup"), "COMPLETE");
+    assert!(world.object("ConfigMap", "clean").is_some());
+}
