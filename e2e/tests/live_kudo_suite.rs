@@ -78,7 +78,8 @@ fn failed_case(result: &str) -> Option<&str> {
 fn lines_of(text: &str, cases: &[&str]) -> String {
     let is_of_case = |line: &&str| cases.iter().any(|case| line.contains(&format!("| {case}")));
     // A difference between an object and what is asserted of it has lines without the name of its case.
-    let is_difference = |line: &&str| !line.contains("logger.go") && !line.contains("kuttl/harness");
+    let is_difference =
+        |line: &&str| !line.contains("logger.go") && !line.contains("kuttl/harness");
     let lines = text.lines().filter(|line| is_of_case(line) || is_difference(line));
     lines.collect::<Vec<_>>().join("\n")
 }

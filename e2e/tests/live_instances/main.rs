@@ -5,6 +5,7 @@
 
 mod admission;
 mod cluster;
+mod faults;
 mod graceful;
 mod kills;
 mod kudo;

@@ -1,0 +1,266 @@
+//! Faults of the cluster: requests that fail until their cause ends, a namespace that is being deleted, and
+//! an API server that is killed, suspended or slow.
+
+use std::time::{Duration, Instant};
+
+use podops_e2e::cluster::eventually;
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, apply, config_map, counts, plan, step},
+    toy,
+};
+
+/// Time in which a request that fails is repeated after 1, 2 and 4 s.
+const OBSERVED: Duration = Duration::from_secs(10);
+/// Requests that an Instance may make meanwhile: for each attempt one read, one write and one status.
+const REQUESTS_MAX: usize = 12;
+/// Time limit of a run that the API server interrupts: a leader that lost its Lease is restarted first.
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(90);
+
+impl Cluster {
+    /// Creates an Instance that writes with the operator's rights, of an OperatorVersion of its name whose
+    /// only step applies a template.
+    async fn one_step(&self, name: &str, template: &str) {
+        self.version(
+            name,
+            json!({
+                "parameters": [{ "name": "P", "default": "before" }],
+                "templates": { "config": template }, "tasks": [apply("config")],
+                "plans": { "deploy": plan(&[step("config")]) },
+            }),
+        )
+        .await;
+        let version = json!({ "name": name });
+        let spec = json!({ "serviceAccountName": "", "operatorVersion": version });
+        self.instance(name, spec).await;
+    }
+
+    async fn degraded(&self, instance: &str) -> Value {
+        let found = self.get("instances.kudo.dev", instance).await.unwrap();
+        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|known| known["type"] == "Degraded").unwrap_or_default()
+    }
+
+    /// Asserts that the only step of an Instance fails with this message, and that the condition Degraded
+    /// reports it since one time, while few requests are made.
+    async fn assert_fails(&self, instance: &str, message: &str) {
+        self.wait_for_step(instance, "deploy", "ERROR", message).await;
+        let (since, first) = (self.log_end(), self.degraded(instance).await);
+        assert_eq!(first["reason"], "StepError", "{first}");
+        assert!(first["message"].as_str().unwrap().contains(message), "{first}");
+        tokio::time::sleep(OBSERVED).await;
+        let requests = self.requests(since);
+        assert!(requests.len() <= REQUESTS_MAX, "{instance}: {:?}", counts(&requests));
+        let last = self.degraded(instance).await;
+        assert_eq!(last["lastTransitionTime"], first["lastTransitionTime"], "{last}");
+    }
+
+    async fn assert_completes(&self, instance: &str) {
+        self.wait_for_plan(instance, "deploy", "COMPLETE").await;
+        assert_eq!(self.degraded(instance).await, Value::Null, "{instance}");
+    }
+}
+
+/// Each cause is in the status, costs few requests, and its end lets the run go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn failing_requests_are_reported_until_their_cause_ends() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+
+    let quota = "--hard=count/configmaps=0";
+    cluster.kubectl(&["create", "quota", "none", quota]).await;
+    // No controller counts here.
+    let counted =
+        json!({ "hard": { "count/configmaps": "0" }, "used": { "count/configmaps": "0" } });
+    let status = json!({ "status": counted }).to_string();
+    let patch =
+        ["patch", "quota", "none", "--subresource=status", "--type=merge", "-p", status.as_str()];
+    cluster.kubectl(&patch).await;
+    cluster.one_step("quota", &config_map("quota")).await;
+    cluster.assert_fails("quota", "exceeded quota: none").await;
+    cluster.kubectl(&["delete", "quota", "none"]).await;
+    cluster.assert_completes("quota").await;
+
+    cluster
+        .create(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration", "metadata": { "name": "down" },
+            "webhooks": [{
+                "name": "down.example.com", "sideEffects": "None", "timeoutSeconds": 1,
+                "admissionReviewVersions": ["v1"], "clientConfig": { "url": "https://127.0.0.1:1/" },
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["configmaps"],
+                }],
+            }],
+        }))
+        .await;
+    cluster.one_step("webhook", &config_map("webhook")).await;
+    cluster.assert_fails("webhook", r#"failed calling webhook "down.example.com""#).await;
+    cluster.kubectl(&["delete", "validatingwebhookconfiguration", "down"]).await;
+    cluster.assert_completes("webhook").await;
+
+    cluster.one_step("owner", &config_map("shared")).await;
+    cluster.assert_completes("owner").await;
+    cluster.one_step("second", &config_map("shared")).await;
+    cluster.assert_fails("second", "ConfigMap default/shared was made by").await;
+    let shared = cluster.get("configmap", "shared").await.unwrap();
+    assert_eq!(shared["metadata"]["ownerReferences"][0]["name"], "owner");
+    cluster.kubectl(&["delete", "configmap", "shared"]).await;
+    cluster.assert_completes("second").await;
+}
+
+/// What can never be changed is reported, also in the middle of a run, and the former value mends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn immutable_fields_are_reported_until_their_value_is_restored() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+    let stateful_set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": { "name": "statefulset" },
+        "spec": {
+            "serviceName": "{{ .Params.P }}", "replicas": 1,
+            "selector": { "matchLabels": { "app": "set" } },
+            "template": {
+                "metadata": { "labels": { "app": "set" } },
+                "spec": { "containers": [{ "name": "a", "image": "a:1" }] },
+            },
+        },
+    });
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "persistentvolumeclaim" },
+        "spec": {
+            "storageClassName": "{{ .Params.P }}", "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": "1Gi" } },
+        },
+    });
+    // Each object and Instance has the name of its kind.
+    let cases = [
+        ("statefulset", stateful_set, "updates to statefulset spec for fields other than"),
+        ("persistentvolumeclaim", claim, "spec is immutable after creation"),
+    ];
+    for (kind, template, message) in cases {
+        cluster.one_step(kind, &template.to_string()).await;
+        let exists = async || Ok(cluster.get(kind, kind).await.is_ok());
+        eventually(OUTAGE_TIMEOUT, exists).await.unwrap();
+        let uid = cluster.get(kind, kind).await.unwrap()["metadata"]["uid"].clone();
+        cluster.patch(kind, json!({ "spec": { "parameters": { "P": "after" } } })).await;
+        cluster.assert_fails(kind, message).await;
+        cluster.patch(kind, json!({ "spec": { "parameters": { "P": "before" } } })).await;
+        let is_mended = async || Ok(cluster.degraded(kind).await.is_null());
+        eventually(OUTAGE_TIMEOUT, is_mended).await.unwrap();
+        let after = cluster.get(kind, kind).await.unwrap();
+        assert_eq!(after["metadata"]["uid"], uid, "nothing is recreated");
+    }
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
+/// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it forever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_goes_with_its_namespace_although_its_cleanup_fails() {
+    let cluster = Cluster::start().await;
+    cluster.cluster.add_package_admin().await.unwrap();
+    cluster.kubectl(&["create", "namespace", "doomed"]).await;
+    let mut version = toy();
+    version["operator"] = json!({ "name": "toy", "kind": "Operator" });
+    version["plans"]["cleanup"] = version["plans"]["many"].clone();
+    let object = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": kind, "spec": spec,
+            "metadata": { "name": "toy", "namespace": "doomed" },
+        })
+    };
+    cluster.create(&object("OperatorVersion", version)).await;
+    cluster.create(&object("Instance", json!({ "operatorVersion": { "name": "toy" } }))).await;
+    let get = ["get", "instances.kudo.dev", "toy", "--namespace=doomed", "--output=json"];
+    let instance = async || cluster.cluster.plane.kubectl(&get).await;
+    let is_deployed = async || {
+        let found: Value = serde_json::from_str(&instance().await?)?;
+        Ok(found["status"]["planStatus"]["deploy"]["status"] == "COMPLETE")
+    };
+    eventually(OUTAGE_TIMEOUT, is_deployed).await.unwrap();
+    // No controller deletes the content here.
+    cluster.kubectl(&["delete", "namespace", "doomed", "--wait=false"]).await;
+    let deleted = Instant::now();
+    let delete = ["delete", "instances.kudo.dev", "toy", "--namespace=doomed", "--wait=false"];
+    cluster.kubectl(&delete).await;
+    let is_failing = async || {
+        let found: Value = serde_json::from_str(&instance().await?)?;
+        Ok(found["status"]["planStatus"]["cleanup"].to_string().contains("being terminated"))
+    };
+    eventually(OUTAGE_TIMEOUT, is_failing).await.unwrap();
+    let is_gone = async || Ok(instance().await.is_err());
+    eventually(OUTAGE_TIMEOUT, is_gone).await.unwrap();
+    assert!(deleted.elapsed() > Duration::from_secs(25), "it had time: {:?}", deleted.elapsed());
+}
+
+/// How the API server fails in the middle of a run.
+#[derive(Clone, Copy, Debug)]
+enum Outage {
+    /// It is killed, and started again.
+    Kill,
+    /// It answers nothing for longer than a Lease lasts.
+    Suspend,
+    /// It answers for a moment each second.
+    Slow,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_complete_after_api_server_outages() {
+    let mut cluster = Cluster::start().await;
+    let mut many = toy();
+    many["plans"]["deploy"] = plan(&[step("many"), step("config")]);
+    cluster.version("toy", many).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let outages =
+        [(Outage::Kill, 20), (Outage::Kill, 120), (Outage::Suspend, 60), (Outage::Slow, 40)];
+    for (turn, (outage, after)) in outages.into_iter().enumerate() {
+        let value = format!("turn-{turn}");
+        cluster.patch("toy", json!({ "spec": { "parameters": { "P": value } } })).await;
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        cluster.fail(outage).await;
+        let is_complete = async || {
+            let instance = cluster.get("instances.kudo.dev", "toy").await?;
+            let (status, generation) = (&instance["status"], &instance["metadata"]["generation"]);
+            let is_observed = status["observedGeneration"] == *generation;
+            Ok(is_observed && status["planStatus"]["deploy"]["status"] == "COMPLETE")
+        };
+        let result = eventually(OUTAGE_TIMEOUT, is_complete).await;
+        assert!(
+            result.is_ok(),
+            "{outage:?}: {:#}",
+            cluster.plan_of("toy", "deploy").await.unwrap()
+        );
+        let values =
+            ["get", "configmaps", "-o", "jsonpath={range .items[*]}{.data.p}{\"\\n\"}{end}"];
+        let values = cluster.kubectl(&values).await;
+        let expected = values.lines().filter(|found| *found == value).count();
+        assert_eq!(expected, 21, "{outage:?}: {values}");
+    }
+}
+
+impl Cluster {
+    async fn fail(&mut self, outage: Outage) {
+        let plane = &mut self.cluster.plane;
+        match outage {
+            Outage::Kill => {
+                plane.kill_apiserver().await.unwrap();
+                plane.start_apiserver().await.unwrap();
+            }
+            Outage::Suspend => {
+                plane.suspend_apiserver().unwrap();
+                tokio::time::sleep(Duration::from_secs(12)).await;
+                plane.resume_apiserver().unwrap();
+            }
+            Outage::Slow => {
+                for _ in 0..10 {
+                    plane.suspend_apiserver().unwrap();
+                    tokio::time::sleep(Duration::from_millis(900)).await;
+                    plane.resume_apiserver().unwrap();
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+}
