@@ -100,6 +100,21 @@ impl Lab {
         serde_json::from_str(&object).unwrap()
     }
 
+    /// Writes the kubeconfig of a ServiceAccount that may do nothing.
+    async fn kubeconfig_without_rights(&self) -> PathBuf {
+        let config = fs::read_to_string(self.cluster.plane.admin_kubeconfig()).unwrap();
+        let token = self.cluster.plane.kubectl(&["create", "token", "default"]).await.unwrap();
+        let path = self.write("unprivileged", &config);
+        let config = path.to_str().unwrap();
+        let user = ["config", "set-credentials", "unprivileged", "--token", token.trim()];
+        let context = ["config", "set-context", "--current", "--user=unprivileged"];
+        for args in [&user[..], &context] {
+            let args = [args, &["--kubeconfig", config]].concat();
+            self.cluster.plane.kubectl(&args).await.unwrap();
+        }
+        path
+    }
+
     fn write(&self, path: &str, text: &str) -> PathBuf {
         let path = self.work.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -362,6 +377,16 @@ async fn failures_have_a_line_and_a_status() {
     lab.kudo(&[&["uninstall", "--wait"][..], &toy].concat()).await;
     lab.fails(&[&["uninstall"][..], &toy].concat(), 1, "does not exist in the cluster").await;
     lab.cluster.assert_no_forbidden_requests().unwrap();
+
+    let config = lab.kubeconfig_without_rights().await;
+    let unprivileged = ["get", "all", "--kubeconfig", config.to_str().unwrap()];
+    let who = "system:serviceaccount:default:default\" cannot get resource";
+    lab.fails(&unprivileged, 1, who).await;
+    let install = [&install[..], &["--validate-install=false"], &unprivileged[2..]].concat();
+    lab.fails(&install, 1, who).await;
+    lab.cluster.plane.kubectl(&["delete", "crd", "operators.kudo.dev"]).await.unwrap();
+    let half = "CRDs invalid: operators.kudo.dev is missing; install instance-operator first";
+    lab.fails(&["get", "all"], 1, half).await;
 }
 
 /// The community packages of KUDO, which are not committed: without them, nothing is tested.

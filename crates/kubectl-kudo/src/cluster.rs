@@ -38,6 +38,8 @@ const DEFINITIONS: [&str; 3] =
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
+    /// URL of the API server.
+    server: String,
 }
 
 impl Cluster {
@@ -55,7 +57,8 @@ impl Cluster {
         }
         let namespace =
             connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let cluster = Self { client: Client::try_from(config)?, namespace };
+        let server = config.cluster_url.to_string();
+        let cluster = Self { client: Client::try_from(config)?, namespace, server };
         if connection.validate_install {
             cluster.check_definitions().await?;
         }
@@ -66,7 +69,10 @@ impl Cluster {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let mut faults = Vec::new();
         for name in DEFINITIONS {
-            match definitions.get_opt(name).await.context("cannot read the CRDs of KUDO")? {
+            let found = definitions.get_opt(name).await;
+            let failed =
+                || format!("cannot read the CRDs of KUDO from the cluster {}", self.server);
+            match found.with_context(failed)? {
                 None => faults.push(format!("{name} is missing")),
                 Some(found) if !is_established(&found) => {
                     faults.push(format!("{name} is not established"));

@@ -12,16 +12,13 @@ use ureq::{
 
 /// Largest download, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
-/// Timeout of a download.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Returns the content of a URL. `HTTP_PROXY` and `HTTPS_PROXY` are in force, and certificates are
+/// Returns the content of a URL, within a timeout. `HTTP_PROXY` and `HTTPS_PROXY` are in force, and certificates are
 /// verified as the system does.
 ///
 /// # Errors
 ///
 /// If it cannot be read, or the response has another status than 200.
-pub(crate) fn download(url: &str) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn download(url: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = url.strip_prefix("file:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         return std::fs::read(path).with_context(|| format!("reading {url}"));
@@ -33,7 +30,7 @@ pub(crate) fn download(url: &str) -> anyhow::Result<Vec<u8>> {
         .build();
     let config = Agent::config_builder()
         .tls_config(tls)
-        .timeout_global(Some(TIMEOUT))
+        .timeout_global(Some(timeout))
         .user_agent(concat!("KUDO/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false);
     let mut response =

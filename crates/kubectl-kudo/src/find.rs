@@ -7,6 +7,7 @@ use std::{
     io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -31,8 +32,13 @@ const DEPTH_MAX: usize = 32;
 /// Most bytes of a folder.
 const SIZE_MAX: u64 = 32 << 20;
 
+/// Timeout of a download without `--request-timeout`.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Finds packages where arguments name them.
 pub(crate) struct Finder {
+    /// Timeout of a download.
+    timeout: Duration,
     home: Option<PathBuf>,
     repository: Option<String>,
     /// Indexes that were read, by the URL of the repository.
@@ -41,7 +47,9 @@ pub(crate) struct Finder {
 
 impl Finder {
     pub(crate) fn new(connection: &Connection, search: &Search) -> Self {
+        let timeout = Duration::from_secs(connection.request_timeout);
         Self {
+            timeout: if timeout.is_zero() { DOWNLOAD_TIMEOUT } else { timeout },
             home: connection.home.clone(),
             repository: search.repo.clone(),
             indexes: RefCell::default(),
@@ -80,7 +88,7 @@ impl Finder {
         }
         let place = format!("{}/{INDEX}", url.trim_end_matches('/'));
         let invalid = || format!("{url} is not a valid operator repository or cannot be reached");
-        let text = String::from_utf8(download(&place).with_context(invalid)?);
+        let text = String::from_utf8(download(&place, self.timeout).with_context(invalid)?);
         let index = Arc::new(Index::read(&text.with_context(invalid)?).with_context(invalid)?);
         self.indexes.borrow_mut().insert(url.to_owned(), index.clone());
         Ok(index)
@@ -92,7 +100,7 @@ impl Finder {
         let entry = index.find(name, versions)?;
         let mut last = None;
         for url in &entry.urls {
-            match download(url) {
+            match download(url, self.timeout) {
                 Ok(content) => {
                     check_digest(url, &content, &entry.digest)?;
                     return of_archive(&content).with_context(|| url.clone());
@@ -108,7 +116,9 @@ impl Packages for Finder {
     fn find(&self, source: &Source, versions: &Versions) -> anyhow::Result<Located> {
         match source {
             Source::Path(path) => at_path(path),
-            Source::Url(url) => of_archive(&download(url)?).with_context(|| url.clone()),
+            Source::Url(url) => {
+                of_archive(&download(url, self.timeout)?).with_context(|| url.clone())
+            }
             Source::Name(name) => self.in_repository(name, versions),
         }
     }

@@ -10,7 +10,7 @@ const INDEX_VERSION: &str = "v1";
 
 /// The list of repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a list of repositories")]
 pub struct RepositoryList {
     /// Name of the current repository.
     pub context: String,
@@ -20,7 +20,7 @@ pub struct RepositoryList {
 
 /// A repository in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "a repository")]
 pub struct RepositoryEntry {
     /// Name.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct RepositoryEntry {
 
 /// Index of a repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "the index of a repository")]
 pub struct Index {
     api_version: String,
     entries: BTreeMap<String, Vec<IndexEntry>>,
@@ -38,7 +38,7 @@ pub struct Index {
 
 /// A package in an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a package of an index")]
 pub struct IndexEntry {
     /// Name of the operator.
     pub name: String,

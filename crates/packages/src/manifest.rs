@@ -27,7 +27,11 @@ pub enum Error {
 
 /// Content of `operator.yaml`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(
+    rename_all = "camelCase",
+    default,
+    expecting = "a mapping with the fields of operator.yaml"
+)]
 pub struct OperatorManifest {
     api_version: String,
     /// Name of the operator.
@@ -56,7 +60,7 @@ pub struct OperatorManifest {
 
 /// Content of `params.yaml`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a mapping with the fields of params.yaml")]
 pub struct ParametersManifest {
     api_version: String,
     /// Groups of parameters, for people.
@@ -67,7 +71,7 @@ pub struct ParametersManifest {
 
 /// Group of parameters.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a group of parameters")]
 pub struct ParameterGroup {
     /// Name of the group.
     pub name: String,
@@ -81,7 +85,7 @@ pub struct ParameterGroup {
 
 /// Parameter in `params.yaml`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, expecting = "a parameter")]
 pub struct PackageParameter {
     /// Name of the parameter.
     pub name: String,

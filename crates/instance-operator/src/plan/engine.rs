@@ -8,7 +8,7 @@ use podops_api::kudo::{
     ExecutionStatus, InstancePlan, OnFailure, Phase, PhaseStatus, PlanStatus, Step, StepStatus,
     Strategy,
 };
-use podops_packages::verify::duplicates;
+use podops_packages::{template::Budget, verify::duplicates};
 use serde_json::Value;
 
 use super::{
@@ -41,6 +41,8 @@ struct Run<'a> {
     started: Timestamp,
     /// What templates see of the parameters.
     parameters: BTreeMap<String, Value>,
+    /// Steps that are left for templates.
+    budget: Budget,
     now: Timestamp,
 }
 
@@ -71,6 +73,7 @@ pub(super) fn run(observed: &Observed, set: &SetValues, mut plan: Plan, now: Tim
         started: running.started.as_ref().map_or(now, |started| started.0),
         uid: running.uid,
         parameters: values::template_values(&version, set),
+        budget: Budget::default(),
         now,
     };
     let mut advanced = plan.status.plan_status.remove(run.plan).unwrap_or_default();
@@ -405,6 +408,7 @@ impl Run<'_> {
             attempt,
             path,
             step,
+            budget: &self.budget,
         };
         task::advance(task, &context, work)
     }

@@ -10,6 +10,7 @@ use std::{
 use jiff::Timestamp;
 use podops_api::kudo::{InventoryEntry, Step};
 use podops_client::event::{EventReason, ObjectEvent};
+use podops_packages::template::Budget;
 use serde_json::Value;
 
 use crate::{
@@ -58,6 +59,8 @@ pub struct TaskContext<'a> {
     pub path: &'a TaskPath<'a>,
     /// Step of the task.
     pub step: &'a Step,
+    /// Steps that are left for the templates of all tasks of the Instance.
+    pub budget: &'a Budget,
 }
 
 /// What the tasks of a run need and change.

@@ -85,7 +85,8 @@ pub(super) fn render(
         limits: Limits::default(),
     };
     let template = Template::parse(resource, template);
-    let rendered = template.and_then(|template| template.render(data, &environment));
+    let rendered =
+        template.and_then(|template| template.render_within(data, &environment, context.budget));
     rendered.map_err(|error| failed(error.to_string()))
 }
 

@@ -32,23 +32,29 @@ impl Table {
         self.len() == 0
     }
 
-    fn width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().filter_map(|row| row.get(column));
-        cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max().unwrap_or(0)
+    /// Width of each column.
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count()).max()
+        };
+        let columns = self.rows.first().map_or(0, Vec::len);
+        (0..columns).map(|column| width(column).unwrap_or(0)).collect()
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
         for row in &self.rows {
             let height = row.iter().map(|cell| cell.lines().count()).max().unwrap_or(0).max(1);
             for line in 0..height {
                 let cells: Vec<String> = row
                     .iter()
-                    .enumerate()
-                    .map(|(column, cell)| {
+                    .zip(&widths)
+                    .map(|(cell, width)| {
                         let text = cell.lines().nth(line).unwrap_or_default();
-                        format!("{text:<width$}", width = self.width(column))
+                        format!("{text:<width$}")
                     })
                     .collect();
                 writeln!(f, "{}", cells.join("\t"))?;

@@ -72,9 +72,15 @@ impl<'a> Execution<'a> {
     }
 
     /// Renders the template.
-    pub(super) fn run(mut self, data: &Data) -> Result<String, AtLine> {
+    pub(super) fn run(&mut self, data: &Data) -> Result<String, AtLine> {
         self.render(data).map_err(|failure| (self.line, failure))?;
-        String::from_utf8(self.output).map_err(|_| (self.line, Failure::NotUtf8))
+        let output = std::mem::take(&mut self.output);
+        String::from_utf8(output).map_err(|_| (self.line, Failure::NotUtf8))
+    }
+
+    /// Number of steps that may follow.
+    pub(super) fn steps_left(&self) -> u64 {
+        self.heap.steps_left()
     }
 
     fn render(&mut self, data: &Data) -> Result<(), Failure> {

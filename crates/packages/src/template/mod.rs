@@ -30,7 +30,7 @@ mod syntax;
 mod text;
 mod value;
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{cell::Cell, cmp::Ordering, collections::BTreeMap};
 
 pub use data::Data;
 pub use error::{Error, Failure};
@@ -42,8 +42,13 @@ pub(crate) use text::float as go_float;
 use self::{
     execute::Execution,
     syntax::Node,
-    value::{Heap, print, yaml},
+    value::{BYTES_PER_STEP, Heap, print, yaml},
 };
+
+/// Limit of one rendering.
+const STEPS: &str = "steps";
+/// Limit of several renderings.
+const STEPS_OF_ALL: &str = "steps of all templates together";
 
 /// Deepest nesting of actions, parentheses and values.
 pub const MAX_DEPTH: usize = 100;
@@ -75,9 +80,32 @@ impl Template {
     ///
     /// [`Error`] with the line, if an expression cannot be evaluated, or a limit is exceeded.
     pub fn render(&self, data: &Data, environment: &Environment) -> Result<String, Error> {
-        let execution = Execution::new(&self.definitions, &self.name, environment);
+        self.render_within(data, environment, &Budget::default())
+    }
+
+    /// As [`render`](Self::render), with the steps that are left for several renderings.
+    ///
+    /// # Errors
+    ///
+    /// As [`render`](Self::render), or if too few steps are left.
+    pub fn render_within(
+        &self,
+        data: &Data,
+        environment: &Environment,
+        budget: &Budget,
+    ) -> Result<String, Error> {
+        let mut environment = environment.clone();
+        let is_short = budget.steps_left() < environment.limits.steps;
+        environment.limits.steps = environment.limits.steps.min(budget.steps_left());
+        let mut execution = Execution::new(&self.definitions, &self.name, &environment);
         let output = execution.run(data);
-        output.map_err(|(line, failure)| Error::new(&self.name, line, failure))
+        budget.spend(environment.limits.steps - execution.steps_left());
+        budget.spend(output.as_ref().map_or(0, |output| output.len() / BYTES_PER_STEP) as u64);
+        output.map_err(|(line, failure)| {
+            let is_spent = is_short && failure == Failure::Limit(STEPS);
+            let failure = if is_spent { Failure::Limit(STEPS_OF_ALL) } else { failure };
+            Error::new(&self.name, line, failure)
+        })
     }
 }
 
@@ -139,6 +167,28 @@ pub struct Limits {
     pub text: usize,
     /// Bytes of all texts that functions make.
     pub memory: usize,
+}
+
+/// Steps that are left for several renderings and their outputs: many templates cost no more than a few.
+#[derive(Debug)]
+pub struct Budget {
+    steps_left: Cell<u64>,
+}
+
+impl Budget {
+    fn steps_left(&self) -> u64 {
+        self.steps_left.get()
+    }
+
+    fn spend(&self, steps: u64) {
+        self.steps_left.set(self.steps_left().saturating_sub(steps));
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { steps_left: Cell::new(10 * Limits::default().steps) }
+    }
 }
 
 impl Default for Limits {

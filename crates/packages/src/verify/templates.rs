@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::report::Report;
 use crate::{
     package::Package,
-    template::{Data, Environment, Limits, Template},
+    template::{Budget, Data, Environment, Limits, Template},
     yaml,
 };
 
@@ -137,11 +137,12 @@ pub(super) fn render(
     };
     let environment =
         Environment { now: Timestamp::UNIX_EPOCH, seed: Vec::new(), limits: Limits::default() };
+    let budget = Budget::default();
     let tasks = &package.operator.tasks;
     let is_parameter_file = |file: &str| tasks.iter().any(|task| task.spec.parameter_file == file);
     for (file, template) in templates {
         let data = if is_of_step(package, file) { &data } else { &without_step };
-        let text = match template.render(data, &environment) {
+        let text = match template.render_within(data, &environment, &budget) {
             Ok(text) => text,
             Err(error) => {
                 report.error(error.to_string());

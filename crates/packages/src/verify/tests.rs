@@ -112,6 +112,24 @@ fn parameters_are_verified() {
     );
 }
 
+/// Adds groups to the valid package.
+#[track_caller]
+fn check_groups(names: &[&str], expected: &str) {
+    let groups: String = names.iter().map(|name| format!("- {{name: {name}}}\n")).collect();
+    check(
+        PARAMETERS_FILE,
+        "parameters:\n",
+        &format!("groups:\n{groups}parameters:\n"),
+        &[expected],
+    );
+}
+
+#[test]
+fn groups_are_verified() {
+    check_groups(&["a/b"], r#"group "a/b" contains invalid character '/'"#);
+    check_groups(&["a", "a"], r#"group "a" has a duplicate"#);
+}
+
 #[test]
 fn an_unquoted_number_is_a_valid_default() {
     check_parameter("{name: A, trigger: deploy, type: integer, default: 3}", &[]);
@@ -128,6 +146,18 @@ fn versions_are_verified() {
         "name: web",
         "name: web\nappVersion: x",
         &[r#"unable to parse "appVersion": "x" is no semantic version"#],
+    );
+    check(
+        OPERATOR_FILE,
+        "name: web",
+        "name: web\nkudoVersion: latest",
+        &[r#"unable to parse "kudoVersion": "latest" is no semantic version"#],
+    );
+    check(
+        OPERATOR_FILE,
+        "kubernetesVersion: 1.33\n",
+        "",
+        &[r#""kubernetesVersion" is required and must be semver"#],
     );
 }
 
@@ -153,12 +183,93 @@ fn tasks_are_verified() {
         "kind: Pipe, spec: {pod: app.yaml}",
         &["task validation error: task 'app' does not have pipe files specified"],
     );
+    for kind in ["delete", "toggle"] {
+        let (first, rest) = kind.split_at(1);
+        let expected = format!(
+            "task validation error: {kind} task 'app' has an empty resource list. if that's what you \
+             need, use a Dummy task instead"
+        );
+        let kind = format!("kind: {}{rest}, spec: {{parameter: SIZE}}", first.to_uppercase());
+        check_task(&kind, &[&expected]);
+    }
+    check_task(
+        "kind: Toggle, spec: {parameter: TYPO, resources: [app.yaml]}",
+        &[r#"parameter "TYPO" in ToggleTask app is not defined"#],
+    );
+    check_task(
+        "kind: Wait, spec: {resources: [app.yaml]}",
+        &["task validation error: wait task 'app' has no condition 'until'"],
+    );
     check_task("kind: Dummy", &[]);
     check(
         OPERATOR_FILE,
         "tasks: [app]",
         "tasks: [other]",
         &[r#"task "other" in plan "deploy" is not defined"#, r#"task "app" defined but not used"#],
+    );
+}
+
+#[test]
+fn files_of_pipes_are_verified() {
+    let check_pipe = |spec: &str, expected: &str| {
+        let expected = format!("task validation error: {expected}");
+        check_task(&format!("kind: Pipe, spec: {{{spec}}}"), &[&expected]);
+    };
+    let file = |fields: &str| format!("pod: app.yaml, pipe: [{{{fields}}}]");
+    check_pipe("pipe: [{file: /a, kind: Secret, key: a}]", "pipe task 'app' has no pod");
+    check_pipe(
+        &file("kind: Secret, key: a"),
+        "pipe task 'app' needs exactly one of file and envFile for key 'a'",
+    );
+    check_pipe(
+        &file("file: /a, envFile: /b, kind: Secret, key: a"),
+        "pipe task 'app' needs exactly one of file and envFile for key 'a'",
+    );
+    check_pipe(
+        &file("file: /a, kind: Pod, key: a"),
+        "pipe task 'app': kind 'Pod' is neither Secret nor ConfigMap",
+    );
+    check_pipe(
+        &file("file: /a, kind: Secret, key: a.b"),
+        "pipe task 'app' has the invalid key 'a.b'",
+    );
+}
+
+#[test]
+fn conditions_of_wait_tasks_are_verified() {
+    let wait = OPERATOR.replace("kind: Apply", "kind: Wait").replace(
+        "resources: [app.yaml]",
+        "resources: [app.yaml], until: self.status.ready, failed: self.status.(",
+    );
+    let mut files = files();
+    files.insert(OPERATOR_FILE.to_owned(), wait.into_bytes());
+    let errors = report(&files).errors;
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].starts_with("task validation error: wait task 'app': failed: "),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn the_manifest_of_the_namespace_is_verified() {
+    let check_manifest = |text: &str, expected: &[&str]| {
+        let mut files = files();
+        let operator = format!("{OPERATOR}namespaceManifest: ns.yaml\n");
+        files.insert(OPERATOR_FILE.to_owned(), operator.into_bytes());
+        files.insert("templates/ns.yaml".to_owned(), text.as_bytes().to_vec());
+        assert_eq!(report(&files).errors, expected, "{text}");
+    };
+    check_manifest("kind: Namespace\n", &[]);
+    check_manifest("", &[r#"NamespaceManifest "ns.yaml" is empty"#]);
+    check_manifest("kind: Pod\n", &[r#"NamespaceManifest "ns.yaml" is no Namespace"#]);
+    let two = "kind: Namespace\n---\nkind: Namespace\n";
+    check_manifest(two, &[r#"NamespaceManifest "ns.yaml" has more than one object"#]);
+    check(
+        OPERATOR_FILE,
+        "name: web",
+        "name: web\nnamespaceManifest: gone.yaml",
+        &[r#"template "gone.yaml" of the namespace is not defined"#],
     );
 }
 
@@ -172,6 +283,15 @@ fn plans_are_verified() {
         &format!("{step}, {step}"),
         &[r#"step "app" of phase "main" of plan "deploy" has a duplicate"#],
     );
+    let phase = format!("{{name: main, strategy: serial, steps: [{step}]}}");
+    check(
+        OPERATOR_FILE,
+        &phase,
+        &format!("{phase}, {phase}"),
+        &[r#"phase "main" of plan "deploy" has a duplicate"#],
+    );
+    let task = "- {name: app, kind: Apply, spec: {resources: [app.yaml]}}\n";
+    check(OPERATOR_FILE, task, &format!("{task}{task}"), &[r#"task "app" has a duplicate"#]);
 }
 
 #[test]
@@ -195,6 +315,12 @@ fn templates_are_verified() {
             r#"template app.yaml defines an invalid implicit parameter "TaskName""#,
             r#"template app.yaml, line 2: map has no entry for key "TaskName""#,
         ],
+    );
+    check(
+        file,
+        size,
+        "{{ .Params.SIZE }}{{ range .Params }}{{ end }}",
+        &[r#"template app.yaml defines an invalid implicit parameter "Params""#],
     );
     check(
         file,
@@ -261,4 +387,24 @@ fn pipes_of_different_plans_may_have_the_same_key() {
         let errors = report(&files).errors;
         assert_eq!(errors.len(), expected, "{errors:?}");
     }
+}
+
+/// A package of 10,000 templates is verified, also if each is as large as one may be.
+#[test]
+fn many_templates_share_their_limits() {
+    let mut files = files();
+    for n in 0..9_000 {
+        let text = "{{ range until 500 }}{{ range until 500 }}{{ end }}{{ end }}".to_owned();
+        files.insert(format!("templates/{n:04}.yaml"), text.into_bytes());
+    }
+    let errors = report(&files).errors;
+    let shared = errors
+        .iter()
+        .filter(|error| error.ends_with("exceeds the limit of steps of all templates together"));
+    assert!(shared.count() > 8_900, "{:?}", &errors[..10]);
+    let first = "template 0000.yaml";
+    assert!(
+        !errors.iter().any(|error| error.starts_with(first)),
+        "the first templates are rendered"
+    );
 }

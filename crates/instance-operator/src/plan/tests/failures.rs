@@ -138,3 +138,20 @@ fn a_cleanup_in_a_namespace_that_is_being_deleted_has_30_seconds() {
     assert_eq!(world.plan("cleanup"), "COMPLETE");
     assert!(world.object("ConfigMap", "clean").is_some());
 }
+
+#[test]
+fn the_templates_of_all_tasks_share_their_limits() {
+    let bomb = "{{ range until 500 }}{{ range until 500 }}{{ end }}{{ end }}";
+    let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
+    let mut templates = json!({});
+    for name in &names {
+        templates[name] = json!(format!("{bomb}{}", config_map(name)));
+    }
+    let steps: Vec<Value> = names.iter().map(|name| step(name, &[name])).collect();
+    let mut world =
+        World::new(&version(&json!([phase("parallel", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "FATAL_ERROR");
+    let message = &world.status().history[0].message;
+    assert!(message.contains("steps of all templates together"), "{message}");
+}

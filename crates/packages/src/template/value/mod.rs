@@ -9,7 +9,7 @@ pub(super) mod yaml;
 use std::{collections::BTreeMap, rc::Rc};
 
 use super::{
-    Limits, MAX_DEPTH,
+    Limits, MAX_DEPTH, STEPS,
     error::Failure,
     functions::{time::Time, version::Version},
     text::Text,
@@ -139,7 +139,7 @@ impl Heap {
     /// Counts steps of the rendering.
     pub(super) fn step(&mut self, count: usize) -> Result<(), Failure> {
         let count = u64::try_from(count).unwrap_or(u64::MAX);
-        self.limits.steps = self.limits.steps.checked_sub(count).ok_or(Failure::Limit("steps"))?;
+        self.limits.steps = self.limits.steps.checked_sub(count).ok_or(Failure::Limit(STEPS))?;
         Ok(())
     }
 
@@ -259,7 +259,7 @@ impl Heap {
 }
 
 /// Bytes that a function reads in one step.
-const BYTES_PER_STEP: usize = 64;
+pub(super) const BYTES_PER_STEP: usize = 64;
 
 fn length(value: &Value) -> usize {
     match value {

@@ -1,0 +1,166 @@
+//! `kubectl kudo` without a working cluster, repository or reader of its output: one clear line, and the
+//! right exit status.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    process::{Command, Output, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use podops_e2e::cluster::programs;
+use serde_json::json;
+
+fn kudo(args: &[&str]) -> Command {
+    let mut command = Command::new(programs().unwrap().join("kubectl-kudo"));
+    let home = std::env::temp_dir();
+    command.args(args).env("HOME", &home).env_remove("KUBECONFIG").stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn assert_fails(output: &Output, expected: &str) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(expected), "{errors}");
+    assert!(errors.starts_with("Error: ") && errors.lines().count() == 1, "{errors}");
+}
+
+/// How a repository responds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Every request with 404.
+    NotFound,
+    /// The index with a page for people.
+    Page,
+    /// The index with a package of which the digest is wrong.
+    Digest,
+    /// The archive with less than it announces.
+    Half,
+    /// The archive with other bytes than those of an archive.
+    Garbage,
+    /// The index without an end.
+    Endless,
+    /// Nothing.
+    Silent,
+}
+
+/// A repository with a fault, until the test ends.
+fn repository(fault: Fault) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let digest = match fault {
+        Fault::Digest => "00".repeat(32),
+        _ => String::new(),
+    };
+    let entry =
+        json!({ "operatorVersion": "0.1.0", "urls": [format!("{url}/toy.tgz")], "digest": digest });
+    let index = json!({ "apiVersion": "v1", "entries": { "toy": [entry] } }).to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            respond(&mut stream.unwrap(), fault, &index);
+        }
+    });
+    url
+}
+
+fn respond(stream: &mut TcpStream, fault: Fault, index: &str) {
+    let mut request = [0; 4096];
+    let length = stream.read(&mut request).unwrap_or_default();
+    let is_index = request[..length].starts_with(b"GET /index.yaml ");
+    let head = |status: &str, length: usize| {
+        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+    };
+    let response = match fault {
+        Fault::NotFound => head("404 Not Found", 0),
+        Fault::Page => head("200 OK", 21) + "<html>Sign in</html>\n",
+        Fault::Endless => head("200 OK", 1 << 40) + &"x".repeat(65 << 20),
+        Fault::Silent => {
+            thread::sleep(Duration::from_secs(60));
+            return;
+        }
+        _ if is_index => head("200 OK", index.len()) + index,
+        Fault::Half => head("200 OK", 10_000) + "too short",
+        Fault::Digest | Fault::Garbage => head("200 OK", 7) + "garbage",
+    };
+    // The client may have ended.
+    drop(stream.write_all(response.as_bytes()));
+}
+
+#[test]
+fn faults_of_a_repository_are_one_line() {
+    let cases = [
+        (Fault::NotFound, "/index.yaml: the server responded with 404 Not Found"),
+        (Fault::Page, "expected the index of a repository"),
+        (Fault::Digest, "and the index of the repository names 00000000"),
+        (Fault::Half, "/toy.tgz: io: Peer disconnected"),
+        (Fault::Garbage, "/toy.tgz: no archive of a package"),
+        (Fault::Endless, "/index.yaml: the response body is larger than"),
+        (Fault::Silent, "timeout"),
+    ];
+    for (fault, expected) in cases {
+        let url = repository(fault);
+        let list = ["package", "list", "tasks", "toy", "--request-timeout=5", "--repo", &url];
+        let started = Instant::now();
+        let output = kudo(&list).output().unwrap();
+        eprintln!("{fault:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        assert_fails(&output, expected);
+        assert!(started.elapsed() < Duration::from_secs(30), "{fault:?}: {:?}", started.elapsed());
+    }
+    let gone = ["package", "list", "tasks", "toy", "--repo=http://127.0.0.1:9"];
+    assert_fails(&kudo(&gone).output().unwrap(), "cannot be reached");
+}
+
+#[test]
+fn a_reader_that_ends_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let parameters = (0..20_000).map(|n| format!("- {{name: P{n}, trigger: deploy}}\n"));
+    write("params.yaml", &format!("parameters:\n{}", parameters.collect::<String>()));
+    write("operator.yaml", "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n");
+    let path = folder.path().to_str().unwrap();
+    let mut list = kudo(&["package", "list", "parameters", path]);
+    let mut child = list.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_fails(&child.wait_with_output().unwrap(), "the reader of the output has ended");
+}
+
+/// A server that accepts connections and never responds, as an API server that hangs.
+fn hanging_server() -> (String, Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let (sender, connections) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            drop(sender.send(stream.unwrap()));
+        }
+    });
+    (url, connections)
+}
+
+#[test]
+fn a_cluster_that_does_not_respond_is_one_line() {
+    let (hanging, _connections) = hanging_server();
+    let servers = [("https://127.0.0.1:9".to_owned(), 10), (hanging, 45)];
+    let folder = tempfile::tempdir().unwrap();
+    for (server, seconds) in servers {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": { "server": server } }],
+            "users": [{ "name": "c", "user": {} }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+        });
+        let path = folder.path().join("config");
+        std::fs::write(&path, config.to_string()).unwrap();
+        let started = Instant::now();
+        let output = kudo(&["get", "all", "--kubeconfig"]).arg(&path).output().unwrap();
+        assert_fails(&output, &format!("cannot read the CRDs of KUDO from the cluster {server}"));
+        let elapsed = started.elapsed();
+        assert!(elapsed < Duration::from_secs(seconds), "{server}: {elapsed:?}");
+    }
+}
