@@ -26,13 +26,18 @@ use super::{InstanceStatus, null_as_default, without_defaults};
         type_ = "string",
         json_path = ".spec.operatorVersion.name"
     ),
-    printcolumn(name = "PLAN", type_ = "string", json_path = ".spec.planExecution.planName"),
-    printcolumn(name = "STATUS", type_ = "string", json_path = ".spec.planExecution.status"),
     printcolumn(
         name = "READY",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
+    printcolumn(
+        name = "REASON",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason"
+    ),
+    printcolumn(name = "LAST_PLAN", type_ = "string", json_path = ".status.history[0].plan"),
+    printcolumn(name = "RESULT", type_ = "string", json_path = ".status.history[0].status"),
     printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -49,7 +54,7 @@ pub struct InstanceSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub parameters_from: Vec<ParameterSource>,
-    /// The plan that runs, or that a user requests.
+    /// The plan that a user requests; removed once its run has ended.
     pub plan_execution: PlanExecution,
     /// Whether no further step begins; steps under way are completed. Not KUDO's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -104,7 +109,7 @@ pub struct PlanExecution {
     /// Identity of the run; another one requests another run.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Status of the run, written by the operator. `status.planStatus` is what counts.
+    /// Status of the run, which KUDO wrote. It is neither read nor written: `status.planStatus` has it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status: String,
     /// Identity of a run that is to end. Not KUDO's.

@@ -3,6 +3,7 @@
 mod cluster_objects;
 mod failures;
 mod graceful;
+mod interruptions;
 
 use std::sync::Arc;
 
@@ -625,6 +626,15 @@ fn keys_of_pipes_are_unique_in_a_plan() {
         "{:?}",
         world.events
     );
+}
+
+#[test]
+fn the_pod_of_a_pipe_sees_the_names_of_artifacts() {
+    let pod = PIPE_POD.replace("image: make", "image: \"{{ .Pipes.Cert }}\"");
+    let mut world = World::new(&piping(&pod), &json!({}));
+    world.reconcile();
+    let pod = world.object("Pod", POD_NAME).unwrap();
+    assert_eq!(pod["spec"]["initContainers"][0]["image"], SECRET);
 }
 
 #[test]

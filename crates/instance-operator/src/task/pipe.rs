@@ -6,10 +6,7 @@
 mod artifact;
 mod pod;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use podops_api::kudo::{PipeFile, Task};
 use podops_packages::template::Data;
@@ -139,7 +136,7 @@ fn rendered_pod(task: &Task, context: &TaskContext<'_>) -> Result<Value, TaskFai
     let data = Data {
         names: render::names(context, true),
         parameters: context.parameters.clone(),
-        pipes: Some(BTreeMap::new()),
+        pipes: Some(artifact_names::names(context)),
     };
     let text = render::render(&task.spec.pod, &data, context)?;
     let name = artifact_names::name(&context.observed.name, context.path, "pipepod");
