@@ -6,10 +6,10 @@ const NAMED: usize = 3;
 /// Returns a message that has the first of these, and the number of the others.
 #[must_use]
 pub fn first_of(messages: &[String]) -> String {
-    let named = messages.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    let named = messages.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     match messages.len().saturating_sub(NAMED) {
         0 => named,
-        more => format!("{named}; and {more} more"),
+        more => format!("{named}, and {more} more"),
     }
 }
 
@@ -20,7 +20,7 @@ mod tests {
     #[test]
     fn a_message_is_bounded() {
         let messages: Vec<String> = ["a", "b", "c", "d", "e"].map(ToOwned::to_owned).to_vec();
-        assert_eq!(first_of(&messages), "a; b; c; and 2 more");
-        assert_eq!(first_of(&messages[..3]), "a; b; c");
+        assert_eq!(first_of(&messages), "a, b, c, and 2 more");
+        assert_eq!(first_of(&messages[..3]), "a, b, c");
     }
 }

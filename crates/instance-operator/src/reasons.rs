@@ -199,7 +199,7 @@ pub const READY: ConditionReason = reason(
 pub const UNHEALTHY: ConditionReason = reason(
     "Ready",
     False,
-    "ResourcesNotReady",
+    "ResourceNotReady",
     "Workloads or Pods of the Instance are not healthy; the message names the first.",
 );
 /// A rollout runs.

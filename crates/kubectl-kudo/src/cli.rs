@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use podops_packages::verify::ParameterCheck;
 
 use crate::{failure::Failure, repository::Versions};
 
@@ -383,6 +384,9 @@ pub enum PackageCommand {
     Verify {
         /// Folder or archive of the package
         package: PathBuf,
+        /// Warn also about texts of parameters for people: display, hint, desc, type, hasgroup, groups, all
+        #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+        param_checks: Vec<ParameterCheck>,
         /// Format of the output
         #[arg(short, long)]
         output: Option<String>,

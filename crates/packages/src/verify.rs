@@ -1,12 +1,16 @@
 //! Verifies a package: what would fail when it is installed, or when a plan runs.
 
+mod parameter_checks;
 mod parameters;
 mod plans;
 mod report;
 mod tasks;
 mod templates;
 
-pub use self::report::{Report, duplicates};
+pub use self::{
+    parameter_checks::{ParameterCheck, UnknownCheck, check_parameters},
+    report::{Report, duplicates},
+};
 use crate::{convert, package::Package, template::is_version};
 
 /// Verifies a package.

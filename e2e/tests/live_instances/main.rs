@@ -249,7 +249,7 @@ async fn an_instance_is_ready_while_its_pods_are() {
             },
         }))
         .await;
-    cluster.wait_until_ready_is("toy", "False", "ResourcesNotReady").await;
+    cluster.wait_until_ready_is("toy", "False", "ResourceNotReady").await;
     cluster.kubectl(&["delete", "pod", "pending", "--grace-period=0", "--force"]).await;
     cluster.wait_until_ready_is("toy", "True", "ResourcesReady").await;
     cluster.cluster.assert_no_forbidden_requests().unwrap();

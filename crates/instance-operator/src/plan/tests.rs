@@ -777,7 +777,7 @@ fn an_instance_is_ready_while_its_workloads_are_healthy() {
     let mut world = World::new(&version(&phases, &json!({ "a": config_map("a") })), &json!({}));
     world.observed.problems = Some(vec!["Pod default/a: it is not ready".to_owned()]);
     world.reconcile();
-    assert_eq!(world.condition("Ready"), "False ResourcesNotReady");
+    assert_eq!(world.condition("Ready"), "False ResourceNotReady");
     world.observed.problems = Some(Vec::new());
     world.reconcile();
     assert_eq!(world.condition("Ready"), "True ResourcesReady");

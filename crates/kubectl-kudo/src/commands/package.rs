@@ -13,7 +13,7 @@ use podops_api::kudo::{Parameter, Strategy, Task};
 use podops_packages::{
     archive, convert,
     package::Package,
-    verify::{Report, verify},
+    verify::{Report, check_parameters, verify},
 };
 use serde_json::json;
 
@@ -36,9 +36,11 @@ pub(crate) fn run(connection: &Connection, command: PackageCommand) -> anyhow::R
             let format = Format::parse(output.as_deref())?;
             create(&folder, &destination, overwrite, format)
         }
-        PackageCommand::Verify { package, output } => {
+        PackageCommand::Verify { package, param_checks, output } => {
             let format = Format::parse(output.as_deref())?;
-            let report = verify(&Package::read(&at_path(&package)?.files)?);
+            let package = Package::read(&at_path(&package)?.files)?;
+            let mut report = verify(&package);
+            check_parameters(&package, &param_checks, &mut report);
             show(&report, format)?;
             check(&report)
         }

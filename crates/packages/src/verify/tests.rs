@@ -408,3 +408,44 @@ fn many_templates_share_their_limits() {
         "the first templates are rendered"
     );
 }
+
+/// Warnings of these checks about a parameter with these fields, and the valid one.
+#[track_caller]
+fn check_texts(checks: &[&str], fields: &str, expected: &[&str]) {
+    let mut files = files();
+    let parameters =
+        format!("groups:\n- {{name: g}}\nparameters:\n- {{name: A, trigger: deploy, {fields}}}\n");
+    files.insert(PARAMETERS_FILE.to_owned(), parameters.into_bytes());
+    let checks: Vec<ParameterCheck> = checks.iter().map(|check| check.parse().unwrap()).collect();
+    let mut report = Report::default();
+    check_parameters(&Package::read(&files).unwrap(), &checks, &mut report);
+    assert_eq!(report.warnings, expected, "{fields}");
+    assert!(report.is_valid());
+}
+
+#[test]
+fn texts_for_people_are_checked_on_request() {
+    let missing = |name: &str| format!(r#"parameter "A": the {name} is missing"#);
+    check_texts(&[], "", &[]);
+    check_texts(&["display"], "", &[&missing("display name")]);
+    let colon = r#"parameter "A": the display name ends with ':'"#;
+    check_texts(&["display"], "displayName: 'Size:'", &[colon]);
+    let capital = r#"parameter "A": the display name does not start with a capital letter"#;
+    check_texts(&["display"], "displayName: size", &[capital]);
+    check_texts(&["display", "desc"], "displayName: Size, description: The size.", &[]);
+    let hint = r#"parameter "A": the hint does not end with one of ."#;
+    check_texts(&["hint"], "hint: choose well", &[hint]);
+    let end = r#"parameter "A": the description does not end with one of .!?)"#;
+    check_texts(&["desc"], "description: The size", &[end]);
+    check_texts(&["type", "hasgroup"], "", &[&missing("type"), &missing("group")]);
+    check_texts(&["type", "hasgroup"], "type: string, group: g", &[]);
+    let of_group = ["display name", "description"];
+    let of_group = of_group.map(|name| format!(r#"group "g": the {name} is missing"#));
+    check_texts(&["groups"], "", &of_group.each_ref().map(String::as_str));
+    let all = ["display name", "hint", "description", "type", "group"].map(missing);
+    let all: Vec<&str> = all.iter().chain(&of_group).map(String::as_str).collect();
+    check_texts(&["all"], "", &all);
+    let unknown = "x".parse::<ParameterCheck>().unwrap_err().to_string();
+    let names = "[display hint desc type hasgroup groups all]";
+    assert_eq!(unknown, format!("unknown parameter check: x, must be one of {names}"));
+}

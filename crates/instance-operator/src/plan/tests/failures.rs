@@ -86,7 +86,7 @@ fn a_step_that_waits_for_many_objects_names_the_first() {
     world.reconcile();
     let (status, message) = world.step("jobs");
     assert_eq!(status, "IN_PROGRESS");
-    assert!(message.ends_with("; and 997 more"), "{message}");
+    assert!(message.ends_with(", and 997 more"), "{message}");
     assert_eq!(world.last.awaited.len(), 1000);
 }
 
