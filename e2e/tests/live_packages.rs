@@ -328,6 +328,10 @@ async fn failures_have_a_line_and_a_status() {
         .await;
     lab.fails(&[&install[..], &["-p", "TYPO=x"]].concat(), 1, "failed to find parameter \"TYPO\"")
         .await;
+    let operator = fs::read_to_string(lab.work.path().join("toy/operator.yaml")).unwrap();
+    lab.write("toy/operator.yaml", &operator.replace("name: s, ", "name: s, timeout: soon, "));
+    lab.fails(&install, 1, "operatorversion toy-0.1.0 is invalid: OperatorVersion.kudo.dev").await;
+    lab.write("toy/operator.yaml", &operator);
     let none = lab.kudo(&["get", "all"]).await;
     assert!(!none.contains("toy"), "nothing was created: {none}");
     lab.kudo(&[&install[..], &["--wait"]].concat()).await;
@@ -409,8 +413,7 @@ async fn a_namespace_is_created_from_the_manifest() {
     package(&lab, "toy", "0.1.0", &[]);
     let operator = fs::read_to_string(lab.work.path().join("toy/operator.yaml")).unwrap();
     lab.write("toy/operator.yaml", &format!("{operator}namespaceManifest: ns.yaml\n"));
-    let manifest =
-        "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, labels: {p: '{{ .Params.P }}'}}\n";
+    let manifest = "apiVersion: v1\nkind: Namespace\nmetadata: {name: x, labels: {p: '{{ .Params.P }}', i: '{{ .Name }}'}}\n";
     lab.write("toy/templates/ns.yaml", manifest);
     let install = ["install", "./toy", "--namespace", "fresh", "--create-namespace"];
     // Nothing is created, not even the namespace.
@@ -420,6 +423,7 @@ async fn a_namespace_is_created_from_the_manifest() {
     lab.kudo(&[&install[..], &["--skip-instance"]].concat()).await;
     let namespace = lab.get("namespace", "fresh").await;
     assert_eq!(namespace["metadata"]["labels"]["p"], "a");
+    assert_eq!(namespace["metadata"]["labels"]["i"], "toy-instance");
     assert_eq!(namespace["metadata"]["annotations"]["created-by"], "kudo-cli");
     lab.fails(&[&install[..], &["--skip-instance"]].concat(), 1, "already exists").await;
 

@@ -57,7 +57,10 @@ pub(crate) async fn install(connection: &Connection, install: Install) -> anyhow
     let packages = resolve(&Finder::new(connection, search), &Source::parse(argument), &wanted)?;
     check_server(&cluster, &packages).await?;
     let namespace = match packages.last() {
-        Some(package) if install.create_namespace => Some(namespace(&cluster, package, &given)?),
+        Some(package) if install.create_namespace => {
+            let name = instance_name(&install, &package.operator.name);
+            Some(namespace(&cluster, package, &name, &given)?)
+        }
         Some(_) | None => None,
     };
     let planned = plan_all(&cluster, packages, install.package.replace_operatorversion).await?;
@@ -89,9 +92,20 @@ async fn check_server(cluster: &Cluster, packages: &[Package]) -> anyhow::Result
     Ok(())
 }
 
-/// Returns the namespace to create: that of the package's manifest, if it has one, rendered with the values
-/// and defaults of its parameters.
-fn namespace(cluster: &Cluster, package: &Package, given: &Given) -> anyhow::Result<Namespace> {
+/// Returns the name of the Instance to create.
+fn instance_name(install: &Install, operator: &str) -> String {
+    let given = install.package.instance.instance.clone();
+    given.unwrap_or_else(|| format!("{operator}-instance"))
+}
+
+/// Returns the namespace to create for an Instance: that of the package's manifest, if it has one, rendered
+/// with the values and defaults of its parameters.
+fn namespace(
+    cluster: &Cluster,
+    package: &Package,
+    instance: &str,
+    given: &Given,
+) -> anyhow::Result<Namespace> {
     let manifest = &package.operator.namespace_manifest;
     let mut namespace = if manifest.is_empty() {
         Namespace::default()
@@ -104,7 +118,7 @@ fn namespace(cluster: &Cluster, package: &Package, given: &Given) -> anyhow::Res
         let set = given.map(|(name, value)| (name, SetValue { value, digest: String::new() }));
         let parameters = template_values(&version, &set.collect());
         let names = [
-            ("Name", package.operator.name.as_str()),
+            ("Name", instance),
             ("Namespace", cluster.namespace.as_str()),
             ("OperatorName", package.operator.name.as_str()),
             ("AppVersion", package.operator.app_version.as_str()),
@@ -165,8 +179,7 @@ async fn new_instance(
     }
     let namespace = &cluster.namespace;
     let operator = version.spec.operator.name.clone().unwrap_or_default();
-    let default = || format!("{operator}-instance");
-    let name = install.package.instance.instance.clone().unwrap_or_else(default);
+    let name = instance_name(install, &operator);
     if cluster.instances().get_opt(&name).await?.is_some() {
         bail!(
             "cannot install instance '{name}' because an instance of that name already exists in \

@@ -1,6 +1,6 @@
 //! Creates Operators and OperatorVersions.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams, PostParams},
@@ -10,7 +10,7 @@ use podops_packages::{convert, package::Package};
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, MANAGER},
+    cluster::{Cluster, MANAGER, NOT_FOUND},
     output::print_line,
 };
 
@@ -55,11 +55,12 @@ pub(super) async fn plan_all(
     Ok(planned)
 }
 
-/// Decides what is to be done for a package, and writes nothing.
+/// Decides what is to be done for a package, and writes nothing. The API server checks the OperatorVersion.
 ///
 /// # Errors
 ///
-/// If there is an OperatorVersion of this name with another content (K46), unless it is to be replaced.
+/// If there is an OperatorVersion of this name with another content (K46), unless it is to be replaced, or
+/// if the API server would reject it.
 async fn plan(cluster: &Cluster, package: Package, replace: bool) -> anyhow::Result<Planned> {
     let mut version = convert::operator_version(&package)?;
     version.metadata.namespace = Some(cluster.namespace.clone());
@@ -74,7 +75,42 @@ async fn plan(cluster: &Cluster, package: Package, replace: bool) -> anyhow::Res
             cluster.namespace
         ),
     };
-    Ok(Planned { package, version, change })
+    let planned = Planned { package, version, change };
+    match write_version(cluster, &planned, true).await {
+        // The namespace is to be created.
+        Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+        checked => checked.with_context(|| format!("operatorversion {name} is invalid"))?,
+    }
+    Ok(planned)
+}
+
+/// Creates or replaces an OperatorVersion, or lets the API server check that it could.
+///
+/// # Errors
+///
+/// If the API server rejects it.
+async fn write_version(
+    cluster: &Cluster,
+    planned: &Planned,
+    dry_run: bool,
+) -> Result<(), kube::Error> {
+    let (versions, field_manager) = (cluster.versions(), Some(MANAGER.to_owned()));
+    match planned.change {
+        Change::Create => {
+            let params = PostParams { dry_run, field_manager };
+            versions.create(&params, &planned.version).await?;
+        }
+        Change::Replace => {
+            let params = PatchParams { dry_run, field_manager, ..PatchParams::default() };
+            let spec = serde_json::to_value(&planned.version.spec);
+            let spec = spec.map_err(kube::Error::SerdeError)?;
+            let patch = json!([{ "op": "replace", "path": "/spec", "value": spec }]);
+            let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+            versions.patch(&planned.version.name_any(), &params, &Patch::Json::<()>(patch)).await?;
+        }
+        Change::Keep => {}
+    }
+    Ok(())
 }
 
 /// Creates the Operator if there is none, and creates or replaces the OperatorVersion.
@@ -91,20 +127,10 @@ pub(super) async fn write(cluster: &Cluster, planned: &Planned) -> anyhow::Resul
         print_line(&format!("operator {namespace}/{name} created"))?;
     }
     let name = planned.version.name_any();
+    write_version(cluster, planned, false).await?;
     let done = match planned.change {
-        Change::Create => {
-            cluster.versions().create(&create, &planned.version).await?;
-            "created"
-        }
-        Change::Replace => {
-            let params =
-                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            let spec = serde_json::to_value(&planned.version.spec)?;
-            let patch = json!([{ "op": "replace", "path": "/spec", "value": spec }]);
-            let patch: Patch<()> = Patch::Json(serde_json::from_value(patch)?);
-            cluster.versions().patch(&name, &params, &patch).await?;
-            "replaced"
-        }
+        Change::Create => "created",
+        Change::Replace => "replaced",
         Change::Keep => "already installed",
     };
     print_line(&format!("operatorversion {namespace}/{name} {done}"))
