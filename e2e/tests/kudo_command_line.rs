@@ -53,10 +53,7 @@ enum Fault {
 fn repository(fault: Fault) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let digest = match fault {
-        Fault::Digest => "00".repeat(32),
-        _ => String::new(),
-    };
+    let digest = if fault == Fault::Digest { "00".repeat(32) } else { String::new() };
     let entry =
         json!({ "operatorVersion": "0.1.0", "urls": [format!("{url}/toy.tgz")], "digest": digest });
     let index = json!({ "apiVersion": "v1", "entries": { "toy": [entry] } }).to_string();
@@ -75,6 +72,7 @@ fn respond(stream: &mut TcpStream, fault: Fault, index: &str) {
     let head = |status: &str, length: usize| {
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
     };
+    let of_index = head("200 OK", index.len()) + index;
     let response = match fault {
         Fault::NotFound => head("404 Not Found", 0),
         Fault::Page => head("200 OK", 21) + "<html>Sign in</html>\n",
@@ -83,7 +81,7 @@ fn respond(stream: &mut TcpStream, fault: Fault, index: &str) {
             thread::sleep(Duration::from_secs(60));
             return;
         }
-        _ if is_index => head("200 OK", index.len()) + index,
+        Fault::Half | Fault::Digest | Fault::Garbage if is_index => of_index,
         Fault::Half => head("200 OK", 10_000) + "too short",
         Fault::Digest | Fault::Garbage => head("200 OK", 7) + "garbage",
     };

@@ -111,7 +111,7 @@ async fn failing_requests_are_reported_until_their_cause_ends() {
     cluster.assert_completes("second").await;
 }
 
-/// What can never be changed is reported, also in the middle of a run, and the former value mends it.
+/// What can never be changed is reported, also in the middle of a run, and the former value fixes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn immutable_fields_are_reported_until_their_value_is_restored() {
     let cluster = Cluster::start().await;
@@ -157,7 +157,7 @@ async fn immutable_fields_are_reported_until_their_value_is_restored() {
 
 /// A cleanup that creates objects fails in a namespace that is being deleted, and would hold it forever.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_goes_with_its_namespace_although_its_cleanup_fails() {
+async fn a_failing_cleanup_does_not_hold_a_deleted_namespace() {
     let cluster = Cluster::start().await;
     cluster.cluster.add_package_admin().await.unwrap();
     cluster.kubectl(&["create", "namespace", "doomed"]).await;

@@ -115,13 +115,9 @@ fn parameters_are_verified() {
 /// Adds groups to the valid package.
 #[track_caller]
 fn check_groups(names: &[&str], expected: &str) {
-    let groups: String = names.iter().map(|name| format!("- {{name: {name}}}\n")).collect();
-    check(
-        PARAMETERS_FILE,
-        "parameters:\n",
-        &format!("groups:\n{groups}parameters:\n"),
-        &[expected],
-    );
+    let groups: Vec<String> = names.iter().map(|name| format!("{{name: {name}}}")).collect();
+    let groups = format!("groups: [{}]\nparameters:\n", groups.join(", "));
+    check(PARAMETERS_FILE, "parameters:\n", &groups, &[expected]);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn no_object_is_applied_after_one_that_was_rejected() {
 }
 
 #[test]
-fn a_step_that_fails_degrades_the_instance_since_its_first_failure() {
+fn a_failing_step_degrades_the_instance_since_it_first_failed() {
     let mut world = three();
     world.rejected.push(config_map_id("b"));
     world.reconcile();
@@ -112,7 +112,7 @@ fn finalizers(world: &World) -> Value {
 }
 
 #[test]
-fn a_cleanup_that_fails_is_left_only_in_a_namespace_that_is_being_deleted() {
+fn a_failing_cleanup_is_left_only_in_a_deleted_namespace() {
     let mut world = failing_cleanup();
     world.sleep(3600);
     world.reconcile();
@@ -127,7 +127,7 @@ fn a_cleanup_that_fails_is_left_only_in_a_namespace_that_is_being_deleted() {
 }
 
 #[test]
-fn a_cleanup_in_a_namespace_that_is_being_deleted_has_30_seconds() {
+fn a_cleanup_in_a_deleted_namespace_has_30_seconds() {
     let mut world = failing_cleanup();
     world.observed.is_namespace_deleted = true;
     world.reconcile();
