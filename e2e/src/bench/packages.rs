@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, OperatorVersion};
 use podops_packages::{
@@ -274,11 +274,12 @@ impl Lab {
         Ok(())
     }
 
-    /// Requests that most plans do not need: the OperatorVersion that an Instance names does not exist, and
-    /// the events of two plans alternate.
+    /// Requests that most plans do not need: the OperatorVersion that an Instance names does not exist, the
+    /// events of two plans alternate, and a cleanup fails.
     async fn rare_requests(&self) -> anyhow::Result<()> {
         let mut two = package(&["a"], &json!({ "a": config_maps(1) }));
         two["plans"]["other"] = two["plans"]["deploy"].clone();
+        two["plans"]["cleanup"] = package(&["missing"], &json!({}))["plans"]["deploy"].clone();
         self.create("two", "two").await?;
         self.wait_for("two", |status| !status.conditions.is_empty()).await?;
         self.version("two", two).await?;
@@ -289,6 +290,15 @@ impl Lab {
             self.instances.patch("two", &PatchParams::default(), &patch).await?;
             self.wait_for("two", |status| status.history.iter().any(|run| run.uid == uid)).await?;
         }
+        let since = self.cluster.audit_log_end()?;
+        self.instances.delete("two", &DeleteParams::default()).await?;
+        let is_read = async || {
+            let (requests, _) = self.cluster.requests(since)?;
+            Ok(requests.iter().any(|request| request.resource() == "namespaces"))
+        };
+        eventually(TIMEOUT, is_read).await.context("the namespace of a failed cleanup")?;
+        let finalizers = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+        self.instances.patch("two", &PatchParams::default(), &finalizers).await?;
         Ok(())
     }
 

@@ -119,6 +119,40 @@ async fn a_step_that_waits_costs_no_request() {
     assert!(median <= 200.0, "{delays:?}");
 }
 
+/// Number of Jobs that one step applies.
+const JOBS: usize = 40;
+
+/// Many objects of a step are watched together, and those that are healthy are not read again while others
+/// are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_waits_for_many_objects_reads_none_again() {
+    let cluster = Cluster::start().await;
+    let jobs: Vec<String> = (0..JOBS).map(|n| job(&format!("job-{n}"))).collect();
+    let mut toy = toy();
+    toy["templates"]["job"] = json!(jobs.join("---\n"));
+    toy["plans"]["deploy"] = toy["plans"]["wait"].clone();
+    cluster.version("toy", toy).await;
+    cluster.instance("toy", json!({})).await;
+    cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "and 37 more").await;
+    cluster.settled_requests(0).await;
+    let since = cluster.log_end();
+    for n in 0..JOBS {
+        cluster.complete_job(&format!("job-{n}")).await;
+    }
+    cluster.wait_for_plan("toy", "deploy", "COMPLETE").await;
+    let requests = cluster.settled_requests(since).await;
+    let reads = requests.iter().filter(|request| request.starts_with("get ")).count();
+    assert!(reads <= 2, "{:?}", counts(&requests));
+    let (all, _) = cluster.cluster.requests(0).unwrap();
+    let watches = all.iter().filter(|request| {
+        request.operator() == Some(INSTANCE_OPERATOR)
+            && request.verb == "watch"
+            && request.resource() == "jobs"
+    });
+    assert!(watches.count() <= 2, "the begin and the end of one watch");
+    cluster.cluster.assert_no_forbidden_requests().unwrap();
+}
+
 /// Values in Secrets reach objects, and a change of a Secret is a change of the parameter.
 #[tokio::test(flavor = "multi_thread")]
 async fn parameters_from_secrets_are_in_force_and_nowhere_in_clear() {

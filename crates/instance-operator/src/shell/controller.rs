@@ -48,12 +48,12 @@ use super::{
     types::Types,
     unwritten::{Last, Statuses, Unwritten},
     versions::Versions,
-    watches::{Awaited, Watches},
+    watches::{Awaited, AwaitedObject, Watches},
     workloads::Workloads,
 };
 use crate::{
     object::ObjectId,
-    object_write::id_of,
+    object_write::{entry, id_of},
     plan::Plan,
     reasons,
     render::{self, INSTANCES},
@@ -440,11 +440,12 @@ impl Context {
         objects: &Objects<'_>,
     ) {
         let awaited = plan.awaited.iter().cloned().chain(sources);
-        let served = awaited.filter_map(|id| {
+        let known = awaited.filter_map(|id| {
             let served = self.types.known(&id.object_type)?;
-            Some((id, served))
+            let is_labelled = entry(&plan.status.inventory, &id).is_some();
+            Some((id, AwaitedObject { served, is_labelled }))
         });
-        let awaited = Awaited { objects: served.collect(), client: objects.client.clone() };
+        let awaited = Awaited { objects: known.collect(), client: objects.client.clone() };
         self.watches.set(key, awaited);
     }
 

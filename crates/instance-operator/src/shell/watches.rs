@@ -1,10 +1,11 @@
-//! Watches the objects for which steps wait, and those that parameters come from, and nothing else.
+//! Watches the objects for which steps wait, and those that parameters come from, and nothing else. Many
+//! objects of one type are watched by the label of their Instance.
 
 use std::{collections::BTreeMap, future::ready, sync::Arc};
 
 use futures::{StreamExt as _, channel::mpsc::UnboundedSender};
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     core::{DynamicObject, TypeMeta},
     runtime::{
         reflector::ObjectRef,
@@ -19,7 +20,7 @@ use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::types::ServedType;
-use crate::object::{ObjectId, Scope, text};
+use crate::object::{ObjectId, ObjectType, Scope, enhance::INSTANCE, text};
 
 /// Reference by which the controller reconciles an Instance.
 pub(super) type InstanceRef = ObjectRef<Decoded<Instance>>;
@@ -45,22 +46,57 @@ struct Seen {
 }
 
 impl Seen {
-    fn record(&mut self, mut object: DynamicObject, is_deleted: bool, types: TypeMeta) {
+    fn record(&mut self, mut object: DynamicObject, change: Change, types: TypeMeta) {
         let version = version(object.metadata.resource_version.as_deref());
         if version < self.written {
             return;
         }
-        self.object = if is_deleted {
-            Sighting::Deleted
-        } else {
-            object.metadata.managed_fields = None;
-            // The items of a list lack their types.
-            object.types = Some(types);
-            // Every object that was decoded can be encoded.
-            let object = serde_json::to_value(object).ok();
-            object.map_or(Sighting::Unseen, |object| Sighting::Exists(Arc::new(object)))
+        self.object = match change {
+            Change::Gone => Sighting::Deleted,
+            Change::Unknown => Sighting::Unseen,
+            Change::Exists => {
+                object.metadata.managed_fields = None;
+                // The items of a list lack their types.
+                object.types = Some(types);
+                // Every object that was decoded can be encoded.
+                let object = serde_json::to_value(object).ok();
+                object.map_or(Sighting::Unseen, |object| Sighting::Exists(Arc::new(object)))
+            }
         };
     }
+}
+
+/// What an event reports of an object.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Exists,
+    Gone,
+    /// It has left what is watched.
+    Unknown,
+}
+
+/// Returns what is watched for these objects.
+fn targets(objects: BTreeMap<ObjectId, AwaitedObject>) -> BTreeMap<Target, ServedType> {
+    let mut counts: BTreeMap<Target, usize> = BTreeMap::new();
+    for (id, _) in objects.iter().filter(|(_, object)| object.is_labelled) {
+        *counts.entry(Target::labelled(id)).or_default() += 1;
+    }
+    let targets = objects.into_iter().map(|(id, object)| {
+        let labelled = Target::labelled(&id);
+        let are_many = counts.get(&labelled).is_some_and(|count| *count > SINGLE_MAX);
+        let target = if are_many && object.is_labelled { labelled } else { Target::Object(id) };
+        (target, object.served)
+    });
+    targets.collect()
+}
+
+/// Returns the watches that may have seen an object.
+fn watches_of<'a>(
+    watches: &'a BTreeMap<Target, Watch>,
+    id: &ObjectId,
+) -> impl Iterator<Item = &'a Watch> + use<'a> {
+    let targets = [Target::Object(id.clone()), Target::labelled(id)];
+    targets.into_iter().filter_map(|target| watches.get(&target))
 }
 
 /// resourceVersions are numbers that grow in one collection; 0 if there is none.
@@ -68,10 +104,31 @@ fn version(text: Option<&str>) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// A watch of one object.
+/// Number of objects of one type that are watched one by one.
+const SINGLE_MAX: usize = 16;
+
+/// What a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Object(ObjectId),
+    /// All objects of a type and a namespace that have the label of the Instance. Others are not seen.
+    Labelled {
+        object_type: ObjectType,
+        namespace: String,
+    },
+}
+
+impl Target {
+    /// All objects of the type and namespace of an object.
+    fn labelled(id: &ObjectId) -> Self {
+        Self::Labelled { object_type: id.object_type.clone(), namespace: id.namespace.clone() }
+    }
+}
+
+/// A watch, and what it has seen, by name.
 struct Watch {
     task: AbortHandle,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
 }
 
 impl Drop for Watch {
@@ -80,10 +137,16 @@ impl Drop for Watch {
     }
 }
 
+/// An object for which an Instance waits.
+pub(super) struct AwaitedObject {
+    pub(super) served: ServedType,
+    /// Whether it has the label of the Instance, as all objects that it applies have.
+    pub(super) is_labelled: bool,
+}
+
 /// What an Instance waits for.
 pub(super) struct Awaited {
-    /// Objects, with their types.
-    pub(super) objects: BTreeMap<ObjectId, ServedType>,
+    pub(super) objects: BTreeMap<ObjectId, AwaitedObject>,
     /// Client with the rights of the Instance.
     pub(super) client: Client,
 }
@@ -92,7 +155,7 @@ pub(super) struct Awaited {
 pub(super) struct Watches {
     process: Process,
     changed: UnboundedSender<InstanceRef>,
-    running: Mutex<BTreeMap<ObjectKey, BTreeMap<ObjectId, Watch>>>,
+    running: Mutex<BTreeMap<ObjectKey, BTreeMap<Target, Watch>>>,
     /// Tasks of the watches; they end with the operator.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -106,18 +169,23 @@ impl Watches {
     /// Returns the state in which a watch has seen an object last.
     pub(super) fn seen(&self, instance: &ObjectKey, id: &ObjectId) -> Sighting {
         let running = self.running.lock();
-        let watch = running.get(instance).and_then(|watches| watches.get(id));
-        watch.map_or(Sighting::Unseen, |watch| watch.seen.lock().object.clone())
+        let watches = running.get(instance).map(|watches| watches_of(watches, id));
+        let mut seen = watches.into_iter().flatten().map(|watch| {
+            let seen = watch.seen.lock();
+            seen.get(&id.name).map(|seen| seen.object.clone()).unwrap_or_default()
+        });
+        seen.find(|seen| *seen != Sighting::Unseen).unwrap_or_default()
     }
 
     /// Records that an object was written, so that what watches have seen of it is outdated.
     pub(super) fn written(&self, instance: &ObjectKey, id: &ObjectId, response: Option<&Value>) {
         let running = self.running.lock();
-        let Some(watch) = running.get(instance).and_then(|watches| watches.get(id)) else { return };
         let version = version(response.map(|object| text(object, "/metadata/resourceVersion")));
-        let mut seen = watch.seen.lock();
-        let written = seen.written.max(version);
-        *seen = Seen { object: Sighting::Unseen, written };
+        for watch in running.get(instance).into_iter().flat_map(|known| watches_of(known, id)) {
+            let mut seen = watch.seen.lock();
+            let seen = seen.entry(id.name.clone()).or_default();
+            *seen = Seen { object: Sighting::Unseen, written: seen.written.max(version) };
+        }
     }
 
     /// Watches these objects for an Instance, and no others any more.
@@ -129,12 +197,13 @@ impl Watches {
             running.remove(instance);
             return;
         }
+        let targets = targets(awaited.objects);
         let of_instance = running.entry(instance.clone()).or_default();
-        of_instance.retain(|id, _| awaited.objects.contains_key(id));
-        for (id, served) in awaited.objects {
-            of_instance
-                .entry(id)
-                .or_insert_with_key(|id| self.watch(instance, id, &served, awaited.client.clone()));
+        of_instance.retain(|target, _| targets.contains_key(target));
+        for (target, served) in targets {
+            of_instance.entry(target).or_insert_with_key(|target| {
+                self.watch(instance, target, &served, awaited.client.clone())
+            });
         }
     }
 
@@ -151,15 +220,23 @@ impl Watches {
     fn watch(
         &self,
         instance: &ObjectKey,
-        id: &ObjectId,
+        target: &Target,
         served: &ServedType,
         client: Client,
     ) -> Watch {
+        let config = watcher::Config::default();
+        let (namespace, config) = match target {
+            Target::Object(id) => {
+                (&id.namespace, config.fields(&format!("metadata.name={}", id.name)))
+            }
+            Target::Labelled { namespace, .. } => {
+                (namespace, config.labels(&format!("{INSTANCE}={}", instance.name)))
+            }
+        };
         let api: Api<Decoded<DynamicObject>> = match served.scope {
-            Scope::Namespaced => Api::namespaced_with(client, &id.namespace, &served.resource),
+            Scope::Namespaced => Api::namespaced_with(client, namespace, &served.resource),
             Scope::Cluster => Api::all_with(client, &served.resource),
         };
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", id.name));
         let events = self.process.watch_api(api, config, "awaited", &WatchProgress::default());
         let reference = ObjectRef::new(&instance.name).within(&instance.namespace);
         let changed = self.changed.clone();
@@ -167,21 +244,29 @@ impl Watches {
             api_version: served.resource.api_version.clone(),
             kind: served.resource.kind.clone(),
         };
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen: Arc<Mutex<BTreeMap<String, Seen>>> = Arc::default();
         let recorded = seen.clone();
+        // An object may have lost the label.
+        let is_gone_when_deleted = matches!(target, Target::Object(_));
         let forward = events.for_each(move |event| {
             let is_change = match event {
                 Ok(Event::Apply(object) | Event::InitApply(object)) => {
-                    recorded.lock().record(object, false, types.clone());
+                    let mut recorded = recorded.lock();
+                    let seen = recorded.entry(object.name_any()).or_default();
+                    seen.record(object, Change::Exists, types.clone());
                     true
                 }
                 Ok(Event::Delete(object)) => {
-                    recorded.lock().record(object, true, types.clone());
+                    let mut recorded = recorded.lock();
+                    let seen = recorded.entry(object.name_any()).or_default();
+                    let change = if is_gone_when_deleted { Change::Gone } else { Change::Unknown };
+                    seen.record(object, change, types.clone());
                     true
                 }
-                // It may have been deleted while nothing was watched.
+                // Objects may have been deleted while nothing was watched.
                 Ok(Event::Init) => {
-                    recorded.lock().object = Sighting::Unseen;
+                    let mut recorded = recorded.lock();
+                    recorded.values_mut().for_each(|seen| seen.object = Sighting::Unseen);
                     false
                 }
                 Ok(Event::InitDone) => true,
@@ -200,6 +285,7 @@ impl Watches {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::{ApiResource, GroupVersionKind};
     use serde_json::json;
 
     use super::*;
@@ -217,16 +303,44 @@ mod tests {
     #[test]
     fn what_is_older_than_the_last_write_is_not_seen() {
         let mut seen = Seen { object: Sighting::Unseen, written: 7 };
-        let mut record = |version, is_deleted| {
+        let mut record = |version, change| {
             let types = TypeMeta { api_version: "v1".to_owned(), kind: "Pod".to_owned() };
-            seen.record(object(version), is_deleted, types);
+            seen.record(object(version), change, types);
             seen.object.clone()
         };
-        assert_eq!(record("6", false), Sighting::Unseen);
-        let Sighting::Exists(known) = record("7", false) else { panic!() };
+        assert_eq!(record("6", Change::Exists), Sighting::Unseen);
+        let Sighting::Exists(known) = record("7", Change::Exists) else { panic!() };
         assert_eq!(known["kind"], "Pod", "health depends on it");
         assert_eq!(known["status"]["phase"], "Running");
         assert_eq!(known["metadata"].get("managedFields"), None);
-        assert_eq!(record("8", true), Sighting::Deleted);
+        assert_eq!(record("8", Change::Gone), Sighting::Deleted);
+        assert_eq!(record("9", Change::Unknown), Sighting::Unseen);
+    }
+
+    #[test]
+    fn many_objects_of_a_type_are_watched_by_label() {
+        let targets_of = |count: usize| {
+            let awaited = |kind: &str, is_labelled| AwaitedObject {
+                served: ServedType {
+                    resource: ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind)),
+                    scope: Scope::Namespaced,
+                },
+                is_labelled,
+            };
+            let id = |kind: &str, name: String| ObjectId {
+                object_type: ObjectType { api_version: "v1".to_owned(), kind: kind.to_owned() },
+                namespace: "ns".to_owned(),
+                name,
+            };
+            let pods = (0..count).map(|n| (id("Pod", n.to_string()), awaited("Pod", true)));
+            let other = (id("Pod", "other".to_owned()), awaited("Pod", false));
+            targets(pods.chain([other]).collect())
+        };
+        assert_eq!(targets_of(SINGLE_MAX).len(), SINGLE_MAX + 1);
+        let many: Vec<Target> = targets_of(SINGLE_MAX + 1).into_keys().collect();
+        assert!(
+            matches!(many.as_slice(), [Target::Object(_), Target::Labelled { .. }]),
+            "{many:?}"
+        );
     }
 }

@@ -124,6 +124,7 @@ pub(super) fn apply(
             break;
         }
     }
+    progress.watch_healthy(work);
     Ok(progress)
 }
 
@@ -319,7 +320,7 @@ fn wait_for(
     progress: &mut Progress,
 ) -> Result<(), TaskFailure> {
     match health(live) {
-        Health::Healthy => {}
+        Health::Healthy => progress.healthy.push(id.clone()),
         Health::Waiting(reason) => {
             work.awaited.insert(id.clone());
             progress.waits.push(format!("{id}: {reason}"));

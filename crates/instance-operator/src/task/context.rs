@@ -233,6 +233,8 @@ fn live<'a>(
 pub(super) struct Progress {
     pub(super) waits: Vec<String>,
     pub(super) errors: Vec<String>,
+    /// Objects that are healthy.
+    pub(super) healthy: Vec<ObjectId>,
     /// Something is to be read or written first.
     pub(super) is_incomplete: bool,
 }
@@ -248,6 +250,14 @@ impl Progress {
             TaskState::Failed(failure) => return Err(failure),
         }
         Ok(())
+    }
+
+    /// Watches what is healthy while something else is not: it is evaluated again at each change, and would be
+    /// read each time.
+    pub(super) fn watch_healthy(&mut self, work: &mut Work<'_>) {
+        if !self.waits.is_empty() {
+            work.awaited.extend(std::mem::take(&mut self.healthy));
+        }
     }
 
     pub(super) fn into_state(self) -> TaskState {

@@ -54,8 +54,12 @@ pub(super) fn advance(
             Known::Served(Scope::Cluster) => id.namespace.clear(),
         }
         let state = state_of(&id, &conditions, context, work);
+        if state == TaskState::Done {
+            progress.healthy.push(id);
+        }
         progress.add(state)?;
     }
+    progress.watch_healthy(work);
     Ok(progress.into_state())
 }
 

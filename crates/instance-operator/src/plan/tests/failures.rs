@@ -90,6 +90,25 @@ fn a_step_that_waits_for_many_objects_names_the_first() {
     assert_eq!(world.last.awaited.len(), 1000);
 }
 
+#[test]
+fn healthy_objects_are_watched_while_others_are_not() {
+    let job = |n: i32| format!("apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: job-{n}\n");
+    let jobs = [job(0), job(1)].join("---\n");
+    let templates = json!({ "jobs": jobs });
+    let phases = json!([phase("serial", &[step("jobs", &["jobs"])])]);
+    let mut world = World::new(&version(&phases, &templates), &json!({}));
+    world.reconcile();
+    world.report("Job", "job-0", json!({ "succeeded": 1 }));
+    world.reconcile();
+    let (_, message) = world.step("jobs");
+    assert!(!message.contains("job-0") && message.contains("job-1"), "{message}");
+    assert_eq!(world.last.awaited.len(), 2, "the first would be read at each change of the second");
+    world.report("Job", "job-1", json!({ "succeeded": 1 }));
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert_eq!(world.last.awaited.len(), 0);
+}
+
 /// An Instance that is being deleted, whose cleanup cannot write its object.
 fn failing_cleanup() -> World {
     let phases = json!([phase("serial", &[step("a", &["a"])])]);
