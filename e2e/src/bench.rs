@@ -22,6 +22,7 @@ use crate::{
     balancers::Haproxy,
     cluster::{OPERATORS, TestCluster, eventually, memory_limit_mebibytes},
     measure::{Cost, Process},
+    programs::Programs,
     scenarios::Scenario,
     traffic::{Load, server_set, update_recreate_and_scale, update_without_consist},
 };
@@ -124,9 +125,10 @@ fn table(title: &str, command: &str, rows: &Rows) -> anyhow::Result<String> {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     let memory = procfs::Meminfo::current()?.mem_total >> 30;
     let cores = std::thread::available_parallelism()?;
+    let server = Programs::find()?.apiserver_version()?;
     let head = format!(
         "# {title}\n\n\
-         Written by `cargo xtask {command}` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver v1.36, fake nodes and release builds of the operators.\n\
+         Written by `cargo xtask {command}` on {date}, on a machine with {cores} cores and {memory} GiB that runs etcd, kube-apiserver {server}, fake nodes and release builds of the operators.\n\
          Requests are counted in the API server's audit log.\n\n"
     );
     let mut table = Table::new();

@@ -57,6 +57,17 @@ impl Programs {
         })
     }
 
+    /// Returns the version of kube-apiserver, such as `v1.36.3`.
+    ///
+    /// # Errors
+    ///
+    /// If the program does not start.
+    pub fn apiserver_version(&self) -> anyhow::Result<String> {
+        let output = Command::new(&self.apiserver).arg("--version").output()?;
+        let text = String::from_utf8(output.stdout)?;
+        Ok(text.split_whitespace().last().unwrap_or_default().to_owned())
+    }
+
     /// Finds only kubectl.
     ///
     /// # Errors
