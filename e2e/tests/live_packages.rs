@@ -14,7 +14,7 @@ use podops_e2e::{
     cluster::{TIMEOUT, TestCluster, eventually, programs, root},
     packages::COMMUNITY,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// A control plane with instance-operator, and a folder in which the command line runs.
@@ -404,6 +404,112 @@ async fn community_packages_run() {
     let page = podops_e2e::packages::run(&programs().unwrap(), &folder).await.unwrap();
     let deployed = page.lines().filter(|line| line.contains(" ms | ") && !line.contains("failed"));
     assert_eq!(deployed.count(), 14, "{page}");
+}
+
+/// A package whose own tests create and change Instances by manifests.
+struct WithManifests {
+    operator: &'static str,
+    /// Parameters of the requested processors and memory.
+    requests: [&'static str; 2],
+    /// Parameters of an Instance with one Pod.
+    one_pod: [(&'static str, &'static str); 2],
+    /// Container of the StatefulSet that requests them.
+    container: &'static str,
+    /// Headless Service of the Instance `app`.
+    service: &'static str,
+}
+
+const WITH_MANIFESTS: [WithManifests; 2] = [
+    WithManifests {
+        operator: "zookeeper",
+        requests: ["CPUS", "MEMORY"],
+        one_pod: [("NODE_COUNT", "1"), ("DISK_SIZE", "1Gi")],
+        container: "kubernetes-zookeeper",
+        service: "app-hs",
+    },
+    WithManifests {
+        operator: "kafka",
+        requests: ["BROKER_CPUS", "BROKER_MEM"],
+        one_pod: [("BROKER_COUNT", "1"), ("METRICS_ENABLED", "false")],
+        container: "k8skafka",
+        service: "app-svc",
+    },
+];
+
+impl WithManifests {
+    /// Applies the Instance `app` in a namespace of its own, and waits until its StatefulSet has what the
+    /// Instance requests, and its last plan is complete.
+    async fn apply(&self, lab: &Lab, version: &str, requests: [&str; 2]) {
+        let namespace = format!("--namespace={}", self.operator);
+        let values = self.requests.into_iter().zip(requests).chain(self.one_pod);
+        let instance = json!({
+            "apiVersion": "kudo.dev/v1beta1", "kind": "Instance",
+            "metadata": { "name": "app", "namespace": self.operator },
+            "spec": {
+                "operatorVersion": { "name": version, "namespace": "default" },
+                "parameters": values.collect::<BTreeMap<_, _>>(),
+            },
+        });
+        let file = lab.write("instance.json", &instance.to_string());
+        let kubectl = async |args: &[&str]| {
+            lab.cluster.plane.kubectl(&[args, &[namespace.as_str()]].concat()).await
+        };
+        kubectl(&["apply", "-f", file.to_str().unwrap()]).await.unwrap();
+        let set = format!("app-{}", self.operator);
+        let is_changed = async || {
+            let instance = kubectl(&["get", "instances.kudo.dev", "app", "-o", "json"]).await?;
+            let instance: Value = serde_json::from_str(&instance)?;
+            let status = &instance["status"];
+            let is_observed = status["observedGeneration"] == instance["metadata"]["generation"];
+            let is_complete = status["history"][0]["status"] == "COMPLETE";
+            let Ok(set) = kubectl(&["get", "statefulset", &set, "-o", "json"]).await else {
+                return Ok(false);
+            };
+            let set: Value = serde_json::from_str(&set)?;
+            let containers = set["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+            let container = containers.iter().find(|c| c["name"] == self.container).unwrap();
+            let found = &container["resources"]["requests"];
+            let is_requested = [&found["cpu"], &found["memory"]] == requests;
+            Ok(is_observed && is_complete && is_requested && set["status"]["readyReplicas"] == 1)
+        };
+        let changed = eventually(TIMEOUT, is_changed).await;
+        let shown = kubectl(&["get", "instances.kudo.dev", "app", "-o", "yaml"]).await.unwrap();
+        assert!(changed.is_ok(), "{}: {shown}", self.operator);
+        let service = kubectl(&["get", "service", self.service, "-o", "json"]).await.unwrap();
+        let service: Value = serde_json::from_str(&service).unwrap();
+        let (labels, owner) =
+            (&service["metadata"]["labels"], &service["metadata"]["ownerReferences"][0]);
+        assert_eq!(service["spec"]["clusterIP"], "None");
+        assert_eq!(labels["heritage"], "kudo");
+        assert_eq!(labels["kudo.dev/instance"], "app");
+        assert_eq!(labels["kudo.dev/operator"], self.operator);
+        assert_eq!([&owner["kind"], &owner["name"]], ["Instance", "app"]);
+        assert_eq!([&owner["controller"], &owner["blockOwnerDeletion"]], [true, true]);
+    }
+}
+
+/// The cases that come with the packages of zookeeper and kafka: an Instance beside its OperatorVersion's
+/// namespace, created and changed by its manifest.
+#[tokio::test(flavor = "multi_thread")]
+async fn community_packages_follow_manifests_of_instances() {
+    let folder = root().join(COMMUNITY);
+    if !folder.is_dir() {
+        eprintln!("there are no community packages");
+        return;
+    }
+    let lab = Lab::start().await;
+    lab.cluster.add_package_admin().await.unwrap();
+    for package in &WITH_MANIFESTS {
+        let path = folder.join(package.operator).join("operator");
+        lab.kudo(&["install", path.to_str().unwrap(), "--skip-instance"]).await;
+        let versions = lab.kudo(&["get", "operatorversions"]).await;
+        let mut names = versions.lines().filter_map(|line| line.split_whitespace().last());
+        let version = names.find(|name| name.starts_with(package.operator)).unwrap();
+        lab.cluster.plane.kubectl(&["create", "namespace", package.operator]).await.unwrap();
+        package.apply(&lab, version, ["100m", "256Mi"]).await;
+        package.apply(&lab, version, ["200m", "512Mi"]).await;
+    }
+    lab.cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// K22: KUDO renders the manifest of the namespace without the defaults of parameters.

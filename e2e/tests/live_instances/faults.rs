@@ -82,6 +82,16 @@ async fn failing_requests_are_reported_until_their_cause_ends() {
     cluster.kubectl(&["delete", "quota", "none"]).await;
     cluster.assert_completes("quota").await;
 
+    // A value that the Instance can have, and a ConfigMap cannot.
+    let file = cluster.cluster.plane.dir.path().join("large.json");
+    let large = json!({ "spec": { "parameters": { "P": "x".repeat((1 << 20) + 1) } } });
+    std::fs::write(&file, large.to_string()).unwrap();
+    let patch = ["patch", "instances.kudo.dev", "quota", "--type=merge", "--patch-file"];
+    cluster.kubectl(&[&patch[..], &[file.to_str().unwrap()]].concat()).await;
+    cluster.assert_fails("quota", "may not be more than 1048576 bytes").await;
+    cluster.patch("quota", json!({ "spec": { "parameters": { "P": "small" } } })).await;
+    cluster.assert_completes("quota").await;
+
     cluster
         .create(&json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
