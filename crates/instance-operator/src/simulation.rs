@@ -3,7 +3,10 @@
 
 mod random;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::{InstanceSpec, InstanceStatus, PlanExecution};
@@ -197,24 +200,18 @@ impl World {
             } else if self.last.writes.is_empty() {
                 break;
             }
-            let mut failed_tasks = Vec::new();
+            let mut failed_tasks = BTreeSet::new();
             for write in std::mem::take(&mut self.last.writes) {
                 if changes_left == 0 {
                     return true;
                 }
-                if write.task().is_some_and(|task| failed_tasks.iter().any(|known| known == task)) {
+                if write.task().is_some_and(|task| failed_tasks.contains(task)) {
                     continue;
                 }
                 changes_left -= 1;
                 check(&write, &self.last.status);
-                if self.rejected.contains(&write.id()) {
-                    observed.failures.insert(write.id(), "not permitted".to_owned());
-                    failed_tasks.extend(write.task().map(ToOwned::to_owned));
-                    continue;
-                }
-                if self.is_immutable(&write) {
-                    let message = "spec.template: field is immutable".to_owned();
-                    observed.failures.insert(write.id(), message);
+                if let Some(message) = self.rejection(&write) {
+                    observed.failures.insert(write.id(), message.to_owned());
                     failed_tasks.extend(write.task().map(ToOwned::to_owned));
                     continue;
                 }
@@ -270,6 +267,14 @@ impl World {
         for id in &self.last.needs.objects {
             observed.objects.insert(id.clone(), self.objects.get(id).cloned().map(Arc::new));
         }
+    }
+
+    /// Returns why the API server rejects a write; `None` if it does not.
+    fn rejection(&self, write: &ObjectWrite) -> Option<&'static str> {
+        if self.rejected.contains(&write.id()) {
+            return Some("not permitted");
+        }
+        self.is_immutable(write).then_some("spec.template: field is immutable")
     }
 
     fn is_immutable(&self, write: &ObjectWrite) -> bool {

@@ -12,8 +12,9 @@ use ureq::{
 
 /// Largest download, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
-/// Returns the content of a URL, within a timeout. `HTTP_PROXY` and `HTTPS_PROXY` are in force, and certificates are
-/// verified as the system does.
+
+/// Returns the content of a URL, within a timeout. `HTTP_PROXY` and `HTTPS_PROXY` are in force, and
+/// certificates are verified as the system does.
 ///
 /// # Errors
 ///

@@ -9,7 +9,6 @@ mod pod;
 use std::{collections::BTreeSet, sync::Arc};
 
 use podops_api::kudo::{PipeFile, Task};
-use podops_packages::template::Data;
 use serde_json::Value;
 
 use self::artifact::artifact;
@@ -133,12 +132,7 @@ fn is_key(character: char) -> bool {
 }
 
 fn rendered_pod(task: &Task, context: &TaskContext<'_>) -> Result<Value, TaskFailure> {
-    let data = Data {
-        names: render::names(context, true),
-        parameters: context.parameters.clone(),
-        pipes: Some(artifact_names::names(context)),
-    };
-    let text = render::render(&task.spec.pod, &data, context)?;
+    let text = render::render(&task.spec.pod, &render::data(context), context)?;
     let name = artifact_names::name(&context.observed.name, context.path, "pipepod");
     let files = task.spec.pipe.iter().map(path_of);
     pod::with_waiter(&text, &name, &task.spec.image, files)

@@ -46,11 +46,7 @@ pub(super) fn rendered(
     if resources.is_empty() {
         return Err(TaskFailure::new(&reasons::TASK_BUILD_ERROR, "the task needs resources"));
     }
-    let data = Data {
-        names: names(context, true),
-        parameters: context.parameters.clone(),
-        pipes: Some(artifact_names::names(context)),
-    };
+    let data = data(context);
     let (mut objects, mut size_left) = (Vec::new(), TASK_BYTES_MAX);
     for resource in resources {
         let rendered = render(resource, &data, context)?;
@@ -68,6 +64,15 @@ pub(super) fn rendered(
         }
     }
     Ok(objects)
+}
+
+/// Returns what the templates of a step see.
+pub(super) fn data(context: &TaskContext<'_>) -> Data {
+    Data {
+        names: names(context, true),
+        parameters: context.parameters.clone(),
+        pipes: Some(artifact_names::names(context)),
+    }
 }
 
 /// Returns the rendered text of a template.

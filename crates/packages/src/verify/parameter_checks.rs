@@ -14,7 +14,7 @@ pub enum ParameterCheck {
     Hint,
     /// The description.
     Description,
-    /// The type is given.
+    /// The type is set.
     Type,
     /// The parameter belongs to a group.
     Group,
