@@ -369,7 +369,12 @@ async fn failures_have_a_line_and_a_status() {
 
     lab.fails(&["plan", "status", "--instance", "gone"], 1, "instance default/gone does not exist")
         .await;
-    lab.fails(&["plan", "status"], 2, "please use --instance").await;
+    lab.fails(&["plan", "status"], 2, "Error: required flag(s) \"instance\" not set").await;
+    lab.fails(&["upgrade", "./toy"], 2, "please use --instance and specify instance name").await;
+    lab.fails(&["plan", "state"], 2, "Error: unrecognized subcommand 'state'").await;
+    lab.fails(&["init", "--crd-only", "--wait"], 2, "Error: the argument '--crd-only' cannot")
+        .await;
+    lab.fails(&["init", "--wait-timeout", "5"], 2, "--wait-timeout needs --wait").await;
     lab.fails(&["plan", "trigger", "--instance", "toy"], 2, "please choose the plan name").await;
     lab.fails(&["get", "pods"], 2, "expecting one of").await;
     lab.fails(&["get", "all", "-o", "xml"], 2, "invalid output format").await;
@@ -541,15 +546,16 @@ async fn a_namespace_is_created_from_the_manifest() {
     assert_eq!(instance["spec"]["operatorVersion"]["name"], "toy-0.1.0", "K7");
 }
 
-/// What a cluster with KUDO holds beside its kinds, with a webhook whose manager does not run.
+/// What a cluster with KUDO holds beside its kinds, in a namespace of the user's choice, with a
+/// webhook whose manager does not run.
 const OF_KUDO: &str = r#"
 apiVersion: v1
 kind: Namespace
-metadata: { name: kudo-system, labels: { app: kudo-manager } }
+metadata: { name: kudo-operators, labels: { app: kudo-manager } }
 ---
 apiVersion: apps/v1
 kind: StatefulSet
-metadata: { name: kudo-controller-manager, namespace: kudo-system, labels: { app: kudo-manager } }
+metadata: { name: kudo-controller-manager, namespace: kudo-operators, labels: { app: kudo-manager } }
 spec:
   replicas: 0
   serviceName: kudo-controller-manager-service
@@ -560,14 +566,14 @@ spec:
 ---
 apiVersion: v1
 kind: Service
-metadata: { name: kudo-controller-manager-service, namespace: kudo-system, labels: { app: kudo-manager } }
+metadata: { name: kudo-controller-manager-service, namespace: kudo-operators, labels: { app: kudo-manager } }
 spec: { selector: { app: kudo-manager }, ports: [{ port: 443 }] }
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: { name: kudo-manager-rolebinding }
 roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin }
-subjects: [{ kind: ServiceAccount, name: kudo-manager, namespace: kudo-system }]
+subjects: [{ kind: ServiceAccount, name: kudo-manager, namespace: kudo-operators }]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
@@ -580,11 +586,14 @@ webhooks:
   clientConfig:
     service:
       name: kudo-controller-manager-service
-      namespace: kudo-system
+      namespace: kudo-operators
       path: /admit-kudo-dev-v1beta1-instance
   rules:
   - { apiGroups: [kudo.dev], apiVersions: [v1beta1], operations: [CREATE, UPDATE], resources: [instances] }
 "#;
+
+/// What `init` reports of it.
+const MANAGER_REMOVED: &str = "removed StatefulSet kudo-operators/kudo-controller-manager of KUDO";
 
 /// Names of objects of these kinds, with their versions.
 async fn names_of(lab: &Lab, kinds: &str, selector: &str) -> Vec<String> {
@@ -612,9 +621,7 @@ async fn init_installs_the_overlay_removes_kudo_and_is_undone() {
     lab.fails(&["get", "instances"], 1, "install instance-operator first").await;
     let init = ["init", "--image", "instance-operator:latest", "--wait", "--wait-time", "60"];
     let output = lab.kudo(&init).await;
-    for line in
-        ["removed the manager of KUDO", "installed crds", "installed kudo controller", "is ready"]
-    {
+    for line in [MANAGER_REMOVED, "installed crds", "installed kudo controller", "is ready"] {
         assert!(output.contains(line), "{output}");
     }
     let left = ["statefulsets,services", "clusterrolebindings,mutatingwebhookconfigurations"];

@@ -18,6 +18,9 @@ pub mod view;
 
 pub mod redaction;
 
+pub mod plan_names;
+
+mod conditions;
 pub mod run;
 pub mod schedule;
 

@@ -18,19 +18,30 @@ mod tests;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use podops_api::kudo::InstanceStatus;
 
 pub use self::outcome::Plan;
 use crate::{
+    plan_names::CLEANUP,
     reasons,
     redaction::Redaction,
     run,
-    schedule::{self, CLEANUP, InstanceChange},
+    schedule::{self, InstanceChange, Schedule},
+    values,
     view::{Finalizer, Observed},
 };
 
 /// Time after which a cleanup that fails in a namespace that is being deleted is left. Nothing can be created
 /// there, and the rights of its ServiceAccounts are gone, so it can hardly succeed any more.
 const GIVE_UP_IN_DELETED_NAMESPACE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Returns why the plan `cleanup` has failed, fails or does not run; `None` if it may be complete soon.
+#[must_use]
+pub fn cleanup_failure(observed: &Observed, status: &InstanceStatus) -> Option<String> {
+    let problems = values::source_problems(observed);
+    let is_held = !problems.is_empty();
+    run::failure(status, CLEANUP).or_else(|| is_held.then(|| problems.join("; ")))
+}
 
 /// Why a cleanup cannot be completed.
 struct Hopeless {
@@ -45,7 +56,8 @@ fn hopeless(plan: &Plan, observed: &Observed) -> Option<Hopeless> {
         let message = format!("OperatorVersion {} does not exist", observed.version_key());
         return Some(Hopeless { message, limit: cluster_objects::GIVE_UP });
     }
-    let failure = run::failure(&plan.status, CLEANUP).filter(|_| observed.is_namespace_deleted)?;
+    let failure = cleanup_failure(observed, &plan.status);
+    let failure = failure.filter(|_| observed.is_namespace_deleted)?;
     let message = format!("namespace {} is being deleted, and {failure}", observed.namespace);
     Some(Hopeless { message, limit: GIVE_UP_IN_DELETED_NAMESPACE })
 }
@@ -69,27 +81,23 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
     if observed.deleting && !observed.has(Finalizer::Cleanup) {
         return cluster_objects::remove(observed, now);
     }
-    let mut plan = match schedule::schedule(observed, now) {
-        Ok(schedule) => {
-            let plan = Plan { status: schedule.status, change: schedule.change, ..Plan::default() };
-            if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
-                return plan;
-            }
-            let mut plan = engine::run(observed, &schedule.set, plan, now);
-            if let Some(first) = cluster_objects::finalizer(observed, &plan.writes) {
-                return first;
-            }
-            status::report_valid(&mut plan.status, observed, now);
-            plan
+    let Schedule { status, change, set, events, invalid } = schedule::schedule(observed, now);
+    let mut plan = Plan { status, change, events, ..Plan::default() };
+    if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
+        return plan;
+    }
+    if let Some(invalid) = invalid {
+        if status::report_invalid(&mut plan.status, observed, &invalid, now) {
+            plan.events.push(invalid.reason.with(invalid.message));
         }
-        Err(invalid) => {
-            let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
-            if status::report_invalid(&mut plan.status, observed, &invalid, now) {
-                plan.events.push(invalid.reason.with(invalid.message));
-            }
-            plan
+    } else {
+        plan = engine::run(observed, &set, plan, now);
+        if let Some(first) = cluster_objects::finalizer(observed, &plan.writes) {
+            return first;
         }
-    };
+        plan = cluster_objects::record_first(plan);
+        status::report_valid(&mut plan.status, observed, now);
+    }
     if observed.deleting && plan.needs.is_empty() && plan.writes.is_empty() {
         give_up_cleanup(&mut plan, observed, now);
     }

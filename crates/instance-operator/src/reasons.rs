@@ -252,6 +252,10 @@ const PARAMETERS_REJECTED: ConditionReason = reason(
     "Parameters have no valid values, so nothing runs.",
 );
 
+/// The spec can never be right, and nothing runs.
+pub const REJECTED: [&ConditionReason; 3] =
+    [&VERSION_MISSING, &PLAN_REJECTED, &PARAMETERS_REJECTED];
+
 /// A step of the plan that runs fails, and is tried again.
 pub const STEP_FAILS: ConditionReason = reason(
     "Degraded",

@@ -45,15 +45,12 @@ pub fn change(observed: &Observed, change: &InstanceChange) -> Write {
         InstanceChange::SetRequestUid(uid) => {
             merge(observed, &json!({}), Some(json!({ "planExecution": { "uid": uid } })))
         }
-        // The run has ended whatever else has changed; another request is not removed.
-        InstanceChange::ClearRequest => {
-            let request = &observed.spec.plan_execution;
-            JsonPatch::default()
-                .test(&["metadata", "uid"], observed.uid.as_str())
-                .test(&["spec", "planExecution"], json!(request))
-                .add(&["spec", "planExecution"], json!({}))
-                .build()
-        }
+        // The status has been written meanwhile; another request changes the generation, and is not removed.
+        InstanceChange::ClearRequest => JsonPatch::default()
+            .test(&["metadata", "uid"], observed.uid.as_str())
+            .test(&["metadata", "generation"], observed.generation)
+            .add(&["spec", "planExecution"], json!({}))
+            .build(),
     };
     Write::Patch { target: target(observed), change }
 }

@@ -5,9 +5,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podops_api::kudo::{
     ExecutionStatus, InstanceStatus, Phase, PhaseStatus, PlanRun, PlanStatus, Step, StepStatus,
 };
+use podops_client::event::ObjectEvent;
 use sha2::{Digest as _, Sha256};
 
-use crate::view::{Observed, Version};
+use crate::{
+    conditions, reasons,
+    view::{Observed, Version},
+};
 
 /// Number of ended runs that the status keeps.
 const HISTORY: usize = 10;
@@ -150,15 +154,17 @@ pub fn begin(
     };
 }
 
-/// Ends the run of a plan, and adds it to the history.
+/// Ends the run of a plan: adds it to the history, and reports a rollout in the condition Ready. Returns the
+/// event of its end; `None` if the status does not have the plan.
+#[must_use]
 pub fn end(
     status: &mut InstanceStatus,
     plan: &str,
     result: ExecutionStatus,
     message: &str,
     now: Timestamp,
-) {
-    let Some(entry) = status.plan_status.get_mut(plan) else { return };
+) -> Option<ObjectEvent> {
+    let entry = status.plan_status.get_mut(plan)?;
     entry.status = result;
     entry.last_updated_timestamp = Some(Time(now));
     // The message of a step that failed is that of the run.
@@ -182,6 +188,8 @@ pub fn end(
     };
     status.history.insert(0, run);
     status.history.truncate(HISTORY);
+    conditions::report_end(status, plan, result, now);
+    Some(reasons::finished(plan, result))
 }
 
 #[cfg(test)]
@@ -237,7 +245,7 @@ mod tests {
         let mut status = InstanceStatus::default();
         let now = Timestamp::UNIX_EPOCH;
         begin(&mut status, &version(), deploy("u"), now);
-        end(&mut status, "deploy", ExecutionStatus::Complete, "", now);
+        let _event = end(&mut status, "deploy", ExecutionStatus::Complete, "", now);
         let plans = json!({ "deploy": { "phases": [
             { "name": "new", "steps": [] }, { "name": "a", "steps": [{ "name": "z" }, { "name": "x" }] },
         ] } });
@@ -262,7 +270,7 @@ mod tests {
             let step = &mut status.plan_status.get_mut("deploy").unwrap().phases[0].steps[0];
             step.status = ExecutionStatus::FatalError;
             step.message = format!("failed {n}");
-            end(&mut status, "deploy", ExecutionStatus::FatalError, "", now);
+            let _event = end(&mut status, "deploy", ExecutionStatus::FatalError, "", now);
         }
         assert_eq!(status.history.len(), 10);
         assert_eq!(status.history[0].message, "failed 11");

@@ -6,7 +6,6 @@
 mod changes;
 mod cleanup;
 mod invalid;
-mod plans;
 #[cfg(test)]
 mod tests;
 
@@ -15,12 +14,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, InstanceStatus, ObservedInput, PlanExecution, PlanStatus};
 
+use podops_client::event::ObjectEvent;
+
 use self::changes::Changes;
-pub use self::{
-    invalid::Invalid,
-    plans::{CLEANUP, DEPLOY, is_rollout},
-};
+pub use self::invalid::Invalid;
 use crate::{
+    plan_names::{CLEANUP, DEPLOY, is_rollout},
     reasons, run,
     values::{self, SetValues},
     view::{Finalizer, Observed, Version},
@@ -82,6 +81,10 @@ pub struct Schedule {
     pub change: Option<InstanceChange>,
     /// Values that the Instance sets.
     pub set: SetValues,
+    /// Events of the runs that were ended.
+    pub events: Vec<ObjectEvent>,
+    /// Why the spec can never be right; what runs is held, and only a cancellation was taken in.
+    pub invalid: Option<Invalid>,
 }
 
 /// State of one decision.
@@ -90,26 +93,31 @@ struct Scheduler<'a> {
     version: &'a Version,
     set: SetValues,
     status: InstanceStatus,
+    events: Vec<ObjectEvent>,
     now: Timestamp,
 }
 
 /// Schedules the plans of an Instance.
-///
-/// # Errors
-///
-/// [`Invalid`] if the spec can never be right; what runs is held.
-pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid> {
-    let version = version(observed).ok_or_else(|| missing_version(observed))?;
-    let set = values::set_values(observed);
-    let status = observed.status.clone();
-    let mut scheduler = Scheduler { observed, version, set, status, now };
-    let change = if observed.deleting {
-        scheduler.cancel();
-        scheduler.clean_up()
-    } else {
-        scheduler.run_what_is_due()?
+#[must_use]
+pub fn schedule(observed: &Observed, now: Timestamp) -> Schedule {
+    let Some(version) = version(observed) else {
+        let invalid = Some(missing_version(observed));
+        return Schedule { status: observed.status.clone(), invalid, ..Schedule::default() };
     };
-    Ok(Schedule { status: scheduler.status, change, set: scheduler.set })
+    let mut scheduler = Scheduler::new(observed, version, now);
+    scheduler.cancel();
+    let before = (scheduler.status.clone(), scheduler.events.clone());
+    let scheduled =
+        if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due() };
+    let (change, invalid) = match scheduled {
+        Ok(change) => (change, None),
+        Err(invalid) => {
+            (scheduler.status, scheduler.events) = before;
+            (None, Some(invalid))
+        }
+    };
+    let Scheduler { status, set, events, .. } = scheduler;
+    Schedule { status, change, set, events, invalid }
 }
 
 /// Checks the spec of an Instance as [`schedule`] does, without deciding what runs: for a client that is
@@ -120,9 +128,7 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Result<Schedule, Invalid
 /// [`Invalid`] if the spec can never be right.
 pub fn check(observed: &Observed) -> Result<(), Invalid> {
     let version = observed.version.as_deref().ok_or_else(|| missing_version(observed))?;
-    let set = values::set_values(observed);
-    let (status, now) = (observed.status.clone(), Timestamp::UNIX_EPOCH);
-    let mut scheduler = Scheduler { observed, version, set, status, now };
+    let mut scheduler = Scheduler::new(observed, version, Timestamp::UNIX_EPOCH);
     scheduler.take_over();
     scheduler.schedule_changes()?;
     scheduler.schedule_request().map(drop)
@@ -145,6 +151,13 @@ fn missing_version(observed: &Observed) -> Invalid {
     }
 }
 
+impl<'a> Scheduler<'a> {
+    fn new(observed: &'a Observed, version: &'a Version, now: Timestamp) -> Self {
+        let (set, status) = (values::set_values(observed), observed.status.clone());
+        Self { observed, version, set, status, events: Vec::new(), now }
+    }
+}
+
 impl Scheduler<'_> {
     fn run_what_is_due(&mut self) -> Result<Option<InstanceChange>, Invalid> {
         let has_cleanup = self.version.spec.plans.contains_key(CLEANUP);
@@ -154,7 +167,6 @@ impl Scheduler<'_> {
         if let Some(defaults) = self.immutable_defaults() {
             return Ok(Some(InstanceChange::SetParameters(defaults)));
         }
-        self.cancel();
         self.take_over();
         self.schedule_changes()?;
         if let Some(change) = self.schedule_request()? {
@@ -203,6 +215,7 @@ impl Scheduler<'_> {
         self.status.observed_input = Some(ObservedInput {
             operator_version: self.observed.version_key(),
             parameters: self.digests(),
+            immutable: self.immutable(),
             // A request that KUDO has not taken in is a new one.
             requested_uid: if self.status.plan_status.values().any(is_current) {
                 request.uid.clone()
@@ -220,6 +233,12 @@ impl Scheduler<'_> {
         self.set.iter().map(|(name, set)| (name.clone(), set.digest.clone())).collect()
     }
 
+    /// Names of the immutable parameters.
+    fn immutable(&self) -> Vec<String> {
+        let parameters = self.version.spec.parameters.iter();
+        parameters.filter(|p| p.immutable == Some(true)).map(|p| p.name.clone()).collect()
+    }
+
     /// Takes in a changed OperatorVersion and changed parameters.
     fn schedule_changes(&mut self) -> Result<(), Invalid> {
         let changes = Changes::of(self.observed, self.version, &self.set, &self.status);
@@ -234,6 +253,7 @@ impl Scheduler<'_> {
         self.status.observed_input = Some(ObservedInput {
             operator_version: self.observed.version_key(),
             parameters: self.digests(),
+            immutable: self.immutable(),
             requested_uid,
             deployed: is_deployed,
         });
@@ -354,8 +374,7 @@ impl Scheduler<'_> {
         self.status.pending.retain(|pending| pending != plan);
         let requested = self.requested_uid(plan).map(ToOwned::to_owned);
         let reason = if requested.is_some() { "requested" } else { reason };
-        let derived = || run::identity(self.observed, plan, &self.input_text());
-        let uid = requested.unwrap_or_else(derived);
+        let uid = requested.unwrap_or_else(|| self.new_uid(plan));
         let identity = run::Identity { plan, uid, reason };
         run::begin(&mut self.status, self.version, identity, self.now);
     }
@@ -363,9 +382,27 @@ impl Scheduler<'_> {
     fn requested_uid(&self, plan: &str) -> Option<&str> {
         let request = &self.observed.spec.plan_execution;
         let uid = request.uid.as_str();
-        let is_known = self.status.plan_status.get(plan).is_some_and(|known| known.uid == uid)
-            || self.status.history.iter().any(|run| run.uid == uid);
-        Some(uid).filter(|uid| request.plan_name == plan && !uid.is_empty() && !is_known)
+        Some(uid)
+            .filter(|uid| request.plan_name == plan && !uid.is_empty() && !self.is_known(plan, uid))
+    }
+
+    /// Returns whether a run of a plan has this identity.
+    fn is_known(&self, plan: &str, uid: &str) -> bool {
+        self.status.plan_status.get(plan).is_some_and(|known| known.uid == uid)
+            || self.status.history.iter().any(|run| run.uid == uid)
+    }
+
+    /// Returns an identity that no known run has. A value of `parametersFrom` may come back, so the same input
+    /// can lead to another run.
+    fn new_uid(&self, plan: &str) -> String {
+        let mut input = self.input_text();
+        loop {
+            let uid = run::identity(self.observed, plan, &input);
+            if !self.is_known(plan, &uid) {
+                return uid;
+            }
+            input.push_str("\nagain");
+        }
     }
 
     /// What a derived identity depends on beside generation and plan.
@@ -377,6 +414,7 @@ impl Scheduler<'_> {
     }
 
     fn end(&mut self, plan: &str, message: &str) {
-        run::end(&mut self.status, plan, ExecutionStatus::FatalError, message, self.now);
+        let failed = ExecutionStatus::FatalError;
+        self.events.extend(run::end(&mut self.status, plan, failed, message, self.now));
     }
 }

@@ -218,6 +218,9 @@ impl World {
                 let response = self.apply(&write);
                 record(&mut observed.status, &write, response.as_ref());
                 observed.objects.insert(write.id(), response.map(Arc::new));
+                if changes_left == 0 {
+                    return true;
+                }
             }
         }
         self.note(events);

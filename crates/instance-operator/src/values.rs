@@ -57,14 +57,20 @@ pub fn digest_in_force(parameter: &Parameter, set: Option<&String>) -> Option<St
     set.cloned().or_else(default)
 }
 
+/// Returns why values of `parametersFrom` are not known.
+#[must_use]
+pub fn source_problems(observed: &Observed) -> Vec<String> {
+    let sources = observed.spec.parameters_from.iter().filter_map(|source| {
+        sources::problem(source, &observed.namespace, observed.sources.get(&source.name)?)
+    });
+    sources.collect()
+}
+
 /// Returns what is wrong with the values, in the order of the parameters; empty if nothing is. No
 /// message contains the value of a sensitive parameter.
 #[must_use]
 pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<String> {
-    let sources = observed.spec.parameters_from.iter().filter_map(|source| {
-        sources::problem(source, &observed.namespace, observed.sources.get(&source.name)?)
-    });
-    let mut invalid: Vec<String> = sources.collect();
+    let mut invalid = source_problems(observed);
     for parameter in &version.spec.parameters {
         let name = &parameter.name;
         if parameter.sensitive && observed.spec.parameters.contains_key(name) {
@@ -78,6 +84,7 @@ pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<S
             if parameter.required == Some(true) && parameter.default.is_none() {
                 invalid.push(format!("parameter {name:?} is required but has no value set"));
             }
+            invalid.extend(invalid_default(parameter).filter(|_| !set.contains_key(name)));
             continue;
         }
         let allowed = parameter.allowed_values.as_deref();
@@ -95,6 +102,19 @@ pub fn invalid(version: &Version, observed: &Observed, set: &SetValues) -> Vec<S
     invalid
 }
 
+/// Returns why the default of an array or a map cannot be read; `None` if it can. All other defaults are
+/// text, whatever they contain.
+fn invalid_default(parameter: &Parameter) -> Option<String> {
+    let Parameter { name, value_type, .. } = parameter;
+    let is_read = matches!(value_type.as_str(), "array" | "map");
+    let default = parameter.default.as_deref().filter(|default| is_read && !default.is_empty())?;
+    let error = values::check(default, value_type, None).err()?;
+    if parameter.sensitive {
+        return Some(format!("parameter {name:?} has an invalid default, which is sensitive"));
+    }
+    Some(format!("parameter {name:?} has an invalid default {default:?}: {error}"))
+}
+
 /// Returns what templates see: the value that is set, else the default, else nothing.
 #[must_use]
 pub fn template_values(version: &Version, set: &SetValues) -> BTreeMap<String, Value> {
@@ -108,7 +128,7 @@ pub fn template_values(version: &Version, set: &SetValues) -> BTreeMap<String, V
 /// Arrays and maps are read as YAML; all other values are text.
 fn typed(value_type: &str, value: Option<&str>) -> Value {
     match value_type {
-        // Valid values can be read; an invalid default reads as nothing.
+        // Valid values and defaults can be read.
         "array" | "map" => value.and_then(|value| yaml::read(value).ok()).unwrap_or_default(),
         _ => Value::from(value.unwrap_or_default()),
     }
@@ -165,6 +185,26 @@ mod tests {
                 r#"parameter "D" has an invalid value "c": value is "c", but only allowed values are [a b]"#,
             ],
         );
+    }
+
+    /// K6: KUDO reads such a default as nothing.
+    #[test]
+    fn a_default_that_cannot_be_read_is_named_unless_a_value_is_set() {
+        let version = version(&json!([
+            { "name": "A", "value-type": "array", "default": "a: b" },
+            { "name": "M", "value-type": "map", "default": "- a" },
+            { "name": "S", "value-type": "map", "default": "s3cret", "sensitive": true },
+        ]));
+        let set = |parameters: Value| {
+            let observed = observed(&parameters);
+            invalid(&version, &observed, &set_values(&observed))
+        };
+        let all = set(json!({}));
+        assert_eq!(all.len(), 3);
+        assert!(all[0].starts_with(r#"parameter "A" has an invalid default "a: b": "#), "{all:?}");
+        assert!(!all[2].contains("s3cret"), "{all:?}");
+        let rest = set(json!({ "A": "- 80" }));
+        assert!(rest.len() == 2 && rest[0].contains(r#""M""#), "{rest:?}");
     }
 
     #[test]

@@ -43,7 +43,10 @@ pub struct Connection {
     #[arg(long, global = true, default_value_t = 0, value_name = "SECONDS")]
     pub request_timeout: u64,
     /// Whether to check first that the cluster serves the kinds of KUDO
-    #[arg(long, global = true, default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    #[arg(
+        long, global = true, value_name = "BOOL", action = ArgAction::Set,
+        default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
+    )]
     pub validate_install: bool,
     /// Verbosity from 0 to 10; accepted as by KUDO, and without effect
     #[arg(short, long = "v", global = true, default_value_t = 0, value_name = "LEVEL")]
@@ -109,11 +112,22 @@ pub struct InstanceName {
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Wait {
     /// Wait until it is done
-    #[arg(short, long)]
+    #[arg(
+        short, long, value_name = "BOOL", action = ArgAction::Set,
+        default_value_t = false, default_missing_value = "true", num_args = 0..=1, require_equals = true,
+    )]
     pub wait: bool,
-    /// How long to wait, in seconds
-    #[arg(long, alias = "wait-timeout", default_value_t = 300, value_name = "SECONDS")]
-    pub wait_time: u64,
+    /// How long to wait, in seconds; 300 by default, and 0 is without limit
+    #[arg(long, alias = "wait-timeout", value_name = "SECONDS")]
+    pub wait_time: Option<u64>,
+}
+
+impl Wait {
+    /// How long to wait, in seconds; 0 is without limit.
+    #[must_use]
+    pub fn seconds(&self) -> u64 {
+        self.wait_time.unwrap_or(300)
+    }
 }
 
 /// Values of parameters.
@@ -218,7 +232,7 @@ pub struct Init {
 #[derive(Args, Clone, Copy, Debug)]
 pub struct InitScope {
     /// Only the CustomResourceDefinitions
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["wait", "upgrade", "uninstall"])]
     pub crd_only: bool,
     /// Grant instance-operator the rights of a cluster administrator, as KUDO had, for Instances without a
     /// ServiceAccount
@@ -411,7 +425,7 @@ pub enum ListCommand {
         #[arg(short, long)]
         descriptions: bool,
         /// Only those that are required and have no default
-        #[arg(short, long, conflicts_with = "names")]
+        #[arg(short, long, conflicts_with_all = ["names", "descriptions"])]
         required: bool,
         /// Only their names
         #[arg(long, conflicts_with = "descriptions")]

@@ -37,6 +37,8 @@ const DEFINITIONS: [&str; 3] =
 /// A client, and the namespace that commands are about.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
+    /// How to connect without a timeout of single requests.
+    patient: Config,
     pub(crate) namespace: String,
     /// URL of the API server.
     server: String,
@@ -50,6 +52,7 @@ impl Cluster {
     /// If the kubeconfig cannot be read, or the kinds are not served.
     pub(crate) async fn connect(connection: &Connection) -> anyhow::Result<Self> {
         let mut config = config(connection).await?;
+        let patient = config.clone();
         if connection.request_timeout > 0 {
             let timeout = Duration::from_secs(connection.request_timeout);
             config.connect_timeout = Some(timeout);
@@ -58,7 +61,7 @@ impl Cluster {
         let namespace =
             connection.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let cluster = Self { client: Client::try_from(config)?, namespace, server };
+        let cluster = Self { client: Client::try_from(config)?, patient, namespace, server };
         if connection.validate_install {
             cluster.check_definitions().await?;
         }
@@ -96,6 +99,24 @@ impl Cluster {
 
     pub(crate) fn instances(&self) -> Api<Instance> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Returns a client for watches: an object may stay as it is for longer than a request may take.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be built.
+    pub(crate) fn watching(&self) -> anyhow::Result<Client> {
+        Ok(Client::try_from(self.patient.clone())?)
+    }
+
+    /// As [`instances`](Self::instances), for watches.
+    ///
+    /// # Errors
+    ///
+    /// If the client cannot be built.
+    pub(crate) fn watched_instances(&self) -> anyhow::Result<Api<Instance>> {
+        Ok(Api::namespaced(self.watching()?, &self.namespace))
     }
 
     /// Returns the Instance that an argument names.
@@ -181,11 +202,7 @@ impl Cluster {
 /// [`Failure::Usage`] if there is none.
 pub(crate) fn instance_name(name: &InstanceName) -> Result<&str, Failure> {
     let given = name.instance.as_deref().filter(|name| !name.is_empty());
-    given.ok_or_else(|| {
-        Failure::Usage(
-            "please use --instance and specify instance name. It cannot be empty".to_owned(),
-        )
-    })
+    given.ok_or_else(|| Failure::Usage(r#"required flag(s) "instance" not set"#.to_owned()))
 }
 
 fn is_established(definition: &CustomResourceDefinition) -> bool {

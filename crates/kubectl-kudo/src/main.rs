@@ -26,7 +26,11 @@ mod output;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage_status(&error),
+    };
+    match run(cli).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let failure = error.downcast_ref::<Failure>();
@@ -43,6 +47,21 @@ async fn main() -> ExitCode {
             status
         }
     }
+}
+
+/// Prints help or the version as requested, or the error in one line. Returns the exit status.
+fn usage_status(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        drop(error.print());
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    // What follows is a hint and the usage.
+    let message = text.split("\n\n").next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let message: Vec<&str> = message.split_whitespace().collect();
+    drop(writeln!(io::stderr(), "Error: {}", message.join(" ")));
+    ExitCode::from(Failure::Usage(String::new()).status())
 }
 
 async fn run(cli: Cli) -> anyhow::Result<()> {
@@ -109,8 +128,9 @@ fn one_line(error: &anyhow::Error) -> String {
         // The API server's message, without the fields of its status.
         let text = match cause.downcast_ref::<kube::Error>() {
             Some(kube::Error::Api(status)) => status.message.clone(),
-            Some(_) | None => cause.to_string().replace('\n', " "),
+            Some(_) | None => cause.to_string(),
         };
+        let text = text.replace('\n', " ");
         if !parts.iter().any(|part| part.contains(&text)) {
             parts.push(text);
         }

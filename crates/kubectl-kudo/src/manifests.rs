@@ -1,5 +1,7 @@
 //! The manifests that `init` applies: those of the kustomize overlay `packages`.
 
+use std::collections::BTreeSet;
+
 use instance_operator::object::{ObjectId, ObjectType, map_at};
 use serde_json::{Value, json};
 
@@ -80,25 +82,25 @@ pub fn operator(image: &str, is_admin: bool) -> Result<Vec<Part>, Invalid> {
 }
 
 /// What a cluster with KUDO has, and must not have any more: a manager that does not run blocks every
-/// write of Instances by its webhook, and one that runs would write what instance-operator does.
+/// write of Instances by its webhook, and one that runs would write what instance-operator does. `namespaces`
+/// are those of the manager.
 #[must_use]
-pub fn of_kudo() -> Vec<ObjectId> {
+pub fn of_kudo(namespaces: &BTreeSet<String>) -> Vec<ObjectId> {
     let id = |api_version: &str, kind: &str, namespace: &str, name: &str| ObjectId {
         object_type: ObjectType { api_version: api_version.to_owned(), kind: kind.to_owned() },
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
-    vec![
-        id(
-            "admissionregistration.k8s.io/v1",
-            "MutatingWebhookConfiguration",
-            "",
-            "kudo-manager-instance-admission-webhook-config",
-        ),
-        id("apps/v1", "StatefulSet", "kudo-system", "kudo-controller-manager"),
-        id("v1", "Service", "kudo-system", "kudo-controller-manager-service"),
+    let webhook = "kudo-manager-instance-admission-webhook-config";
+    let mut ids = vec![
+        id("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "", webhook),
         id("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", "kudo-manager-rolebinding"),
-    ]
+    ];
+    for namespace in namespaces {
+        ids.push(id("apps/v1", "StatefulSet", namespace, "kudo-controller-manager"));
+        ids.push(id("v1", "Service", namespace, "kudo-controller-manager-service"));
+    }
+    ids
 }
 
 fn objects(texts: &[&str]) -> Result<Vec<Value>, Invalid> {

@@ -56,6 +56,9 @@ pub struct OperatorManifest {
     pub plans: BTreeMap<String, InstancePlan>,
     /// Template of the Namespace to install into.
     pub namespace_manifest: String,
+    /// What the file has, or lacks, hardly by intent.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Content of `params.yaml`.
@@ -128,8 +131,31 @@ impl OperatorManifest {
         check_strategies(&value)?;
         let manifest: Self = typed(&value)?;
         check_version(&manifest.api_version)?;
-        Ok(manifest)
+        Ok(Self { warnings: warnings(&value), ..manifest })
     }
+}
+
+/// Versions that are numbers in YAML, so that 1.10 is 1.1, and plans and phases without a strategy.
+fn warnings(operator: &Value) -> Vec<String> {
+    let versions = ["operatorVersion", "appVersion", "kubernetesVersion", "kudoVersion"];
+    let numbers = versions.into_iter().filter(|field| operator[*field].is_number());
+    let mut warnings: Vec<String> = numbers
+        .map(|field| format!("{field:?} is read as the number {}: quote it", operator[field]))
+        .collect();
+    for (name, plan) in operator["plans"].as_object().into_iter().flatten() {
+        let is_missing = |part: &Value| part["strategy"].as_str().is_none_or(str::is_empty);
+        if is_missing(plan) {
+            warnings.push(format!("plan {name:?} has no strategy, so its phases run in parallel"));
+        }
+        let phases = plan["phases"].as_array().into_iter().flatten();
+        for phase in phases.filter(|phase| is_missing(phase)) {
+            let phase = &phase["name"];
+            warnings.push(format!(
+                "phase {phase} of plan {name:?} has no strategy, so its steps run in parallel"
+            ));
+        }
+    }
+    warnings
 }
 
 /// Strategies are read leniently, so that a cluster with an unknown one still has its plans.

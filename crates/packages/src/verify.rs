@@ -17,6 +17,9 @@ use crate::{convert, package::Package, template::is_version};
 #[must_use]
 pub fn verify(package: &Package) -> Report {
     let mut report = Report::default();
+    for warning in &package.operator.warnings {
+        report.warn(warning.clone());
+    }
     parameters::names(package, &mut report);
     versions(package, &mut report);
     tasks::verify(package, &mut report);
@@ -39,6 +42,9 @@ pub fn verify(package: &Package) -> Report {
 #[must_use]
 pub fn faults(package: &Package) -> Vec<String> {
     let mut faults = tasks::faults(package);
+    let tasks = package.operator.tasks.iter().map(|task| task.name.as_str());
+    faults
+        .extend(duplicates(tasks).into_iter().map(|name| format!("task {name:?} has a duplicate")));
     faults.extend(plans::duplicate_names(&package.operator.plans));
     faults
 }

@@ -52,9 +52,12 @@ pub struct ObservedInput {
     /// Identity of the last run that a user requested.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub requested_uid: String,
-    /// Whether the plan `deploy` has completed once.
+    /// Whether `deploy`, `update` or `upgrade` has completed once.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deployed: bool,
+    /// Names of the parameters that are immutable in the OperatorVersion.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub immutable: Vec<String>,
 }
 
 /// Condition of an Instance, as in `metav1.Condition`.

@@ -17,6 +17,12 @@ pub fn is_applied_by_kudo(object: &Value) -> bool {
     annotation(object, LAST_APPLIED).is_some()
 }
 
+/// Returns an object as KUDO applied it last; `None` if KUDO has not, or the annotation cannot be read.
+#[must_use]
+pub fn applied_by_kudo(object: &Value) -> Option<Value> {
+    serde_json::from_str(annotation(object, LAST_APPLIED)?).ok()
+}
+
 /// Returns the `managedFields` of an object once `manager` has all fields of the manager that wrote KUDO's
 /// annotation; `None` if nothing changes. `metadata` is the object or its metadata, with `managedFields`.
 #[must_use]

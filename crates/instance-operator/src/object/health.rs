@@ -8,7 +8,7 @@ use serde_json::Value;
 
 pub use self::state::Health;
 use self::state::count;
-use crate::run;
+use crate::{reasons, run};
 
 use super::{
     ObjectType, annotation, condition,
@@ -30,13 +30,17 @@ pub fn is_judged(object: &Value) -> bool {
 /// Returns the health of an object.
 #[must_use]
 pub fn health(object: &Value) -> Health {
+    let is_annotated =
+        [HEALTHY_WHEN, FAILED_WHEN].iter().any(|key| annotation(object, key).is_some());
+    // The status is that of an earlier generation.
+    if is_annotated && lags_behind(object) {
+        return Health::waiting(NOT_OBSERVED);
+    }
     if annotated(object, FAILED_WHEN) == Annotated::True {
         return Health::Failed(format!("{FAILED_WHEN} is true"));
     }
     match annotated(object, HEALTHY_WHEN) {
         Annotated::Absent => health_of_kind(object),
-        // The status is that of an earlier generation.
-        _ if lags_behind(object) => Health::waiting(NOT_OBSERVED),
         Annotated::True => Health::Healthy,
         Annotated::False(reason) => Health::Waiting(reason),
     }
@@ -92,7 +96,7 @@ fn is_outdated(object: &Value) -> bool {
 }
 
 /// Returns whether a status names an earlier generation.
-pub(super) fn lags_behind(object: &Value) -> bool {
+pub(crate) fn lags_behind(object: &Value) -> bool {
     let observed = integer(object, "/status/observedGeneration");
     let generation = integer(object, "/metadata/generation").unwrap_or_default();
     observed.is_some_and(|observed| observed < generation)
@@ -211,10 +215,15 @@ fn instance(object: &Value) -> Health {
             run::shown(running.status)
         ));
     }
+    // Its last run is that of an earlier spec.
+    let rejected = condition(object, reasons::DEGRADED.condition).filter(|found| {
+        found["status"] == "True" && reasons::REJECTED.iter().any(|r| found["reason"] == r.name)
+    });
+    if let Some(rejected) = rejected {
+        return Health::Waiting(format!("its plans do not run: {}", text(rejected, "/message")));
+    }
     if !has_observed || !status.pending.is_empty() {
-        let degraded = condition(object, "Degraded").filter(|found| found["status"] == "True");
-        let cause = degraded.map(|found| format!(": {}", text(found, "/message")));
-        return Health::Waiting(format!("its plans have not run yet{}", cause.unwrap_or_default()));
+        return Health::waiting("its plans have not run yet");
     }
     let Some(last) = status.history.first() else { return Health::Healthy };
     match last.status {

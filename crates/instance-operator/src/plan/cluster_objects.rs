@@ -1,6 +1,8 @@
 //! Cluster-scoped objects of an Instance: no owner reference deletes them with it, so a finalizer does.
 //! Several Instances may apply the same; the last one deletes it.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use podops_api::kudo::InventoryEntry;
 use serde_json::Value;
@@ -8,7 +10,7 @@ use serde_json::Value;
 use super::{outcome::Plan, pruning::is_kept, status};
 use crate::{
     object::{annotation, enhance::RUN, is_deleted, text},
-    object_write::{ObjectWrite, id_of},
+    object_write::{Needs, ObjectWrite, entry, id_of},
     reasons,
     schedule::InstanceChange,
     view::{Finalizer, Observed},
@@ -32,6 +34,36 @@ pub(super) fn finalizer(observed: &Observed, writes: &[ObjectWrite]) -> Option<P
     Some(Plan { change, status: observed.status.clone(), ..Plan::default() })
 }
 
+/// Records cluster-scoped objects in the inventory before they are applied for the first time. Nothing else
+/// would know of them if the operator was killed before it has written the status.
+pub(super) fn record_first(mut plan: Plan) -> Plan {
+    let inventory = &plan.status.inventory;
+    let new = plan.writes.iter().filter_map(|write| intended(write, inventory));
+    let new: Vec<InventoryEntry> = new.collect();
+    if new.is_empty() {
+        return plan;
+    }
+    plan.status.inventory.extend(new);
+    plan.writes.clear();
+    plan.needs = Needs::default();
+    plan.requeue_after = Some(Duration::ZERO);
+    plan
+}
+
+/// Entry of a cluster-scoped object that is to be applied and is not in the inventory. It has no UID.
+fn intended(write: &ObjectWrite, inventory: &[InventoryEntry]) -> Option<InventoryEntry> {
+    let ObjectWrite::Apply { task, .. } = write else { return None };
+    let id = write.id();
+    let is_new = id.namespace.is_empty() && entry(inventory, &id).is_none();
+    is_new.then(|| InventoryEntry {
+        task: task.clone(),
+        api_version: id.object_type.api_version,
+        kind: id.object_type.kind,
+        name: id.name,
+        ..InventoryEntry::default()
+    })
+}
+
 /// Deletes what only an Instance that is being deleted has applied, and then removes the finalizer.
 pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan { status: observed.status.clone(), ..Plan::default() };
@@ -42,10 +74,7 @@ pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
     for entry in observed.status.inventory.iter().filter(|entry| entry.namespace.is_empty()) {
         match next(entry, observed, now) {
             Next::Read => drop(plan.needs.metadata.insert(id_of(entry))),
-            Next::Delete => {
-                let uid = entry.uid.clone();
-                plan.writes.push(ObjectWrite::Delete { id: id_of(entry), uid });
-            }
+            Next::Delete { uid } => plan.writes.push(ObjectWrite::Delete { id: id_of(entry), uid }),
             Next::Wait => is_early = true,
             Next::Failed(failure) => failures.push(failure),
             Next::Leave => {}
@@ -73,7 +102,9 @@ pub(super) fn remove(observed: &Observed, now: Timestamp) -> Plan {
 /// What happens next to an object.
 enum Next {
     Read,
-    Delete,
+    Delete {
+        uid: String,
+    },
     /// It is not known yet whether another Instance applies it.
     Wait,
     Failed(String),
@@ -86,20 +117,26 @@ fn next(entry: &InventoryEntry, observed: &Observed, now: Timestamp) -> Next {
     if observed.applied_by_others.contains(&id) {
         return Next::Leave;
     }
-    if let Some(failure) = observed.failures.get(&id) {
-        return Next::Failed(format!("{id}: {failure}"));
+    let is_intended = entry.uid.is_empty();
+    match observed.failures.get(&id) {
+        // It was hardly applied either.
+        Some(_) if is_intended => return Next::Leave,
+        Some(failure) => return Next::Failed(format!("{id}: {failure}")),
+        None => {}
     }
     let live = match observed.metadata_of(&id) {
         None => return Next::Read,
         Some(None) => return Next::Leave,
         Some(Some(live)) => live,
     };
-    let is_other = text(live, "/metadata/uid") != entry.uid;
+    let (uid, is_last) =
+        (text(live, "/metadata/uid").to_owned(), is_last_applied_by(live, observed));
+    let is_other = if is_intended { !is_last } else { uid != entry.uid };
     if is_other || is_deleted(live) || is_kept(&id, live) {
         return Next::Leave;
     }
     let is_early = age(observed, now).is_some_and(|age| age < INVENTORY_DELAY);
-    if is_early && !is_last_applied_by(live, observed) { Next::Wait } else { Next::Delete }
+    if is_early && !is_last { Next::Wait } else { Next::Delete { uid } }
 }
 
 /// Returns whether a run of this Instance changed an object last.

@@ -15,15 +15,14 @@ use super::{
     attempts::{self, time_limit},
     outcome::Plan,
     pruning::{Completed, Pruning, prune},
-    status,
 };
 
 use crate::{
     dependencies,
     messages::first_of,
     object_write::id_of,
+    plan_names::is_rollout,
     reasons, run,
-    schedule::is_rollout,
     task::{self, TaskContext, TaskFailure, TaskPath, TaskState, Work},
     values::{self, SetValues},
     view::{Observed, Version},
@@ -187,12 +186,10 @@ fn end_unrunnable(plan: &mut Plan, name: &str, error: &Unrunnable, now: Timestam
 
 /// Ends the run of a plan.
 fn end(plan: &mut Plan, name: &str, result: ExecutionStatus, message: &str, now: Timestamp) {
-    run::end(&mut plan.status, name, result, message, now);
+    plan.events.extend(run::end(&mut plan.status, name, result, message, now));
     if let Some(input) = &mut plan.status.observed_input {
         input.deployed |= result == ExecutionStatus::Complete && is_rollout(name);
     }
-    status::report_end(&mut plan.status, name, result, now);
-    plan.events.push(reasons::finished(name, result));
 }
 
 /// How far the tasks of a step are.

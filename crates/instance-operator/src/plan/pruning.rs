@@ -14,8 +14,8 @@ use crate::{
         is_deleted, label, text,
     },
     object_write::{Needs, ObjectWrite, id_of},
+    plan_names::is_rollout,
     run,
-    schedule::is_rollout,
     view::{Observed, Version},
 };
 
@@ -66,7 +66,7 @@ pub(super) fn prune(observed: &Observed, completed: Completed<'_>) -> Pruning {
     let tasks = completed.tasks();
     for entry in inventory {
         let is_stale = tasks.contains(entry.task.as_str()) && !is_of_run(entry);
-        if is_stale && !entry.uid.is_empty() && !applied.contains(entry.uid.as_str()) {
+        if is_stale && !applied.contains(entry.uid.as_str()) {
             pruning.add(entry, observed, completed.status);
         }
     }
@@ -105,7 +105,10 @@ impl Pruning {
             None if is_scalable => drop(self.needs.objects.insert(id)),
             None => drop(self.needs.metadata.insert(id)),
             Some(None) => drop(self.forgotten.insert(id)),
-            Some(Some(live)) if text(live, "/metadata/uid") != entry.uid => {
+            // An entry without UID is that of an object that was to be applied.
+            Some(Some(live))
+                if !entry.uid.is_empty() && text(live, "/metadata/uid") != entry.uid =>
+            {
                 self.forgotten.insert(id);
             }
             Some(Some(live)) if is_deleted(live) => {
@@ -121,14 +124,15 @@ impl Pruning {
             Some(Some(live)) => {
                 let is_own = label(live, INSTANCE) == Some(observed.name.as_str());
                 if is_own && may_be_deleted(&id, live, &plan.name) {
-                    self.delete(id, live, entry.uid.clone());
+                    self.delete(id, live);
                 }
             }
         }
     }
 
     /// Deletes an object, a workload after its Pods have left.
-    fn delete(&mut self, id: ObjectId, live: &Value, uid: String) {
+    fn delete(&mut self, id: ObjectId, live: &Value) {
+        let uid = text(live, "/metadata/uid").to_owned();
         match before_deletion(live, None) {
             BeforeDeletion::Nothing => self.writes.push(ObjectWrite::Delete { id, uid }),
             BeforeDeletion::Scale => self.writes.push(ObjectWrite::ScaleToZero { id, uid }),

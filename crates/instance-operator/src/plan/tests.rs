@@ -4,6 +4,7 @@ mod cluster_objects;
 mod failures;
 mod graceful;
 mod interruptions;
+mod takeover;
 
 use std::sync::Arc;
 
@@ -836,6 +837,27 @@ fn what_left_the_templates_is_deleted_after_the_run() {
     let (writes, status) = (world.log.len(), world.status().clone());
     world.reconcile();
     assert_eq!((world.log.len(), world.status()), (writes, &status));
+}
+
+/// What is applied to an object that is being deleted is gone with it.
+#[test]
+fn an_object_that_is_being_deleted_is_awaited_and_made_again() {
+    let templates = json!({ "a": config_map("a") + "---\n" + &conditional("gone", "") });
+    let steps = [step("a", &["a"])];
+    let mut world = World::new(&version(&json!([phase("serial", &steps)]), &templates), &json!({}));
+    world.reconcile();
+    world.has_slow_deletions = true;
+    world.set("P", "2");
+    world.reconcile();
+    world.set("P", "1");
+    world.reconcile();
+    let (status, message) = world.step("a");
+    assert_eq!((status.as_str(), world.last.awaited.len()), ("IN_PROGRESS", 1));
+    assert_eq!(message, "ConfigMap default/gone is being deleted");
+    world.finish_deletions();
+    world.reconcile();
+    assert_eq!(world.plan("deploy"), "COMPLETE");
+    assert!(world.object("ConfigMap", "gone").is_some());
 }
 
 #[test]

@@ -4,11 +4,9 @@ use std::fmt;
 
 use podops_api::kudo::InstanceStatus;
 
-use super::{
-    invalid::Invalid,
-    plans::{DEPLOY, UPDATE, UPGRADE},
-};
+use super::invalid::Invalid;
 use crate::{
+    plan_names::{DEPLOY, UPDATE, UPGRADE},
     reasons,
     values::{self, SetValues, digest_in_force},
     view::{Observed, Version},
@@ -25,7 +23,7 @@ pub(super) struct Changes {
     changed: Vec<String>,
     /// Parameters that are set, and that the OperatorVersion does not have.
     unknown: Vec<String>,
-    /// Immutable parameters that are changed, or that lack a value after an upgrade.
+    /// Immutable parameters that are changed, or that an upgrade makes immutable and that lack a value.
     immutable: Vec<String>,
 }
 
@@ -50,7 +48,9 @@ impl Changes {
             if is_changed {
                 changes.changed.push(name.clone());
             }
-            let is_wrong = if is_upgrade { !set.contains_key(name) } else { is_changed };
+            let was_immutable = input.immutable.contains(name);
+            let lacks_value = !set.contains_key(name) && !was_immutable;
+            let is_wrong = if is_upgrade { lacks_value } else { is_changed };
             if parameter.immutable == Some(true) && is_wrong {
                 changes.immutable.push(name.clone());
             }

@@ -2,18 +2,22 @@
 
 use podops_api::kudo::ExecutionStatus;
 
-use super::{CLEANUP, InstanceChange, Scheduler};
-use crate::{run, view::Finalizer};
+use super::{InstanceChange, Invalid, Scheduler};
+use crate::{plan_names::CLEANUP, reasons, run, values, view::Finalizer};
 
 impl Scheduler<'_> {
     /// Runs the plan `cleanup` over whatever runs; the finalizer is removed when it is complete. After
     /// a failure, another run can be requested.
-    pub(super) fn clean_up(&mut self) -> Option<InstanceChange> {
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] if a value that the plan may need cannot be read.
+    pub(super) fn clean_up(&mut self) -> Result<Option<InstanceChange>, Invalid> {
         if !self.observed.has(Finalizer::Cleanup) {
-            return None;
+            return Ok(None);
         }
         if !self.version.spec.plans.contains_key(CLEANUP) {
-            return Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
+            return Ok(Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup)));
         }
         self.status.pending.clear();
         let running = run::running(&self.status).map(|run| run.name.clone());
@@ -25,7 +29,7 @@ impl Scheduler<'_> {
         let is_requested = self.requested_uid(CLEANUP).is_some();
         match result {
             ExecutionStatus::Complete => {
-                return Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup));
+                return Ok(Some(InstanceChange::RemoveFinalizer(Finalizer::Cleanup)));
             }
             ExecutionStatus::NeverRun => self.begin(CLEANUP, "the Instance is being deleted"),
             _ if is_requested => self.begin(CLEANUP, "requested"),
@@ -34,6 +38,18 @@ impl Scheduler<'_> {
             | ExecutionStatus::Error
             | ExecutionStatus::FatalError => {}
         }
-        None
+        self.check_sources()?;
+        Ok(None)
+    }
+
+    /// Checks that the values of `parametersFrom` are known while the plan runs: with an empty one, it might
+    /// delete something else.
+    fn check_sources(&self) -> Result<(), Invalid> {
+        let problems = values::source_problems(self.observed);
+        let is_running = run::running(&self.status).is_some();
+        if problems.is_empty() || !is_running {
+            return Ok(());
+        }
+        Err(Invalid { reason: &reasons::PARAMETERS_INVALID, message: problems.join("; ") })
     }
 }

@@ -167,6 +167,45 @@ fn another_plan_waits_its_turn_and_the_status_says_so() {
     assert_eq!(world.status().history[1].message, "cancelled by spec.planExecution.cancel");
 }
 
+/// K2: the objects are healthy, and the rollout has not ended as it should.
+#[test]
+fn a_cancelled_rollout_keeps_the_instance_unready() {
+    let mut world = deployed(&["deploy", "update"], &["update"]);
+    world.observed.problems = Some(Vec::new());
+    assert_eq!(world.condition("Ready"), "True ResourcesReady");
+    world.set("P", "2");
+    world.reconcile();
+    let running = world.status().plan_status["update"].uid.clone();
+    world.edit(|spec| spec.plan_execution.cancel = running);
+    world.reconcile();
+    let ended = "PlanFinished: Execution of plan update finished with status FATAL_ERROR";
+    assert_eq!(world.events.last().unwrap(), ended);
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "False PlanInFatalError");
+    world.set_version("v1/1", &version(&["deploy", "update"], &[]));
+    world.set("P", "3");
+    world.reconcile();
+    assert_eq!(world.condition("Ready"), "True ResourcesReady");
+}
+
+#[test]
+fn a_run_can_be_cancelled_while_the_spec_is_invalid() {
+    let mut world = deployed(&["deploy", "backup"], &["backup"]);
+    world.set("B", "2");
+    world.reconcile();
+    let running = world.status().plan_status["backup"].uid.clone();
+    world.edit(|spec| {
+        spec.parameters.insert("X".to_owned(), "1".to_owned());
+        spec.plan_execution.cancel = running;
+    });
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup FATAL_ERROR"]);
+    assert_eq!(degraded(&world).0, "True InvalidParams");
+    world.edit(|spec| drop(spec.parameters.remove("X")));
+    world.reconcile();
+    assert_eq!(world.runs().len(), 2, "it ended once");
+}
+
 #[test]
 fn a_changed_input_restarts_the_running_plan() {
     let mut world = deployed(&["deploy", "backup"], &["backup"]);
@@ -323,6 +362,50 @@ fn immutable_parameters_keep_their_first_value() {
 }
 
 #[test]
+fn an_upgrade_needs_values_only_for_what_becomes_immutable() {
+    let with = |immutable: &[&str]| {
+        let mut content = version(&["deploy"], &[]);
+        let parameter =
+            |name: &str| json!({ "name": name, "immutable": immutable.contains(&name) });
+        content["parameters"] = json!([parameter("I"), parameter("J")]);
+        content
+    };
+    let mut world = World::new(&with(&["I"]), &json!({}));
+    world.reconcile();
+    world.set_version("v2/1", &with(&["I"]));
+    world.edit(|spec| spec.operator_version.name = Some("op-2".to_owned()));
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"; 2], "I was immutable and without value before");
+    world.set_version("v3/1", &with(&["I", "J"]));
+    world.edit(|spec| spec.operator_version.name = Some("op-3".to_owned()));
+    world.reconcile();
+    let message = "parameter 'J' is immutable in the new OperatorVersion, so it needs a value in \
+                   the Instance";
+    assert_eq!(degraded(&world).1, message);
+    world.set("J", "j");
+    world.reconcile();
+    assert_eq!(world.runs(), ["deploy COMPLETE"; 3]);
+}
+
+#[test]
+fn a_value_that_comes_back_leads_to_another_run() {
+    let mut world = deployed(&["deploy"], &[]);
+    for value in [Some("a"), None, Some("a"), None] {
+        let version = if value.is_some() { "u/1" } else { "" };
+        let source = SourceValue {
+            value: value.map(ToOwned::to_owned),
+            version: version.to_owned(),
+            ..SourceValue::default()
+        };
+        world.observed.sources.insert("P".to_owned(), source);
+        world.reconcile();
+    }
+    let uids: std::collections::BTreeSet<_> =
+        world.status().history.iter().map(|run| &run.uid).collect();
+    assert_eq!((world.runs().len(), uids.len()), (5, 5));
+}
+
+#[test]
 fn another_object_behind_parameters_from_counts_as_a_change() {
     let mut world = deployed(&["deploy"], &[]);
     let source = |version: &str| SourceValue {
@@ -356,6 +439,55 @@ fn cleanup_runs_before_a_deleted_instance_goes() {
     world.reconcile();
     assert_eq!(world.runs()[2..], ["backup FATAL_ERROR", "cleanup COMPLETE"]);
     assert_eq!(world.observed.finalizers, [""; 0]);
+}
+
+/// With an empty value, it might delete something else.
+#[test]
+fn cleanup_does_not_run_without_its_values() {
+    let mut content = version(&["deploy", "cleanup"], &[]);
+    content["parameters"] = json!([{ "name": "BUCKET", "sensitive": true }]);
+    let mut world = World::new(&content, &json!({}));
+    let from = json!([{ "name": "BUCKET", "secretKeyRef": { "name": "s", "key": "k" } }]);
+    world.observed.spec.parameters_from = serde_json::from_value(from).unwrap();
+    let known = SourceValue {
+        value: Some("b".to_owned()),
+        version: "u/1".to_owned(),
+        ..SourceValue::default()
+    };
+    world.observed.sources.insert("BUCKET".to_owned(), known);
+    world.reconcile();
+    world.observed.sources.insert("BUCKET".to_owned(), SourceValue::default());
+    world.delete();
+    world.reconcile();
+    assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("NEVER_RUN".into(), 1));
+    assert_eq!(degraded(&world).0, "True InvalidParams");
+    world.sleep(301);
+    world.reconcile();
+    assert_eq!(world.observed.finalizers.len(), 1, "the value may come back");
+    world.observed.is_namespace_deleted = true;
+    world.reconcile();
+    assert_eq!(world.observed.finalizers, [""; 0]);
+    assert!(world.events.last().unwrap().starts_with("CleanupLeft: namespace default"));
+}
+
+#[test]
+fn cleanup_runs_once_its_values_are_known_again() {
+    let mut world = deployed(&["deploy", "cleanup"], &[]);
+    world.reconcile();
+    let from = json!([{ "name": "P", "configMapKeyRef": { "name": "c", "key": "k" } }]);
+    world.observed.spec.parameters_from = serde_json::from_value(from).unwrap();
+    world.observed.sources.insert("P".to_owned(), SourceValue::default());
+    world.delete();
+    world.reconcile();
+    assert_eq!(world.plan("cleanup"), "NEVER_RUN");
+    let known = SourceValue {
+        value: Some("b".to_owned()),
+        version: "u/1".to_owned(),
+        ..SourceValue::default()
+    };
+    world.observed.sources.insert("P".to_owned(), known);
+    world.reconcile();
+    assert_eq!((world.plan("cleanup"), world.observed.finalizers.len()), ("COMPLETE".into(), 0));
 }
 
 #[test]

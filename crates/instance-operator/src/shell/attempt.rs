@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::{
     files,
-    objects::{Applied, Error, Objects, response_of},
+    objects::{Applied, Error, Objects, ReadVersion, response_of},
     watches::{Sighting, Watches},
 };
 use crate::{
@@ -204,16 +204,15 @@ impl Access<'_> {
     async fn apply(
         &self,
         object: &Value,
-        version: Option<String>,
+        mut read: Option<ReadVersion>,
         is_takeover: bool,
     ) -> Result<Applied, Error> {
-        let version = match version {
-            Some(version) if is_takeover => {
-                Some(self.objects.take_fields_from_kudo(&ObjectId::of(object), version).await?)
-            }
-            version => version,
-        };
-        self.objects.apply(object, version.as_deref()).await
+        if let Some(read) = read.as_mut().filter(|_| is_takeover) {
+            let version = read.resource_version.clone();
+            let id = ObjectId::of(object);
+            read.resource_version = self.objects.take_fields_from_kudo(&id, version).await?;
+        }
+        self.objects.apply(object, read.as_ref()).await
     }
 
     /// Writes objects in their order. Others may depend on the first, so after one that was rejected, no more
@@ -235,10 +234,11 @@ impl Access<'_> {
                 continue;
             }
             let id = write.id();
-            let version = version(observed, &id);
+            let read = read_version(observed, &id);
+            let version = read.as_ref().map(|read| read.resource_version.as_str());
             let (verb, result) = match &write {
                 ObjectWrite::Apply { object, is_takeover, .. } => {
-                    let applied = self.apply(object, version, *is_takeover).await;
+                    let applied = self.apply(object, read, *is_takeover).await;
                     let object = applied.map(|applied| {
                         events.extend(applied.taken.map(|taken| fields_taken(&id, &taken)));
                         Some(applied.object)
@@ -246,11 +246,11 @@ impl Access<'_> {
                     ("apply", object)
                 }
                 ObjectWrite::ScaleToZero { id, uid } => {
-                    let scaled = self.objects.scale_to_zero(id, uid, version.as_deref()).await;
+                    let scaled = self.objects.scale_to_zero(id, uid, version).await;
                     ("scale", scaled.map(Some))
                 }
                 ObjectWrite::Delete { id, uid } => {
-                    ("delete", self.objects.delete(id, uid, version.as_deref()).await)
+                    ("delete", self.objects.delete(id, uid, version).await)
                 }
             };
             let class = if result.is_ok() { "done" } else { "failed" };
@@ -296,11 +296,14 @@ pub(super) enum End {
     Deadline,
 }
 
-/// resourceVersion of an object as it was read; `None` if it did not exist.
-fn version(observed: &Observed, id: &ObjectId) -> Option<String> {
+/// State of an object as it was read; `None` if it did not exist.
+fn read_version(observed: &Observed, id: &ObjectId) -> Option<ReadVersion> {
     let known = observed.metadata_of(id)?.as_ref()?;
-    let version = text(known, "/metadata/resourceVersion");
-    (!version.is_empty()).then(|| version.to_owned())
+    let text = |path| text(known, path).to_owned();
+    Some(ReadVersion {
+        uid: text("/metadata/uid"),
+        resource_version: text("/metadata/resourceVersion"),
+    })
 }
 
 /// Event of fields that other managers had set.

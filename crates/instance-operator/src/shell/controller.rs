@@ -54,11 +54,11 @@ use super::{
 use crate::{
     object::ObjectId,
     object_write::{entry, id_of},
-    plan::Plan,
+    plan::{self, Plan},
     reasons,
     render::{self, INSTANCES},
     run,
-    schedule::{CLEANUP, InstanceChange},
+    schedule::InstanceChange,
     sources,
     view::{Observed, SourceValue, version_key},
 };
@@ -285,7 +285,7 @@ impl Context {
         let found = self.versions.add_to(observed).await;
         found.map_err(|source| Cause::List { resource: "operatorversions", source })?;
         self.failures.add_to(observed, Instant::now());
-        if observed.deleting && run::failure(&observed.status, CLEANUP).is_some() {
+        if observed.deleting && plan::cleanup_failure(observed, &observed.status).is_some() {
             observed.is_namespace_deleted = self.is_namespace_deleted(&observed.namespace).await?;
         }
         observed.applied_by_others = self.applied_by_others(observed);

@@ -26,7 +26,9 @@ const LIST_LIMIT: usize = 500;
 /// HTTP status of a write that contradicts another one.
 const CONFLICT: u16 = 409;
 /// Parts of the API server's messages about an object that has another resourceVersion or UID.
-const OUTDATED: [&str; 2] = ["the object has been modified", "recondition failed"];
+const OUTDATED: [&str; 3] = ["the object has been modified", "recondition failed", "uid mismatch"];
+/// resourceVersion that no object has: an object that is applied with it is created, if none exists.
+const NO_VERSION: &str = "1";
 /// Cause of a conflict about the field of another manager.
 const FIELD_CONFLICT: &str = "FieldManagerConflict";
 
@@ -37,6 +39,13 @@ const METADATA: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 const METADATA_LIST: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+
+/// What identifies a state of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadVersion {
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+}
 
 /// Why an object was not read or written.
 #[derive(Debug, thiserror::Error)]
@@ -224,8 +233,8 @@ impl Objects<'_> {
         Ok(Listed { objects, is_complete: list.metadata.r#continue.is_empty() })
     }
 
-    /// Applies an object by server-side apply, unless it has another resourceVersion than `version`; an
-    /// object that did not exist has none. Fields of other managers are taken; which these are is returned.
+    /// Applies an object by server-side apply, if it is what was read. Fields of other managers are taken;
+    /// which these are is returned.
     ///
     /// # Errors
     ///
@@ -233,13 +242,16 @@ impl Objects<'_> {
     pub(super) async fn apply(
         &self,
         object: &Value,
-        version: Option<&str>,
+        read: Option<&ReadVersion>,
     ) -> Result<Applied, Error> {
         let mut object = object.clone();
-        if let Some(version) = version
-            && let Some(metadata) = map_at(&mut object, &["metadata"])
-        {
+        if let Some(metadata) = map_at(&mut object, &["metadata"]) {
+            let version = read.map_or(NO_VERSION, |read| &read.resource_version);
             metadata.insert("resourceVersion".to_owned(), json!(version));
+            // Without it, an object that was deleted meanwhile would be created again.
+            if let Some(read) = read {
+                metadata.insert("uid".to_owned(), json!(read.uid));
+            }
         }
         match self.apply_as(&object, NAME).await {
             Err(Error::Kube(kube::Error::Api(status)))

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     object::{
         ObjectId, ObjectType, enhance,
-        field_managers::is_applied_by_kudo,
+        field_managers::{applied_by_kudo, is_applied_by_kudo},
         hash::{self, ContentHash, Dependency, NO_CONTENT},
         health::{Health, health, is_judged},
         is_deleted, is_true, object_type, text,
@@ -179,8 +179,8 @@ fn annotate(
     }
 }
 
-/// Hash of a dependency: of the object of the same task, else of what the Instance applied last, else
-/// of what exists; `None` if that has to be read first.
+/// Hash of a dependency: of the object of the same task, else of what the Instance applied last, else of what
+/// KUDO applied last, else of what exists; `None` if that has to be read first.
 ///
 /// # Errors
 ///
@@ -203,7 +203,10 @@ fn dependency_hash(
         return Ok(Some(applied));
     }
     match live_object(&id, context, work) {
-        Live::Exists(live) => Ok(Some(hash_of(live))),
+        // What the API server has added to it does not count.
+        Live::Exists(live) => {
+            Ok(Some(applied_by_kudo(live).as_ref().map_or_else(|| hash_of(live), hash_of)))
+        }
         Live::Absent => Ok(Some(NO_CONTENT)),
         Live::Unknown => Ok(None),
         Live::Failed(message) => Err(Unreadable { message }),
@@ -257,6 +260,12 @@ fn advance_object(
                 && other_maker(live, &object, context, work).is_none() =>
         {
             return progress.add(delete_object(&id, live, context, work));
+        }
+        // What is applied to it would be gone with it.
+        Live::Exists(live) if is_deleted(live) => {
+            progress.waits.push(format!("{id} is being deleted"));
+            work.awaited.insert(id);
+            return Ok(());
         }
         Live::Exists(live) => {
             is_takeover = is_applied_by_kudo(live);

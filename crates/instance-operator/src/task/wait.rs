@@ -12,7 +12,7 @@ use super::{
     render,
 };
 use crate::{
-    object::{ObjectId, Scope, expressions, object_type},
+    object::{ObjectId, Scope, expressions, health::lags_behind, object_type},
     reasons,
 };
 
@@ -93,10 +93,12 @@ fn state_of(
             return TaskState::Waiting(vec![format!("{id} does not exist")]);
         }
     };
-    // An object without a field that the condition reads has not failed.
+    // An object without a field that the condition reads has not failed, nor has one whose status is that of
+    // an earlier generation.
     let has_failed = conditions
         .failed
         .as_ref()
+        .filter(|_| !lags_behind(live))
         .is_some_and(|failed| expressions::is_true_for(failed, live).unwrap_or_default());
     if has_failed {
         let message = format!("{id}: the condition failed is true");

@@ -1,10 +1,17 @@
 //! `init`, and its undoing.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    io::{self, Write as _},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use instance_operator::object::{ObjectId, label};
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::Service,
+};
 use kube::{
     Api,
     api::ListParams,
@@ -38,6 +45,9 @@ const OF_KUDO: (&str, &str) = ("app", "kudo-manager");
 /// If the API server rejects an object, or the operator does not become available in time.
 pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Result<()> {
     let format = Format::parse(init.output.as_deref())?;
+    if init.wait.wait_time.is_some() && !init.wait.wait {
+        return Err(Failure::Usage("--wait-timeout needs --wait".to_owned()).into());
+    }
     // The kinds of KUDO are what is installed.
     connection.validate_install = false;
     if init.uninstall {
@@ -59,18 +69,18 @@ pub(crate) async fn init(mut connection: Connection, init: Init) -> anyhow::Resu
     let cluster = Cluster::connect(&connection).await?;
     let mut live = Live::new(cluster.client.clone());
     if !init.scope.crd_only {
-        remove_kudo(&mut live).await?;
+        for removed in remove_kudo(&cluster, &mut live).await? {
+            report(format, &format!("✅ removed {removed} of KUDO"))?;
+        }
     }
     for part in parts {
         for object in part.objects {
             live.apply(&object).await?;
         }
-        if format == Format::Text {
-            print_line(&format!("✅ installed {}", part.name))?;
-        }
+        report(format, &format!("✅ installed {}", part.name))?;
     }
-    if init.wait.wait && !init.scope.crd_only {
-        wait(&cluster, init.wait.wait_time).await?;
+    if init.wait.wait {
+        wait(&cluster, format, init.wait.seconds()).await?;
     }
     Ok(())
 }
@@ -88,24 +98,45 @@ fn parts(init: &Init) -> anyhow::Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// Removes the manager of KUDO and its webhook; the kinds and objects stay.
-async fn remove_kudo(live: &mut Live) -> anyhow::Result<()> {
-    let mut is_removed = false;
-    for id in manifests::of_kudo() {
+/// Reports progress, which is no part of an output in a format.
+fn report(format: Format, line: &str) -> anyhow::Result<()> {
+    if format == Format::Text {
+        return print_line(line);
+    }
+    Ok(writeln!(io::stderr(), "{line}")?)
+}
+
+/// Removes the manager of KUDO, in whatever namespace it is, and its webhook; the kinds and objects stay.
+/// Returns what was removed.
+async fn remove_kudo(cluster: &Cluster, live: &mut Live) -> anyhow::Result<Vec<ObjectId>> {
+    let mut removed = Vec::new();
+    for id in manifests::of_kudo(&namespaces_of_kudo(cluster).await?) {
         let Some(object) = live.read(&id).await? else { continue };
         // Others may use the names in a namespace; the names of the rest are KUDO's.
         if !id.namespace.is_empty() && label(&object, OF_KUDO.0) != Some(OF_KUDO.1) {
             continue;
         }
         live.delete(&id).await?;
-        is_removed = true;
+        removed.push(id);
     }
-    if is_removed { print_line("✅ removed the manager of KUDO and its webhook") } else { Ok(()) }
+    Ok(removed)
 }
 
-async fn wait(cluster: &Cluster, seconds: u64) -> anyhow::Result<()> {
-    print_line("⌛ Waiting for instance-operator to be available in your cluster...")?;
-    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE_NAME);
+/// Namespaces with a manager of KUDO.
+async fn namespaces_of_kudo(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let labelled = ListParams::default().labels(&format!("{}={}", OF_KUDO.0, OF_KUDO.1));
+    let managers: Api<StatefulSet> = Api::all(cluster.client.clone());
+    let services: Api<Service> = Api::all(cluster.client.clone());
+    let managers = managers.list_metadata(&labelled).await.context("cannot list StatefulSets")?;
+    let services = services.list_metadata(&labelled).await.context("cannot list Services")?;
+    let managers = managers.items.into_iter().filter_map(|found| found.metadata.namespace);
+    let services = services.items.into_iter().filter_map(|found| found.metadata.namespace);
+    Ok(managers.chain(services).collect())
+}
+
+async fn wait(cluster: &Cluster, format: Format, seconds: u64) -> anyhow::Result<()> {
+    report(format, "⌛Waiting for KUDO controller to be ready in your cluster...")?;
+    let deployments: Api<Deployment> = Api::namespaced(cluster.watching()?, NAMESPACE_NAME);
     let available = await_condition(deployments, NAME, is_deployment_completed());
     let Ok(waited) = timeout(Duration::from_secs(seconds), available).await else {
         let message =
@@ -113,7 +144,7 @@ async fn wait(cluster: &Cluster, seconds: u64) -> anyhow::Result<()> {
         return Err(Failure::TimedOut(message.to_owned()).into());
     };
     waited.context("cannot watch the Deployment")?;
-    print_line("✅ KUDO is ready!")
+    report(format, "✅ KUDO is ready!")
 }
 
 /// Removes what `init` installs, the operator first. Nothing that others need is removed: the definitions

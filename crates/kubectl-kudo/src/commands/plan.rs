@@ -109,7 +109,7 @@ pub(crate) async fn trigger(
     if wait.wait {
         let baseline = before.for_change(&updated);
         let until = Until::Complete(&baseline);
-        waiting::wait(cluster, &name, until, wait.wait_time, |_| Ok(())).await?;
+        waiting::wait(cluster, &name, until, wait.seconds(), |_| Ok(())).await?;
     }
     Ok(())
 }
@@ -130,8 +130,10 @@ pub(crate) async fn wait(
         return waiting::wait(cluster, name, Until::Deleted, seconds, |_| Ok(())).await;
     }
     let found = cluster.instance(instance).await?;
-    // A run that failed before counts as well.
-    let baseline = Baseline { last_run: None, ..Baseline::of(&found) };
+    // The last run counts as well, if it has failed before.
+    let history = found.status.iter().flat_map(|status| &status.history);
+    let last_run = history.map(|run| run.uid.clone()).nth(1);
+    let baseline = Baseline { last_run, ..Baseline::of(&found) };
     let until = match wait_for {
         WaitFor::Ready => Until::Ready(&baseline),
         WaitFor::Complete | WaitFor::Deleted => Until::Complete(&baseline),

@@ -29,7 +29,7 @@ pub(crate) async fn uninstall(
         result => drop(result?),
     }
     if waiting.wait {
-        wait(cluster, name, Until::Deleted, waiting.wait_time, |_| Ok(())).await?;
+        wait(cluster, name, Until::Deleted, waiting.seconds(), |_| Ok(())).await?;
     }
     print_line(&format!("instance.kudo.dev/v1beta1/{name} deleted\n"))
 }

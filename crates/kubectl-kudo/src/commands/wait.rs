@@ -38,7 +38,7 @@ pub(super) async fn wait(
     mut show: impl FnMut(&Instance) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let deadline = (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds));
-    let mut states = watcher::watch_object(cluster.instances(), name).boxed();
+    let mut states = watcher::watch_object(cluster.watched_instances()?, name).boxed();
     let mut waits_for = "the Instance has not been read".to_owned();
     loop {
         let next = match deadline {
@@ -93,7 +93,7 @@ pub(super) async fn wait_until_ready(
         return Ok(());
     }
     let (baseline, name) = (before.for_change(changed), changed.name_any());
-    wait(cluster, &name, Until::Complete(&baseline), waiting.wait_time, |_| Ok(())).await?;
+    wait(cluster, &name, Until::Complete(&baseline), waiting.seconds(), |_| Ok(())).await?;
     print_line(&format!("instance {}/{name} ready", cluster.namespace))
 }
 

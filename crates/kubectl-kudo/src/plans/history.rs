@@ -1,5 +1,7 @@
 //! The runs of an Instance's plans.
 
+use std::collections::BTreeSet;
+
 use instance_operator::run::shown;
 use jiff::Timestamp;
 use podops_api::kudo::{ExecutionStatus, Instance, OperatorVersionSpec, PlanRun};
@@ -10,17 +12,25 @@ use crate::text::Node;
 #[must_use]
 pub fn history(instance: &Instance, version: &OperatorVersionSpec) -> Node {
     let status = instance.status.clone().unwrap_or_default();
-    let plans = version.plans.keys().map(|name| {
+    // A plan may have left the OperatorVersion after it ran.
+    let names: BTreeSet<&String> =
+        version.plans.keys().chain(status.history.iter().map(|run| &run.plan)).collect();
+    let plans = names.into_iter().map(|name| {
         let plan = status.plan_status.get(name);
         let runs: Vec<&PlanRun> = status.history.iter().filter(|run| run.plan == *name).collect();
-        let state = match plan {
-            Some(plan) if plan.status.is_running() => "is running".to_owned(),
-            Some(plan) if plan.status != ExecutionStatus::NeverRun => {
+        let last = plan.map(|plan| plan.status).or(runs.first().map(|run| run.status));
+        let state = match last {
+            Some(status) if status.is_running() => "is running".to_owned(),
+            Some(status) if status != ExecutionStatus::NeverRun => {
                 let finished = runs.first().and_then(|run| run.finished.as_ref());
-                let finished = finished.or(plan.last_updated_timestamp.as_ref());
-                let time = finished.map(|time| time.0.strftime("%Y-%m-%dT%H:%M:%S").to_string());
-                let time = time.map(|time| format!("last finished run at {time} "));
-                format!("{}({})", time.unwrap_or_default(), shown(plan.status))
+                let updated = plan.and_then(|plan| plan.last_updated_timestamp.as_ref());
+                let time = finished.or(updated);
+                let time = time.map(|time| time.0.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+                let shown = shown(status);
+                match time {
+                    Some(time) => format!("last finished run at {time} ({shown})"),
+                    None => shown,
+                }
             }
             Some(_) | None => "never run".to_owned(),
         };
@@ -61,7 +71,7 @@ mod tests {
     #[test]
     fn runs_hang_on_their_plans() {
         let version: OperatorVersionSpec = serde_json::from_value(json!({
-            "plans": { "deploy": {}, "backup": {}, "restore": {} },
+            "plans": { "deploy": {}, "backup": {}, "restore": {}, "repair": {} },
         }))
         .unwrap();
         let run = |plan: &str, minute: u8, status: &str| {
@@ -78,8 +88,12 @@ mod tests {
                 "planStatus": {
                     "deploy": { "name": "deploy", "status": "COMPLETE" },
                     "backup": { "name": "backup", "status": "IN_PROGRESS" },
+                    "repair": { "name": "repair", "status": "COMPLETE" },
                 },
-                "history": [run("backup", 3, "FATAL_ERROR"), run("deploy", 2, "COMPLETE"), run("deploy", 1, "COMPLETE")],
+                "history": [
+                    run("backup", 3, "FATAL_ERROR"), run("deploy", 2, "COMPLETE"), run("deploy", 1, "COMPLETE"),
+                    run("old", 0, "COMPLETE"),
+                ],
             },
         }))
         .unwrap();
@@ -90,6 +104,9 @@ mod tests {
 ├── deploy (last finished run at 2026-01-01T00:02:05 (COMPLETE))
 │   ├── 2026-01-01T00:02:00 COMPLETE after 5s: requested
 │   └── 2026-01-01T00:01:00 COMPLETE after 5s: requested
+├── old (last finished run at 2026-01-01T00:00:05 (COMPLETE))
+│   └── 2026-01-01T00:00:00 COMPLETE after 5s: requested
+├── repair (COMPLETE)
 └── restore (never run)
 ";
         assert_eq!(history(&instance, &version).to_string(), expected);

@@ -1,11 +1,13 @@
 //! Whether the plans that are due have run.
 
-use instance_operator::run::{running, shown};
-use podops_api::kudo::{ExecutionStatus, Instance, StepStatus};
+use std::collections::BTreeSet;
 
-/// Reasons of the condition Degraded while the spec is invalid. A missing OperatorVersion is none of
-/// them: it may be created later.
-const INVALID: [&str; 2] = ["InvalidParams", "InvalidPlan"];
+use instance_operator::{
+    plan_names::{DEPLOY, is_rollout},
+    reasons::{DEGRADED, OPERATOR_VERSION_INVALID, REJECTED},
+    run::{running, shown},
+};
+use podops_api::kudo::{ExecutionStatus, Instance, InstanceStatus, PlanRun, StepStatus};
 
 /// What is known of an Instance before it is changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,9 +23,9 @@ pub struct Baseline {
 pub enum Progress {
     /// Plans run or are due.
     Waiting(String),
-    /// Those that were due have run; none has failed.
+    /// Those that were due have run; the last run of none has failed.
     Complete,
-    /// The last run has failed.
+    /// The last run of a plan has failed.
     Failed(String),
     /// The spec is invalid, and no plan runs.
     Invalid(String),
@@ -68,31 +70,49 @@ pub fn progress(instance: &Instance, before: &Baseline) -> Progress {
         });
     }
     let invalid = conditions.find(|condition| {
-        condition.type_ == "Degraded"
+        condition.type_ == DEGRADED.condition
             && condition.status == "True"
-            && INVALID.contains(&condition.reason.as_str())
+            && REJECTED.iter().any(|rejected| condition.reason == rejected.name)
     });
-    if let Some(invalid) = invalid {
-        return Progress::Invalid(invalid.message.clone());
+    match invalid {
+        // It may be created later.
+        Some(invalid) if invalid.reason == OPERATOR_VERSION_INVALID.name => {
+            return Progress::Waiting(invalid.message.clone());
+        }
+        Some(invalid) => return Progress::Invalid(invalid.message.clone()),
+        None => {}
     }
     if !status.pending.is_empty() {
         return Progress::Waiting(format!("plan {} is due", status.pending.join(", ")));
     }
     // Runs since the baseline, the last one first.
     let new = status.history.iter().take_while(|run| Some(&run.uid) != before.last_run.as_ref());
-    match new.into_iter().next() {
-        Some(last) if last.status == ExecutionStatus::FatalError => {
-            let failed = status.plan_status.get(&last.plan);
-            let steps = failed.iter().flat_map(|plan| &plan.phases).flat_map(|phase| &phase.steps);
-            let failed = steps
-                .filter(|step| step.status == ExecutionStatus::FatalError)
-                .map(|step| step.message.clone());
-            let causes: Vec<String> =
-                failed.chain([last.message.clone()]).filter(|text| !text.is_empty()).collect();
-            Progress::Failed(format!("plan {} failed: {}", last.plan, causes.join("; ")))
-        }
-        Some(_) | None => Progress::Complete,
+    // A run counts no more once the same plan has run again, nor a rollout that another one has replaced.
+    let mut counted = BTreeSet::new();
+    let mut last = new.filter(|run| counted.insert(group(&run.plan)));
+    match last.find(|run| run.status == ExecutionStatus::FatalError) {
+        Some(failed) => Progress::Failed(failure(failed, &status)),
+        None => Progress::Complete,
     }
+}
+
+/// Plans of which only the last run counts.
+fn group(plan: &str) -> &str {
+    if is_rollout(plan) { DEPLOY } else { plan }
+}
+
+/// Why a run has failed.
+fn failure(run: &PlanRun, status: &InstanceStatus) -> String {
+    let plan = status.plan_status.get(&run.plan).filter(|plan| plan.uid == run.uid);
+    let steps = plan.iter().flat_map(|plan| &plan.phases).flat_map(|phase| &phase.steps);
+    let failed = steps.filter(|step| step.status == ExecutionStatus::FatalError);
+    let mut causes: Vec<&str> = Vec::new();
+    for text in failed.map(|step| step.message.as_str()).chain([run.message.as_str()]) {
+        if !text.is_empty() && !causes.contains(&text) {
+            causes.push(text);
+        }
+    }
+    format!("plan {} failed: {}", run.plan, causes.join("; "))
 }
 
 fn shown_step(step: &StepStatus) -> String {
@@ -129,6 +149,12 @@ mod tests {
         assert_eq!(failed, Progress::Failed("plan deploy failed: why".to_owned()));
         let complete = found(&with(json!([run("new", "COMPLETE"), run("old", "FATAL_ERROR")])));
         assert_eq!(complete, Progress::Complete);
+        let of = |plan: &str, uid: &str, status: &str| json!({ "plan": plan, "uid": uid, "status": status, "message": "why" });
+        let other = [of("scale", "2", "COMPLETE"), of("backup", "1", "FATAL_ERROR")];
+        let failed = found(&with(json!(other)));
+        assert_eq!(failed, Progress::Failed("plan backup failed: why".to_owned()));
+        let replaced = [of("upgrade", "2", "COMPLETE"), of("deploy", "1", "FATAL_ERROR")];
+        assert_eq!(found(&with(json!(replaced))), Progress::Complete);
         // K49: KUDO waits forever for a run that values set already do not need.
         assert_eq!(found(&with(json!([run("old", "FATAL_ERROR")]))), Progress::Complete);
     }
@@ -140,10 +166,13 @@ mod tests {
         let running = json!({ "deploy": { "name": "deploy", "status": "IN_PROGRESS" } });
         assert!(is_waiting(&json!({ "observedGeneration": 2, "planStatus": running })));
         assert!(is_waiting(&json!({ "observedGeneration": 2, "pending": ["backup"] })));
-        let degraded = json!([{
-            "type": "Degraded", "status": "True", "reason": "InvalidParams", "message": "no",
-        }]);
-        let invalid = found(&json!({ "observedGeneration": 2, "conditions": degraded }));
-        assert_eq!(invalid, Progress::Invalid("no".to_owned()));
+        let degraded = |reason: &str| {
+            let degraded =
+                json!({ "type": "Degraded", "status": "True", "reason": reason, "message": "no" });
+            json!({ "observedGeneration": 2, "conditions": [degraded] })
+        };
+        assert_eq!(found(&degraded("InvalidParams")), Progress::Invalid("no".to_owned()));
+        let missing = found(&degraded("InvalidOperatorVersion"));
+        assert_eq!(missing, Progress::Waiting("no".to_owned()), "it may be created later");
     }
 }

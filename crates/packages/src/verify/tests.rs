@@ -4,7 +4,7 @@ use crate::package::{Files, OPERATOR_FILE, PARAMETERS_FILE};
 const OPERATOR: &str = "\
 name: web
 operatorVersion: 0.1.0
-kubernetesVersion: 1.33
+kubernetesVersion: '1.33'
 tasks:
 - {name: app, kind: Apply, spec: {resources: [app.yaml]}}
 plans:
@@ -151,9 +151,16 @@ fn versions_are_verified() {
     );
     check(
         OPERATOR_FILE,
-        "kubernetesVersion: 1.33\n",
+        "kubernetesVersion: '1.33'\n",
         "",
         &[r#""kubernetesVersion" is required and must be semver"#],
+    );
+    // K45: 1.10 becomes 1.1.
+    check(
+        OPERATOR_FILE,
+        "operatorVersion: 0.1.0\n",
+        "operatorVersion: 1.10\n",
+        &[r#""operatorVersion" is read as the number 1.1: quote it"#],
     );
 }
 
@@ -288,6 +295,46 @@ fn plans_are_verified() {
     );
     let task = "- {name: app, kind: Apply, spec: {resources: [app.yaml]}}\n";
     check(OPERATOR_FILE, task, &format!("{task}{task}"), &[r#"task "app" has a duplicate"#]);
+}
+
+/// K25.
+#[test]
+fn missing_and_unknown_strategies_are_noticed() {
+    check(
+        OPERATOR_FILE,
+        "deploy: {strategy: serial, ",
+        "deploy: {",
+        &[r#"plan "deploy" has no strategy, so its phases run in parallel"#],
+    );
+    check(
+        OPERATOR_FILE,
+        "{name: main, strategy: serial, ",
+        "{name: main, ",
+        &[r#"phase "main" of plan "deploy" has no strategy, so its steps run in parallel"#],
+    );
+    let mut files = files();
+    let unknown = OPERATOR.replace("name: main, strategy: serial", "name: main, strategy: srial");
+    files.insert(OPERATOR_FILE.to_owned(), unknown.into_bytes());
+    let expected =
+        r#"operator.yaml: plan "deploy": strategy "srial" is neither serial nor parallel"#;
+    assert_eq!(Package::read(&files).unwrap_err().to_string(), expected);
+}
+
+/// Packages that KUDO installs are installed, but for what can never work.
+#[test]
+fn a_package_is_not_installed_with_what_can_never_run() {
+    let faults = |old: &str, new: &str| {
+        let mut files = files();
+        files.insert(OPERATOR_FILE.to_owned(), OPERATOR.replacen(old, new, 1).into_bytes());
+        super::faults(&Package::read(&files).unwrap())
+    };
+    assert_eq!(faults("web", "web"), [""; 0]);
+    assert_eq!(faults("[app.yaml]", "[no.yaml]"), ["task app missing template: no.yaml"]);
+    let task = "- {name: app, kind: Apply, spec: {resources: [app.yaml]}}\n";
+    assert_eq!(faults(task, &format!("{task}{task}")), [r#"task "app" has a duplicate"#]);
+    assert_eq!(faults("deploy:", "install:"), [""; 0], "verify names it");
+    let unknown = faults("kind: Apply", "kind: Paint");
+    assert_eq!(unknown, ["task 'app': unknown task kind Paint"]);
 }
 
 #[test]

@@ -237,6 +237,37 @@ fn an_instance_is_healthy_when_its_plans_have_run() {
     check(json!({ "observedGeneration": 2, "planStatus": running }), "plan deploy is IN_PROGRESS");
 }
 
+/// K1, K20: a child that cannot run has not succeeded, whatever its last run was.
+#[test]
+fn an_instance_whose_spec_is_rejected_is_waited_for() {
+    for reason in ["InvalidOperatorVersion", "InvalidParams", "InvalidPlan"] {
+        let degraded =
+            json!([{ "type": "Degraded", "status": "True", "reason": reason, "message": "why" }]);
+        let complete = json!([{ "plan": "deploy", "uid": "a", "status": "COMPLETE" }]);
+        for history in [json!([]), complete] {
+            let status =
+                json!({ "observedGeneration": 2, "conditions": degraded, "history": history });
+            check("kudo.dev/v1beta1", "Instance", &json!({}), &status, "do not run: why");
+        }
+    }
+}
+
+/// What a controller has reported of an earlier generation is no failure of this one.
+#[test]
+fn an_annotated_object_fails_only_by_a_current_status() {
+    let with = |observed: u8| {
+        health(&json!({
+            "apiVersion": "example.com/v1", "kind": "Thing",
+            "metadata": {
+                "generation": 2, "annotations": { FAILED_WHEN: "self.status.phase == 'Failed'" },
+            },
+            "status": { "observedGeneration": observed, "phase": "Failed" },
+        }))
+    };
+    assert_eq!(with(1), Health::waiting(NOT_OBSERVED));
+    assert_eq!(with(2), Health::Failed(format!("{FAILED_WHEN} is true")));
+}
+
 #[test]
 fn namespaces_and_all_other_kinds() {
     check("v1", "Namespace", &json!({}), &json!({ "phase": "Active" }), "");

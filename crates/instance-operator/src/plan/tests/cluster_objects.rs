@@ -36,6 +36,36 @@ fn the_finalizer_is_there_before_the_first_object() {
     assert_eq!(small.observed.finalizers, Vec::<String>::new(), "it costs a write");
 }
 
+/// A killed operator leaves an object that no stored status would have otherwise.
+#[test]
+fn what_was_applied_right_before_a_kill_is_deleted_too() {
+    let steps = [phase("serial", &[step("a", &["a"])])];
+    let mut world = World::new(&version(&json!(steps), &json!({ "a": ROLE })), &json!({}));
+    world.turn(0);
+    world.turn(usize::MAX);
+    assert_eq!((world.log.len(), world.status().inventory.len()), (0, 1), "it is recorded first");
+    let mut never_applied = world.observed.clone();
+    world.turn(1);
+    world.turn(0);
+    assert!(world.object("ClusterRole", "role").is_some());
+    assert_eq!(world.status().inventory[0].uid, "", "the operator was killed");
+    world.delete();
+    world.reconcile();
+    assert!(world.object("ClusterRole", "role").is_none());
+    assert_eq!(world.observed.finalizers, Vec::<String>::new());
+
+    // The same name, made by another client.
+    never_applied.deleting = true;
+    std::mem::swap(&mut world.observed, &mut never_applied);
+    world.add(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": "role", "uid": "other" },
+    }));
+    world.reconcile();
+    assert!(world.object("ClusterRole", "role").is_some());
+    assert_eq!(world.observed.finalizers, Vec::<String>::new());
+}
+
 #[test]
 fn they_are_deleted_with_the_instance() {
     let mut world = deployed(ROLE);

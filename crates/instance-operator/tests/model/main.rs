@@ -1,0 +1,18 @@
+//! Model checks of plans: every reachable state of an Instance under the shipped planning.
+//!
+//! In both, two operators act as leader, of which one has a stale cache, and which are killed between
+//! any two reads and writes. Safety is checked at every write, and from every state the Instance
+//! must converge once faults end.
+//!
+//! - [`progress`]: a run with a step that succeeds or fails, parameters that change, and cancellation;
+//! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
+//!   recreate objects.
+//!
+//! Every protection is tested by a mutant without it, in which the model must find a violation.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "a model is consumed by its run")]
+
+mod progress;
+mod removal;
+mod world;

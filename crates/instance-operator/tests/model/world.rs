@@ -1,0 +1,609 @@
+//! The API server and two operators, as far as one Instance concerns them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::{self, Debug},
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::Deref,
+    sync::{Arc, Mutex},
+};
+
+use instance_operator::{
+    object::{ObjectId, Scope, enhance::GENERATION, object_type},
+    object_write::{ObjectWrite, entry, record},
+    plan::{Plan, plan},
+    schedule::InstanceChange,
+    view::{Finalizer, Observed, Version},
+};
+use jiff::Timestamp;
+use podops_api::kudo::{InstanceSpec, InstanceStatus, InventoryEntry};
+use serde_json::{Value, json};
+
+/// Turns after which a reconcile counts as endless.
+pub(crate) const TURNS_MAX: usize = 50;
+
+/// A value that is compared by the hash of its text, because states are copied and compared often.
+#[derive(Clone)]
+pub(crate) struct Hashed<T> {
+    value: Arc<T>,
+    hash: u64,
+}
+
+/// A JSON value.
+pub(crate) type Json = Hashed<Value>;
+
+impl<T: Debug> Hashed<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { hash: hash_of(&format!("{value:?}")), value: Arc::new(value) }
+    }
+}
+
+impl<T> Deref for Hashed<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> PartialEq for Hashed<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl<T> Eq for Hashed<T> {}
+
+impl<T> Hash for Hashed<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl<T: Debug> Debug for Hashed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+/// Returns the hash of a value.
+pub(crate) fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The Instance, as the API server has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Stored {
+    pub(crate) parameter: u8,
+    pub(crate) generation: i64,
+    /// Identity of the run that a user cancels.
+    pub(crate) cancelled: String,
+    /// Whether it has a deletion timestamp.
+    pub(crate) is_deleted: bool,
+    pub(crate) finalizers: Vec<String>,
+    /// Whether it does not exist any more.
+    pub(crate) is_gone: bool,
+    status: Json,
+}
+
+impl Stored {
+    pub(crate) fn status(&self) -> InstanceStatus {
+        typed(&self.status)
+    }
+
+    pub(crate) fn change_parameter(&mut self) {
+        self.parameter += 1;
+        self.generation += 1;
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.status().plan_status.values().any(|plan| plan.status.is_running())
+    }
+
+    /// A user deletes the Instance.
+    pub(crate) fn delete(&mut self) {
+        self.is_deleted = true;
+        self.generation += 1;
+        self.is_gone = self.finalizers.is_empty();
+    }
+}
+
+/// Objects by kind and name.
+pub(crate) type Objects = BTreeMap<String, Json>;
+
+/// What an operator is doing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attempt {
+    /// The Instance that it was begun with.
+    observed: Stored,
+    /// Status that is not written yet.
+    status: Json,
+    /// Objects that were read or written: `None` if there is none.
+    known: BTreeMap<String, Option<Json>>,
+    /// Writes that were planned, and not sent yet.
+    writes: Vec<Write>,
+}
+
+/// Whether the API server accepts a write of an object, which depends on what was read of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Precondition {
+    Holds,
+    /// The object does not exist any more, as is to be.
+    IsDone,
+    Fails,
+}
+
+/// A planned write.
+type Write = Hashed<ObjectWrite>;
+
+fn typed(status: &Json) -> InstanceStatus {
+    serde_json::from_value(Value::clone(status)).unwrap()
+}
+
+fn untyped(status: &InstanceStatus) -> Json {
+    Json::new(serde_json::to_value(status).unwrap())
+}
+
+/// The API server and the operators.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) instance: Stored,
+    /// The Instance in the cache of the stale operator.
+    pub(crate) cache: Stored,
+    pub(crate) objects: Objects,
+    pub(crate) attempts: [Option<Attempt>; 2],
+    next_uid: u8,
+}
+
+/// The protection that a mutant lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    Nothing,
+    /// Objects are written whatever they have become.
+    ObjectPreconditions,
+    /// Objects that did not exist when they were read are applied although they exist.
+    Creation,
+    /// Objects are created although they existed when they were read.
+    Existence,
+    /// The status is written whatever the Instance has become.
+    StatusPrecondition,
+    /// Objects do not have the generation of the Instance that they were changed for.
+    Generation,
+    /// What was applied is not recorded.
+    Inventory,
+    /// Objects count as healthy once they exist.
+    Health,
+    /// Jobs that have failed are kept.
+    ReplacedJobs,
+    /// Objects are written before the Instance has its finalizer.
+    Finalizer,
+    /// Objects are gone once their deletion was requested.
+    Deletions,
+    /// Objects of the same name count as the same.
+    Uids,
+    /// Cluster-scoped objects are recorded after they were applied, as all others.
+    Record,
+}
+
+/// An object of a package.
+pub(crate) struct PackageObject {
+    pub(crate) api_version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'static str,
+}
+
+/// What the operators run.
+pub(crate) struct Setup {
+    pub(crate) version: Arc<Version>,
+    /// All objects that the templates can have.
+    pub(crate) objects: &'static [PackageObject],
+    pub(crate) without: Without,
+    /// What operators do next, by the hash of their attempt.
+    decisions: Mutex<HashMap<u64, Decision>>,
+}
+
+impl Setup {
+    /// An OperatorVersion with this content.
+    pub(crate) fn new(spec: Value, objects: &'static [PackageObject], without: Without) -> Self {
+        let spec = serde_json::from_value(spec).unwrap();
+        let version = Version { namespace: "ns".to_owned(), identity: "v/1".to_owned(), spec };
+        Self { version: Arc::new(version), objects, without, decisions: Mutex::default() }
+    }
+}
+
+/// A write that the API server has accepted.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// An object has another content; `before` is what it was. A late creation is that of an operator which
+    /// has observed an earlier generation, and read that the object does not exist.
+    Applied {
+        name: String,
+        before: Option<Json>,
+        is_late_creation: bool,
+    },
+    /// The deletion of an object was requested.
+    Deleted {
+        name: String,
+        before: Json,
+    },
+    /// The status was written; this one was stored before.
+    Status(Box<InstanceStatus>),
+    FinalizerRemoved,
+}
+
+fn key(id: &ObjectId) -> String {
+    format!("{} {}", id.object_type.kind, id.name)
+}
+
+impl Attempt {
+    fn new(observed: Stored) -> Self {
+        let status = observed.status.clone();
+        Self { observed, status, known: BTreeMap::new(), writes: Vec::new() }
+    }
+
+    /// The attempt that follows one that was interrupted. It continues with the status that is not written,
+    /// unless another one was stored meanwhile.
+    fn again(self, observed: Stored) -> Self {
+        let is_stored = observed.status == self.observed.status;
+        let next = Self::new(observed);
+        if is_stored { Self { status: self.status, ..next } } else { next }
+    }
+
+    /// Records a write that is done.
+    fn record(&mut self, write: &ObjectWrite, response: Option<Json>, without: Without) {
+        if without != Without::Inventory {
+            let mut status = typed(&self.status);
+            record(&mut status, write, response.as_deref());
+            self.status = untyped(&status);
+        }
+        self.known.insert(key(&write.id()), response);
+    }
+
+    fn observed(&self, setup: &Setup) -> Observed {
+        let Stored { parameter, generation, cancelled, is_deleted, .. } = &self.observed;
+        let spec = json!({
+            "operatorVersion": { "name": "op-1" }, "parameters": { "P": parameter.to_string() },
+            "planExecution": { "cancel": cancelled },
+        });
+        let spec: InstanceSpec = serde_json::from_value(spec).unwrap();
+        let mut observed = Observed {
+            namespace: "ns".to_owned(),
+            name: "app".to_owned(),
+            uid: "uid".into(),
+            generation: *generation,
+            deleting: *is_deleted,
+            finalizers: self.observed.finalizers.clone(),
+            spec,
+            status: typed(&self.status),
+            version: Some(Arc::clone(&setup.version)),
+            ..Observed::default()
+        };
+        if setup.without == Without::Finalizer && !is_deleted {
+            let all = [Finalizer::Cleanup, Finalizer::ClusterObjects];
+            observed.finalizers.extend(all.map(|finalizer| finalizer.as_str().to_owned()));
+        }
+        for PackageObject { api_version, kind, name } in setup.objects {
+            let is_cluster_scoped = *kind == "ClusterRole";
+            let mut object = json!({
+                "apiVersion": api_version, "kind": kind, "metadata": { "name": name },
+            });
+            if !is_cluster_scoped {
+                object["metadata"]["namespace"] = json!("ns");
+            }
+            let scope = if is_cluster_scoped { Scope::Cluster } else { Scope::Namespaced };
+            observed.types.insert(object_type(&object), Some(scope));
+            let id = ObjectId::of(&object);
+            if setup.without == Without::Record && is_cluster_scoped {
+                observed.status.inventory.extend(recorded(&id, &observed.status));
+            }
+            let Some(known) = self.known.get(&key(&id)) else { continue };
+            let live = known.as_ref().and_then(|known| seen(known, &observed, setup.without));
+            observed.objects.insert(id, live.map(Arc::new));
+        }
+        observed
+    }
+
+    fn plan(&self, setup: &Setup) -> Plan {
+        let mut plan = plan(&self.observed(setup), Timestamp::UNIX_EPOCH);
+        if setup.without == Without::Record {
+            plan.status.inventory.retain(|entry| !entry.uid.is_empty());
+        }
+        plan
+    }
+}
+
+/// The entry of an object that is to be applied, if there is none.
+fn recorded(id: &ObjectId, status: &InstanceStatus) -> Option<InventoryEntry> {
+    entry(&status.inventory, id).is_none().then(|| InventoryEntry {
+        api_version: id.object_type.api_version.clone(),
+        kind: id.object_type.kind.clone(),
+        name: id.name.clone(),
+        ..InventoryEntry::default()
+    })
+}
+
+/// What an operator without a protection sees of an object.
+fn seen(object: &Value, observed: &Observed, without: Without) -> Option<Value> {
+    let mut live = object.clone();
+    if without == Without::Generation {
+        let annotations = live["metadata"]["annotations"].as_object_mut().unwrap();
+        annotations.remove(GENERATION);
+    }
+    if without == Without::Health && live["kind"] == "Job" {
+        live["status"] = json!({ "succeeded": 1 });
+    }
+    if without == Without::ReplacedJobs && live["status"].get("conditions").is_some() {
+        live["status"] = json!({});
+    }
+    if without == Without::Uids {
+        let mut inventory = observed.status.inventory.iter();
+        let known = inventory.find(|entry| live["metadata"]["name"] == entry.name.as_str());
+        live["metadata"]["uid"] = known.map_or(json!(""), |entry| json!(entry.uid));
+    }
+    let is_deleted = live["metadata"].get("deletionTimestamp").is_some();
+    (without != Without::Deletions || !is_deleted).then_some(live)
+}
+
+/// What an operator does next, and the status that it has planned.
+#[derive(Clone)]
+struct Decision {
+    status: Json,
+    next: Next,
+}
+
+/// What an operator does next.
+#[derive(Clone)]
+enum Next {
+    Read(BTreeSet<ObjectId>),
+    Writes(Vec<Write>),
+    Change(InstanceChange),
+    Status,
+    Nothing,
+}
+
+/// Decides what an operator does next, which keeps the status that it has planned.
+fn next(attempt: &mut Attempt, setup: &Setup) -> Next {
+    if attempt.observed.is_gone {
+        return Next::Nothing;
+    }
+    let hash = hash_of(attempt);
+    let known = setup.decisions.lock().unwrap().get(&hash).cloned();
+    let decision = known.unwrap_or_else(|| {
+        let decision = decide(attempt, setup);
+        setup.decisions.lock().unwrap().insert(hash, decision.clone());
+        decision
+    });
+    attempt.status = decision.status;
+    decision.next
+}
+
+fn decide(attempt: &Attempt, setup: &Setup) -> Decision {
+    let plan = attempt.plan(setup);
+    let status = untyped(&plan.status);
+    let next = next_of(plan, status != attempt.observed.status);
+    Decision { status, next }
+}
+
+fn next_of(plan: Plan, is_status_changed: bool) -> Next {
+    if let Some(change) = plan.change.filter(InstanceChange::is_first) {
+        return Next::Change(change);
+    }
+    let needed: BTreeSet<ObjectId> =
+        plan.needs.objects.into_iter().chain(plan.needs.metadata).collect();
+    if !needed.is_empty() {
+        return Next::Read(needed);
+    }
+    if !plan.writes.is_empty() {
+        return Next::Writes(plan.writes.into_iter().map(Write::new).collect());
+    }
+    if is_status_changed { Next::Status } else { Next::Nothing }
+}
+
+impl World {
+    /// A new Instance.
+    pub(crate) fn new() -> Self {
+        let instance = Stored {
+            parameter: 0,
+            generation: 1,
+            cancelled: String::new(),
+            is_deleted: false,
+            finalizers: Vec::new(),
+            is_gone: false,
+            status: Json::new(json!({})),
+        };
+        Self {
+            cache: instance.clone(),
+            instance,
+            objects: Objects::new(),
+            attempts: [None, None],
+            next_uid: 0,
+        }
+    }
+
+    /// Operators that can be killed in the middle of an attempt.
+    pub(crate) fn busy(&self) -> impl Iterator<Item = usize> {
+        [0, 1].into_iter().filter(|operator| self.attempts[*operator].is_some())
+    }
+
+    /// An operator does one thing; what it knew is lost if it was wrong. Returns what it has changed.
+    pub(crate) fn advance(&mut self, operator: usize, setup: &Setup) -> Option<Change> {
+        let observed = if operator == 0 { &self.instance } else { &self.cache };
+        let observed = observed.clone();
+        let attempt = self.attempts[operator].take();
+        let mut attempt = attempt.unwrap_or_else(|| Attempt::new(observed.clone()));
+        let mut change = None;
+        if attempt.writes.is_empty() {
+            match next(&mut attempt, setup) {
+                Next::Read(needed) => {
+                    for id in needed {
+                        let live = self.objects.get(&key(&id)).cloned();
+                        attempt.known.insert(key(&id), live);
+                    }
+                }
+                Next::Writes(writes) => attempt.writes = writes,
+                Next::Change(change) => return self.change_instance(&attempt, &change),
+                Next::Status => return self.write_status(&attempt, setup.without),
+                Next::Nothing => return None,
+            }
+        } else {
+            let write = attempt.writes.remove(0);
+            match self.precondition(&attempt, &write, setup.without) {
+                Precondition::Holds => change = self.write(&mut attempt, &write, setup.without),
+                Precondition::IsDone => attempt.record(&write, None, setup.without),
+                // Another attempt reads the object again.
+                Precondition::Fails => attempt = attempt.again(observed),
+            }
+        }
+        self.attempts[operator] = Some(attempt);
+        change
+    }
+
+    /// Changes the Instance if it is as it was observed.
+    fn change_instance(&mut self, attempt: &Attempt, change: &InstanceChange) -> Option<Change> {
+        if attempt.observed != self.instance {
+            return None;
+        }
+        match change {
+            InstanceChange::AddFinalizer(finalizer) => {
+                self.instance.finalizers.push(finalizer.as_str().to_owned());
+                None
+            }
+            InstanceChange::RemoveFinalizer(finalizer) => {
+                self.instance.finalizers.retain(|known| known != finalizer.as_str());
+                self.instance.is_gone =
+                    self.instance.is_deleted && self.instance.finalizers.is_empty();
+                Some(Change::FinalizerRemoved)
+            }
+            InstanceChange::SetParameters(_)
+            | InstanceChange::SetRequestUid(_)
+            | InstanceChange::ClearRequest => None,
+        }
+    }
+
+    fn write_status(&mut self, attempt: &Attempt, without: Without) -> Option<Change> {
+        if attempt.observed != self.instance && without != Without::StatusPrecondition {
+            return None;
+        }
+        let before = self.instance.status();
+        self.instance.status = attempt.status.clone();
+        Some(Change::Status(Box::new(before)))
+    }
+
+    /// Whether the API server accepts a write: each has UID and resourceVersion of what was read, or the
+    /// condition that nothing exists.
+    fn precondition(
+        &self,
+        attempt: &Attempt,
+        write: &ObjectWrite,
+        without: Without,
+    ) -> Precondition {
+        let name = key(&write.id());
+        let live = self.objects.get(&name);
+        let read = attempt.known.get(&name).and_then(Option::as_ref);
+        if matches!(write, ObjectWrite::Delete { .. }) && live.is_none() {
+            return Precondition::IsDone;
+        }
+        let is_ignored = match without {
+            Without::ObjectPreconditions => true,
+            Without::Creation => read.is_none(),
+            Without::Existence => live.is_none(),
+            _ => false,
+        };
+        if live == read || is_ignored { Precondition::Holds } else { Precondition::Fails }
+    }
+
+    /// Sends a write.
+    fn write(
+        &mut self,
+        attempt: &mut Attempt,
+        write: &ObjectWrite,
+        without: Without,
+    ) -> Option<Change> {
+        let name = key(&write.id());
+        let before = self.objects.get(&name).cloned();
+        let (response, change) = match write {
+            ObjectWrite::Apply { object, .. } => {
+                let stored = self.stored(object, before.as_ref());
+                let is_changed = before.as_ref() != Some(&stored);
+                let is_outdated = attempt.observed.generation < self.instance.generation;
+                let is_known = attempt.known.get(&name).is_some_and(Option::is_some);
+                let is_late_creation = before.is_none() && !is_known && is_outdated;
+                let change = Change::Applied { name: name.clone(), before, is_late_creation };
+                (Some(stored), is_changed.then_some(change))
+            }
+            ObjectWrite::Delete { .. } | ObjectWrite::ScaleToZero { .. } => {
+                let deleted = before.as_deref().cloned().map(|mut object| {
+                    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                    Json::new(object)
+                });
+                let change = before.map(|before| Change::Deleted { name: name.clone(), before });
+                (deleted, change)
+            }
+        };
+        if let Some(object) = &response {
+            self.objects.insert(name.clone(), object.clone());
+        }
+        attempt.record(write, response, without);
+        change
+    }
+
+    /// Returns an object as the API server stores it.
+    fn stored(&mut self, object: &Value, before: Option<&Json>) -> Json {
+        let mut stored = object.clone();
+        let uid = before.map(|live| live["metadata"]["uid"].clone());
+        stored["metadata"]["uid"] = uid.unwrap_or_else(|| {
+            self.next_uid += 1;
+            json!(format!("uid-{}", self.next_uid))
+        });
+        for path in ["/status", "/metadata/deletionTimestamp"] {
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            if let Some(kept) = before.and_then(|live| live.pointer(path)) {
+                stored.pointer_mut(parent).unwrap()[name] = kept.clone();
+            }
+        }
+        Json::new(stored)
+    }
+
+    /// Objects that are being deleted.
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = &String> {
+        let deleted = |object: &Json| object["metadata"].get("deletionTimestamp").is_some();
+        self.objects.iter().filter(move |(_, object)| deleted(object)).map(|(name, _)| name)
+    }
+
+    /// The up-to-date operator reconciles alone until nothing changes any more; returns whether each
+    /// reconcile ends.
+    pub(crate) fn settle(&mut self, setup: &Setup) -> bool {
+        self.attempts = [None, None];
+        for _ in 0..TURNS_MAX {
+            let before = (self.instance.clone(), self.objects.clone());
+            for _ in 0..TURNS_MAX {
+                self.advance(0, setup);
+                if self.attempts[0].is_none() {
+                    break;
+                }
+            }
+            if self.attempts[0].is_some() {
+                return false;
+            }
+            if before == (self.instance.clone(), self.objects.clone()) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Returns which rule about runs a written status violates.
+pub(crate) fn violated_by_status(
+    before: &InstanceStatus,
+    after: &InstanceStatus,
+) -> Option<&'static str> {
+    let uids: BTreeSet<&String> = after.history.iter().map(|run| &run.uid).collect();
+    if uids.len() != after.history.len() {
+        return Some("a run has ended twice");
+    }
+    let is_lost = before.history.iter().any(|run| !uids.contains(&run.uid));
+    is_lost.then_some("a run that ended is lost")
+}
