@@ -111,6 +111,54 @@ fn faults_of_a_repository_are_one_line() {
     }
     let gone = ["package", "list", "tasks", "toy", "--repo=http://127.0.0.1:9"];
     assert_fails(&kudo(&gone).output().unwrap(), "cannot be reached");
+    // K48: for KUDO, the index has no API version.
+    let gone = ["package", "list", "tasks", "toy", "--repo=file:///no-such-folder"];
+    assert_fails(&kudo(&gone).output().unwrap(), "/no-such-folder/index.yaml: No such file");
+    let endless = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/zero", endless.path().join("index.yaml")).unwrap();
+    let url = format!("file://{}", endless.path().display());
+    let endless = ["package", "list", "tasks", "toy", "--repo", &url];
+    assert_fails(&kudo(&endless).output().unwrap(), "it has more than 64 MiB");
+}
+
+/// K33, and `create .` of K31.
+#[test]
+fn commands_work_inside_the_folder_of_the_package() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("params.yaml", "parameters:\n- {name: SIZE, trigger: deploy}\n");
+    let operator = "name: toy\noperatorVersion: 0.1.0\nkubernetesVersion: 1.33.0\n\
+                    plans: {deploy: {strategy: serial, phases: []}}\n";
+    write("operator.yaml", operator);
+    let run = |args: &[&str]| {
+        let output = kudo(args).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(run(&["package", "list", "parameters"]).contains("SIZE"));
+    assert_eq!(run(&["package", "list", "parameters", "--names"]), "Name\t\nSIZE\t\n");
+    assert!(run(&["package", "verify", "."]).contains("package is valid"));
+    assert!(run(&["package", "create", "."]).contains("Package created: ./toy-0.1.0.tgz"));
+    assert!(run(&["package", "list", "plans", "./toy-0.1.0.tgz"]).contains("deploy (serial)"));
+}
+
+#[test]
+fn wrong_usage_is_one_line_with_status_2() {
+    for (args, expected) in [
+        (&["plan", "state"][..], "Error: unrecognized subcommand 'state'\n"),
+        (&["get", "all", "--colour"], "Error: unexpected argument '--colour' found"),
+        (&["init", "--crd-only", "--upgrade"], "Error: the argument '--crd-only' cannot be used"),
+        (&["init", "--uninstall", "--crd-only"], "cannot be used with"),
+        (&["init", "--wait-timeout=5"], "Error: --wait-timeout needs --wait\n"),
+        (&["package", "list", "parameters", "-r", "-d"], "cannot be used with"),
+    ] {
+        let output = kudo(args).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(expected) && errors.lines().count() == 1, "{args:?}: {errors}");
+    }
+    let help = kudo(&["plan", "--help"]).output().unwrap();
+    assert!(help.status.success() && help.stderr.is_empty());
 }
 
 #[test]

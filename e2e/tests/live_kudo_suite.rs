@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use podops_e2e::{
     cluster::{INSTANCE_OPERATOR, TestCluster, programs},
@@ -19,6 +19,8 @@ struct Suite {
     folder: &'static str,
     /// Number of test cases.
     cases: usize,
+    /// Cases that our specification describes.
+    described: &'static [&'static str],
     /// Manifests that the cases need. The suite's webhook is not among them.
     manifests: &'static [&'static str],
 }
@@ -26,9 +28,46 @@ struct Suite {
 const INTEGRATION: Suite = Suite {
     folder: "integration",
     cases: 27,
+    described: &[
+        "cli-install",
+        "dependencies-package-create",
+        "first-operator-test",
+        "install-existing-crds-in-operator",
+        "instance-controller-param-change-custom-trigger",
+        "instance-controller-param-change-no-trigger",
+        "instance-controller-upgrade",
+        "instance-controller-upgrade-fallback-to-update",
+        "invalid-crd-install",
+        "operator-with-custom-crd",
+        "operator-with-dependencies",
+        "parameter-types",
+        "parameter-types-operator",
+        "remove-pod-container",
+        "rendering-error-plan-failed",
+        "update-command",
+        "update-parameters",
+        "upgrade-with-dependencies",
+    ],
     manifests: &["configmap-operator.yaml", "test-operator.yaml", "toy-operator.yaml"],
 };
-const END_TO_END: Suite = Suite { folder: "e2e", cases: 11, manifests: &[] };
+const END_TO_END: Suite = Suite {
+    folder: "e2e",
+    cases: 11,
+    described: &[
+        "apply-delete-apply",
+        "cli-install-uninstall",
+        "dependencies-hash",
+        "immutable-parameter",
+        "immutable-parameter-with-default",
+        "plan-trigger",
+        "readiness",
+        "terminal-failed-job",
+        "toggle-task",
+        "update-with-upgrade",
+        "upgrade",
+    ],
+    manifests: &[],
+};
 
 const SUITE: &str = "\
 apiVersion: kuttl.dev/v1beta1
@@ -68,14 +107,13 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Name of the test case of a result line, unless it passed.
-fn failed_case(result: &str) -> Option<&str> {
-    let name = result.split("kuttl/harness/").nth(1)?.split_whitespace().next()?;
-    (!result.contains("--- PASS")).then_some(name)
+/// Name of the test case of a result line.
+fn case(result: &str) -> Option<&str> {
+    result.split("kuttl/harness/").nth(1)?.split_whitespace().next()
 }
 
 /// What the test tool printed of these test cases: all cases print at once.
-fn lines_of(text: &str, cases: &[&str]) -> String {
+fn lines_of(text: &str, cases: &BTreeSet<String>) -> String {
     let is_of_case = |line: &&str| cases.iter().any(|case| line.contains(&format!("| {case}")));
     // A difference between an object and what is asserted of it has lines without the name of its case.
     let is_difference =
@@ -108,11 +146,18 @@ async fn run_suite(cluster: &TestCluster, suite: &Suite) {
     let text = String::from_utf8_lossy(&output.stdout);
     let results = text.lines().filter(|line| line.trim_start().starts_with("--- "));
     let results: Vec<&str> = results.filter(|line| line.contains("kuttl/harness/")).collect();
-    let failed: Vec<&str> = results.iter().filter_map(|line| failed_case(line)).collect();
+    let (passed, failed): (Vec<&str>, Vec<&str>) =
+        results.iter().copied().partition(|line| line.contains("--- PASS"));
+    let names =
+        |lines: Vec<&'_ str>| lines.into_iter().filter_map(case).map(str::to_owned).collect();
+    let (passed, failed): (BTreeSet<String>, BTreeSet<String>) = (names(passed), names(failed));
     let log = fs::read_to_string(cluster.log(INSTANCE_OPERATOR)).unwrap();
     let of_failed = lines_of(&text, &failed);
     assert!(failed.is_empty() && output.status.success(), "{failed:?}\n{log}\n{of_failed}");
-    assert_eq!(results.len(), suite.cases, "{results:#?}");
+    assert_eq!(passed.len(), suite.cases, "{results:#?}");
+    for case in suite.described {
+        assert!(passed.contains(*case), "{case} did not run: {passed:?}");
+    }
     cluster.assert_no_forbidden_requests().unwrap();
 }
 

@@ -371,10 +371,6 @@ async fn failures_have_a_line_and_a_status() {
         .await;
     lab.fails(&["plan", "status"], 2, "Error: required flag(s) \"instance\" not set").await;
     lab.fails(&["upgrade", "./toy"], 2, "please use --instance and specify instance name").await;
-    lab.fails(&["plan", "state"], 2, "Error: unrecognized subcommand 'state'").await;
-    lab.fails(&["init", "--crd-only", "--wait"], 2, "Error: the argument '--crd-only' cannot")
-        .await;
-    lab.fails(&["init", "--wait-timeout", "5"], 2, "--wait-timeout needs --wait").await;
     lab.fails(&["plan", "trigger", "--instance", "toy"], 2, "please choose the plan name").await;
     lab.fails(&["get", "pods"], 2, "expecting one of").await;
     lab.fails(&["get", "all", "-o", "xml"], 2, "invalid output format").await;
@@ -396,6 +392,62 @@ async fn failures_have_a_line_and_a_status() {
     lab.cluster.plane.kubectl(&["delete", "crd", "operators.kudo.dev"]).await.unwrap();
     let half = "CRDs invalid: operators.kudo.dev is missing; install instance-operator first";
     lab.fails(&["get", "all"], 1, half).await;
+}
+
+/// Waiting, by all commands that can, and the formats of outputs.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_wait_for_what_they_name() {
+    let lab = Lab::start().await;
+    package(&lab, "toy", "0.1.0", &[]);
+    lab.write("values.yaml", "P: from a file\n");
+    let install = ["install", "./toy", "-P", "values.yaml", "--wait=true", "--instance", "toy"];
+    lab.kudo(&[&install[..], &["--service-account", "installer"]].concat()).await;
+    assert_eq!(lab.get("configmap", "toy-toy").await["data"]["p"], "from a file");
+    let plan = |args: &[&'static str]| [&["plan"][..], args, &["--instance", "toy"]].concat();
+
+    lab.kudo(&plan(&["trigger", "--name", "stuck"])).await;
+    // The watch may be without an event for longer than one request may take.
+    let waiting = plan(&["wait", "--timeout=4", "--request-timeout=1"]);
+    lab.fails(&waiting, 3, "timeout waiting for instance default/toy").await;
+    for (verb, is_paused) in [("pause", true), ("resume", false)] {
+        lab.kudo(&plan(&[verb])).await;
+        let spec = &lab.get("instances.kudo.dev", "toy").await["spec"];
+        assert_eq!(spec["paused"].as_bool().unwrap_or_default(), is_paused, "{verb}");
+    }
+    lab.kudo(&plan(&["cancel"])).await;
+    lab.fails(&plan(&["wait"]), 4, "plan stuck failed: cancelled by").await;
+    let history = lab.kudo(&plan(&["history"])).await;
+    assert!(history.contains("FATAL_ERROR") && history.contains("requested"), "{history}");
+    lab.kudo(&plan(&["trigger", "--name", "deploy", "--wait"])).await;
+    lab.kudo(&plan(&["wait", "--for", "ready"])).await;
+    let status = lab.kudo(&plan(&["status", "--wait"])).await;
+    assert!(status.contains("Plan deploy (serial strategy) [COMPLETE]"), "{status}");
+
+    let json = lab.kudo(&["get", "instances", "-o", "json"]).await;
+    let instances: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(instances[0]["metadata"]["name"], "toy", "{json}");
+    let yaml = lab.kudo(&["get", "operatorversions", "-o", "yaml"]).await;
+    assert!(yaml.starts_with("---\n") && yaml.contains("name: toy-0.1.0"), "{yaml}");
+    assert!(lab.kudo(&["version"]).await.starts_with("KUDO Version: version.Info{GitVersion:"));
+    let dry = lab.kudo(&["init", "--crd-only", "--dry-run"]).await;
+    assert_eq!(dry.lines().count(), 3, "{dry}");
+    let dry = lab.kudo(&["init", "--dry-run", "-o", "yaml", "--image", "a/b:1"]).await;
+    assert!(dry.contains("image: a/b:1") && !dry.contains("✅"), "{dry}");
+
+    // It may be created later.
+    let early = "apiVersion: kudo.dev/v1beta1\nkind: Instance\nmetadata: { name: early }\n\
+                 spec: { operatorVersion: { name: toy-0.2.0 }, serviceAccountName: installer }\n";
+    let early = lab.write("early.yaml", early);
+    lab.cluster.plane.kubectl(&["create", "-f", early.to_str().unwrap()]).await.unwrap();
+    let missing = "OperatorVersion default/toy-0.2.0 does not exist";
+    lab.fails(&["plan", "wait", "--timeout=2", "--instance", "early"], 3, missing).await;
+    package(&lab, "toy", "0.2.0", &[]);
+    lab.kudo(&["install", "./toy", "--skip-instance"]).await;
+    lab.kudo(&["plan", "wait", "--instance", "early"]).await;
+
+    lab.kudo(&["uninstall", "--instance", "toy"]).await;
+    lab.kudo(&plan(&["wait", "--for", "deleted"])).await;
+    lab.cluster.assert_no_forbidden_requests().unwrap();
 }
 
 /// The community packages of KUDO, which are not committed: without them, nothing is tested.

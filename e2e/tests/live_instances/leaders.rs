@@ -39,6 +39,10 @@ async fn a_paused_leader_undoes_nothing_of_its_successor() {
     for round in 0..ROUNDS {
         let leader = cluster.cluster.leader(INSTANCE_OPERATOR).await.unwrap();
         let pid = cluster.cluster.leading_instance(INSTANCE_OPERATOR).await.unwrap().pid();
+        // In every second round, the leader is suspended while it creates objects.
+        if round % 2 == 1 {
+            cluster.kubectl(&["delete", "configmaps", "--selector", "heritage=kudo"]).await;
+        }
         set(&format!("stale-{round}")).await;
         tokio::time::sleep(Duration::from_millis(15 * round)).await;
         signal(pid, Signal::STOP).unwrap();

@@ -318,6 +318,22 @@ fn requests_that_cannot_be_right_are_reported_and_nothing_runs() {
     assert_eq!(world.runs().len(), 1);
 }
 
+/// K13: for KUDO, that ends the plan, which stays `IN_PROGRESS`.
+#[test]
+fn a_status_in_the_request_changes_nothing() {
+    let mut world = deployed(&["deploy", "backup"], &["backup"]);
+    world.request("backup", "mine");
+    world.reconcile();
+    world.edit(|spec| {
+        spec.plan_execution.status = serde_json::from_value(json!("FATAL_ERROR")).unwrap();
+    });
+    world.reconcile();
+    assert_eq!((world.plan("backup"), world.runs().len()), ("IN_PROGRESS".into(), 1));
+    world.set_version("v1/1", &version(&["deploy", "backup"], &[]));
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup COMPLETE"]);
+}
+
 #[test]
 fn a_manifest_without_plan_execution_changes_nothing() {
     let mut world = deployed(&["deploy", "backup"], &["backup"]);

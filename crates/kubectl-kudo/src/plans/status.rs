@@ -140,6 +140,14 @@ mod tests {
             └── Step validate [NOT ACTIVE]
 ";
         assert_eq!(status(&instance, &version).unwrap().to_string(), expected);
+        // K36: another plan has a phase of the same name.
+        let mut other = version.clone();
+        let phases = json!([{ "name": "deploy", "strategy": "parallel" }]);
+        let plan = json!({ "strategy": "parallel", "phases": phases });
+        other.plans.insert("another".to_owned(), serde_json::from_value(plan).unwrap());
+        let shown = status(&instance, &other).unwrap().to_string();
+        assert!(shown.contains("Phase deploy (serial strategy) [FATAL_ERROR]"), "{shown}");
+        assert!(shown.contains("Phase deploy (parallel strategy) [NOT ACTIVE]"), "{shown}");
         instance.status = None;
         assert_eq!(status(&instance, &version), None);
     }
