@@ -11,6 +11,7 @@ mod kills;
 mod kudo;
 mod leaders;
 mod pipes;
+mod versions;
 
 use std::time::Duration;
 
