@@ -136,7 +136,7 @@ fn commands_work_inside_the_folder_of_the_package() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(run(&["package", "list", "parameters"]).contains("SIZE"));
-    assert_eq!(run(&["package", "list", "parameters", "--names"]), "Name\t\nSIZE\t\n");
+    assert_eq!(run(&["package", "list", "parameters", "--names"]), "Name\nSIZE\n");
     assert!(run(&["package", "verify", "."]).contains("package is valid"));
     assert!(run(&["package", "create", "."]).contains("Package created: ./toy-0.1.0.tgz"));
     assert!(run(&["package", "list", "plans", "./toy-0.1.0.tgz"]).contains("deploy (serial)"));

@@ -1,5 +1,5 @@
-//! Runs the tests of the workspace. Most live tests run two at a time, because they mostly wait; those
-//! that compare times run alone.
+//! Runs the tests of the workspace. Most live tests run side by side, because they mostly wait; those that
+//! compare times run alone.
 
 use std::{
     fs,
@@ -23,7 +23,14 @@ use crate::cargo::cargo_output;
 const ALONE: [&str; 3] = ["live_monitoring", "live_scale", "live_tenants"];
 
 /// The longest of the other live tests, which begin first, so that none of them runs alone at the end.
-const LONGEST: [&str; 4] = ["live_backends", "live_two_leaders", "live_faults", "live_kills"];
+const LONGEST: [&str; 6] = [
+    "live_instances",
+    "live_backends",
+    "live_two_leaders",
+    "live_packages",
+    "live_faults",
+    "live_kills",
+];
 
 /// A program with tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +69,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
         suites.extend(Suite::of_message(&message));
     }
     anyhow::ensure!(!suites.is_empty(), "the workspace has no tests");
-    let [alone, paired, others] = groups(suites);
+    let [alone, concurrent, others] = groups(suites);
     let mut failed = run_group(&others, 1);
-    failed.extend(run_group(&paired, 2));
+    failed.extend(run_group(&concurrent, at_a_time()));
     failed.extend(run_group(&alone, 1));
     anyhow::ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
     Ok(())
+}
+
+/// Number of live tests that run side by side: each uses about half of a core.
+fn at_a_time() -> usize {
+    thread::available_parallelism().map_or(2, |cores| cores.get() + 1)
 }
 
 /// Live tests that run alone, the other live tests, and all other tests; each in the order in which
@@ -79,8 +91,9 @@ fn groups(mut suites: Vec<Suite>) -> [Vec<Suite>; 3] {
     suites.sort_by_cached_key(|suite| (rank(suite), suite.name.clone()));
     let (live, others): (Vec<_>, Vec<_>) =
         suites.into_iter().partition(|suite| suite.name.starts_with("live_"));
-    let (alone, paired) = live.into_iter().partition(|suite| ALONE.contains(&suite.name.as_str()));
-    [alone, paired, others]
+    let (alone, concurrent) =
+        live.into_iter().partition(|suite| ALONE.contains(&suite.name.as_str()));
+    [alone, concurrent, others]
 }
 
 /// Runs some programs at a time; returns the names of those that failed.
@@ -156,9 +169,9 @@ mod tests {
     #[test]
     fn tests_that_compare_times_run_alone() {
         let suites = ["model", "live_scale", "live_jobs", "live_two_leaders"].map(suite).to_vec();
-        let [alone, paired, others] = groups(suites);
+        let [alone, concurrent, others] = groups(suites);
         assert_eq!(alone, [suite("live_scale")]);
-        assert_eq!(paired, [suite("live_two_leaders"), suite("live_jobs")]);
+        assert_eq!(concurrent, [suite("live_two_leaders"), suite("live_jobs")]);
         assert_eq!(others, [suite("model")]);
     }
 

@@ -256,7 +256,11 @@ async fn a_failed_job_is_recreated_by_the_next_attempt() {
     let status = status.to_string();
     let patch = ["patch", "job", "toy", "--subresource=status", "--type=merge", "-p", &status];
     cluster.kubectl(&patch).await;
-    let is_new = async || Ok(cluster.get("job", "toy").await?["metadata"]["uid"] != first);
+    // Between deletion and creation, there is none.
+    let is_new = async || {
+        let job = cluster.get("job", "toy").await;
+        Ok(job.is_ok_and(|job| job["metadata"]["uid"] != first))
+    };
     eventually(TIMEOUT, is_new).await.unwrap();
     cluster.wait_for_step("toy", "deploy", "IN_PROGRESS", "Job default/toy").await;
     cluster.complete_job("toy").await;

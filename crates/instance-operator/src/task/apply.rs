@@ -270,11 +270,7 @@ fn advance_object(
         Live::Exists(live) => {
             is_takeover = is_applied_by_kudo(live);
             if let Some(other) = other_maker(live, &object, context, work) {
-                work.awaited.insert(id.clone());
-                progress.errors.push(format!(
-                    "{id} was made by {other}, and is not changed; annotate it in the template with \
-                     {ADOPT}: \"true\" to take it over"
-                ));
+                refuse(id, &other, work, progress);
                 return Ok(());
             }
             if is_unchanged {
@@ -292,6 +288,15 @@ fn advance_object(
         is_takeover,
     });
     Ok(())
+}
+
+/// Reports an object of another client, and waits until it is gone.
+fn refuse(id: ObjectId, other: &str, work: &mut Work<'_>, progress: &mut Progress) {
+    progress.errors.push(format!(
+        "{id} was made by {other}, and is not changed; annotate it in the template with {ADOPT}: \"true\" \
+         to take it over"
+    ));
+    work.awaited.insert(id);
 }
 
 /// Keeps what a Job that exists cannot change. Returns whether it is deleted, to make room for this one.

@@ -267,7 +267,7 @@ impl Model for Removals {
         }
         events.push(Event::Advance(0));
         let is_outdated = state.world.cache.generation < state.world.instance.generation;
-        // One late creation is enough: it could go on for ever.
+        // One late creation is enough: it could be repeated without an end.
         if !state.has_late_creation || !is_outdated {
             events.push(Event::Advance(1));
         }

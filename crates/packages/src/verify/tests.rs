@@ -320,7 +320,7 @@ fn missing_and_unknown_strategies_are_noticed() {
     assert_eq!(Package::read(&files).unwrap_err().to_string(), expected);
 }
 
-/// Packages that KUDO installs are installed, but for what can never work.
+/// Packages that KUDO installs are installed, except those that can never work.
 #[test]
 fn a_package_is_not_installed_with_what_can_never_run() {
     let faults = |old: &str, new: &str| {
