@@ -82,7 +82,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> Plan {
         return cluster_objects::remove(observed, now);
     }
     let Schedule { status, change, set, events, invalid } = schedule::schedule(observed, now);
-    let mut plan = Plan { status, change, events, ..Plan::default() };
+    let mut plan = Plan { change, status, events, ..Plan::default() };
     if plan.change.as_ref().is_some_and(InstanceChange::is_first) {
         return plan;
     }

@@ -107,9 +107,8 @@ pub fn schedule(observed: &Observed, now: Timestamp) -> Schedule {
     let mut scheduler = Scheduler::new(observed, version, now);
     scheduler.cancel();
     let before = (scheduler.status.clone(), scheduler.events.clone());
-    let scheduled =
-        if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due() };
-    let (change, invalid) = match scheduled {
+    let due = if observed.deleting { scheduler.clean_up() } else { scheduler.run_what_is_due() };
+    let (change, invalid) = match due {
         Ok(change) => (change, None),
         Err(invalid) => {
             (scheduler.status, scheduler.events) = before;

@@ -227,9 +227,8 @@ fn advance_object(
         progress.is_incomplete = true;
         return Ok(());
     }
-    let digest = applied_digest(&object);
     let entry = entry(&work.inventory, &id);
-    let is_unchanged = entry.is_some_and(|entry| entry.applied == digest);
+    let is_unchanged = entry.is_some_and(|entry| entry.applied == applied_digest(&object));
     let run = run_and_attempt(context.run, context.attempt);
     let is_applied = is_unchanged && entry.is_some_and(|entry| entry.run == run);
     if is_applied && !is_judged(&object) {

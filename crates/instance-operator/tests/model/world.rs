@@ -505,12 +505,9 @@ impl World {
         if matches!(write, ObjectWrite::Delete { .. }) && live.is_none() {
             return Precondition::IsDone;
         }
-        let is_ignored = match without {
-            Without::ObjectPreconditions => true,
-            Without::Creation => read.is_none(),
-            Without::Existence => live.is_none(),
-            _ => false,
-        };
+        let is_ignored = without == Without::ObjectPreconditions
+            || without == Without::Creation && read.is_none()
+            || without == Without::Existence && live.is_none();
         if live == read || is_ignored { Precondition::Holds } else { Precondition::Fails }
     }
 
