@@ -335,11 +335,12 @@ impl Scheduler<'_> {
             return Ok(Some(InstanceChange::SetRequestUid(uid)));
         }
         input.requested_uid.clone_from(&request.uid);
-        let is_running = run::running(&self.status).is_some_and(|run| run.name == *plan);
-        if is_running {
-            self.begin(plan, "requested");
-        } else if !self.status.pending.contains(plan) {
-            self.status.pending.push(plan.clone());
+        match run::running(&self.status).filter(|run| run.name == *plan) {
+            // A change has begun it just now, with the requested identity.
+            Some(run) if run.uid == request.uid => {}
+            Some(_) => self.begin(plan, "requested"),
+            None if self.status.pending.contains(plan) => {}
+            None => self.status.pending.push(plan.clone()),
         }
         Ok(None)
     }

@@ -302,6 +302,16 @@ fn a_requested_plan_runs_once_and_the_request_is_removed() {
 }
 
 #[test]
+fn a_request_and_a_trigger_at_once_are_one_run() {
+    let mut world = deployed(&["deploy", "backup"], &[]);
+    world.set("B", "2");
+    world.request("backup", "mine");
+    world.reconcile();
+    assert_eq!(world.runs()[1..], ["backup COMPLETE"]);
+    assert_eq!(world.status().history[0].uid, "mine");
+}
+
+#[test]
 fn requests_that_cannot_be_right_are_reported_and_nothing_runs() {
     let mut world = deployed(&["deploy", "cleanup"], &[]);
     for (plan, message) in [("no", "plan no does not exist"), ("cleanup", "plan cleanup runs when")]

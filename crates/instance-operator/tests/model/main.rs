@@ -1,10 +1,11 @@
 //! Model checks of plans: every reachable state of an Instance under the shipped planning.
 //!
-//! In both, two operators act as leader, of which one has a stale cache, and which are killed between
+//! In each, two operators act as leader, of which one has a stale cache, and which are killed between
 //! any two reads and writes. Safety is checked at every write, and from every state the Instance
 //! must converge once faults end.
 //!
 //! - [`progress`]: a run with a step that succeeds or fails, parameters that change, and cancellation;
+//! - [`scheduling`]: which plans run, in which order, for parameters that change, requests and cancellations;
 //! - [`removal`]: objects that leave the templates, the plan `cleanup`, finalizers, and other clients that
 //!   recreate objects.
 //!
@@ -15,4 +16,5 @@
 
 mod progress;
 mod removal;
+mod scheduling;
 mod world;

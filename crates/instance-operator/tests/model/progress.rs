@@ -254,11 +254,7 @@ impl Model for Plans {
             }
             Event::Cancel => {
                 next.cancellations_left -= 1;
-                let status = next.world.instance.status();
-                let running = status.plan_status.values().find(|plan| plan.status.is_running());
-                next.world.instance.cancelled =
-                    running.map(|plan| plan.uid.clone()).unwrap_or_default();
-                next.world.instance.generation += 1;
+                next.world.instance.cancel();
             }
         }
         (next != *state).then_some(next)

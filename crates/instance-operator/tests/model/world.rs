@@ -12,6 +12,7 @@ use instance_operator::{
     object::{ObjectId, Scope, enhance::GENERATION, object_type},
     object_write::{ObjectWrite, entry, record},
     plan::{Plan, plan},
+    run,
     schedule::InstanceChange,
     view::{Finalizer, Observed, Version},
 };
@@ -76,8 +77,13 @@ pub(crate) fn hash_of(value: &impl Hash) -> u64 {
 /// The Instance, as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stored {
+    /// Value of the parameter `P`.
     pub(crate) parameter: u8,
+    /// Value of the parameter `B`, whose changes trigger a plan; 0 is none.
+    pub(crate) trigger: u8,
     pub(crate) generation: i64,
+    /// Identity of the run of the plan `backup` that a user requests.
+    pub(crate) requested: String,
     /// Identity of the run that a user cancels.
     pub(crate) cancelled: String,
     /// Whether it has a deletion timestamp.
@@ -99,7 +105,23 @@ impl Stored {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.status().plan_status.values().any(|plan| plan.status.is_running())
+        run::running(&self.status()).is_some()
+    }
+
+    /// A user cancels the run.
+    pub(crate) fn cancel(&mut self) {
+        let status = self.status();
+        self.cancelled = run::running(&status).map(|run| run.uid.clone()).unwrap_or_default();
+        self.generation += 1;
+    }
+
+    fn plan_execution(&self) -> Value {
+        let mut execution = json!({ "cancel": self.cancelled });
+        if !self.requested.is_empty() {
+            execution["planName"] = json!("backup");
+            execution["uid"] = json!(self.requested);
+        }
+        execution
     }
 
     /// A user deletes the Instance.
@@ -185,6 +207,10 @@ pub(crate) enum Without {
     Uids,
     /// Cluster-scoped objects are recorded after they were applied, as all others.
     Record,
+    /// A request that was taken in is not recorded.
+    RequestRecord,
+    /// A request is removed although it has become another one.
+    ClearPrecondition,
 }
 
 /// An object of a package.
@@ -262,10 +288,14 @@ impl Attempt {
     }
 
     fn observed(&self, setup: &Setup) -> Observed {
-        let Stored { parameter, generation, cancelled, is_deleted, .. } = &self.observed;
+        let Stored { parameter, trigger, generation, is_deleted, .. } = &self.observed;
+        let mut parameters = json!({ "P": parameter.to_string() });
+        if *trigger > 0 {
+            parameters["B"] = json!(trigger.to_string());
+        }
         let spec = json!({
-            "operatorVersion": { "name": "op-1" }, "parameters": { "P": parameter.to_string() },
-            "planExecution": { "cancel": cancelled },
+            "operatorVersion": { "name": "op-1" }, "parameters": parameters,
+            "planExecution": self.observed.plan_execution(),
         });
         let spec: InstanceSpec = serde_json::from_value(spec).unwrap();
         let mut observed = Observed {
@@ -280,6 +310,11 @@ impl Attempt {
             version: Some(Arc::clone(&setup.version)),
             ..Observed::default()
         };
+        if let Some(input) = &mut observed.status.observed_input
+            && setup.without == Without::RequestRecord
+        {
+            input.requested_uid.clear();
+        }
         if setup.without == Without::Finalizer && !is_deleted {
             let all = [Finalizer::Cleanup, Finalizer::ClusterObjects];
             observed.finalizers.extend(all.map(|finalizer| finalizer.as_str().to_owned()));
@@ -387,8 +422,8 @@ fn decide(attempt: &Attempt, setup: &Setup) -> Decision {
 }
 
 fn next_of(plan: Plan, is_status_changed: bool) -> Next {
-    if let Some(change) = plan.change.filter(InstanceChange::is_first) {
-        return Next::Change(change);
+    if let Some(change) = plan.change.as_ref().filter(|change| change.is_first()) {
+        return Next::Change(change.clone());
     }
     let needed: BTreeSet<ObjectId> =
         plan.needs.objects.into_iter().chain(plan.needs.metadata).collect();
@@ -398,7 +433,11 @@ fn next_of(plan: Plan, is_status_changed: bool) -> Next {
     if !plan.writes.is_empty() {
         return Next::Writes(plan.writes.into_iter().map(Write::new).collect());
     }
-    if is_status_changed { Next::Status } else { Next::Nothing }
+    match plan.change {
+        _ if is_status_changed => Next::Status,
+        Some(change) => Next::Change(change),
+        None => Next::Nothing,
+    }
 }
 
 impl World {
@@ -406,7 +445,9 @@ impl World {
     pub(crate) fn new() -> Self {
         let instance = Stored {
             parameter: 0,
+            trigger: 0,
             generation: 1,
+            requested: String::new(),
             cancelled: String::new(),
             is_deleted: false,
             finalizers: Vec::new(),
@@ -443,6 +484,10 @@ impl World {
                     }
                 }
                 Next::Writes(writes) => attempt.writes = writes,
+                Next::Change(InstanceChange::ClearRequest) => {
+                    self.clear_request(&attempt.observed, setup.without);
+                    return None;
+                }
                 Next::Change(change) => return self.change_instance(&attempt, &change),
                 Next::Status => return self.write_status(&attempt, setup.without),
                 Next::Nothing => return None,
@@ -458,6 +503,16 @@ impl World {
         }
         self.attempts[operator] = Some(attempt);
         change
+    }
+
+    /// Removes the request of a run that has ended, unless the spec has changed.
+    fn clear_request(&mut self, observed: &Stored, without: Without) {
+        let is_same = observed.generation == self.instance.generation;
+        if is_same || without == Without::ClearPrecondition {
+            self.instance.requested.clear();
+            self.instance.cancelled.clear();
+            self.instance.generation += 1;
+        }
     }
 
     /// Changes the Instance if it is as it was observed.
