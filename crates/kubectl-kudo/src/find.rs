@@ -23,8 +23,9 @@ use crate::download::{check_digest, download};
 
 /// List of repositories below the home folder.
 const LIST: &str = "repository/repositories.yaml";
-/// Repository without a list. It does not exist any more.
+/// Repository without a list, and its name. It does not exist any more.
 const COMMUNITY: &str = "https://kudo-repository.storage.googleapis.com/v1";
+const COMMUNITY_NAME: &str = "community";
 /// Index of a repository, below its URL.
 const INDEX: &str = "index.yaml";
 /// Deepest folder of a package.
@@ -68,7 +69,7 @@ impl Finder {
         };
         let path = home.join(LIST);
         if !path.exists() {
-            if let Some(name) = wanted {
+            if let Some(name) = wanted.filter(|name| *name != COMMUNITY_NAME) {
                 bail!(
                     "could not load repositories file ({}): no repository {name}",
                     path.display()

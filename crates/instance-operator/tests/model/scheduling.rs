@@ -173,12 +173,8 @@ impl Model for Schedules {
     type Action = Event;
 
     fn init_states(&self) -> Vec<State> {
-        let mut state = State {
-            world: World::new(),
-            left: self.budget,
-            before_request: None,
-            violation: None,
-        };
+        let mut state =
+            State { world: World::new(), left: self.budget, before_request: None, violation: None };
         state.set_gate(true);
         // The first run has ended.
         assert!(state.world.settle(&self.setup));

@@ -1,6 +1,6 @@
 //! `package`: without a cluster.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::Path};
 
 use anyhow::{Context as _, bail};
 use kubectl_kudo::{
@@ -57,6 +57,8 @@ fn create(
     if !folder.is_dir() {
         bail!("{} is no folder of a package", folder.display());
     }
+    let home = env::home_dir().filter(|_| destination == Path::new("~"));
+    let destination = home.as_deref().unwrap_or(destination);
     if !destination.is_dir() {
         bail!("destination {:?} is not a proper directory", destination.display().to_string());
     }
