@@ -14,6 +14,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "a model is consumed by its run")]
 
+mod hashed;
 mod progress;
 mod removal;
 mod scheduling;

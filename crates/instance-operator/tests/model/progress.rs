@@ -1,7 +1,7 @@
 //! The plan has two serial steps: a ConfigMap and a Job, and another ConfigMap. The controller of the Job lets
 //! it succeed or fail, and a user changes a parameter and cancels a run.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
 
 use instance_operator::object_write::applied_digest;
 use podops_api::kudo::{ExecutionStatus, InstanceStatus};
@@ -9,8 +9,9 @@ use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
 
-use crate::world::{
-    Change, Json, PackageObject, Setup, TURNS_MAX, Without, World, hash_of, violated_by_status,
+use crate::{
+    hashed::{Converging, Json},
+    world::{Change, PackageObject, Setup, TURNS_MAX, Without, World, violated_by_status},
 };
 
 const OBJECTS: [PackageObject; 3] = [
@@ -57,14 +58,13 @@ struct Plans {
     changes: u8,
     cancellations: u8,
     failures: u8,
-    /// Hashes of states without attempts that are known to converge.
-    converging: Mutex<BTreeSet<u64>>,
+    converging: Converging,
 }
 
 impl Plans {
     fn new(without: Without) -> Self {
         let setup = Setup::new(package(), &OBJECTS, without);
-        Self { setup, changes: 1, cancellations: 1, failures: 1, converging: Mutex::default() }
+        Self { setup, changes: 1, cancellations: 1, failures: 1, converging: Converging::default() }
     }
 }
 
@@ -266,15 +266,7 @@ impl Model for Plans {
             Property::always("converges", |model: &Self, state: &State| {
                 let mut rest = state.clone();
                 rest.world.attempts = [None, None];
-                let hash = hash_of(&rest);
-                if model.converging.lock().unwrap().contains(&hash) {
-                    return true;
-                }
-                let converges = divergence(rest, &model.setup).is_none();
-                if converges {
-                    model.converging.lock().unwrap().insert(hash);
-                }
-                converges
+                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
             }),
         ]
     }

@@ -2,7 +2,7 @@
 //! Another ConfigMap is deleted by the plan `cleanup`. A user changes the parameter and deletes the
 //! Instance, and another client recreates the optional ConfigMap, as a restore from a backup does.
 
-use std::{collections::BTreeSet, sync::Mutex};
+use std::collections::BTreeSet;
 
 use instance_operator::view::Finalizer;
 use podops_api::kudo::ExecutionStatus;
@@ -10,8 +10,9 @@ use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
 
-use crate::world::{
-    Change, Json, PackageObject, Setup, TURNS_MAX, Without, World, hash_of, violated_by_status,
+use crate::{
+    hashed::{Converging, Json},
+    world::{Change, PackageObject, Setup, TURNS_MAX, Without, World, violated_by_status},
 };
 
 const OBJECTS: [PackageObject; 3] = [
@@ -70,19 +71,18 @@ struct Removals {
     changes: u8,
     deletions: u8,
     restores: u8,
-    /// Hashes of states without attempts that are known to converge.
-    converging: Mutex<BTreeSet<u64>>,
+    converging: Converging,
 }
 
 impl Removals {
     fn new(without: Without) -> Self {
         let setup = Setup::new(package(false), &OBJECTS, without);
-        Self { setup, changes: 2, deletions: 1, restores: 1, converging: Mutex::default() }
+        Self { setup, changes: 2, deletions: 1, restores: 1, converging: Converging::default() }
     }
 
     fn with_role(without: Without) -> Self {
         let setup = Setup::new(package(true), &OBJECTS, without);
-        Self { setup, changes: 0, deletions: 1, restores: 0, converging: Mutex::default() }
+        Self { setup, changes: 0, deletions: 1, restores: 0, converging: Converging::default() }
     }
 }
 
@@ -320,15 +320,7 @@ impl Model for Removals {
             Property::always("converges", |model: &Self, state: &State| {
                 let mut rest = state.clone();
                 rest.world.attempts = [None, None];
-                let hash = hash_of(&rest);
-                if model.converging.lock().unwrap().contains(&hash) {
-                    return true;
-                }
-                let converges = divergence(rest, &model.setup).is_none();
-                if converges {
-                    model.converging.lock().unwrap().insert(hash);
-                }
-                converges
+                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
             }),
         ]
     }

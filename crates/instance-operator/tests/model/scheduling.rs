@@ -1,15 +1,14 @@
 //! Every plan waits for one gate, which opens and closes. A user changes a parameter without trigger and one
 //! that triggers the plan `backup`, requests this plan, and cancels runs.
 
-use std::{collections::BTreeSet, sync::Mutex};
-
 use podops_api::kudo::{InstanceStatus, PlanStatus};
 use podops_model_support::{assert_holds, assert_violated};
 use serde_json::{Value, json};
 use stateright::{Model, Property};
 
-use crate::world::{
-    Change, Json, PackageObject, Setup, Without, World, hash_of, violated_by_status,
+use crate::{
+    hashed::{Converging, Json},
+    world::{Change, PackageObject, Setup, Without, World, violated_by_status},
 };
 
 const OBJECTS: [PackageObject; 1] =
@@ -57,14 +56,13 @@ enum Event {
 struct Schedules {
     setup: Setup,
     budget: Budget,
-    /// Hashes of states without attempts that are known to converge.
-    converging: Mutex<BTreeSet<u64>>,
+    converging: Converging,
 }
 
 impl Schedules {
     fn new(budget: Budget, without: Without) -> Self {
         let setup = Setup::new(package(), &OBJECTS, without);
-        Self { setup, budget, converging: Mutex::default() }
+        Self { setup, budget, converging: Converging::default() }
     }
 }
 
@@ -250,15 +248,7 @@ impl Model for Schedules {
             Property::always("converges", |model: &Self, state: &State| {
                 let mut rest = state.clone();
                 rest.world.attempts = [None, None];
-                let hash = hash_of(&rest);
-                if model.converging.lock().unwrap().contains(&hash) {
-                    return true;
-                }
-                let converges = divergence(rest, &model.setup).is_none();
-                if converges {
-                    model.converging.lock().unwrap().insert(hash);
-                }
-                converges
+                model.converging.contains(&rest, |rest| divergence(rest, &model.setup))
             }),
         ]
     }

@@ -2,9 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::{self, Debug},
-    hash::{DefaultHasher, Hash, Hasher},
-    ops::Deref,
     sync::{Arc, Mutex},
 };
 
@@ -20,59 +17,10 @@ use jiff::Timestamp;
 use podops_api::kudo::{InstanceSpec, InstanceStatus, InventoryEntry};
 use serde_json::{Value, json};
 
+use crate::hashed::{Hashed, Json, hash_of};
+
 /// Turns after which a reconcile counts as endless.
 pub(crate) const TURNS_MAX: usize = 50;
-
-/// A value that is compared by the hash of its text, because states are copied and compared often.
-#[derive(Clone)]
-pub(crate) struct Hashed<T> {
-    value: Arc<T>,
-    hash: u64,
-}
-
-/// A JSON value.
-pub(crate) type Json = Hashed<Value>;
-
-impl<T: Debug> Hashed<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self { hash: hash_of(&format!("{value:?}")), value: Arc::new(value) }
-    }
-}
-
-impl<T> Deref for Hashed<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T> PartialEq for Hashed<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-    }
-}
-
-impl<T> Eq for Hashed<T> {}
-
-impl<T> Hash for Hashed<T> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hash.hash(state);
-    }
-}
-
-impl<T: Debug> Debug for Hashed<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.fmt(f)
-    }
-}
-
-/// Returns the hash of a value.
-pub(crate) fn hash_of(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
 
 /// The Instance, as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
